@@ -6,6 +6,7 @@
 #   make lint      style, types, and which room may import which
 #   make bench     speed as ratios to transformers' own generate         (ARGS="--rows greedy")
 #   make docs      the documentation site in build/site
+#   make dist      the packages in dist/, each installed and tried in an empty environment
 #   make test-server  a real llama.cpp server, built here (minutes, with a C++ compiler), serving SmolLM2
 #   make test-gpu  the local reader's tests on a GPU, with any Python that has the packages
 #   make clean     remove the environments
@@ -17,6 +18,8 @@ SERVER ?= $(VENV)-server
 WORKERS ?= 2
 ARGS ?=
 
+PROJECTS := src src/surerag/demo/adapter integrations/langchain_surerag integrations/llama_index_surerag
+
 BIN := $(VENV)/bin
 INSTALL := -m pip install --quiet --constraint constraints.txt
 OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
@@ -24,7 +27,7 @@ OFFLINE := HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .DEFAULT_GOAL := demo
-.PHONY: demo reader test lint bench docs test-server test-gpu constraints clean
+.PHONY: demo reader test lint bench docs dist test-server test-gpu constraints clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/surerag demo $(ARGS)
@@ -48,6 +51,14 @@ bench: $(VENV)/.installed
 
 docs: $(DOCS)/.installed
 	@$(DOCS)/bin/zensical build --clean --strict
+
+dist: $(VENV)/.installed
+	@$(BIN)/python $(INSTALL) --group dist
+	@rm -rf dist
+	@for project in $(PROJECTS); do $(BIN)/python -m build --wheel --no-isolation --outdir dist $$project > /dev/null || exit 1; done
+	@$(BIN)/twine check --strict dist/*.whl
+	@SURERAG_DIST=$(abspath dist) $(BIN)/python -m pytest --quiet $(ARGS) tests/test_dist.py
+	@ls -l dist
 
 test-server: $(VENV)/.installed $(SERVER)/.installed
 	@$(OFFLINE) SURERAG_SERVER_PYTHON=$(abspath $(SERVER))/bin/python \

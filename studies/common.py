@@ -81,8 +81,8 @@ def make_parser(description: str, n: int = 200) -> argparse.ArgumentParser:
     return parser
 
 
-def load_reader(name: str) -> BaseReader:
-    """Load the reader of a study by its name on the command line."""
+def load_reader(name: str, dtype: str | None = None) -> BaseReader:
+    """Load a reader: world, demo, an id of the hub, a folder, or ADDRESS#MODEL of a server."""
     if name == "world":
         from studies.world import embedded_reader
 
@@ -91,9 +91,14 @@ def load_reader(name: str) -> BaseReader:
         from surerag.demo import load_reader as load_demo_reader
 
         return as_reader(load_demo_reader())
+    if "://" in name:
+        from surerag import OpenAIReader
+
+        address, _, model = name.rpartition("#")
+        return OpenAIReader(model, base_url=address)
     from surerag import TransformersReader
 
-    return TransformersReader.from_pretrained(name)
+    return TransformersReader.from_pretrained(name, dtype=dtype)
 
 
 def load_encoder() -> Encoder:

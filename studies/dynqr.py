@@ -1,9 +1,15 @@
-"""DynQR's tables: active rewriting (2), θ (3), metrics (5), and a gold passage put in (Figure 3)."""
+"""DynQR's tables: active rewriting (2), θ (3), metrics (5), and a gold passage put in (Figure 3).
+
+On the closed world by default. With ``--data FOLDER --rows FILE`` on Disfl-QA, questions as people said them,
+with slips: each is answered once in each way, and thresholds and options are compared on the rows.
+"""
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,22 +30,49 @@ from studies.common import (
     show,
     world_cases,
 )
-from surerag import DynQRResult, Passage, UncertaintyRewriter
-from surerag.measures import perplexity
+from studies.lazy_rag import ARTICLES
+from studies.real.data import Item, load_disfl
+from surerag import DynQRResult, Passage, SamplingParams, Services, UncertaintyRewriter
+from surerag.drivers import run_many
+from surerag.effects import Program, generate, retrieve
+from surerag.measures import contains, perplexity
 from surerag.measures.statistics import Estimate
 from surerag.messages import Generation
-from surerag.prompts import DYNQR_ANSWER, format_passages
+from surerag.methods.dynqr.algorithm import REWRITE_TOKENS
+from surerag.methods.dynqr.metrics import MetricName, uncertainty_of
+from surerag.methods.dynqr.rewrites import read_rewrite
+from surerag.prompts import DYNQR_ANSWER, REWRITE, format_passages
 from surerag.readers.protocol import BaseReader
 from surerag.retrieval import PassageIndex
 
 TOP_N = 5
+TOP_N_SAID, MAX_TOKENS = 3, 32
 THRESHOLDS = (1.0, 1.05, 1.1, 1.2, 1.4, 1.8)
+METRICS: Mapping[MetricName, tuple[float, ...]] = {
+    "perplexity": (-np.inf, 1.05, 1.1, 1.2, 1.3, 1.4, 1.6, 2.0),
+    "lowest_probability": (-np.inf, 0.25, 0.5, 1.0, 1.5),
+    "token_entropy": (-np.inf, 0.2, 0.4, 0.6, 0.8, 1.0),
+}
 
 
 def main() -> None:
     """Print the study."""
-    arguments = make_parser(__doc__ or "").parse_args()
+    parser = make_parser(__doc__ or "")
+    parser.add_argument(
+        "--data", type=Path, metavar="FOLDER", help="disfl_qa.json and the SQuAD files it names"
+    )
+    parser.add_argument("--articles", choices=ARTICLES, default="all", help="of SQuAD 2.0")
+    parser.add_argument(
+        "--rows", type=Path, metavar="FILE", help="compare options on rows in this JSONL file"
+    )
+    arguments = parser.parse_args()
     reader = load_reader(arguments.reader)
+    if arguments.data:
+        titles = ARTICLES[arguments.articles] or ()
+        data = load_disfl(arguments.data, arguments.n, arguments.seed, titles)
+        index = PassageIndex.from_passages(data.corpus, load_encoder())
+        print_options(collect_rows(data.items, Services(reader=reader, retriever=index), arguments.rows))
+        return
     cases, passages, _ = world_cases(arguments.seed, arguments.n)
     index = PassageIndex.from_passages(passages, load_encoder())
     console.print(
@@ -202,6 +235,94 @@ def prompt_of(case: Case, passages: Sequence[Passage]) -> str:
     """Return DynQR's prompt for an answer."""
     shown = format_passages(passage.text for passage in passages)
     return str(DYNQR_ANSWER.render(passages=shown, question=case.question))
+
+
+# Questions as people said them
+
+
+def collect_rows(said: Sequence[Item], services: Services, file: Path) -> list[dict[str, Any]]:
+    """Answer each question in each way, and add a row of it to a file, which a later run goes on with."""
+    done = len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
+    for start in range(done, len(said), 10):
+        rows = run_many([row_of(one) for one in said[start : start + 10]], services)
+        with file.open("a", encoding="utf-8") as written:
+            written.writelines(json.dumps(row) + "\n" for row in rows)
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def row_of(said: Item) -> Program[dict[str, Any]]:
+    """Return the answers to one question: as said, rewritten or clean, from old or new passages."""
+    prompt = REWRITE.render(query=said.text)
+    [[reply]] = yield from generate([prompt], SamplingParams(max_tokens=REWRITE_TOKENS, trace="none"))
+    rewrite = read_rewrite(reply, said.text, REWRITE_TOKENS)
+    texts = {"said": said.text, "clean": said.clean}
+    if rewrite.problem is None:
+        texts["rewrite"] = rewrite.text
+    found = {}
+    for name, text in texts.items():
+        found[name] = yield from retrieve(text, TOP_N_SAID)
+    ways = {"said": ("said", "said"), "clean": ("clean", "clean")}
+    if "rewrite" in texts:
+        ways["said, new"], ways["rewrite, new"] = ("said", "rewrite"), ("rewrite", "rewrite")
+        ways["rewrite, old"] = ("rewrite", "said")
+    prompts = {
+        way: DYNQR_ANSWER.render(
+            passages=format_passages(p.text for p in found[shown]), question=texts[asked]
+        )
+        for way, (asked, shown) in ways.items()
+    }
+    answers = yield from generate(list(prompts.values()), SamplingParams(max_tokens=MAX_TOKENS))
+    row: dict[str, Any] = {**texts, "references": said.references, "problem": rewrite.problem}
+    row["new"] = "rewrite" in texts and [p.id for p in found["rewrite"]] != [p.id for p in found["said"]]
+    for way, [answer] in zip(prompts, answers, strict=True):
+        assert answer.trace is not None
+        row[f"answer: {way}"] = {
+            "text": answer.text,
+            "right": bool(contains(answer.text, said.references)),
+            **{name: uncertainty_of(name, answer) for name in METRICS},
+        }
+    return row
+
+
+def print_options(rows: Sequence[dict[str, Any]]) -> None:
+    """Print what thresholds and options change against never rewriting, with the clean question beside."""
+    never = [row["answer: said"]["right"] for row in rows]
+    clean = [row["answer: clean"]["right"] for row in rows]
+    table = [("never", "", "", "0", "0", show(share(never)), "")]
+    table.append(
+        ("the clean question", "", "", "", "", show(share(clean)), show(difference(clean, never), sign=True))
+    )
+    for metric, grid in METRICS.items():
+        for answer, verify in (
+            ("original", True),
+            ("rewrite", True),
+            ("original", False),
+            ("rewrite", False),
+        ):
+            for threshold in grid if verify else (-np.inf,):
+                chosen = [choose(row, metric, threshold, answer, verify) for row in rows]
+                right = [row[f"answer: {way}"]["right"] for way, row in zip(chosen, rows, strict=True)]
+                acted = np.mean([row["answer: said"][metric] > threshold for row in rows])
+                kept = np.mean([way != "said" for way in chosen])
+                name = f"{answer}{'' if verify else ', unverified'}"
+                change = show(difference(right, never), sign=True)
+                rates = (f"{100 * acted:.0f}", f"{100 * kept:.0f}")
+                table.append((name, metric, f"{threshold:g}", *rates, show(share(right)), change))
+    columns = ("Answer to", "Metric", "θ", "Rewritten, %", "Kept, %", "Right, %", "to never, points")
+    print_table(f"Disfl-QA, n = {len(rows)}", columns, table, "Right: a reference stands in the answer.")
+
+
+def choose(row: dict[str, Any], metric: str, threshold: float, answer: str, verify: bool) -> str:
+    """Return which of a row's answers DynQR keeps."""
+    before = row["answer: said"]
+    way = "said, new" if answer == "original" else "rewrite, new"
+    if (
+        before[metric] <= threshold
+        or f"answer: {way}" not in row
+        or (answer == "original" and not row["new"])
+    ):
+        return "said"
+    return way if not verify or row[f"answer: {way}"][metric] < before[metric] else "said"
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """EDC²-RAG's tables: accuracy and tokens under noise and redundancy, and controls of the clustering.
 
-Controls (Table 7): the same number of clusters of equal size ("average"), and of random passages ("random").
+Controls (Table 4): as many clusters of equal size, by rank of similarity to the question ("average"), and
+clusters of the same sizes with random passages ("random").
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def compress_all(
     reader: BaseReader, encoder: Encoder, questions: Sequence[Question], contexts: Contexts
 ) -> tuple[Contexts, float, float]:
     """Compress every context; return contexts, and mean tokens before and after."""
-    results = ClusterCompressor(reader, encoder).run_many(
+    results = ClusterCompressor(reader, encoder, variant="paper").run_many(
         [(question.text, passages) for question, passages in zip(questions, contexts, strict=True)]
     )
     before = float(np.mean([result.tokens_before for result in results]))
@@ -159,32 +160,44 @@ def by_hops(reader: BaseReader, encoder: Encoder, world: World, questions: Seque
 
 
 def controls(reader: BaseReader, encoder: Encoder, world: World, questions: Sequence[Question]) -> str:
-    """Print Table 7: dynamic clusters against average and random ones, and return the differences."""
+    """Print Table 4: dynamic clusters against average and random ones, and return the differences."""
     contexts = [world.context(question, TOP_N, noise=0.5, redundancy=0.4) for question in questions]
     dynamic = answer_all(reader, questions, compress_all(reader, encoder, questions, contexts)[0])
-    n_clusters = len(dynamic_cluster_sizes(TOP_N))
-    partitions: dict[str, Callable[[Sequence[Passage], str], list[list[Passage]]]] = {
-        "average": lambda passages, _: cut(list(passages), n_clusters),
-        "random": lambda passages, key: cut(
-            random.Random(key).sample(list(passages), len(passages)), n_clusters
+    sizes = dynamic_cluster_sizes(TOP_N)
+    equal = [len(part) for part in np.array_split(range(TOP_N), len(sizes))]
+    partitions: dict[str, Callable[[Sequence[Passage], Question], list[list[Passage]]]] = {
+        "average": lambda passages, question: cut(by_similarity(encoder, question, passages), equal),
+        "random": lambda passages, question: cut(
+            random.Random(question.id).sample(list(passages), len(passages)), sizes
         ),
     }
     rows, gaps = [("dynamic", show(share(dynamic)), "")], []
     for name, partition in partitions.items():
         parts = [
-            partition(passages, question.id) for passages, question in zip(contexts, questions, strict=True)
+            partition(passages, question) for passages, question in zip(contexts, questions, strict=True)
         ]
         judged = answer_all(reader, questions, compress_parts(reader, encoder, questions, parts))
         gap = show(difference(dynamic, judged), sign=True)
         gaps.append(f"{name} {gap}")
         rows.append((name, show(share(judged)), gap))
-    print_table("Clusters (cf. Table 7)", ("Clusters", "Accuracy, %", "Dynamic less this, points"), rows)
+    print_table("Clusters (cf. Table 4)", ("Clusters", "Accuracy, %", "Dynamic less this, points"), rows)
     return "; ".join(gaps)
 
 
-def cut(passages: list[Passage], n: int) -> list[list[Passage]]:
-    """Cut a list into n parts of nearly equal size."""
-    return [passages[at::n] for at in range(n)]
+def by_similarity(encoder: Encoder, question: Question, passages: Sequence[Passage]) -> list[Passage]:
+    """Return passages by their similarity to the question, the most similar first."""
+    scores = (
+        encoder.encode([passage.text for passage in passages], "document")
+        @ (encoder.encode([question.text], "query")[0])
+    )
+    return [passages[at] for at in np.argsort(-scores, kind="stable")]
+
+
+def cut(passages: Sequence[Passage], sizes: Sequence[int]) -> list[list[Passage]]:
+    """Cut passages into parts of these sizes; where there are fewer, the last parts are shorter or none."""
+    ends = np.cumsum(sizes)
+    parts = [list(passages[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+    return [part for part in parts if part]
 
 
 def compress_parts(
@@ -194,7 +207,7 @@ def compress_parts(
     parts: Sequence[Sequence[Sequence[Passage]]],
 ) -> Contexts:
     """Compress each part of each context as one cluster, and join what is left."""
-    compressor = ClusterCompressor(reader, encoder, first_cluster_size=TOP_N)
+    compressor = ClusterCompressor(reader, encoder, variant="paper", first_cluster_size=TOP_N)
     cases = [(question.text, part) for question, rest in zip(questions, parts, strict=True) for part in rest]
     results = iter(compressor.run_many(cases))
     joined = []

@@ -1,7 +1,8 @@
 """L-RAG's tables: modes (I), thresholds (II), latency (III), and entropies of right and wrong answers.
 
 On the closed world by default; with ``--squad FILE``, on SQuAD 2.0 as in the paper, where the paragraph of a
-question is its document. The paper's own figures (Phi-2, n = 500) stand beside those.
+question is its document. The paper's own figures (Phi-2, n = 500) stand beside those. With ``--rows FILE``
+every question is answered once in each way, with all entropies, and gates and thresholds compared on that.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,13 +32,22 @@ from studies.common import (
     show,
     world_cases,
 )
-from surerag import EntropyGate, FirstPass, LazyRAG, Passage
-from surerag.measures import break_even_latency, latency_saving
-from surerag.messages import Generation
-from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS, format_passages
+from surerag import AbstentionGate, EntropyGate, FirstPass, Gate, LazyRAG, MarginGate, Passage
+from surerag.measures import break_even_latency, contains, latency_saving
+from surerag.messages import EntropyTrace, Generation, Prompt, TokenTrace
+from surerag.methods.lazy_rag.gates import N_TOKENS
+from surerag.prompts import (
+    CLOSED_BOOK,
+    FROM_CONTEXT,
+    FROM_CONTEXT_AND_DETAILS,
+    PromptTemplate,
+    format_passages,
+    with_abstention,
+)
 from surerag.readers.protocol import BaseReader
 from surerag.retrieval import PassageIndex, chunk_text, lead_summary
 from surerag.services import Encoder
+from surerag.text import ABSTENTION, is_abstention
 
 PAPER_TABLE_1 = {
     "no retrieval": (53.8, 138, 0),
@@ -50,6 +60,23 @@ PAPER_TABLE_1 = {
 }
 """Accuracy in %, mean input tokens, retrieval rate in %; SQuAD 2.0, Phi-2, n = 500."""
 
+CHOSEN_ON = ("Huguenot", "Steam_engine", "Warsaw", "Immune_system", "Yuan_dynasty", "Islamism")
+"""Articles that the defaults were chosen on."""
+
+UNSEEN = (
+    "Martin_Luther",
+    "Newcastle_upon_Tyne",
+    "Pharmacy",
+    "United_Methodist_Church",
+    "University_of_Chicago",
+    "Victoria_(Australia)",
+)
+"""Articles of XQuAD that they were chosen on with the demo's reader, which was trained on the others."""
+
+HELD_OUT = ("Force", "French_and_Indian_War", "Harvard_University", "Normans")
+"""Articles that took no part, and that the demo's reader was not trained on."""
+
+ARTICLES = {"all": None, "chosen-on": CHOSEN_ON, "unseen": UNSEEN, "held-out": HELD_OUT}
 THRESHOLDS = (0.5, 1.0, 1.5)
 GATE_MS = 50
 TOP_N, MAX_TOKENS = 3, 32
@@ -77,20 +104,22 @@ def main() -> None:
     """Print the study."""
     parser = make_parser(__doc__ or "")
     parser.add_argument("--squad", type=Path, metavar="FILE", help="SQuAD 2.0 in its JSON format")
-    parser.add_argument(
-        "--titles", type=Path, metavar="FILE", help="take only articles of these titles, one a line"
-    )
+    parser.add_argument("--articles", choices=ARTICLES, default="all", help="of SQuAD 2.0, or XQuAD")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="compare gates on rows in this JSONL file")
     arguments = parser.parse_args()
     reader, encoder = load_reader(arguments.reader), load_encoder()
     if arguments.squad:
-        titles = arguments.titles.read_text(encoding="utf-8").splitlines() if arguments.titles else None
+        titles = ARTICLES[arguments.articles]
         setting = squad_setting(arguments.squad, titles, arguments.n, arguments.seed, encoder)
     else:
         setting = world_setting(arguments.seed, arguments.n, encoder)
     console.print(
         f"L-RAG on {setting.name}, reader {reader.name}, n = {len(setting.cases)}, seed {arguments.seed}\n"
     )
-    print_study(setting, reader)
+    if arguments.rows:
+        print_gates(collect_rows(setting, reader, arguments.rows))
+    else:
+        print_study(setting, reader)
 
 
 def world_setting(seed: int, n: int, encoder: Encoder) -> Setting:
@@ -305,6 +334,7 @@ def check_component(
         max_tokens=MAX_TOKENS,
         n_summaries=1,
         top_n=TOP_N,
+        abstention=False,
     )
     cases = setting.cases[:50]
     results = rag.run_many([case.question for case in cases])
@@ -314,6 +344,92 @@ def check_component(
     ]
     equal = sum(result.answer == text for result, text in zip(results, expected, strict=True))
     return f"{equal} of {len(cases)}"
+
+
+# Defaults: every question answered once in each way; gates are compared on the rows.
+
+ASKED = ("abstention=False", "default", "asked behind")
+"""The first pass as the paper has it; as it is asked to abstain before the context; and behind it."""
+
+ASKED_BEHIND = PromptTemplate(
+    "asked_behind",
+    "Context: {context}\nAnswer the question from the context above. "
+    "If the context does not tell, reply only: {abstention}\nQuestion: {question}\nAnswer:",
+)
+
+
+def collect_rows(setting: Setting, reader: BaseReader, file: Path) -> list[dict[str, Any]]:
+    """Answer each question in each way, and add a row of it to a file, which a later run goes on with."""
+    done = len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
+    for start in range(done, len(setting.cases), 10):
+        cases = setting.cases[start : start + 10]
+        prompts: dict[str, list[Prompt]] = {name: [] for name in (*ASKED, "always")}
+        for case in cases:
+            summary = "\n".join(passage.text for passage in setting.summaries[case.question])
+            chunks = format_passages(passage.text for passage in setting.passages[case.question])
+            first = FROM_CONTEXT.render(context=summary, question=case.question)
+            prompts["abstention=False"].append(first)
+            prompts["default"].append(with_abstention(first, ABSTENTION))
+            prompts["asked behind"].append(
+                ASKED_BEHIND.render(context=summary, abstention=ABSTENTION, question=case.question)
+            )
+            second = FROM_CONTEXT_AND_DETAILS.render(context=summary, details=chunks, question=case.question)
+            prompts["always"].append(second)
+        answers = {name: ask(reader, texts, MAX_TOKENS, "entropy") for name, texts in prompts.items()}
+        with file.open("a", encoding="utf-8") as rows:
+            for place, case in enumerate(cases):
+                row = {name: row_of(answers[name][place], case.references) for name in answers}
+                rows.write(
+                    json.dumps({"question": case.question, "references": case.references, **row}) + "\n"
+                )
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def row_of(answer: Generation, references: Sequence[str]) -> dict[str, Any]:
+    """Return an answer as JSON: its text, whether a reference stands in it, and its entropies."""
+    trace = answer.trace
+    assert trace is not None
+    assert trace.entropy is not None
+    return {
+        "text": answer.text,
+        "right": bool(contains(answer.text, references)),
+        "tokens": answer.prompt_tokens,
+        "entropies": trace.entropy.middle,
+        "logprobs": trace.logprobs,
+    }
+
+
+def print_gates(rows: Sequence[dict[str, Any]]) -> None:
+    """Print what each gate searches and loses against always searching."""
+    always = [row["always"]["right"] for row in rows]
+    table = [("always", "", "", "100", show(share(always)), "")]
+    for asked in ASKED:
+        gates: list[Gate] = [EntropyGate(n_tokens=n) for n in (1, 4, N_TOKENS, 16, MAX_TOKENS)]
+        gates += [EntropyGate(aggregate="max"), MarginGate()]
+        grids: list[tuple[float, ...]] = [(0.3, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)] * 6 + [
+            (0.1, 0.2, 0.3, 0.5, 0.7)
+        ]
+        if asked != "abstention=False":
+            gates, grids = [AbstentionGate(), *gates], [(0.0,), *grids]
+        for gate, grid in zip(gates, grids, strict=True):
+            for threshold in grid:
+                opens = [opens_gate(row[asked], gate, threshold, asked != "abstention=False") for row in rows]
+                right = [row["always" if o else asked]["right"] for row, o in zip(rows, opens, strict=True)]
+                name = f"{gate.name} {getattr(gate, 'aggregate', '')} n={gate.n_tokens}"
+                loss = show(difference(right, always), sign=True)
+                searched = f"{100 * np.mean(opens):.0f}"
+                table.append((asked, name, f"{threshold:g}", searched, show(share(right)), loss))
+    columns = ("First pass", "Gate", "Threshold", "Searched, %", "Right, %", "to always, points")
+    print_table(f"Gates, n = {len(rows)}", columns, table, "Right: a reference stands in the answer.")
+
+
+def opens_gate(row: dict[str, Any], gate: Gate, threshold: float, asked: bool) -> bool:
+    """Return whether a gate opens after a first pass."""
+    entropies, logprobs = tuple(row["entropies"]), tuple(row["logprobs"])
+    trace = TokenTrace(("",) * len(logprobs), logprobs, EntropyTrace(entropies, entropies, exact=True))
+    score = gate.score(FirstPass(Generation(row["text"], trace=trace)))
+    abstains = asked and is_abstention(row["text"])
+    return abstains or score is None or score > threshold
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""SePer's tables: known utility (2), numbers of samples (Figure 3), and retrievers (10 and 11)."""
+"""SePer's tables: weights, known utility (2), numbers of samples (Figure 3), and retrievers (10 and 11)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -23,22 +23,63 @@ from studies.world.questions import Question
 from studies.world.retrievers import graded_retrievers
 from surerag import Passage, SePer, SePerResult
 from surerag.entailment import JudgeEntailer
-from surerag.measures import exact_match, token_f1
+from surerag.measures import answer_weights, exact_match, token_f1
 from surerag.measures.statistics import Estimate, Interval, mean_interval
+from surerag.methods.seper.result import Belief
 from surerag.readers.protocol import BaseReader
 
+Floats = NDArray[np.float64]
+
 SAMPLES = (1, 5, 10, 20)
+CONCENTRATIONS = (0.02, 0.05, 0.1, 0.3, 1.0)
+LANGUAGES = 400
 TOP_N = 5
 FULL, HALF, NONE = "holds the answer", "holds half of a chain", "holds nothing of it"
 
 
+class Samples(NamedTuple):
+    """Sampled answers, and their log-likelihoods: of all tokens and the end token, and of the mean token."""
+
+    answers: Sequence[Hashable]
+    total: Floats
+    mean: Floats
+
+
+def weigh_distinct(answers: Sequence[Hashable], logs: Floats) -> Floats:
+    """Return weights of distinct answers by their likelihood, which sum to one."""
+    shares = np.exp(logs - logs.max())
+    shares[[at for at, answer in enumerate(answers) if answer in answers[:at]]] = 0.0
+    normalised: Floats = shares / shares.sum()
+    return normalised
+
+
+def weigh_rest_by_frequency(samples: Samples) -> Floats:
+    """Return weights of distinct answers by their probability, and of what was not sampled by frequency."""
+    shares = answer_weights(samples.answers, samples.total, "probability")
+    completed: Floats = shares + (1 - shares.sum()) / len(shares)
+    return completed
+
+
+RULES: Mapping[str, Callable[[Samples], Floats]] = {
+    "Horvitz-Thompson (default)": lambda s: answer_weights(s.answers, s.total),
+    "probability (paper)": lambda s: answer_weights(s.answers, s.total, "probability"),
+    "probability, to one": lambda s: weigh_distinct(s.answers, s.total),
+    "probability, the rest by frequency": weigh_rest_by_frequency,
+    "mean token": lambda s: weigh_distinct(s.answers, s.mean),
+    "mean token, every sample (official)": lambda s: answer_weights(s.answers, s.mean, "official"),
+    "frequency": lambda s: answer_weights(s.answers, None, "frequency"),
+}
+"""Ways to weigh sampled answers."""
+
+
 class Trial(NamedTuple):
-    """A question with a context of known utility, and its ΔSePer by number of samples."""
+    """A question with a context of known utility, and its ΔSePer by number of samples and by weights."""
 
     question: Question
     role: str
     utility: float
     results: dict[int, SePerResult]
+    by_rule: dict[str, float]
 
 
 def main() -> None:
@@ -49,7 +90,9 @@ def main() -> None:
     questions = world.questions(arguments.n, ["single-hop", "two-hop"])
     console.print(f"SePer on {world}, reader {reader.name}, n = {len(questions)}\n")
     evaluator = SePer(reader, JudgeEntailer(reader), max_tokens=16)
+    print_simulation(arguments.seed)
     trials = measure(evaluator, world, questions)
+    print_rules(trials)
     correlations = print_correlations(trials)
     roles = print_roles(trials)
     by_samples = print_samples(trials)
@@ -101,10 +144,105 @@ def measure(evaluator: SePer, world: World, questions: Sequence[Question]) -> li
     for n in SAMPLES:
         cases = [(question.text, question.answers, passages) for question, _, _, passages in contexts]
         by_size[n] = evaluator.with_options(n_samples=n).run_many(cases, window=32)
+    means = evaluator.with_options(variant="official").run_many(cases, window=32)  # the same samples
     return [
-        Trial(question, role, utility, {n: by_size[n][at] for n in SAMPLES})
+        Trial(
+            question,
+            role,
+            utility,
+            {n: by_size[n][at] for n in SAMPLES},
+            {name: rule_delta(rule, by_size[10][at], means[at]) for name, rule in RULES.items()},
+        )
         for at, (question, role, utility, _) in enumerate(contexts)
     ]
+
+
+def rule_delta(rule: Callable[[Samples], Floats], totals: SePerResult, means: SePerResult) -> float:
+    """Return ΔSePer under other weights, from results with log-likelihoods of answers and of mean tokens."""
+
+    def belief(total: Belief, mean: Belief) -> float:
+        samples = Samples(
+            [answer.text for answer in total.answers],
+            np.array([answer.log_likelihood or 0.0 for answer in total.answers]),
+            np.array([answer.log_likelihood or 0.0 for answer in mean.answers]),
+        )
+        degrees = np.array([max(answer.entailment) for answer in total.answers])
+        return float(rule(samples) @ degrees)
+
+    return belief(totals.after, means.after) - belief(totals.before, means.before)
+
+
+class Language(NamedTuple):
+    """All answers of a random reader: log-probability of tokens and of the end token, length, first token."""
+
+    tokens: Floats
+    ends: Floats
+    lengths: NDArray[np.int64]
+    first: NDArray[np.int64]
+
+
+def draw_language(rng: np.random.Generator, concentration: float, depth: int = 4, width: int = 5) -> Language:
+    """Draw a reader that at each step ends, or takes one of ``width`` tokens, by a Dirichlet distribution."""
+    levels, tokens = [], np.zeros(1)
+    for length in range(depth + 1):
+        chances = rng.dirichlet(np.full(width + 1, concentration), size=len(tokens)).clip(1e-12)
+        logs = np.log(chances / chances.sum(axis=1, keepdims=True))
+        ends = logs[:, 0] if length < depth else np.zeros(len(tokens))
+        first = np.arange(len(tokens)) // max(width ** (length - 1), 1) if length else np.array([-1])
+        levels.append((tokens, ends, np.full(len(tokens), length), first))
+        tokens = (tokens[:, None] + logs[:, 1:]).ravel()
+    return Language(*map(np.concatenate, zip(*levels, strict=True)))
+
+
+def print_simulation(seed: int, n: int = 10) -> None:
+    """Print the error of the belief on random readers whose belief is a sum over all their answers."""
+    rng = np.random.default_rng(seed)
+    without = "Horvitz-Thompson without end tokens"
+    errors: dict[str, dict[float, list[float]]] = {
+        name: {value: [] for value in CONCENTRATIONS} for name in (*RULES, without)
+    }
+    for value in CONCENTRATIONS:
+        for _ in range(LANGUAGES):
+            language = draw_language(rng, value)
+            p = np.exp(language.tokens + language.ends)
+            p /= p.sum()
+            meanings = np.where(rng.random(len(p)) < 0.3, rng.integers(0, 5, len(p)), language.first)
+            right = (meanings == meanings[rng.choice(len(p), p=p)]).astype(float)
+            drawn = rng.choice(len(p), size=n, p=p)
+            tokens = language.tokens[drawn]
+            means = tokens / language.lengths[drawn].clip(1)
+            samples = Samples(drawn.tolist(), tokens + language.ends[drawn], means)
+            for name, rule in RULES.items():
+                errors[name][value].append(rule(samples) @ right[drawn] - p @ right)
+            begun = np.exp(tokens).clip(1e-12, 1 - 1e-12)
+            ratios = begun / -np.expm1(n * np.log1p(-begun))
+            shares = weigh_distinct(samples.answers, np.log(ratios))
+            errors[without][value].append(shares @ right[drawn] - p @ right)
+    print_table(
+        f"Error of the belief (root mean square; mean) of {n} samples, on {LANGUAGES} random readers each",
+        ("Weights", *(f"α = {value:g}" for value in CONCENTRATIONS)),
+        [
+            (name, *(f"{np.sqrt(np.mean(np.square(e))):.3f}; {np.mean(e):+.3f}" for e in by_value.values()))
+            for name, by_value in errors.items()
+        ],
+        "α: concentration of the distribution of the next token; small is certain.",
+    )
+
+
+def print_rules(trials: Sequence[Trial]) -> None:
+    """Print the correlation of ΔSePer with the known utility, and its error, by the weights of answers."""
+    utilities = np.array([trial.utility for trial in trials])
+    rows = []
+    for name in RULES:
+        deltas = np.array([trial.by_rule[name] for trial in trials])
+        pearson = float(np.corrcoef(utilities, deltas)[0, 1]) if np.ptp(deltas) else 0.0
+        error = np.sqrt(np.mean((deltas - utilities) ** 2))
+        rows.append((name, f"{pearson:.3f}", f"{error:.3f}"))
+    print_table(
+        f"ΔSePer of ten samples and known utility by weights, {len(trials)} contexts",
+        ("Weights", "Pearson", "Error"),
+        rows,
+    )
 
 
 def print_correlations(trials: Sequence[Trial]) -> dict[str, float]:

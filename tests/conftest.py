@@ -13,6 +13,7 @@ from tests.servers.fake_openai import FakeOpenAI
 
 # No test may ask a model hub; set before any library reads it.
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["SURERAG_CACHE"] = "off"
 
 # LangSmith's evaluation sends traces home even where results are not uploaded: nobody listens here.
 os.environ["LANGSMITH_ENDPOINT"] = os.environ["LANGCHAIN_ENDPOINT"] = "http://127.0.0.1:9"

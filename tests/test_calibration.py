@@ -95,15 +95,18 @@ def test_graded_scores_are_bounded_by_betting(monkeypatch: pytest.MonkeyPatch) -
 def test_the_exact_test_has_power_where_few_answers_differ() -> None:
     assert paired_p_value(500, 3, 2, 0.02) < 0.005  # a loss of 0.2 points on the sample
     assert paired_p_value(250, 6, 1, 0.02) == 1.0
+    assert paired_p_value(250, 1, 40, -0.05) < 0.01 < 0.5 < paired_p_value(250, 1, 12, -0.05)
+    assert paired_p_value(250, 0, 5, 0.0) == 1 / 32
     assert betting_p_value(np.zeros(250), 0.02) < 0.05
 
 
 def test_the_exact_test_keeps_its_level() -> None:
     """At a true loss equal to the bound, at most five samples in a hundred are called better."""
     rng = np.random.default_rng(0)
-    for repaired, spoiled in ((0.02, 0.0), (0.06, 0.04), (0.26, 0.24)):
+    for repaired, spoiled in ((0.02, 0.0), (0.06, 0.04), (0.26, 0.24), (0.1, 0.1), (0.05, 0.1)):
         counts = rng.multinomial(250, [repaired, spoiled, 1 - repaired - spoiled], 2000)
-        rejected = np.mean([paired_p_value(250, int(a), int(b), 0.02) <= 0.05 for a, b, _ in counts])
+        bound = round(repaired - spoiled, 9)
+        rejected = np.mean([paired_p_value(250, int(a), int(b), bound) <= 0.05 for a, b, _ in counts])
         assert rejected <= 0.05 + 2.33 * math.sqrt(0.05 * 0.95 / 2000)
 
 
@@ -122,9 +125,12 @@ def test_a_sample_that_is_too_small_says_how_many_would_do() -> None:
     policy = calibrate_threshold(rows)
     assert (policy.verdict, policy.threshold, policy.rate) == ("infeasible", -math.inf, 1.0)
     assert policy.needed is not None and policy.needed >= 149
-    assert f"infeasible at n = 100; about {policy.needed:,} would be needed" in policy.guarantee
+    assert (
+        f"cannot be guaranteed with 100 questions; about {policy.needed:,} would be needed"
+        in policy.guarantee
+    )
     assert calibrate_threshold(rows, on_infeasible="never").threshold == math.inf
-    with pytest.raises(InputError, match=r"no threshold can be certified at n = 100; about \d"):
+    with pytest.raises(InputError, match=r"no threshold can be guaranteed with 100 questions; about \d"):
         calibrate_threshold(rows, on_infeasible="raise")
     assert calibrate_threshold(rows_of(range(300), [0] * 300, [1] * 300)).needed is None
 
@@ -284,6 +290,15 @@ def test_the_risk_among_answers_is_broken_as_seldom_as_stated() -> None:
     assert np.mean(coverage) > 0.4
 
 
+def test_abstention_begins_with_the_most_certain_answers() -> None:
+    """Of 250 answers some tenth can be given at a risk of a tenth: ten tests at a tenth saw it in 18 %."""
+    rng = np.random.default_rng(8)
+    policies = [calibrate_abstention(answers(rng, 250), max_risk=0.1) for _ in range(40)]
+    assert sum(policy.coverage > 0 for policy in policies) > 24
+    easy = [CalibrationRow(float(i), float(i % 10 > 0)) for i in range(250)]
+    assert calibrate_abstention(easy, max_risk=0.2).coverage == 1.0  # nine in ten are right everywhere
+
+
 def test_probabilities_are_calibrated() -> None:
     rng = np.random.default_rng(4)
     policy = calibrate_abstention(answers(rng, 1000), max_risk=0.2)
@@ -298,8 +313,8 @@ def test_probabilities_are_calibrated() -> None:
 
 def test_nothing_is_answered_where_uncertainty_does_not_inform() -> None:
     policy = calibrate_abstention(answers(np.random.default_rng(2), 250, informs=0.0), max_risk=0.1)
-    assert (policy.threshold, policy.coverage, policy.risk, policy.needed) == (-math.inf, 0.0, None, 51)
-    assert "infeasible at n = 250" in policy.guarantee
+    assert (policy.threshold, policy.coverage, policy.risk, policy.needed) == (-math.inf, 0.0, None, 47)
+    assert "cannot be guaranteed with 250 questions" in policy.guarantee
     assert policy.select("Velm", -9.0).abstained
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import surerag
 from surerag import OpenAIReader, TransformersReader
+from surerag.methods.lazy_rag.gates import GATES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -59,7 +61,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_pages_stay_short() -> None:
     pages = [page for page in PAGES if page.name != "README.md"]
     words = sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
-    assert len(pages) <= 21
+    assert len(pages) <= 24
     assert words <= 20_000
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
@@ -73,6 +75,26 @@ def test_the_reference_has_every_public_name(package: str) -> None:
     own = [section for section in sections if section.split(":")[0].splitlines()[0] == package]
     listed = {name for section in own for name in re.findall(r"`([A-Za-z_0-9]+)`", section)}
     assert set(import_module(package).__all__) - listed == set()
+
+
+def test_the_page_of_defaults_has_the_values_of_the_options() -> None:
+    page = (ROOT / "docs" / "defaults.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(.+?)` \| `(.+?)` \| ", page, re.MULTILINE)
+    names = {name: getattr(surerag, name) for name in surerag.__all__}
+    for setting, value in rows:
+        assert eval(setting, names) == eval(value), setting
+    listed = {setting for setting, _ in rows}
+    assert {f"{gate.__name__}().threshold" for gate in GATES.values()} <= listed
+    for options, decides in (
+        ("LazyRAGOptions", "gate n_tokens n_samples first_abstention"),
+        ("DynQROptions", "metric resolved_threshold answer documents verify n_samples"),
+        ("DenseOptions", "threshold"),
+        ("DenseRefinerOptions", "threshold max_rounds"),
+        ("SemanticChunkerOptions", "similarity_threshold"),
+        ("EDC2Options", "first_cluster_size max_cluster_size min_tokens"),
+        ("SePerOptions", "n_samples kernel references"),
+    ):
+        assert {f"{options}().{name}" for name in decides.split()} <= listed
 
 
 @pytest.mark.parametrize("reader", [OpenAIReader, TransformersReader])

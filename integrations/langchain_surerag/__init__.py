@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from langchain_surerag.middleware import LazyRetrievalMiddleware, UncertaintyMiddleware
     from langchain_surerag.models import reader_from_model
     from langchain_surerag.retrieval import EmbeddingEncoder
-    from langchain_surerag.rewriting import UncertaintyRewriteRetriever
+    from langchain_surerag.rewriting import UncertaintyRewriter, UncertaintyRewriteRetriever
     from langchain_surerag.selective import SelectiveAnswer
     from langchain_surerag.splitter import SemanticTextSplitter
     from langchain_surerag.summaries import summaries_of
@@ -28,7 +28,7 @@ _MODULES = {
     "middleware": "LazyRetrievalMiddleware UncertaintyMiddleware",
     "models": "reader_from_model",
     "retrieval": "EmbeddingEncoder",
-    "rewriting": "UncertaintyRewriteRetriever",
+    "rewriting": "UncertaintyRewriteRetriever UncertaintyRewriter",
     "selective": "SelectiveAnswer",
     "splitter": "SemanticTextSplitter",
     "summaries": "summaries_of",
@@ -48,6 +48,7 @@ __all__ = [
     "SemanticTextSplitter",
     "UncertaintyMiddleware",
     "UncertaintyRewriteRetriever",
+    "UncertaintyRewriter",
     "create_lazy_retrieval_tool",
     "entropy_of",
     "reader_from_model",

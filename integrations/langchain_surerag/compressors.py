@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -17,6 +18,7 @@ from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import Decision, documents_of, passages_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.retrieval import encoder_of, retriever_of
+from langchain_surerag.runs import listener_of
 from langchain_surerag.splitter import SemanticTextSplitter
 from surerag import ClusterCompressor as CoreCompressor
 from surerag import DenseRefiner as CoreRefiner
@@ -31,9 +33,9 @@ from surerag import (
 from surerag.drivers import complete
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError, MissingServiceError
+from surerag.messages import Event
 
-PARENT_KEY = "doc_id"
-"""Key of a chunk's metadata under which a ParentDocumentRetriever puts the key of its document."""
+logger = logging.getLogger("surerag")
 
 
 class Compressor(Part, BaseDocumentCompressor):
@@ -184,8 +186,9 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
     )
     retriever: Any = service_field("A retriever, asked once for more documents when no candidate is left.")
     parents: Any = service_field(
-        "The documents behind the chunks: the docstore of a ParentDocumentRetriever, or a function (or a "
-        "runnable) from chunks to documents."
+        "The documents behind the chunks: a ParentDocumentRetriever or MultiVectorRetriever, its docstore "
+        "(where the chunks name their document under doc_id), or a function (or a runnable) from chunks to "
+        "documents."
     )
     splitter: SemanticTextSplitter | None = service_field(
         "Cuts parents anew; by default one with embeddings."
@@ -206,8 +209,7 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         ):
             raise ConfigurationError(
                 f"parents is a {type(self.parents).__name__}",
-                hint="pass a store of documents (a ParentDocumentRetriever's docstore), or a function from "
-                "chunks to documents",
+                hint="pass a ParentDocumentRetriever, its docstore, or a function from chunks to documents",
             )
         judge = self.entailer
         return CoreRefiner(
@@ -223,13 +225,29 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         self, documents: Sequence[Document], query: str, config: RunnableConfig, calls: Calls
     ) -> Program[DenseRefinerResult]:
         parents: Any = []
-        if documents and isinstance(self.parents, BaseStore):
-            parents = await calls.call(self.parents, "mget", _keys(documents))
+        store = getattr(self.parents, "docstore", self.parents)
+        if documents and isinstance(store, BaseStore):
+            parents = await calls.call(store, "mget", self._parent_keys(documents))
+            if not any(parents):
+                name, reason = "dense.no_parents", "the store has none of the documents behind these chunks"
+                logger.warning("%s: %s", name, reason)
+                listener_of(config)(Event(name, {"reason": reason}, warning=True))
         elif documents and self.parents is not None:
             runnable = coerce_to_runnable(self.parents)
             parents = await calls.call(runnable, "invoke", list(documents), config)
         program = self.core.program(query, passages_of(documents), _present(parents))
         return cast("Program[DenseRefinerResult]", program)
+
+    def _parent_keys(self, documents: Sequence[Document]) -> list[str]:
+        name = getattr(self.parents, "id_key", "doc_id")
+        keys = list(dict.fromkeys(one.metadata[name] for one in documents if name in one.metadata))
+        if not keys:
+            raise ConfigurationError(
+                f"no document has {name!r} in its metadata, and parents is a store of documents; the keys of "
+                f"the first document are {sorted(documents[0].metadata)}",
+                hint="pass the retriever that filled the store, parents=retriever, which knows its id_key",
+            )
+        return keys
 
     def _documents(self, result: DenseRefinerResult) -> list[Document]:
         documents = documents_of(result.passages)
@@ -251,11 +269,6 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
             label = labels.get(document.page_content, "untested")
             document.metadata[self.refinement_key] = Decision({**note, "label": label})
         return documents
-
-
-def _keys(documents: Sequence[Document]) -> list[str]:
-    keys = (document.metadata.get(PARENT_KEY) for document in documents)
-    return list(dict.fromkeys(key for key in keys if isinstance(key, str)))
 
 
 def _present(parents: Any) -> list[Passage]:

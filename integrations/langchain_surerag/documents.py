@@ -18,12 +18,12 @@ _HINT = "pass LangChain documents; a retriever, or a runnable in its place, retu
 class Decision(dict[str, Any]):
     """How a document came to be chosen: plain values that do not count when documents are compared.
 
-    Two decisions are equal, so that retrievers which merge results (MultiQueryRetriever) recognise
-    duplicates; a decision equals any other mapping only if their values are equal.
+    Decisions of one method are equal, so that retrievers which merge results (MultiQueryRetriever) recognise
+    duplicates; so is one that a checkpoint returned as a plain mapping, which has the same keys.
     """
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Decision) or super().__eq__(other)
+        return isinstance(other, Mapping) and self.keys() == other.keys()
 
     def __ne__(self, other: object) -> bool:
         return not self == other

@@ -24,7 +24,8 @@ Settings = Mapping[str, Any]
 """By OpenAI's names: temperature, top_p, max_tokens, seed, stop, n, logprobs, top_logprobs …"""
 
 WAYS_OUT = (
-    'pass gate="semantic_entropy", which needs text only; or surerag.OpenAIReader("model", base_url=…) or '
+    'pass gate="abstention" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; or '
+    'surerag.OpenAIReader("model", base_url=…) or '
     "surerag.TransformersReader(model, tokenizer) in the model's place"
 )
 
@@ -183,7 +184,8 @@ PIPELINE = Family(
     _pipeline_keywords,
     advice="LangChain returns the text of a Hugging Face pipeline alone: pass "
     "surerag.TransformersReader(llm.pipeline.model, llm.pipeline.tokenizer) in its place, of a "
-    'ChatHuggingFace llm.llm.pipeline; or gate="semantic_entropy", which needs text only',
+    'ChatHuggingFace llm.llm.pipeline; or gate="abstention" or metric="semantic_entropy", which need '
+    "text only",
 )
 TEXT = Family((), _text_keywords, advice=f"only its text is read; {WAYS_OUT}")
 FAMILIES = (OPENAI, COMPLETIONS, OLLAMA, GEMINI, PIPELINE)

@@ -9,11 +9,17 @@ from langchain_core.messages import BaseMessage, convert_to_messages
 from langchain_core.prompt_values import PromptValue
 from pydantic import BaseModel, Field
 
-from surerag.errors import InputError
-from surerag.messages import Message, Role
+from surerag.effects import ModelRole, Program, emit, generate
+from surerag.errors import MISCONFIGURED, InputError
+from surerag.messages import Message, Role, SamplingParams
+from surerag.prompts import REWRITE_IN_CONVERSATION, in_conversation
 
 ChainInput = str | BaseMessage | PromptValue | Sequence[BaseMessage] | dict[str, Any]
 _KEYS = ("question", "input", "query", "messages")
+_HISTORY_KEYS = ("chat_history", "history")
+_QUESTION_TOKENS = 64
+"""Length of a condensed question, at most."""
+
 _ROLES: Mapping[str, Role] = {"human": "user", "ai": "assistant", "system": "system"}
 _TEXT_BLOCKS = ("text", "reasoning", "thinking", "refusal", "tool_use", "tool_call", "function_call")
 
@@ -36,9 +42,13 @@ def query_of(value: Any) -> Query:
 
     These are a text, a message, messages, a prompt's value, an arguments model, or a mapping. A mapping has
     the question under ``question``, ``input``, ``query`` or ``messages``, itself a text, a message or
-    messages, and may have a conversation under ``chat_history``; other keys, such as those of a graph's
-    state, are not read. Of messages the last one is the question, and those before it belong to the
-    conversation; system messages and those of tools are left out.
+    messages, and may have a conversation under ``chat_history``, ``history``, or whatever key
+    ``RunnableWithMessageHistory`` was given, where its value is a list of messages; other keys, such as those
+    of a graph's state, are not read. Of messages the last one is the question, and those before it belong to
+    the conversation; system messages and those of tools are left out.
+
+    Raises:
+        InputError: If there is no question, or more than one conversation.
     """
     if isinstance(value, BaseModel) and not isinstance(value, BaseMessage | PromptValue):
         value = value.model_dump()
@@ -50,7 +60,7 @@ def query_of(value: Any) -> Query:
             f"there is no question among {sorted(map(str, value))}", hint='pass it under the key "question"'
         )
     query = _query(value[key])
-    return Query(query.question, (*_history(value.get("chat_history")), *query.history))
+    return Query(query.question, (*_history(value), *query.history))
 
 
 def _query(value: Any) -> Query:
@@ -71,32 +81,73 @@ def _query(value: Any) -> Query:
     return Query(turns[-1].content, turns[:-1])
 
 
-def _history(value: Any) -> tuple[Message, ...]:
-    if isinstance(value, str):
-        return (Message("user", value),) if value.strip() else ()
-    return turns_of(value or ())
+def _history(values: Mapping[Any, Any]) -> tuple[Message, ...]:
+    """Return the conversation beside a question."""
+    names = [name for name in _HISTORY_KEYS if values.get(name)]
+    names = names or [name for name in values if name not in _KEYS and _is_conversation(values[name])]
+    if len(names) > 1:
+        raise InputError(
+            f"there are conversations under {names}", hint=f'pass one, under "{_HISTORY_KEYS[0]}"'
+        )
+    value = values[names[0]] if names else ()
+    return (Message("user", value),) if isinstance(value, str) else turns_of(value)
+
+
+def _is_conversation(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(one, BaseMessage) for one in value)
 
 
 def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
-    """Return the turns of user and assistant."""
+    """Return the turns of user and assistant.
+
+    Raises:
+        InputError: If these are no messages, or the user's hold more than text.
+    """
     try:
         converted = convert_to_messages(list(messages))
     except (ValueError, TypeError, NotImplementedError) as error:
         raise InputError(
             f"expected messages: {error}", hint="pass messages, or pairs of role and text"
         ) from error
-    spoken = [one for one in converted if one.type == "human" or (one.type == "ai" and str(one.text))]
-    for message in spoken:
-        blocks = message.content if isinstance(message.content, list) else []
+    for message in converted:
+        blocks = message.content if message.type == "human" and isinstance(message.content, list) else []
         kinds = {str(block.get("type")) for block in blocks if isinstance(block, Mapping)}
-        if message.type == "human" and (lost := sorted(kinds.difference(_TEXT_BLOCKS))):
+        if lost := sorted(kinds.difference(_TEXT_BLOCKS)):
             raise InputError(
                 f"the user's message holds {', '.join(lost)}, and only text is read",
                 hint="leave it out, or use LazyRetrievalMiddleware, which passes the message on whole",
             )
+    return spoken_turns(converted)
+
+
+def spoken_turns(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
+    """Return what user and assistant said, as text."""
+    spoken = (one for one in messages if one.type == "human" or (one.type == "ai" and str(one.text)))
     return tuple(Message(role_of(message.type), str(message.text)) for message in spoken)
 
 
 def role_of(kind: str) -> Role:
     """Return the role of a kind of LangChain's messages."""
     return _ROLES.get(kind, "user")
+
+
+def standalone_question(
+    question: str, history: Sequence[Message], role: ModelRole = "reader"
+) -> Program[str]:
+    """Have a model write a question that stands alone after its conversation.
+
+    Where it writes nothing, or fails in a way that may pass, the question stays as it was.
+    """
+    prompt = in_conversation(history, REWRITE_IN_CONVERSATION.render(query=question))
+    sampling = SamplingParams(max_tokens=_QUESTION_TOKENS, trace="none")
+    try:
+        [[written]] = yield from generate([prompt], sampling, role=role)
+    except MISCONFIGURED:
+        raise
+    except Exception as error:
+        failure = f"{type(error).__name__}: {error}"
+        yield from emit("conversation.not_condensed", warning=True, question=question, reason=failure)
+        return question
+    alone = written.text.strip() or question
+    yield from emit("conversation.condensed", question=question, alone=alone)
+    return alone

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable, ensure_config
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel
@@ -16,16 +17,23 @@ from pydantic import BaseModel
 from langchain_surerag.base import SerializablePart, service_field
 from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import documents_of
-from langchain_surerag.inputs import ChainInput, QuestionInput, query_of
+from langchain_surerag.inputs import ChainInput, QuestionInput, query_of, standalone_question
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
-from langchain_surerag.runs import AsyncListener, changed_effects, listen, with_purposes
+from langchain_surerag.runs import (
+    AsyncListener,
+    changed_effects,
+    collect_message_ids,
+    listen,
+    stream_whole,
+    with_purposes,
+)
 from langchain_surerag.summaries import admitted_summaries, summaries_of
-from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, SamplingParams
+from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult
 from surerag.drivers import astream, complete, stream
-from surerag.effects import Effect, Generate, Program, StartGeneration, emit, generate
+from surerag.effects import Effect, Generate, Program, StartGeneration
 from surerag.messages import Message
-from surerag.prompts import REWRITE_IN_CONVERSATION, in_conversation
+from surerag.prompts import in_conversation
 
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
@@ -35,22 +43,22 @@ logger = logging.getLogger("surerag")
 T = TypeVar("T")
 ChainOutput = dict[str, Any]
 
-_QUESTION_TOKENS = 64
-"""Length of a condensed question, at most."""
-
 
 class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[Any, ChainOutput]):
     """Answers from document summaries, and retrieves only when a gate says that its reader is unsure.
 
     The input is a question, a message, messages or a prompt's value; or a mapping that holds one of these
-    under ``question``, ``input``, ``query`` or ``messages``, and a conversation under ``chat_history`` if
-    there is one, as ``RunnableWithMessageHistory`` passes it. The output is a dictionary:
+    under ``question``, ``input``, ``query`` or ``messages``, and a conversation under ``chat_history``,
+    ``history``, or any other key that holds messages, as ``RunnableWithMessageHistory`` passes it. The output
+    is a dictionary:
 
     - ``answer``: the answer's text;
-    - ``context``: what the reader was shown, under the name that ``create_retrieval_chain`` uses: the
+    - ``context``: what the reader saw, under the name that ``create_retrieval_chain`` uses: the
       summaries, and after them what was retrieved, if the gate opened;
     - ``decision``: ``retrieve``, ``reason``, ``gate``, ``score``, ``interval`` and ``threshold``;
     - ``finish``: ``"stop"``, ``"length"`` for an answer that was cut off, ``"empty"`` for none;
+    - ``message``: the answer as a message, for a graph's ``messages``; it has the id under which it was
+      streamed, so that LangGraph's ``stream_mode="messages"`` shows it once;
     - with ``return_details``: ``question`` (as it was condensed), ``summaries``, ``passages``, ``abstained``
       and ``usage``.
 
@@ -114,13 +122,15 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
             llm: See the class.
             retriever: See the class.
             embeddings: What the summaries are searched with, where they are held in memory.
-            summarize: A number of lead sentences, a metadata key, a function of the document, or a model.
+            summarize: A number of lead sentences, a metadata key, a function of the document, a model, or
+                ``"model"`` for ``llm``.
             store: A vector store that holds the summaries, in place of ``embeddings``.
             **options: See the class.
 
         Raises:
             InputError: If there is no document with text.
         """
+        summarize = llm if summarize == "model" else summarize
         summaries = summaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
         return cls(llm, retriever, summaries, **options)
 
@@ -174,19 +184,24 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         return await self._run(value, Awaiting())
 
     async def _run(self, value: Any, calls: Calls) -> ChainOutput:
+        ids = collect_message_ids()
         result = await calls.run(ensure_config(), self._program(value), self.core.services)
-        return {**_opening(result), "answer": result.answer, **self._details(result)}
+        await stream_whole(result.answer, ids, calls.callback_manager)
+        return {**_opening(result), "answer": result.answer, **self._details(result, ids)}
 
     def _pieces(self, inputs: Iterator[Any]) -> Iterator[ChainOutput]:
+        ids = collect_message_ids()
         program = with_purposes(self._program(next(inputs)))
         with stream(program, self.core.services, on_event=listen) as answer:
             plan = answer.announced
             yield _opening(plan)
             for piece in answer:
                 yield AddableDict(answer=piece)
-            yield self._closing(answer.result, plan)
+            complete(stream_whole(answer.result.answer, ids, Blocking.callback_manager))
+            yield self._closing(answer.result, plan, ids)
 
     async def _apieces(self, inputs: AsyncIterator[Any]) -> AsyncIterator[ChainOutput]:
+        ids = collect_message_ids()
         program = with_purposes(self._program(await anext(inputs)))
         async with AsyncListener(ensure_config()) as listener:
             answer = await astream(program, self.core.services, on_event=listener)
@@ -197,7 +212,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
                 yield _opening(plan)
                 async for piece in answer:
                     yield AddableDict(answer=piece)
-                yield self._closing(answer.result, plan)
+                await stream_whole(answer.result.answer, ids, Awaiting.callback_manager)
+                yield self._closing(answer.result, plan, ids)
 
     def _program(self, value: Any) -> Program[LazyRAGResult]:
         core: LazyRAG = self.core
@@ -207,29 +223,24 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         return _with_history(history, core.program(question)) if history else core.program(question)
 
     def _condensed(self, question: str, history: Sequence[Message]) -> Program[LazyRAGResult]:
-        """Have the reader write a question that stands alone, and answer that.
-
-        An empty one gives way to the question as it was.
-        """
-        prompt = in_conversation(history, REWRITE_IN_CONVERSATION.render(query=question))
-        [[written]] = yield from generate([prompt], SamplingParams(max_tokens=_QUESTION_TOKENS, trace="none"))
-        alone = written.text.strip() or question
-        yield from emit("conversation.condensed", question=question, alone=alone)
+        alone = yield from standalone_question(question, history)
         result: LazyRAGResult = yield from self.core.program(alone)
         return result
 
-    def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan) -> ChainOutput:
+    def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan, ids: Sequence[str]) -> ChainOutput:
         """Return the last chunk; with what was retrieved after a kept answer turned out to be empty."""
         # The answer is empty, so that the key is there for an empty answer, too.
-        chunk = AddableDict(answer="", **self._details(result))
+        chunk = AddableDict(answer="", **self._details(result, ids))
         if result.decision != plan.decision:
             chunk["context"] = documents_of(result.passages[len(plan.passages) :])
             chunk["decision"] = result.decision.to_dict()
         return chunk
 
-    def _details(self, result: LazyRAGResult) -> ChainOutput:
+    def _details(self, result: LazyRAGResult, ids: Sequence[str]) -> ChainOutput:
         finish = result.finish if result.answer.strip() else "empty"
-        details: ChainOutput = {"finish": finish}
+        note = {"surerag": {"retrieval": result.decision.to_dict()}}
+        message = AIMessage(result.answer, id=ids[-1] if ids else None, response_metadata=note)
+        details: ChainOutput = {"finish": finish, "message": message}
         if finish in ("empty", "content_filter"):
             logger.warning("lazy_rag.no_answer: %s", {"question": result.question, "finish": finish})
         if self.return_details:
@@ -286,17 +297,14 @@ def create_lazy_retrieval_tool(
     """
     from langchain_core.tools import StructuredTool
 
-    async def respond(question: str, callbacks: Callbacks, calls: Calls) -> Any:
-        config = RunnableConfig(callbacks=callbacks)
-        output = await calls.call(chain, "invoke", {"question": question}, config)
-        answer = output["answer"]
-        return (answer, dict(output)) if response_format == "content_and_artifact" else answer
+    def shaped(output: Mapping[str, Any]) -> Any:
+        return (output["answer"], dict(output)) if response_format != "content" else output["answer"]
 
     def ask(question: str, callbacks: Callbacks = None) -> Any:
-        return complete(respond(question, callbacks, Blocking()))
+        return shaped(chain.invoke({"question": question}, {"callbacks": callbacks}))
 
     async def aask(question: str, callbacks: Callbacks = None) -> Any:
-        return await respond(question, callbacks, Awaiting())
+        return shaped(await chain.ainvoke({"question": question}, {"callbacks": callbacks}))
 
     return StructuredTool(
         name=name,

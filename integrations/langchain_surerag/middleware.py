@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -23,78 +24,66 @@ from langchain.agents.middleware import (
 from langchain.chat_models import init_chat_model
 from langchain_core.documents import Document
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.prompt_values import PromptValue
 from langchain_core.retrievers import RetrieverLike
+from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import ensure_config, merge_configs, set_config_context
 from langgraph.runtime import Runtime
 from langgraph.types import Command
+from pydantic import PrivateAttr
 
 from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import documents_of
 from langchain_surerag.entropy import entropy_of
-from langchain_surerag.models import reader_from_model
+from langchain_surerag.inputs import spoken_turns, standalone_question
+from langchain_surerag.models import ModelReader, reader_from_model, with_advice
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
-from langchain_surerag.runs import TAGS, settled, without_streaming
-from surerag import FirstPass, Gate, GateDecision, LazyRAGOptions, Passage, Services
+from langchain_surerag.runs import TAGS, changed_effects, settled, without_streaming
+from langchain_surerag.summaries import admitted_summaries
+from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, Passage
 from surerag.drivers import complete
-from surerag.effects import retrieve
+from surerag.effects import Effect, Program, Retrieve
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
     InputError,
     LogprobsError,
+    LogprobsRefusedError,
     MissingServiceError,
-    ServiceError,
+    SureragError,
 )
-from surerag.measures import equivalence_clusters, same_answer
-from surerag.messages import Generation, SamplingParams, TraceKind, as_messages
-from surerag.prompts import format_passages
+from surerag.messages import Message
 from surerag.readers.logprobs import ANY_VOCABULARY
+from surerag.readers.protocol import Capabilities
+from surerag.readers.thinking import THINKING_TOKENS, split_thoughts
 
 Request = ModelRequest[Any]
 Response = ModelResponse[Any]
+Handler = Callable[[Request], Any]
+"""LangChain's function from a request to a response, blocking or asynchronous."""
+
 Reply = str | AIMessage | None
 OnUncertain = Callable[[str, AIMessage], Reply | Awaitable[Reply]]
 
 NOTES = "surerag"
 """Key in a message's ``response_metadata`` for what middleware notes about it."""
 
+_NO_LIMIT = 1 << 20
+"""Tokens of an agent's answer, at most, as far as a gate is concerned."""
+
 logger = logging.getLogger("surerag")
 
 
-class _Model:
-    """The agent's model as a middleware calls it.
-
-    Args:
-        handler: LangChain's function from a request to a response, blocking or asynchronous.
-        calls: The same choice for what else is called.
-    """
-
-    def __init__(self, handler: Callable[[Request], Any], calls: Calls) -> None:
-        self._handler = handler
-        self._calls = calls
-
-    async def answer(self, request: Request) -> Response:
-        """Answer a request for everybody to see."""
-        return cast("Response", await settled(self._handler(request)))
-
-    async def draft(self, request: Request) -> Response:
-        """Answer a request with what may be dropped: no handler that streams sees it."""
-        config = without_streaming(merge_configs(ensure_config(), {"tags": TAGS["draft"]}))
-        with set_config_context(config) as context:
-            response = context.run(self._handler, request)
-            if inspect.isawaitable(response):
-                response = await asyncio.create_task(settled(response), context=context)
-        return cast("Response", response)
-
-    async def drafts(self, requests: Sequence[Request]) -> list[Response]:
-        """Answer several requests with drafts."""
-        return await self._calls.each(self.draft, requests, len(requests))
-
-    async def retrieve(self, query: str, k: int | None, services: Services) -> list[Passage]:
-        """Return passages, ``k`` at most."""
-        return (await self._calls.run(ensure_config(), retrieve(query, k), services))[:k]
+async def _respond(request: Request, handler: Handler, config: RunnableConfig) -> Response:
+    """Call the agent's model under a config."""
+    with set_config_context(config) as context:
+        response = context.run(handler, request)
+        if inspect.isawaitable(response):
+            response = await asyncio.create_task(settled(response), context=context)
+    return cast("Response", response)
 
 
 class _Middleware(AgentMiddleware[Any, Any, Any]):
@@ -102,21 +91,120 @@ class _Middleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Any:
         """Answer as the class says."""
-        return complete(self._answer(request, _Model(handler, Blocking())))
+        return complete(self._answer(request, handler, Blocking()))
 
     async def awrap_model_call(
         self, request: Request, handler: Callable[[Request], Awaitable[Response]]
     ) -> Any:
         """Like ``wrap_model_call``, without blocking the event loop."""
-        return await self._answer(request, _Model(handler, Awaiting()))
+        return await self._answer(request, handler, Awaiting())
 
     @abstractmethod
-    async def _answer(self, request: Request, model: _Model) -> Any:
+    async def _answer(self, request: Request, handler: Handler, calls: Calls) -> Any:
         """Answer a request."""
 
 
+class _ToolsCalled(BaseException):
+    """Ends a first pass in which the model calls tools; as ``GeneratorExit``, it is no failure to handle."""
+
+    def __init__(self, response: Response) -> None:
+        super().__init__()
+        self.response = response
+
+
+class AgentModel(RunnableBindingBase[Any, Any]):  # type: ignore[no-redef]  # it has a field named kwargs
+    """The agent's model as a runnable that answers in the conversation, through all inner middleware.
+
+    A prompt's text takes the place of the question's, and its rules stand behind the system message.
+    """
+
+    _request: Request = PrivateAttr()
+    _handler: Handler = PrivateAttr()
+    _may_call_tools: bool = PrivateAttr()
+    _responses: dict[str, Response] = PrivateAttr(default_factory=dict)
+
+    def __init__(self, request: Request, handler: Handler, *, may_call_tools: bool) -> None:
+        super().__init__(bound=request.model, kwargs=request.model_settings)
+        self._request, self._handler = request, handler
+        self._may_call_tools = may_call_tools
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **settings: Any) -> AIMessage:
+        """Answer a prompt."""
+        return complete(self.ainvoke(input, config, **settings))
+
+    async def ainvoke(self, input: Any, config: RunnableConfig | None = None, **settings: Any) -> AIMessage:
+        """Answer a prompt without blocking the event loop."""
+        request = self._with_prompt(input)
+        request = request.override(model_settings={**request.model_settings, **settings})
+        response = await _respond(request, self._handler, config or ensure_config())
+        message = answer_of(response)
+        if message is None and not self._may_call_tools:
+            raise _ToolsCalled(response)
+        self._may_call_tools = True
+        message = message or AIMessage("")
+        if message.tool_calls and not str(message.text).strip():
+            held = [call["args"] for call in message.tool_calls]
+            message = message.model_copy(update={"content": json.dumps(held, sort_keys=True, default=str)})
+        self._responses.pop(text := split_thoughts(str(message.text))[1].strip(), None)
+        self._responses[text] = response
+        return message
+
+    def response_to(self, result: LazyRAGResult) -> Response:
+        """Return the response that a result's answer came with: after retrieval the last one."""
+        if not result.decision.retrieve and result.answer in self._responses:
+            return self._responses[result.answer]
+        # Before the answer may stand thoughts that nothing but the reader knows as such.
+        kept = [] if result.decision.retrieve else self._responses.items()
+        same = [response for text, response in kept if text.endswith(result.answer)]
+        return same[0] if same else list(self._responses.values())[-1]
+
+    def _with_prompt(self, prompt: PromptValue) -> Request:
+        turns, request = prompt.to_messages(), self._request
+        question, system = cast("HumanMessage", request.messages[-1]), request.system_message
+        text = "\n".join(str(turn.text) for turn in turns if not isinstance(turn, SystemMessage))
+        rules = "\n\n".join(str(turn.text) for turn in turns if isinstance(turn, SystemMessage))
+        update: dict[str, Any] = {"response_metadata": turns[-1].response_metadata}
+        if text != str(question.text):
+            update["content"] = _with_text(question, text)
+        if rules and isinstance(said := system.content if system else "", str):
+            system = SystemMessage(f"{said}\n\n{rules}".strip())
+        elif rules:
+            system = SystemMessage([*said, {"type": "text", "text": rules}])
+        messages = [*request.messages[:-1], question.model_copy(update=update)]
+        return request.override(messages=messages, system_message=system)
+
+
+class AgentReader(ModelReader):
+    """Reads an agent's model, whose length of answers and temperature are the agent's own."""
+
+    @property
+    def max_tokens(self) -> int:
+        """No limit but the agent's own."""
+        return _NO_LIMIT
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the model can do, in whole answers."""
+        return replace(super().capabilities, begin="whole")
+
+    def keywords(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return as keywords of a call what the method sets and the agent does not."""
+        ours = {name: value for name, value in settings.items() if value or name == "seed"}
+        if ours.get("max_tokens", 0) >= _NO_LIMIT:
+            del ours["max_tokens"]
+        return super().keywords(ours)
+
+
+class _NoSummaries:
+    """Tier 1 of an agent that has none: the first pass answers in the conversation alone."""
+
+    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        """Return no summary."""
+        return []
+
+
 class LazyRetrievalState(AgentState[Any]):
-    """State of an agent that retrieves lazily.
+    """State of an agent that retrieves lazily; each run of the agent begins without either.
 
     Attributes:
         context: Documents that the model was shown; empty where it needed none.
@@ -124,27 +212,35 @@ class LazyRetrievalState(AgentState[Any]):
     """
 
     context: NotRequired[list[Document]]
-    retrieval: NotRequired[dict[str, Any]]
+    retrieval: NotRequired[dict[str, Any] | None]
 
 
 class LazyRetrievalMiddleware(_Middleware):
     """Lets the agent's model answer, and retrieves only when it is unsure of what it writes (L-RAG).
 
-    The model answers the user's message with log-probabilities. Where the gate stays shut, that is the
-    answer. Where it opens, the draft is dropped and nobody sees it; passages are retrieved for the user's
-    message, and the model answers once more with them before the question. The conversation in the agent's
-    state keeps the question as it was. A model that calls a tool, or reads the result of one, is left alone.
-    An empty answer, or one without log-probabilities, as a fallback model may give it, opens the gate.
+    The core's L-RAG runs over the agent's model. Where the gate stays shut, the first answer stands. Where it
+    opens, that answer is dropped and nobody sees it; passages are retrieved, and the model answers once more
+    with them before the question. The agent's conversation keeps the question as it was; a follow-up is
+    searched as the model rewrites it to stand alone (one more call, where the gate opened).
+
+    A model that calls a tool, or reads the result of one, is left alone; a structured answer is an answer,
+    also where LangChain has the model call a tool for it. An empty answer, or one without log-probabilities,
+    as a fallback model or a structured answer may be, opens the gate. Samples of the gate
+    ``"semantic_entropy"`` are drawn past LangChain's cache and with a seed each, as many at a time as
+    ``max_concurrency`` allows; an agent with tools answers once before, at its own temperature, and a tool
+    that it calls then is the one that runs.
 
     The state gets ``context`` and ``retrieval``; the message has the decision in
-    ``response_metadata["surerag"]["retrieval"]``. Images and files in the user's message stay.
+    ``response_metadata["surerag"]["retrieval"]``, and the chain's events reach callback handlers. Images and
+    files in the user's message stay.
 
     Args:
         retriever: A retriever, or a runnable from a question to documents.
-        prompt: How to show passages: a prompt with the slots ``context`` and ``question``.
+        summaries: Tier 1, as for the chain. Without it the first answer comes from the conversation alone,
+            and is asked to abstain only where ``abstention`` is set or ``gate`` is ``"abstention"``.
         vocabulary_size: Tokens that the model can emit; bounds the entropy from above.
-        **options: ``gate``, ``threshold``, ``n_tokens``, ``n_samples`` and ``top_n``, as for
-            :class:`~langchain_surerag.LazyRetrievalChain`.
+        **options: Those of :class:`~langchain_surerag.LazyRetrievalChain`. Lengths are the agent's own where
+            ``max_tokens`` is None; the prompt ``closed_book`` is the question as it stands.
 
     Raises:
         ConfigurationError: If an option is unknown or out of bounds, or the retriever is none.
@@ -153,104 +249,82 @@ class LazyRetrievalMiddleware(_Middleware):
     Example:
         >>> from langchain_core.runnables import RunnableLambda
         >>> lazy = LazyRetrievalMiddleware(RunnableLambda(lambda question: []), threshold=0.8)
-        >>> lazy.threshold
+        >>> lazy.options.threshold
         0.8
     """
-
-    OPTIONS = ("gate", "threshold", "n_tokens", "n_samples", "top_n")
 
     state_schema = LazyRetrievalState
 
     def __init__(
         self,
         retriever: RetrieverLike,
+        summaries: Any = None,
         *,
-        prompt: Any = None,
         vocabulary_size: int = ANY_VOCABULARY,
         **options: Any,
     ) -> None:
         super().__init__()
         if retriever is None:
             raise MissingServiceError("there is no retriever", hint="pass store.as_retriever()")
-        unknown = sorted(set(options) - set(self.OPTIONS))
-        if unknown:
-            raise ConfigurationError(
-                f"LazyRetrievalMiddleware has no option {unknown[0]!r}",
-                hint=f"it takes {', '.join((*self.OPTIONS, 'prompt', 'vocabulary_size'))}",
-            )
-        prompts = {} if prompt is None else {"from_context": prompt_of("from_context", prompt)}
-        self.options = LazyRAGOptions(**options, prompts=prompts)
-        self.threshold = self.options.resolved_threshold
-        self._gate: Gate = self.options.resolved_gate
-        self._services = Services(retriever=retriever_of(retriever))
+        prompts = {"closed_book": "{question}", **options.pop("prompts", {})}
+        options["prompts"] = {name: prompt_of(name, prompt) for name, prompt in prompts.items()}
+        self.options = LazyRAGOptions(**options)
+        _ = self.options.resolved_threshold  # raises where an option is not the gate's
+        asks = summaries is not None or self.options.resolved_gate.name == "abstention"
+        if self.options.abstention is None and not asks:
+            self.options = self.options.with_options(abstention=False)
+        self._retriever = retriever_of(retriever)
+        self._summaries = _NoSummaries() if summaries is None else admitted_summaries(summaries, retriever)
         self._vocabulary_size = vocabulary_size
 
-    async def _answer(self, request: Request, model: _Model) -> Any:
+    def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
+        """Begin without the documents and the decision of an earlier run."""
+        return {"context": [], "retrieval": None}
+
+    async def _answer(self, request: Request, handler: Handler, calls: Calls) -> Any:
         question = request.messages[-1] if request.messages else None
         if not isinstance(question, HumanMessage) or not str(question.text).strip():
-            return await model.answer(request)
-        drafts = await model.drafts(self._draft_requests(request))
-        answers = [answer_of(draft) for draft in drafts]
-        if answers[0] is None:
-            return drafts[0]
-        # Of further samples, those without words say nothing.
-        spoken = [place for place, one in enumerate(answers) if place == 0 or (one and one.text.strip())]
-        decision, place = self._decide(request, [cast("AIMessage", answers[place]) for place in spoken])
-        if not decision.retrieve:
-            return _with_decision(drafts[spoken[place]], decision, [])
-        passages = await model.retrieve(str(question.text), self.options.top_n, self._services)
-        response = await model.answer(self._informed(request, question, passages))
-        return _with_decision(response, decision, passages)
-
-    def _draft_requests(self, request: Request) -> list[Request]:
-        """Return what to ask so that the gate can decide."""
-        if self._gate.needs != "text":
-            request = _traced(request, 'LazyRetrievalMiddleware(…, gate="semantic_entropy")')
-        if not self._gate.n_samples:
-            return [request]
-        sampled = request.override(model_settings={**request.model_settings, "temperature": 1.0})
-        return [sampled] * self._gate.n_samples
-
-    def _decide(self, request: Request, messages: Sequence[AIMessage]) -> tuple[GateDecision, int]:
-        """Return the gate's decision, and the place of the answer where it stays shut."""
-        if not str(messages[0].text).strip():
-            return self._gate.decide(None, None, self.threshold), 0
+            return await settled(handler(request))
+        text, sampled = str(question.text), bool(self.options.resolved_gate.n_samples)
+        if sampled and request.tools:
+            first = await _respond(request, handler, _draft_config())
+            if answer_of(first) is None:
+                return first
+        model = AgentModel(request, handler, may_call_tools=sampled)
+        reader = AgentReader(model, None, None, self._vocabulary_size, 8, THINKING_TOKENS)
+        with with_advice(reader):
+            core = LazyRAG(reader, self._retriever, self._summaries, **self.options.options())
+        services = replace(core.services, rewriter=reader_from_model(request.model))
+        program = _search_standalone(core.program(text), text, spoken_turns(request.messages[:-1]))
         try:
-            samples = [self._generation(request, message) for message in messages]
-        except ServiceError as error:
-            logger.warning("lazy_rag.unmeasured: %s", error)
-            flaw = f"the answer could not be measured: {error}"
-            return self._gate.decide(None, None, self.threshold, flaw), 0
-        place, first_pass = 0, FirstPass(samples[0])
-        if self._gate.n_samples:
-            same = [[same_answer(one.text, other.text) for other in samples] for one in samples]
-            clusters = equivalence_clusters(same).tolist()
-            place = clusters.index(max(clusters, key=clusters.count))
-            first_pass = FirstPass(samples[place], tuple(samples), tuple(clusters))
-        flaw = "the first answer was cut off" if samples[place].finish in ("length", "content_filter") else ""
-        score, interval = self._gate.score(first_pass), self._gate.interval(first_pass)
-        return self._gate.decide(score, interval, self.threshold, flaw), place
+            result = await calls.run(ensure_config(), program, services)
+        except _ToolsCalled as called:
+            return called.response
+        except SureragError as error:
+            cause = error.__cause__
+            if cause is None or isinstance(cause, SureragError) or isinstance(error, LogprobsRefusedError):
+                raise
+            # Other middleware retries, or asks another model, by the error of the model's own client.
+            raise cause from None
+        response, note = model.response_to(result), result.decision.to_dict()
+        if message := answer_of(response):
+            response = _with_note(response, message, "retrieval", note)
+        update = {"context": documents_of(result.passages), "retrieval": note}
+        return ExtendedModelResponse(response, Command(update=update))
 
-    def _generation(self, request: Request, message: AIMessage) -> Generation:
-        trace: TraceKind = "none" if self._gate.needs == "text" else "entropy"
-        reader = reader_from_model(request.model, vocabulary_size=self._vocabulary_size)
-        return reader.read(message, SamplingParams(trace=trace))
 
-    def _informed(self, request: Request, question: HumanMessage, passages: Sequence[Passage]) -> Request:
-        """Show passages before the question, in this request alone."""
-        if not passages:
-            return request
-        context = format_passages(passage.text for passage in passages)
-        prompt = self.options.prompts["from_context"].render(context=context, question=str(question.text))
-        turns = as_messages(prompt)
-        rules = [turn.content for turn in turns if turn.role == "system"]
-        text = "\n".join(turn.content for turn in turns if turn.role != "system")
-        system = request.system_message
-        if rules:
-            before = [str(system.text)] if system is not None else []
-            system = SystemMessage("\n\n".join([*before, *rules]))
-        last = question.model_copy(update={"content": _with_text(question, text)})
-        return request.override(messages=[*request.messages[:-1], last], system_message=system)
+def _search_standalone(
+    program: Program[LazyRAGResult], question: str, history: Sequence[Message]
+) -> Program[LazyRAGResult]:
+    """Run a program whose search is for a question that stands alone after its conversation."""
+
+    def changed(effect: Effect) -> Program[Effect]:
+        if not isinstance(effect, Retrieve) or effect.tier != "passages":
+            return effect
+        alone = yield from standalone_question(question, history, role="rewriter")
+        return replace(effect, query=alone)
+
+    return changed_effects(program, changed) if history else program
 
 
 class UncertaintyMiddleware(_Middleware):
@@ -296,14 +370,14 @@ class UncertaintyMiddleware(_Middleware):
         self._n_tokens = n_tokens
         self._vocabulary_size = vocabulary_size
 
-    async def _answer(self, request: Request, model: _Model) -> Any:
-        measured = _traced(request, "a model that returns log-probabilities")
+    async def _answer(self, request: Request, handler: Handler, calls: Calls) -> Any:
+        measured = _traced(request)
         if self.larger_model is None:
-            return self._noted(request, await model.answer(measured))
-        draft = self._noted(request, await model.draft(measured))
-        if not _is_uncertain(draft.result[-1]):
+            return self._noted(request, await settled(handler(measured)))
+        draft = self._noted(request, await _respond(measured, handler, _draft_config()))
+        if not any(map(_is_uncertain, draft.result)):
             return draft
-        return await model.answer(request.override(model=self.larger_model))
+        return await settled(handler(request.override(model=self.larger_model)))
 
     def after_model(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any] | None:
         """Pass an uncertain answer to ``on_uncertain``."""
@@ -351,25 +425,33 @@ class UncertaintyMiddleware(_Middleware):
         return _with_note(response, message, "uncertainty", note)
 
 
-def _traced(request: Request, instead: str) -> Request:
+def _draft_config() -> RunnableConfig:
+    """Return this context's config for an answer that may be dropped: no handler that streams sees it."""
+    return without_streaming(merge_configs(ensure_config(), {"tags": TAGS["draft"]}))
+
+
+def _traced(request: Request) -> Request:
     """Return the request with settings by which its model returns log-probabilities with alternatives."""
     reader = reader_from_model(request.model)
     if not reader.capabilities.logprobs:
         raise CapabilityError(
             f"the agent's model {reader.described} gives text only, and log-probabilities are needed",
-            hint=f"use {instead}, or another model; {reader.family.advice}",
+            hint=f"use another model; {reader.family.advice}",
         )
     settings = reader.keywords({"logprobs": True, "top_logprobs": reader.top_logprobs})
     return request.override(model_settings={**request.model_settings, **settings})
 
 
 def answer_of(response: Response) -> AIMessage | None:
-    """Return the model's answer, which may be empty; None where it calls tools."""
-    last = response.result[-1] if response.result else None
-    if not isinstance(last, AIMessage) or not all(isinstance(one, AIMessage) for one in response.result):
-        return None
-    is_call = last.tool_calls or (last.invalid_tool_calls and not str(last.text).strip())
-    return None if is_call else last
+    """Return the model's answer, which may be empty; None where it calls tools that the agent is to run.
+
+    A call that has its result in the response already is LangChain's way to a structured answer.
+    """
+    answers = [message for message in response.result if isinstance(message, AIMessage)]
+    if not answers or isinstance(response.result[-1], ToolMessage):
+        return answers[-1] if answers else None
+    last = answers[-1]
+    return None if last.tool_calls or (last.invalid_tool_calls and not str(last.text).strip()) else last
 
 
 def _with_note(response: Response, message: AIMessage, name: str, note: Mapping[str, Any]) -> Response:
@@ -378,16 +460,6 @@ def _with_note(response: Response, message: AIMessage, name: str, note: Mapping[
     metadata = {**message.response_metadata, NOTES: {**earlier, name: note}}
     noted = message.model_copy(update={"response_metadata": metadata})
     return replace(response, result=[noted if one is message else one for one in response.result])
-
-
-def _with_decision(
-    response: Response, decision: GateDecision, passages: Sequence[Passage]
-) -> ExtendedModelResponse[Any]:
-    note, message = decision.to_dict(), answer_of(response)
-    if message is not None:
-        response = _with_note(response, message, "retrieval", note)
-    update = {"context": documents_of(passages), "retrieval": note}
-    return ExtendedModelResponse(response, Command(update=update))
 
 
 def _with_text(question: HumanMessage, text: str) -> str | list[str | dict[Any, Any]]:

@@ -1,24 +1,103 @@
-"""DynQR as a LangChain retriever: the query is rewritten only where the reader's answer is uncertain."""
+"""DynQR as a LangChain retriever, and as a step from a question to a better one."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForRetrieverRun, CallbackManagerForRetrieverRun
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
-from langchain_core.runnables.config import ensure_config, patch_config
+from langchain_core.runnables import RunnableConfig, RunnableSerializable
+from langchain_core.runnables.config import ensure_config, patch_config, set_config_context
 
 from langchain_surerag.base import SerializablePart, service_field
 from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import Decision, documents_of
+from langchain_surerag.inputs import ChainInput, Query, query_of
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
-from surerag import DynQROptions, UncertaintyRewriter
+from surerag import DynQROptions, DynQRResult
+from surerag import UncertaintyRewriter as CoreRewriter
 from surerag.drivers import complete
 
 
-class UncertaintyRewriteRetriever(SerializablePart, DynQROptions, BaseRetriever):
+class _RewritingPart(SerializablePart, DynQROptions):
+    """DynQR with its services."""
+
+    SERVICES = ("llm", "retriever", "rewriter")
+
+    llm: Any = service_field("The reader: a chat model, an LLM or a reader of surerag.")
+    retriever: Any = service_field("A retriever, or a runnable from a question to documents.")
+    rewriter: Any = service_field("A model that rewrites; the reader itself if left out.")
+
+    def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "retriever": retriever, **options})
+
+    def _make_core(self) -> CoreRewriter:
+        reader = reader_of(self.llm)
+        rewriter = None if self.rewriter is None else reader_of(self.rewriter)
+        with with_advice(reader):
+            return CoreRewriter(reader, retriever_of(self.retriever), rewriter, **self.options())
+
+    async def _result(
+        self, query: Query, options: Mapping[str, Any], config: RunnableConfig, calls: Calls
+    ) -> DynQRResult:
+        """Work on one question with the options of one call."""
+        core: CoreRewriter = self.core.with_options(**options) if options else self.core
+        return await calls.run(config, core.program(*query), core.services)
+
+
+class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
+    """A step from a question to the question to search with: a rewrite where the reader is uncertain (DynQR).
+
+    It goes in front of any retriever, in the place of the prompt and model that write a query
+    (``create_history_aware_retriever``), or into a mapping: ``RunnablePassthrough.assign(query=rewriter)``.
+    The input is what :class:`~langchain_surerag.LazyRetrievalChain` takes: a question, messages, or a mapping
+    with a conversation. The output is the question as it came, or its rewrite, as text. After a conversation
+    the rewrite stands alone; a question that the reader answers with certainty is not rewritten
+    (``threshold=float("-inf")`` always tries).
+
+    **Cost**: to see whether the reader is certain takes a search and an answer; where it is not, a rewrite,
+    another search and another answer. The retriever behind this step then searches once more, which
+    :class:`UncertaintyRewriteRetriever` does not: prefer that where a retriever can stand.
+
+    **The decision** is in the events ``dynqr.gate`` and ``dynqr.decided``, which reach callback handlers and
+    ``astream_events`` under the run of this step, with the runs of model and retriever.
+
+    Options can be set for one call (``invoke(question, top_n=3)``). It serialises as the chain does.
+
+    Raises:
+        ConfigurationError: If an option is out of bounds.
+        MissingServiceError: If model or retriever are missing.
+        CapabilityError: If the metric needs log-probabilities that the model does not give.
+
+    Example:
+        >>> from langchain_core.runnables import RunnableLambda
+        >>> from surerag import FakeReader
+        >>> search = RunnableLambda(lambda query: [Document(f"Results for {query}")])
+        >>> rewriter = UncertaintyRewriter(FakeReader(["Velm"]), search)
+        >>> (rewriter | search).invoke({"input": "Where was Ada born?", "chat_history": []})
+        [Document(metadata={}, page_content='Results for Where was Ada born?')]
+    """
+
+    def invoke(self, input: ChainInput, config: RunnableConfig | None = None, **options: Any) -> str:
+        """Return the question to search with."""
+        return self._call_with_config(self._rewrite, input, config, **options)
+
+    async def ainvoke(self, input: ChainInput, config: RunnableConfig | None = None, **options: Any) -> str:
+        """Like :meth:`invoke`, without blocking the event loop."""
+        return await self._acall_with_config(self._arewrite, input, config, **options)
+
+    def _rewrite(self, value: Any, **options: Any) -> str:
+        return complete(self._result(query_of(value), options, ensure_config(), Blocking())).query
+
+    async def _arewrite(self, value: Any, **options: Any) -> str:
+        return (await self._result(query_of(value), options, ensure_config(), Awaiting())).query
+
+
+class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
     """Retrieves with the question, and with a rewrite of it where the reader's answer is uncertain (DynQR).
 
     Each document has in its metadata, under ``decision_key``: ``query``, the one that it was retrieved with;
@@ -45,22 +124,20 @@ class UncertaintyRewriteRetriever(SerializablePart, DynQROptions, BaseRetriever)
         ('Results for Where was Ada born?', False)
     """
 
-    SERVICES = ("llm", "retriever", "rewriter")
-
-    llm: Any = service_field("The reader: a chat model, an LLM or a reader of surerag.")
-    retriever: Any = service_field("A retriever, or a runnable from a question to documents.")
-    rewriter: Any = service_field("A model that rewrites; the reader itself if left out.")
     decision_key: str | None = "uncertainty_rewrite"
     """Key in a document's metadata for the decision; None writes none."""
 
-    def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
-        super().__init__(**{"llm": llm, "retriever": retriever, **options})
+    def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
+        """Retrieve; the whole config reaches model and retriever (LangChain passes callbacks alone)."""
+        with set_config_context(ensure_config(config)) as context:
+            return context.run(super().invoke, input, config, **kwargs)
 
-    def _make_core(self) -> UncertaintyRewriter:
-        reader = reader_of(self.llm)
-        rewriter = None if self.rewriter is None else reader_of(self.rewriter)
-        with with_advice(reader):
-            return UncertaintyRewriter(reader, retriever_of(self.retriever), rewriter, **self.options())
+    async def ainvoke(
+        self, input: str, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> list[Document]:
+        """Like :meth:`invoke`, without blocking the event loop."""
+        with set_config_context(ensure_config(config)) as context:
+            return await asyncio.create_task(super().ainvoke(input, config, **kwargs), context=context)
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **options: Any
@@ -80,11 +157,9 @@ class UncertaintyRewriteRetriever(SerializablePart, DynQROptions, BaseRetriever)
     async def _retrieve(
         self, query: str, run_manager: Any, k: int | None, options: dict[str, Any], calls: Calls
     ) -> list[Document]:
-        """Retrieve with the options of one call."""
         changed = options if k is None else {"top_n": k, **options}
-        core: UncertaintyRewriter = self.core.with_options(**changed) if changed else self.core
         config = patch_config(ensure_config(), callbacks=run_manager.get_child())
-        result = await calls.run(config, core.program(query), core.services)
+        result = await self._result(Query(query), changed, config, calls)
         documents = documents_of(result.passages)
         if self.decision_key is not None:
             finish = result.chosen.generation.finish if result.answer.strip() else "empty"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from inspect import isawaitable
@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, TypeVar, cast
 from uuid import uuid4
 
 from langchain_core.callbacks import (
+    BaseCallbackHandler,
     BaseCallbackManager,
     adispatch_custom_event,
     dispatch_custom_event,
@@ -29,11 +30,11 @@ Purpose = Literal["draft", "step", "answer"]
 """What a request is for: text that may be thrown away, something on the way, or the answer itself."""
 
 PURPOSE: ContextVar[Purpose | None] = ContextVar("langchain_surerag_purpose", default=None)
-_ANSWER = "surerag:answer"
+_MESSAGE_IDS: ContextVar[list[str] | None] = ContextVar("langchain_surerag_message_ids", default=None)
 TAGS: dict[Purpose, list[str]] = {
     "draft": ["nostream", "surerag:draft"],
     "step": ["nostream", "surerag:step"],
-    "answer": [_ANSWER],
+    "answer": ["surerag:answer"],
 }
 """Tags of requests. LangGraph's ``stream_mode="messages"`` does not show what is tagged ``nostream``."""
 
@@ -51,13 +52,14 @@ def purpose_of(effect: Effect) -> Purpose:
             return "step"
 
 
-def changed_effects(program: Program[T], change: Callable[[Effect], Effect]) -> Program[T]:
-    """Run a program with each of its effects changed."""
+def changed_effects(program: Program[T], change: Callable[[Effect], Effect | Program[Effect]]) -> Program[T]:
+    """Run a program with each of its effects changed, by a function or by a program."""
     try:
         effect = next(program)
         while True:
             try:
-                answer = yield change(effect)
+                changed = change(effect)
+                answer = yield (yield from changed) if isinstance(changed, Generator) else changed
             except GeneratorExit:
                 program.close()
                 raise
@@ -85,7 +87,33 @@ def request_config(purpose: Purpose | None) -> RunnableConfig:
     if purpose is None:
         return config
     tagged = merge_configs(config, {"tags": TAGS[purpose]})
+    if purpose == "answer" and (ids := _MESSAGE_IDS.get()) is not None:
+        tagged = merge_configs(tagged, {"callbacks": [_MessageIds(ids)]})
     return without_streaming(tagged) if purpose == "draft" else tagged
+
+
+def collect_message_ids() -> list[str]:
+    """Return a list to which this context adds the id of each message that is streamed as the answer.
+
+    LangGraph shows a message once if what a node returns has the id of what was streamed.
+    """
+    ids: list[str] = []
+    _MESSAGE_IDS.set(ids)
+    return ids
+
+
+class _MessageIds(BaseCallbackHandler):
+    """Adds the ids of a model's messages to a list."""
+
+    run_inline = True
+
+    def __init__(self, ids: list[str]) -> None:
+        self._ids = ids
+
+    def on_llm_end(self, response: LLMResult, **_: Any) -> None:
+        """Add the id of the message."""
+        messages = (getattr(one, "message", None) for row in response.generations for one in row)
+        self._ids += [message.id for message in messages if message is not None and message.id]
 
 
 def without_streaming(config: RunnableConfig) -> RunnableConfig:
@@ -126,8 +154,10 @@ class AnswerRun:
         self._run: Any = None
 
     async def token(self, piece: str) -> None:
-        """Show a piece of the answer."""
+        """Show a piece of the answer; what is read on before the decision is none."""
         if self._run is None:
+            if PURPOSE.get() == "step":
+                return
             messages, manager = [[HumanMessage(self._prompt)]], self._manager_of(self._config)
             [self._run] = await settled(
                 manager.on_chat_model_start({}, messages, run_id=self._id, name="surerag:answer")
@@ -142,6 +172,16 @@ class AnswerRun:
             message = AIMessage(self._text, id=f"run-{self._id}")
             result = LLMResult(generations=[[ChatGeneration(message=message)]])
             await settled(self._run.on_llm_end(result))
+            if (ids := _MESSAGE_IDS.get()) is not None:
+                ids.append(f"run-{self._id}")
+
+
+async def stream_whole(text: str, ids: Sequence[str], manager_of: Callable[[RunnableConfig], Any]) -> None:
+    """Show an answer that no model's run has streamed, such as a sample that the gate kept."""
+    if text and not ids:
+        run = AnswerRun("", manager_of)
+        await run.token(text)
+        await run.end()
 
 
 async def settled(result: Any) -> Any:

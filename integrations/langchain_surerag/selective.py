@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable, RunnableConfig, ensure_config
 
 from langchain_surerag.base import Part
@@ -19,9 +20,9 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
     """Runs another chain, and shows its answer only where the policy answers.
 
     The output is that chain's, with ``abstained`` and ``probability`` (that the answer is right). Where it
-    abstains, the abstention stands in the answer's place: the answer itself is in neither output nor stream,
-    and no handler that streams (LangGraph's ``stream_mode="messages"``, ``astream_events``) sees the inner
-    chain at work. Tracers do.
+    abstains, the abstention stands in the answer's place, and in that of a message's text: the answer itself
+    is in neither output nor stream, and no handler that streams (LangGraph's ``stream_mode="messages"``,
+    ``astream_events``) sees the inner chain at work. Tracers do.
 
     Args:
         chain: A ``LazyRetrievalChain``, or any runnable whose output is a mapping with an answer and, under
@@ -81,8 +82,14 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
         if output.get("finish", "stop") != "stop":
             score = None  # an answer that was cut or withheld is not the one that was measured
         selected = self._policy.select(str(output[self._answer]), score, self._abstention)
+        messages = {
+            name: value.model_copy(update={"content": selected.text})
+            for name, value in output.items()
+            if isinstance(value, AIMessage)
+        }
         return {
             **output,
+            **messages,
             self._answer: selected.text,
             "abstained": selected.abstained,
             "probability": selected.probability,

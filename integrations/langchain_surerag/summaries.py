@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
+from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -16,9 +16,8 @@ from langchain_surerag.documents import passage_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.retrieval import RunnableRetriever, encoder_of, filters_of, retriever_of
 from surerag import Passage
+from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
-from surerag.messages import SamplingParams
-from surerag.prompts import SUMMARIZE
 from surerag.readers.protocol import Reader
 from surerag.services import Retriever
 
@@ -31,8 +30,6 @@ writes each summary once."""
 
 _AT_ONCE = 256
 """Documents that are summarized and added to a vector store at once."""
-
-_SUMMARY_TOKENS = 128
 
 
 class FilteredSummaries:
@@ -73,8 +70,11 @@ def summaries_of(
         summarize: How.
         embeddings: What the summaries are searched with, where they are held in memory.
         store: A vector store that holds the summaries instead. Each has its document's metadata, so that the
-            retriever's filter holds for it, and its document's id, or one made of its text: what is in the
+            retriever's filter holds for it, and its document's id, or a UUID made of its text: what is in the
             store already is neither written nor embedded anew. Documents may be a generator of any length.
+
+    A document without prose has no summary: it is held by its beginning, with the key ``no_summary`` in the
+    metadata, and where it is the nearest, the chain searches.
 
     Raises:
         InputError: If there is no document with text, or one lacks the summary it should have.
@@ -92,11 +92,7 @@ def summaries_of(
         )
     from surerag.retrieval import SummaryIndex
 
-    held = list(texts)
-    passages = [
-        Passage(text, id=document.id or "", metadata=dict(document.metadata))
-        for document, text in zip(held, write(held), strict=True)
-    ]
+    passages = map(passage_of, _summarized(list(texts), write))
     return SummaryIndex.from_passages(passages, encoder_of(embeddings))
 
 
@@ -176,17 +172,35 @@ def _add(
         present = {document.id for document in store.get_by_ids(list(by_id))}
     except NotImplementedError:
         present = set()
-    fresh = {key: document for key, document in by_id.items() if key not in present}
+    fresh = [
+        Document(id=key, page_content=document.page_content, metadata=document.metadata)
+        for key, document in by_id.items()
+        if key not in present
+    ]
     if fresh:
-        added = [
-            Document(id=key, page_content=text, metadata=dict(document.metadata))
-            for (key, document), text in zip(fresh.items(), write(list(fresh.values())), strict=True)
-        ]
-        store.add_documents(added, ids=list(fresh))
+        store.add_documents(_summarized(fresh, write), ids=[document.id for document in fresh])
+
+
+def _summarized(
+    documents: Sequence[Document], write: Callable[[Sequence[Document]], list[str]]
+) -> list[Document]:
+    """Return summaries with the ids and metadata of their documents, and beginnings of those without one."""
+    from surerag.retrieval import with_summaries
+
+    return [
+        Document(id=one.id or None, page_content=one.text, metadata=dict(one.metadata))
+        for one in with_summaries([_plain(document) for document in documents], write(documents))
+    ]
+
+
+def _plain(document: Document) -> PlainDocument:
+    title = str(document.metadata.get("title") or "")
+    return PlainDocument(document.id or "", document.page_content, title, document.metadata)
 
 
 def _id_of(document: Document) -> str:
-    return f"summary-{hashlib.sha256(document.page_content.encode()).hexdigest()[:32]}"
+    """Return an id made of the text; a UUID, since stores such as Qdrant take no other."""
+    return str(uuid5(NAMESPACE_OID, document.page_content))
 
 
 def _with_text(documents: Iterable[Any]) -> Iterator[Document]:
@@ -210,14 +224,10 @@ def _writer(summarize: Summarize) -> Callable[[Sequence[Document]], list[str]]:
     if isinstance(summarize, str):
         return lambda documents: [_value(document, summarize) for document in documents]
     if isinstance(summarize, Runnable | Reader):
-        reader = reader_of(summarize)
-        sampling = SamplingParams(max_tokens=_SUMMARY_TOKENS, trace="none")
-        return lambda documents: [
-            answer.text
-            for [answer] in reader.generate(
-                [SUMMARIZE.render(document=document.page_content) for document in documents], sampling
-            )
-        ]
+        from surerag.retrieval import ModelSummaries
+
+        by_model = ModelSummaries(reader_of(summarize))
+        return lambda documents: by_model([_plain(document) for document in documents])
     return lambda documents: [summarize(document) for document in documents]
 
 

@@ -17,6 +17,7 @@ with extra("llama-index"):
         LazyRetrievalQueryEngine,
         UncertaintyRewriteQueryEngine,
     )
+    from llama_index_surerag.rewriting import UncertaintyRewriteRetriever, UncertaintyRewriteTransform
     from llama_index_surerag.semantic_node_parser import SemanticNodeParser
     from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever
     from llama_index_surerag.summaries import summary_index, summary_nodes
@@ -46,6 +47,8 @@ __all__ = [
     "RewriteDecisionEvent",
     "SemanticNodeParser",
     "UncertaintyRewriteQueryEngine",
+    "UncertaintyRewriteRetriever",
+    "UncertaintyRewriteTransform",
     "answer_in",
     "engine_tool",
     "reader_from_llm",

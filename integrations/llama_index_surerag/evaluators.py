@@ -16,6 +16,7 @@ from pydantic import PrivateAttr, model_validator
 from llama_index_surerag.engines import aread_to_end, read_to_end
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
+from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.prompts import WithPrompts
 from surerag import DenseEvaluator as CoreDenseEvaluator
 from surerag import DenseOptions, DenseResult, SePer, SePerOptions, SePerResult
@@ -31,7 +32,7 @@ R = TypeVar("R")
 E = TypeVar("E", bound=EvaluationResult)
 
 
-class MethodEvaluator(WithPrompts, BaseEvaluator, Generic[R, E]):
+class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator, Generic[R, E]):
     """An evaluator around a method that measures what was retrieved.
 
     An item that cannot be measured (without contexts, or because a model fails) comes back with

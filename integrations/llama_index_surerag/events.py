@@ -38,7 +38,7 @@ class GateDecisionEvent(MethodEvent):
         gate: Name of the gate.
         score: What the gate compared; None where the first pass failed.
         interval: Smallest and largest value that the score can have.
-        threshold: What the score was compared with.
+        threshold: What the score was compared with; None where it is infinite.
     """
 
     question: str
@@ -47,7 +47,7 @@ class GateDecisionEvent(MethodEvent):
     gate: str
     score: float | None = None
     interval: tuple[float, float] | None = None
-    threshold: float
+    threshold: float | None = None
 
 
 class RewriteDecisionEvent(MethodEvent):
@@ -58,16 +58,16 @@ class RewriteDecisionEvent(MethodEvent):
         rewrite: Whether to rewrite.
         reason: In words.
         metric: Name of the uncertainty.
-        uncertainty: Of the first answer.
-        threshold: What it was compared with.
+        uncertainty: Of the first answer; None where it is infinite, as that of an empty one.
+        threshold: What it was compared with; None where it is infinite.
     """
 
     question: str
     rewrite: bool
     reason: str
     metric: str
-    uncertainty: float
-    threshold: float
+    uncertainty: float | None = None
+    threshold: float | None = None
 
 
 class ProgressEvent(MethodEvent):

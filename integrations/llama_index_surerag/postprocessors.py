@@ -23,6 +23,7 @@ from pydantic import PrivateAttr, model_validator
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
 from llama_index_surerag.nodes import copy_of, has_text, labelled, nodes_of, passages_of, shown_text
+from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.prompts import WithPrompts
 from llama_index_surerag.services import NodeRetriever, bundle_of, encoder_of, retriever_of
 from surerag import (
@@ -45,7 +46,7 @@ from surerag.services import Encoder, Entailer, Services
 R = TypeVar("R")
 
 
-class MethodPostprocessor(WithPrompts, BaseNodePostprocessor, Generic[R]):
+class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Generic[R]):
     """A postprocessor around a method that changes what was retrieved; no node that goes in is changed."""
 
     METHOD: ClassVar[str]

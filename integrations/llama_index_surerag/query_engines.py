@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -30,14 +31,15 @@ from llama_index_surerag.engines import (
     read_to_end,
     with_manager,
 )
-from llama_index_surerag.events import dispatch, dispatcher
+from llama_index_surerag.events import dispatch
 from llama_index_surerag.llm import explained, reader_of
 from llama_index_surerag.nodes import nodes_of
+from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import as_templates, from_chat_messages
+from llama_index_surerag.rewriting import rewriter_over
 from llama_index_surerag.services import NodeRetriever, bundle_of, retriever_of
 from llama_index_surerag.summaries import SummarySource, tier_one
 from surerag import (
-    DynQROptions,
     DynQRResult,
     LazyRAG,
     LazyRAGOptions,
@@ -49,11 +51,9 @@ from surerag.calibration import AbstentionPolicy
 from surerag.drivers import astream, stream
 from surerag.effects import Program
 from surerag.errors import InputError
+from surerag.messages import Message
 from surerag.readers import Reader
 from surerag.text import ABSTENTION, check_abstention
-
-SIGNALS = ("score", "uncertainty")
-"""Metadata keys of the uncertainty: L-RAG's gate, DynQR's answer."""
 
 
 class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
@@ -67,6 +67,8 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG, LazyRAGResult]):
 
     Build it with :meth:`from_args`.
     """
+
+    SIGNAL = "score"
 
     @classmethod
     def from_args(
@@ -165,12 +167,13 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, DynQRResul
     ``original_uncertainty``, ``acted``, ``rewritten``, ``candidates``, ``reason``, ``finish``, and what it
     cost. ``source_nodes`` are what the reader was shown for the answer that is returned.
 
-    There is no streaming: before both answers are complete it is not decided which one is returned. There is
-    no query transform either: ``TransformQueryEngine`` would retrieve and answer a second time, and drop the
-    decision.
+    There is no streaming: before both answers are complete it is not decided which one is returned. Before
+    an engine of your own, take an ``UncertaintyRewriteRetriever``.
 
     Build it with :meth:`from_args`.
     """
+
+    SIGNAL = "uncertainty"
 
     @classmethod
     def from_args(
@@ -198,33 +201,23 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, DynQRResul
             CapabilityError: If the LLM does not return what the metric needs.
             PromptError: If a replaced prompt is unknown or lacks slots.
         """
-        if isinstance(options.get("prompts"), Mapping):
-            options["prompts"] = as_templates(options["prompts"], llm)
-        checked = DynQROptions(**options)
-        reader = reader_of(llm)
-        postprocessors = with_manager(node_postprocessors, callback_manager)
-        nodes = NodeRetriever(retriever_of(retriever, checked.top_n), postprocessors)
-        with explained(reader):
-            core = UncertaintyRewriter(
-                reader, nodes, None if rewriter is None else reader_of(rewriter), **options
-            )
+        core = rewriter_over(retriever, llm, rewriter, node_postprocessors, callback_manager, options)
         return cls(core, callback_manager=callback_manager)
 
-    @dispatcher.span
     def query_in_conversation(self, query: QueryType, chat_history: Sequence[ChatMessage]) -> RESPONSE_TYPE:
         """Answer a query that leans on a conversation; its rewrite stands alone."""
-        bundle = bundle_of(query)
-        program = self._core.program(bundle.query_str, from_chat_messages(list(chat_history)))
-        return self._answered(bundle, program)
+        return self.query(_in_conversation(query, chat_history))
 
-    @dispatcher.span
     async def aquery_in_conversation(
         self, query: QueryType, chat_history: Sequence[ChatMessage]
     ) -> RESPONSE_TYPE:
         """Like ``query_in_conversation``."""
-        bundle = bundle_of(query)
-        program = self._core.program(bundle.query_str, from_chat_messages(list(chat_history)))
-        return await self._aanswered(bundle, program)
+        return await self.aquery(_in_conversation(query, chat_history))
+
+    def _program(self, bundle: QueryBundle) -> Program[DynQRResult]:
+        history = bundle.history if isinstance(bundle, _ConversationQuery) else ()
+        program: Program[DynQRResult] = self._core.program(bundle.query_str, history)
+        return program
 
     def _response(self, result: DynQRResult) -> Response:
         costs = answer_metadata(result.chosen.generation, result.usage)
@@ -235,7 +228,25 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter, DynQRResul
         )
 
 
-class AbstainingQueryEngine(BaseQueryEngine):
+@dataclass
+class _ConversationQuery(QueryBundle):
+    """A query, and the conversation before it."""
+
+    history: tuple[Message, ...] = ()
+
+
+def _in_conversation(query: QueryType, chat_history: Sequence[ChatMessage]) -> _ConversationQuery:
+    history = from_chat_messages(list(chat_history))
+    bundle = bundle_of(query)
+    return _ConversationQuery(
+        bundle.query_str, bundle.image_path, bundle.custom_embedding_strs, bundle.embedding, history
+    )
+
+
+SIGNALS = (LazyRetrievalQueryEngine.SIGNAL, UncertaintyRewriteQueryEngine.SIGNAL)
+
+
+class AbstainingQueryEngine(Shareable, BaseQueryEngine):
     """Returns another engine's answer only where its uncertainty is within the policy.
 
     ``response.metadata`` gains ``abstained``, and ``probability`` (that the answer is right). A withheld

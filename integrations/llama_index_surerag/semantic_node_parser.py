@@ -14,6 +14,7 @@ from llama_index.core.utils import get_tqdm_iterable
 from pydantic import PrivateAttr, model_validator
 
 from llama_index_surerag.events import dispatcher
+from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.services import encoder_of
 from surerag import SemanticChunk, SemanticChunker, SemanticChunkerOptions
 from surerag.component import Service
@@ -25,7 +26,7 @@ _BATCH = 64
 """Documents whose sentences are embedded together."""
 
 
-class SemanticNodeParser(SemanticChunkerOptions, NodeParser):
+class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
     """Cuts documents where neighbouring sentences are unlike, and never above a maximum of tokens.
 
     Chunks are verbatim and in order; together they hold all but white space. Ids, metadata, relationships

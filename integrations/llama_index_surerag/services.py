@@ -16,6 +16,7 @@ from llama_index.core.settings import Settings
 from numpy.typing import NDArray
 
 from llama_index_surerag.nodes import copy_of, passages_of
+from llama_index_surerag.pickles import Shareable
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.messages import Passage
 from surerag.readers.threads import in_thread
@@ -24,7 +25,7 @@ from surerag.services import Encoder
 Kind = Literal["query", "document"]
 
 
-class EmbeddingEncoder:
+class EmbeddingEncoder(Shareable):
     """Encodes with a LlamaIndex embedding model; rows are L2-normalised here.
 
     Args:
@@ -95,7 +96,7 @@ def _is_native(service: object, method: str, base: type) -> bool:
     return str(getattr(type(service), method).__qualname__) != f"{base.__name__}.{method}"
 
 
-class NodeRetriever:
+class NodeRetriever(Shareable):
     """Retrieves nodes with a LlamaIndex retriever, passes them through postprocessors, returns passages.
 
     Nodes are copied before anything else happens, so that neither a postprocessor nor a caller changes

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from surerag.methods.edc2.result import SENTENCES_KEY, SOURCES_KEY, ClusterReport, EDC2Result
     from surerag.methods.lazy_rag.component import LazyRAG
     from surerag.methods.lazy_rag.gates import (
+        AbstentionGate,
         DisagreementGate,
         EntropyGate,
         FirstPass,
@@ -59,7 +60,8 @@ _MODULES = {
     "surerag.methods.edc2.options": "EDC2Options",
     "surerag.methods.edc2.result": "SENTENCES_KEY SOURCES_KEY ClusterReport EDC2Result",
     "surerag.methods.lazy_rag.component": "LazyRAG",
-    "surerag.methods.lazy_rag.gates": "DisagreementGate EntropyGate FirstPass Gate GateDecision MarginGate",
+    "surerag.methods.lazy_rag.gates": "AbstentionGate DisagreementGate EntropyGate FirstPass Gate "
+    "GateDecision MarginGate",
     "surerag.methods.lazy_rag.options": "LazyRAGOptions",
     "surerag.methods.lazy_rag.result": "LazyRAGPlan LazyRAGResult",
     "surerag.methods.seper.component": "SePer",
@@ -76,6 +78,7 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 __all__ = [
     "SENTENCES_KEY",
     "SOURCES_KEY",
+    "AbstentionGate",
     "AbstentionPolicy",
     "CalibrationRow",
     "ClusterCompressor",

@@ -42,8 +42,10 @@ _PRIOR_DISCORDANT = 0.5
 """Added to the number of discordant questions, in units of the losses that the bound allows, where outcomes
 are ordered. It keeps the variance of small samples from looking small; it changes power, not level."""
 _FEWEST_RIGHT = 0.05
-_ABSTENTION_NODES = 10
-"""Coverages that are tested: a tenth of the sample, two tenths, …, all of it."""
+_LEVEL_OF_ALL = 0.1
+"""Share of the level that abstention spends on answering everything; the sequence has the rest."""
+_ERRORS_AT_FIRST = 1
+"""Wrong answers that the first test of abstention's sequence may see and still certify."""
 
 
 class CalibrationWarning(UserWarning):
@@ -340,11 +342,8 @@ class ThresholdPolicy(_Policy):
     def guarantee(self) -> str:
         """Guarantee and estimates, in words."""
         if self.verdict == "infeasible":
-            more = "no number of such questions would do"
-            if self.needed is not None:
-                more = f"about {self.needed:,} would be needed"
             acts = "always acts" if self.threshold < 0 else "never acts"
-            return f"infeasible at n = {self.n:,}; {more}. This policy {acts}."
+            return f"cannot be guaranteed {_on_more_questions(self.n, self.needed)}. This policy {acts}."
         if self.verdict == "no guarantee":
             return f"best on a sample of {self.n:,} questions; no guarantee for other questions."
         bound = (
@@ -407,37 +406,23 @@ def calibrate_threshold(
         ('holds', 0.2425, 0.0075)
     """
     _check(target, max_loss, max_rate, confidence, on_infeasible)
-    sample = _sample(rows)
-    uncertainty, benefit, n, level = (
-        sample.uncertainty,
-        sample.benefit,
-        len(sample.uncertainty),
-        1 - confidence,
-    )
+    sample, level = _sample(rows), 1 - confidence
+    uncertainty, benefit, n = sample.uncertainty, sample.benefit, len(sample.uncertainty)
     threshold: float | None
-    needed = None
+    needed: int | None = None
     if target == "rate":
-        assert max_rate is not None  # noqa: S101  # checked above
-        threshold = _bounded_rate(uncertainty, max_rate, level)
-        if threshold == math.inf and max_rate > 0:
-            threshold, needed = None, math.ceil(math.log(level) / math.log1p(-max_rate))
+        threshold, needed = _threshold_of_rate(uncertainty, max_rate or 0.0, level)
     elif benefit is None:
         raise InputError(
             f"{sample.unscored} of {n} rows have no scores", hint='pass reference answers, or target="rate"'
         )
     elif target == "best":
-        steps = _steps(uncertainty, benefit)
-        loss = np.append(0.0, steps.loss)
-        best = len(loss) - 1 - int(np.argmin(np.round(loss[::-1], 12)))
-        threshold = float(np.append(-math.inf, steps.thresholds)[best])
+        threshold = _best_threshold(uncertainty, benefit)
     else:
-        threshold = _bounded_loss(uncertainty, benefit, sample.binary, max_loss, level)
-        if threshold == -math.inf:
-            threshold, needed = None, _needed_for_loss(uncertainty, benefit, max_loss, level)
+        threshold, needed = _threshold_of_loss(uncertainty, benefit, sample.binary, max_loss, level)
     if threshold is None and on_infeasible == "raise":
-        more = f"about {needed:,} would be needed" if needed else "no number of such questions would do"
         raise InputError(
-            f"no threshold can be certified at n = {n}; {more}",
+            f"no threshold can be guaranteed {_on_more_questions(n, needed)}",
             hint="take more questions, allow a larger loss or rate, or lower the confidence",
         )
     fallback = -math.inf if on_infeasible == "always" and target != "rate" else math.inf
@@ -463,6 +448,13 @@ def calibrate_threshold(
     )
 
 
+def _on_more_questions(n: int, needed: int | None) -> str:
+    """Say that ``n`` questions are too few, and whether more would help."""
+    if needed is None:
+        return f"with {n:,} questions, and more questions of this kind would not help"
+    return f"with {n:,} questions; about {needed:,} would be needed"
+
+
 def _check(
     target: str, max_loss: float, max_rate: float | None, confidence: float, on_infeasible: str
 ) -> None:
@@ -484,8 +476,21 @@ def _check(
         raise ConfigurationError(f"confidence must be in (0, 1), got {confidence!r}")
 
 
-def _bounded_loss(uncertainty: Floats, benefit: Floats, binary: bool, max_loss: float, level: float) -> float:
-    """Return the largest threshold that loses at most ``max_loss``; -inf where none is certified."""
+def _best_threshold(uncertainty: Floats, benefit: Floats) -> float:
+    """Return the largest threshold of those with the best mean score on the sample."""
+    steps = _steps(uncertainty, benefit)
+    loss = np.append(0.0, steps.loss)
+    best = len(loss) - 1 - int(np.argmin(np.round(loss[::-1], 12)))
+    return float(np.append(-math.inf, steps.thresholds)[best])
+
+
+def _threshold_of_loss(
+    uncertainty: Floats, benefit: Floats, binary: bool, max_loss: float, level: float
+) -> tuple[float | None, int | None]:
+    """Return the largest threshold that loses at most ``max_loss``.
+
+    Where there is none: None, and how many questions it takes.
+    """
     # Bets need an order that does not depend on the uncertainty.
     order = np.random.default_rng(0).permutation(len(uncertainty))
     uncertainty, benefit = uncertainty[order], benefit[order]
@@ -505,25 +510,31 @@ def _bounded_loss(uncertainty: Floats, benefit: Floats, binary: bool, max_loss: 
         if p_value > level:
             break
         certified = threshold
-    return certified
+    if certified == -math.inf:
+        return None, _needed_for_loss(uncertainty, benefit, max_loss, level)
+    return certified, None
 
 
-def _bounded_rate(uncertainty: Floats, max_rate: float, level: float) -> float:
-    """Return the smallest threshold at which at most ``max_rate`` of questions act, by the binomial test."""
+def _threshold_of_rate(uncertainty: Floats, max_rate: float, level: float) -> tuple[float | None, int | None]:
+    """Return the smallest threshold at which at most ``max_rate`` of questions act, by the binomial test.
+
+    Where there is none: None, and how many questions it takes.
+    """
     with extra("evaluation"):
         from scipy.stats import binom
-    if max_rate >= 1:
-        return -math.inf
+    if max_rate in (0, 1):
+        return (math.inf, -math.inf)[int(max_rate)], None
     n = len(uncertainty)
     most = int(binom.ppf(level, n, max_rate))
     if binom.cdf(most, n, max_rate) > level:
         most -= 1
-    if most < 0:
-        return math.inf
-    threshold = float(np.sort(uncertainty)[max(n - most - 1, 0)])
-    if threshold == -math.inf:
-        threshold = float(uncertainty[np.isfinite(uncertainty)].min(initial=math.inf))
-    return threshold
+    if most >= 0:
+        threshold = float(np.sort(uncertainty)[max(n - most - 1, 0)])
+        if threshold == -math.inf:
+            threshold = float(uncertainty[np.isfinite(uncertainty)].min(initial=math.inf))
+        if threshold < math.inf:
+            return threshold, None
+    return None, math.ceil(math.log(level) / math.log1p(-max_rate))
 
 
 def _needed_for_loss(uncertainty: Floats, benefit: Floats, max_loss: float, level: float) -> int | None:
@@ -575,6 +586,8 @@ def _gain(uncertainty: Floats, benefit: Floats, threshold: float, confidence: fl
 def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: float = 0.001) -> float:
     """Return the exact p-value of "the loss is ``bound`` or more", for answers that are right or wrong.
 
+    For a bound of 0 it is the one-sided sign test; a negative bound is a gain that has to be exceeded.
+
     Of n questions the policy does not act on ``repaired`` that acting would turn right, and on ``spoiled``
     that it would turn wrong; the estimated loss is their difference over n. Outcomes are ordered by the
     studentised difference; the tail probability is maximised over the share of discordant questions within
@@ -585,7 +598,7 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
         n: Questions in the sample.
         repaired: Questions without action that acting turns right.
         spoiled: Questions without action that acting turns wrong.
-        bound: Allowed loss, above 0.
+        bound: Allowed loss, in [-1, 1].
         slip: Level spent on the interval of the nuisance parameter.
 
     Raises:
@@ -605,42 +618,49 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
     discordant, difference, expected = repaired + spoiled, repaired - spoiled, n * bound
     if difference >= expected:
         return 1.0
+    if bound == 0:
+        return float(binom.cdf(repaired, discordant, 0.5))
     lowest = float(beta.ppf(slip / 2, discordant, n - discordant + 1)) if discordant else 0.0
     highest = float(beta.ppf(1 - slip / 2, discordant + 1, n - discordant)) if discordant < n else 1.0
-    if highest <= bound:
-        return slip  # the loss is at most the share of discordant questions
-    shares = np.linspace(max(lowest, bound, 1e-12), highest, _NUISANCE_POINTS)
+    if highest <= abs(bound):  # loss and gain are at most the share of discordant questions
+        return slip if bound > 0 else 1.0
+    shares = np.linspace(max(lowest, abs(bound), 1e-12), highest, _NUISANCE_POINTS)
     spread = 9 * np.sqrt(n * shares * (1 - shares)) + 9  # what lies farther out has no weight
     low, high = math.floor((n * shares - spread).min()), math.ceil((n * shares + spread).max())
     counts = np.arange(max(0, low), min(n, high) + 1)
     # The statistic z(t, d) = (t - n bound) / sqrt(d + c - t²/n) grows with the difference t: for each number
     # d of discordant questions the region of smaller statistics ends at the smaller root of a quadratic.
-    more = _PRIOR_DISCORDANT * expected
+    more = _PRIOR_DISCORDANT * abs(expected)
     z_squared = (difference - expected) ** 2 / max(discordant + more - difference * difference / n, 1e-9)
     stretch = 1 + z_squared / n
     inside = expected**2 - stretch * (expected**2 - z_squared * (counts + more))
     roots = (expected - np.sqrt(np.maximum(inside, 0.0))) / stretch
-    largest = np.where(inside < 0, counts, np.minimum(roots, counts))
+    largest = np.minimum(np.where(inside < 0, counts, np.minimum(roots, counts)), expected)
     repaired_at_most = np.floor((largest + counts) / 2 + 1e-9)
     repairing = np.minimum(1.0, (shares + bound) / (2 * shares))
     tails = binom.pmf(counts, n, shares[:, None]) * binom.cdf(repaired_at_most, counts, repairing[:, None])
     return min(1.0, float(tails.sum(axis=1).max()) + slip)
 
 
-def betting_p_value(losses: Floats, bound: float, confidence: float = 0.95) -> float:
-    """Return a p-value of "the mean of losses in [-1, 1] exceeds the bound", by betting.
+def betting_p_value(
+    losses: Floats, bound: float, confidence: float = 0.95, bounds: tuple[float, float] = (-1.0, 1.0)
+) -> float:
+    """Return a p-value of "the mean of bounded losses is ``bound`` or more", by betting.
 
     One over the largest capital of a gambler who bets against the hypothesis is a p-value (Waudby-Smith &
-    Ramdas, JRSSB 86, 2024, with predictable plug-in bets). It is valid for any bounded losses, in an order
-    that does not depend on them.
+    Ramdas, JRSSB 86, 2024, with predictable plug-in bets). It is valid for any losses within ``bounds``, in
+    an order that does not depend on them.
 
     Example:
         >>> betting_p_value(np.zeros(250), 0.02) < 0.05 < betting_p_value(np.zeros(25), 0.02)
         True
     """
-    n, fair = len(losses), (1 - bound) / 2
+    low, high = bounds
+    if bound <= low or not len(losses):
+        return 1.0
+    n, fair = len(losses), max((high - bound) / (high - low), 1e-12)
     stakes = math.sqrt(2 * math.log(1 / (1 - confidence)))
-    saved, steps = (1 - losses) / 2, np.arange(1, n + 1)
+    saved, steps = (high - losses) / (high - low), np.arange(1, n + 1)
     means = (0.5 + np.cumsum(saved)) / (steps + 1)
     spread = np.cumsum((saved - means) ** 2)
     variance = (0.25 / 4 + np.append(0.0, spread[:-1])) / steps
@@ -686,7 +706,7 @@ class AbstentionPolicy(_Policy):
         coverage: Share of the sample that is answered.
         risk: Share of wrong answers among them; None where none is answered.
         needed: Where no threshold could be certified: about how many of the most certain questions would have
-            to be right in a row; else None.
+            to be right, all but one; else None.
         knots: Uncertainties at which the probability of a right answer is known, ascending.
         probabilities: At the knots; interpolated in between.
         scope: What it belongs to.
@@ -738,8 +758,9 @@ class AbstentionPolicy(_Policy):
         """Guarantee and coverage, in words."""
         if self.threshold == -math.inf:
             return (
-                f"infeasible at n = {self.n:,}: no share of questions can be answered with a risk of at most "
-                f"{100 * self.max_risk:g} % at confidence {self.confidence:g}. This policy never answers."
+                f"cannot be guaranteed with {self.n:,} questions: no share of them can be answered with at "
+                f"most {100 * self.max_risk:g} % wrong at confidence {self.confidence:g}. This policy never "
+                "answers."
             )
         return (
             f"at most {100 * self.max_risk:g} % of the answers given are wrong, at confidence "
@@ -757,9 +778,12 @@ def calibrate_abstention(
 ) -> AbstentionPolicy:
     """Return a policy that answers as many questions as a bounded risk allows.
 
-    Geifman & El-Yaniv, "Selective classification for deep neural networks" (NeurIPS 2017): uncertainties at
-    ten fixed ranks of the sample are candidates; below each, wrong answers are binomial, and each is tested
-    at a tenth of the level.
+    Learn then Test by a fixed sequence: uncertainties of the sample are thresholds, tested from the most
+    certain answers on, each at nine tenths of the level, up to the first at which the binomial test of the
+    wrong answers below does not certify the risk (Geifman & El-Yaniv, NeurIPS 2017, test each of them at a
+    share of the level). The first has as many answers as certify the risk with one wrong among them. The
+    remaining tenth tests whether everything can be answered. The level is exact where the share of wrong
+    answers grows with uncertainty; ``python -m studies.levels`` simulates others.
 
     Args:
         rows: With ``uncertainty`` and ``score_without`` of the answer; a score of 0.5 or more is right.
@@ -777,21 +801,12 @@ def calibrate_abstention(
     """
     with extra("evaluation"):
         from scipy.optimize import isotonic_regression
-        from scipy.stats import binom
     for name, value in (("max_risk", max_risk), ("confidence", confidence)):
         if not 0 < value < 1:
             raise ConfigurationError(f"{name} must be in (0, 1), got {value!r}")
     uncertainty, right = _answers(rows)
-    ordered, n = np.sort(uncertainty), len(uncertainty)
-    level, threshold = (1 - confidence) / _ABSTENTION_NODES, -math.inf
-    for node in range(_ABSTENTION_NODES, 0, -1):
-        # Given the uncertainty at a rank, the answers below it are a sample of all answers below it.
-        rank = math.ceil(n * node / _ABSTENTION_NODES)
-        limit = math.inf if node == _ABSTENTION_NODES else float(ordered[rank - 1])
-        below = uncertainty < limit
-        if below.any() and binom.cdf(int((~right[below]).sum()), int(below.sum()), max_risk) <= level:
-            threshold = math.nextafter(limit, -math.inf)
-            break
+    n = len(uncertainty)
+    threshold, needed = _bounded_risk(uncertainty, right, max_risk, 1 - confidence)
     answered = uncertainty <= threshold
     finite = np.isfinite(uncertainty)
     knots, at, counts = np.unique(uncertainty[finite], return_inverse=True, return_counts=True)
@@ -810,11 +825,32 @@ def calibrate_abstention(
         n=n,
         coverage=float(answered.mean()),
         risk=float((~right[answered]).mean()) if answered.any() else None,
-        needed=None if threshold > -math.inf else math.ceil(math.log(level) / math.log1p(-max_risk)),
+        needed=None if threshold > -math.inf else needed,
         knots=tuple(knots[ends].tolist()),
         probabilities=tuple(probabilities[ends].tolist()),
         scope=scope_of(component),
     )
+
+
+def _bounded_risk(
+    uncertainty: Floats, right: NDArray[np.bool_], max_risk: float, level: float
+) -> tuple[float, int]:
+    """Return the largest certified threshold, -inf for none; and how many answers the first test takes."""
+    with extra("evaluation"):
+        from scipy.stats import binom
+    finite = np.isfinite(uncertainty)  # an empty answer is never given
+    if finite.any() and binom.cdf((~right[finite]).sum(), finite.sum(), max_risk) <= level * _LEVEL_OF_ALL:
+        return math.nextafter(math.inf, 0), 1
+    level *= 1 - _LEVEL_OF_ALL
+    first = 1
+    while binom.cdf(_ERRORS_AT_FIRST, first, max_risk) > level:
+        first += 1
+    steps = _steps(uncertainty, np.where(right, 0.0, 1.0))
+    certified = binom.cdf(np.round(steps.repaired), steps.skipped, max_risk) <= level
+    tested = steps.skipped >= first
+    last = int(np.argmin(np.append(certified | ~tested, False)))
+    good = np.flatnonzero(tested[:last])
+    return (float(steps.thresholds[good[-1]]) if len(good) else -math.inf), first
 
 
 class RiskPoint(NamedTuple):

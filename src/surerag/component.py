@@ -3,7 +3,7 @@
 A method's class names its services and makes a program for one case; the verbs come from here::
 
     class LazyRAG(LazyRAGOptions, Component[LazyRAGResult]):
-        reader: ReaderField
+        reader: Service[Reader]
 
         def _connect(self) -> Services:
             return Services(reader=self.reader)
@@ -16,17 +16,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sized
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar, overload
 
 from pydantic import Field, PrivateAttr, SkipValidation, model_validator
 
 from surerag import drivers
-from surerag.drivers.progress import Progress
 from surerag.drivers.session import Listener
 from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream
 from surerag.effects import Program
 from surerag.errors import InputError
 from surerag.options import Options
+from surerag.progress import Progress
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -82,28 +82,84 @@ class Component(Options, Generic[R]):
         """Work on one case without blocking the event loop."""
         return await drivers.arun(self.program(*case, **more), self.services, on_event=self.on_event)
 
-    def run_many(self, cases: Iterable[Any], *, window: int = 64, progress: Progress = False) -> list[R]:
+    @overload
+    def run_many(
+        self,
+        cases: Iterable[Any],
+        *,
+        window: int = ...,
+        progress: Progress = ...,
+        return_exceptions: Literal[False] = ...,
+    ) -> list[R]: ...
+    @overload
+    def run_many(
+        self, cases: Iterable[Any], *, window: int = ..., progress: Progress = ..., return_exceptions: bool
+    ) -> list[R | Exception]: ...
+    def run_many(
+        self,
+        cases: Iterable[Any],
+        *,
+        window: int = 64,
+        progress: Progress = False,
+        return_exceptions: bool = False,
+    ) -> list[R] | list[R | Exception]:
         """Work on many cases at once; local models read them in merged batches.
 
         Args:
             cases: One each; a case of several arguments is a tuple.
             window: How many are worked on at a time.
             progress: True shows a bar on a terminal; a callable gets (done, total or None).
+            return_exceptions: Return a case's exception in its place, so that the other results are not lost.
+
+        Raises:
+            Exception: The first failure, unless it is to be returned.
         """
         return drivers.run_many(
-            self._programs(cases), self.services, window=window, on_event=self.on_event, progress=progress
+            self._programs(cases),
+            self.services,
+            window=window,
+            on_event=self.on_event,
+            progress=progress,
+            return_exceptions=return_exceptions,
         )
 
+    @overload
     async def arun_many(
-        self, cases: Iterable[Any], *, window: int = 64, progress: Progress = False
-    ) -> list[R]:
+        self,
+        cases: Iterable[Any],
+        *,
+        window: int = ...,
+        progress: Progress = ...,
+        return_exceptions: Literal[False] = ...,
+    ) -> list[R]: ...
+    @overload
+    async def arun_many(
+        self, cases: Iterable[Any], *, window: int = ..., progress: Progress = ..., return_exceptions: bool
+    ) -> list[R | Exception]: ...
+    async def arun_many(
+        self,
+        cases: Iterable[Any],
+        *,
+        window: int = 64,
+        progress: Progress = False,
+        return_exceptions: bool = False,
+    ) -> list[R] | list[R | Exception]:
         """Work on many cases at once without blocking the event loop; see :meth:`run_many`."""
         return await drivers.arun_many(
-            self._programs(cases), self.services, window=window, on_event=self.on_event, progress=progress
+            self._programs(cases),
+            self.services,
+            window=window,
+            on_event=self.on_event,
+            progress=progress,
+            return_exceptions=return_exceptions,
         )
 
     def iter_many(self, cases: Iterable[Any], *, window: int = 64) -> Iterator[R]:
-        """Yield the result of each case in order as soon as it is ready, and store neither."""
+        """Yield the result of each case in order as soon as it is ready, and store neither.
+
+        Raises:
+            Exception: The first failure, in its place. ``surerag.drivers.iter_many`` can yield it instead.
+        """
         return drivers.iter_many(self._each(cases), self.services, window=window, on_event=self.on_event)
 
     def aiter_many(self, cases: Iterable[Any], *, window: int = 64) -> AsyncIterator[R]:

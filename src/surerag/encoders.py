@@ -1,11 +1,16 @@
-"""Encoders: texts to vectors, by hashing words or by a sentence-transformers model."""
+"""Encoders: texts to vectors, by hashing words or by a sentence-transformers model; a cache of vectors."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
+import sqlite3
 import unicodedata
+import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,12 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.errors import ConfigurationError, ServiceError, extra
+from surerag.services import Encoder
 from surerag.text import UNSPACED
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-__all__ = ["HashingEncoder", "SentenceTransformerEncoder", "packaged_minilm", "packaged_minilm_path"]
+__all__ = [
+    "CachedEncoder",
+    "EmbeddingCacheWarning",
+    "HashingEncoder",
+    "SentenceTransformerEncoder",
+    "packaged_minilm",
+    "packaged_minilm_path",
+]
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 Kind = Literal["query", "document"]
@@ -75,6 +88,8 @@ class SentenceTransformerEncoder:
         name: Identity of the model; by default its id or path.
         batch_size: Texts that the model reads at once.
         device: Such as ``"cpu"`` or ``"cuda"``; by default the library's choice. Not for a built model.
+        bfloat16: Whether documents are encoded in bfloat16, which takes 0.4 of the time on processors with
+            AMX and leaves the cosine to float32 vectors above 0.9999; ``"auto"`` where a processor has it.
 
     Raises:
         MissingExtraError: If sentence-transformers is not installed.
@@ -91,6 +106,7 @@ class SentenceTransformerEncoder:
         name: str | None = None,
         batch_size: int = 64,
         device: str | None = None,
+        bfloat16: bool | Literal["auto"] = False,
     ) -> None:
         if batch_size < 1:
             raise ConfigurationError(f"batch_size must be at least 1, got {batch_size}")
@@ -105,6 +121,7 @@ class SentenceTransformerEncoder:
             self._name = name or model.model_card_data.base_model or type(model).__name__
             self._model = model
         self._batch_size = batch_size
+        self._bfloat16 = _has_amx(self._model) if bfloat16 == "auto" else bfloat16
 
     @property
     def name(self) -> str:
@@ -121,14 +138,177 @@ class SentenceTransformerEncoder:
         if not texts:
             return np.zeros((0, self.dimensions or 0), dtype=np.float32)
         encode = self._model.encode_query if kind == "query" else self._model.encode_document
-        vectors: Any = encode(
-            list(texts),
-            batch_size=self._batch_size,
-            normalize_embeddings=True,
-            convert_to_numpy=True,
-            show_progress_bar=False,
-        )
+        with _in_bfloat16(self._model) if self._bfloat16 and kind == "document" else nullcontext():
+            vectors: Any = encode(
+                list(texts),
+                batch_size=self._batch_size,
+                normalize_embeddings=True,
+                convert_to_numpy=True,
+                show_progress_bar=False,
+            )
         return np.asarray(vectors, dtype=np.float32)
+
+
+class EmbeddingCacheWarning(UserWarning):
+    """The cache of vectors cannot be used, so that everything is encoded anew."""
+
+
+class CachedEncoder:
+    """An encoder that encodes each document once and for all: its vectors are kept in an SQLite file.
+
+    A vector is taken for the same text and the same encoder, which is recognised by its name and its vector
+    of a fixed text. Queries are not kept. Several threads and processes may share a file. Where it cannot be
+    used, a warning says so, and everything is encoded.
+
+    The file holds no texts; but vectors tell something about their texts, and only the user may read it. It
+    grows with every new text, by some 1.6 MB for 1,000 of them at 384 dimensions, and may be deleted.
+
+    Args:
+        encoder: What encodes.
+        path: The file. By default ``embeddings.db`` in the folder that the environment variable
+            ``SURERAG_CACHE`` names, or else in ``~/.cache/surerag``; ``SURERAG_CACHE=off`` keeps nothing.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> encoder = CachedEncoder(HashingEncoder(), Path(folder.name, "embeddings.db"))
+        >>> vectors = encoder.encode(["Ada was born in Velm."] * 2, "document")
+        >>> vectors.shape, encoder.taken
+        ((2, 1024), 0)
+        >>> again = encoder.encode(["Ada was born in Velm."], "document")
+        >>> bool((again == vectors[:1]).all()), encoder.taken
+        (True, 1)
+    """
+
+    def __init__(self, encoder: Encoder, path: str | Path | None = None) -> None:
+        if not isinstance(encoder, Encoder):
+            raise ConfigurationError(f"encoder must be an Encoder, got a {type(encoder).__name__}")
+        self._encoder = encoder
+        self._path = _default_cache() if path is None else Path(path).expanduser()
+        self._probe: NDArray[np.float32] | None = None
+        self._key = 0
+        self.taken = 0
+        """Vectors that were taken from the file so far."""
+
+    @property
+    def name(self) -> str:
+        """Identity of the encoder."""
+        return self._encoder.name
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._encoder, name)
+
+    def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
+        """Return L2-normalised vectors [texts, dimensions]."""
+        if kind == "query" or not texts or self._path is None:
+            return self._encoder.encode(texts, kind)
+        if self._probe is None:
+            self._probe = np.asarray(self._encoder.encode([_PROBE], "document"), dtype=np.float32)
+        keys = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest() for text in texts]
+        by_key = dict(zip(keys, texts, strict=True))
+        held = self._held(list(by_key))
+        new = [key for key in by_key if key not in held]
+        if new:
+            vectors = np.asarray(self._encoder.encode([by_key[key] for key in new], kind), dtype=np.float32)
+            if vectors.shape != (len(new), self._probe.size):
+                return self._encoder.encode(texts, kind)  # who asked says what is wrong with them
+            fresh = dict(zip(new, vectors, strict=True))
+            self._keep(fresh)
+            held |= fresh
+        return np.stack([held[key] for key in keys])
+
+    def _held(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+        """Return the vectors that the file has, but for damaged ones."""
+        held: dict[bytes, NDArray[np.float32]] = {}
+
+        def read(connection: sqlite3.Connection) -> None:
+            self._key = self._key or self._encoder_key(connection)
+            for start in range(0, len(keys), _AT_ONCE):
+                part = keys[start : start + _AT_ONCE]
+                marks = ",".join("?" * len(part))
+                rows = connection.execute(
+                    f"SELECT text, vector FROM vectors WHERE encoder = ? AND text IN ({marks})",  # noqa: S608
+                    (self._key, *part),
+                )
+                held.update(
+                    (text, vector) for text, blob in rows if (vector := self._vector(blob)) is not None
+                )
+
+        self._with_file(read)
+        self.taken += len(held)
+        return held
+
+    def _keep(self, vectors: Mapping[bytes, NDArray[np.float32]]) -> None:
+        rows = [(self._key, text, vector.astype("<f4").tobytes()) for text, vector in vectors.items()]
+        self._with_file(
+            lambda file: file.executemany("INSERT OR REPLACE INTO vectors VALUES (?, ?, ?)", rows)
+        )
+
+    def _encoder_key(self, connection: sqlite3.Connection) -> int:
+        """Return the encoder's number in the file."""
+        assert self._probe is not None  # noqa: S101  # encode() made it
+        connection.execute("BEGIN IMMEDIATE")
+        rows = connection.execute("SELECT id, probe FROM encoders WHERE name = ? ORDER BY id", (self.name,))
+        for key, blob in rows:
+            vector = self._vector(blob)
+            if vector is not None and float(vector @ self._probe[0]) > _SAME:
+                return int(key)
+        row = (self.name, self._probe.astype("<f4").tobytes())
+        return connection.execute("INSERT INTO encoders (name, probe) VALUES (?, ?)", row).lastrowid or 0
+
+    def _vector(self, blob: object) -> NDArray[np.float32] | None:
+        """Return a vector of the file; None if it is damaged."""
+        assert self._probe is not None  # noqa: S101  # encode() made it
+        if not isinstance(blob, bytes) or len(blob) != 4 * self._probe.size:
+            return None
+        vector = np.frombuffer(blob, dtype="<f4").astype(np.float32)
+        return vector if abs(float(vector @ vector) - 1) < _ROUNDING else None
+
+    def _with_file(self, work: Callable[[sqlite3.Connection], object]) -> None:
+        """Read or write the file; where that fails, do without it from now on."""
+        if self._path is None:
+            return
+        try:
+            if not self._path.exists():
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._path.touch(mode=0o600)
+            with closing(sqlite3.connect(self._path, timeout=_PATIENCE)) as connection:
+                connection.executescript(_SCHEMA)
+                with connection:
+                    work(connection)
+        except (sqlite3.Error, OSError) as error:
+            warnings.warn(
+                f"the cache of embeddings {str(self._path)!r} cannot be used ({error}), so texts are encoded "
+                "anew; delete the file, or set the environment variable SURERAG_CACHE=off",
+                EmbeddingCacheWarning,
+                stacklevel=4,
+            )
+            self._path = None
+
+
+_PATIENCE = 30.0
+"""Seconds to wait for another process that writes."""
+
+_AT_ONCE = 500
+"""Texts that one query to the file asks for; older SQLite allows 999."""
+
+_ROUNDING = 0.01
+_SAME = 0.999
+_PROBE = "Ada Voss kept the lighthouse of Velm; its lamp was first lit in 1912."
+_SCHEMA = """
+PRAGMA journal_mode = WAL;
+PRAGMA synchronous = NORMAL;
+CREATE TABLE IF NOT EXISTS encoders (id INTEGER PRIMARY KEY, name TEXT NOT NULL, probe BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS vectors
+    (encoder INTEGER NOT NULL, text BLOB NOT NULL, vector BLOB NOT NULL, PRIMARY KEY (encoder, text));
+"""
+
+
+def _default_cache() -> Path | None:
+    folder = os.environ.get("SURERAG_CACHE", "~/.cache/surerag")
+    return None if folder.lower() == "off" else Path(folder).expanduser() / "embeddings.db"
 
 
 def packaged_minilm_path() -> Path:
@@ -142,15 +322,31 @@ def packaged_minilm_path() -> Path:
     return Path(get_model_path())
 
 
-def packaged_minilm(*, batch_size: int = 64, device: str | None = None) -> SentenceTransformerEncoder:
+def packaged_minilm(
+    *, batch_size: int = 64, device: str | None = None, bfloat16: bool | Literal["auto"] = False
+) -> SentenceTransformerEncoder:
     """Return the encoder of L-RAG, section III: all-MiniLM-L6-v2, from the installed package.
 
     Raises:
         MissingExtraError: If the ``demo`` extra is not installed.
     """
     return SentenceTransformerEncoder(
-        packaged_minilm_path(), name=MINILM, batch_size=batch_size, device=device
+        packaged_minilm_path(), name=MINILM, batch_size=batch_size, device=device, bfloat16=bfloat16
     )
+
+
+def _has_amx(model: Any) -> bool:
+    """Whether the model runs on a processor whose matrix unit takes bfloat16."""
+    import torch
+
+    has_amx = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+    return model.device.type == "cpu" and bool(has_amx())
+
+
+def _in_bfloat16(model: Any) -> Any:
+    import torch
+
+    return torch.autocast(model.device.type, dtype=torch.bfloat16)
 
 
 def _load(id_or_path: str, device: str | None) -> SentenceTransformer:

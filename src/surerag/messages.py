@@ -55,9 +55,15 @@ class Template(Protocol):
         """Fill every slot once; values are data, as :func:`surerag.framing.as_data` prepares them."""
 
 
+NO_SUMMARY = "no_summary"
+"""Key of metadata of a passage in L-RAG's tier 1 that is no summary: it is searched, and never shown."""
+
+
 @dataclass(frozen=True, slots=True)
 class Passage:
     """A piece of text that a retriever returns.
+
+    With the key ``NO_SUMMARY`` in its metadata, it stands in L-RAG's tier 1 for a document without a summary.
 
     Attributes:
         text: The text.

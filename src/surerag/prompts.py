@@ -250,6 +250,22 @@ def with_abstention(prompt: Prompt, abstention: str | None) -> Prompt:
     return (*earlier, Message(last.role, f"{rule}\n{last.content}"))
 
 
+_SELECTED = re.compile(r"^\W*selected[ _]answer\W*:\W*(.*?)\W*$", re.IGNORECASE | re.MULTILINE)
+
+
+def selected_answer(reply: str) -> str:
+    r"""Return the answer in a reply to :data:`SELECT_ANSWER`; the whole reply where none is marked.
+
+    Example:
+        >>> selected_answer("Reasoning: two of three say so.\n**Selected answer:** Velm")
+        'Velm'
+        >>> selected_answer("Velm")
+        'Velm'
+    """
+    marked = [match[1] for match in _SELECTED.finditer(reply) if match[1]]
+    return marked[-1] if marked else reply
+
+
 CLOSED_BOOK = PromptTemplate(
     "closed_book",
     "Answer the question.\nQuestion: {question}\nAnswer:",
@@ -310,10 +326,60 @@ SUFFICIENT = PromptTemplate(
 NOTHING_TO_EXTRACT = "No content to extract"
 EXTRACT = PromptTemplate(
     "extract",
+    "Documents:\n{passages}\nQuestion: {question}\n"
+    "Copy from the documents the sentences that help most to answer the question. "
+    "Return only these sentences.",
+    "EDC²-RAG, section 4.3, with no reply for where nothing is relevant",
+)
+EXTRACT_OR_NOTHING = PromptTemplate(
+    "extract",
     "Extract from the documents only what is relevant to the question, "
     f"without inferring anything. If nothing is relevant, reply: {NOTHING_TO_EXTRACT}\n"
     "Question: {question}\nDocuments:\n{passages}\nExtracted:",
     "EDC²-RAG, section 4.3",
+)
+VERIFY = PromptTemplate(
+    "verify",
+    "Documents:\n{passages}\nStatement: {statement}\n"
+    "Copy from the documents the sentences that most clearly support or refute the statement. "
+    "Return only these sentences.",
+    "EDC²-RAG, appendix C.1.1, with no reply for where nothing is relevant",
+)
+VERIFY_OR_NOTHING = PromptTemplate(
+    "verify",
+    "Extract from the documents only what directly supports, refutes or elaborates on the statement, "
+    f"without inferring anything. If nothing is relevant, reply: {NOTHING_TO_EXTRACT}\n"
+    "Statement: {statement}\nDocuments:\n{passages}\nExtracted:",
+    "EDC²-RAG, appendix C.1.1",
+)
+VERIFY_ABOUT_PERSON = PromptTemplate(
+    "verify_about_person",
+    "Documents:\n{passages}\nPerson: {person}\nStatement: {statement}\n"
+    "Copy from the documents the sentences that most clearly support or refute the statement about the "
+    "person. Return only these sentences.",
+    "EDC²-RAG, appendix C.1.2, with no reply for where nothing is relevant",
+)
+VERIFY_ABOUT_PERSON_OR_NOTHING = PromptTemplate(
+    "verify_about_person",
+    "Extract from the documents only what directly supports, refutes or elaborates on the statement about "
+    f"the person, without inferring anything. If nothing is relevant, reply: {NOTHING_TO_EXTRACT}\n"
+    "Person: {person}\nStatement: {statement}\nDocuments:\n{passages}\nExtracted:",
+    "EDC²-RAG, appendix C.1.2",
+)
+ANSWER_WITH_EVIDENCE = PromptTemplate(
+    "answer",
+    "Answer the question from the documents, and quote the evidence that supports the answer.\n"
+    "Question: {question}\nDocuments:\n{passages}\nAnswer:",
+    "EDC²-RAG, appendix C.2 (summarization)",
+)
+SELECT_ANSWER = PromptTemplate(
+    "select_answer",
+    "Compare the candidate answers to the question. Put those that mean the same together, and select the "
+    "answer that most of them give and that does not contradict itself; of equal ones the most specific and "
+    "concise.\nReply with two lines: the first begins with Reasoning: and says why, the second begins with "
+    "Selected answer: and gives the answer alone.\n"
+    "Candidate answers:\n{answers}\nQuestion: {question}",
+    "EDC²-RAG, appendix C.2 (response)",
 )
 DYNQR_ANSWER = PromptTemplate(
     "dynqr_answer",

@@ -1,15 +1,17 @@
-"""Text: its tokens, its sentences, answers that abstain, and control codes in it."""
+"""Text: its encoding, its tokens, its sentences, answers that abstain, and control codes in it."""
 
 from __future__ import annotations
 
+import codecs
 import math
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from sentencex import get_sentence_boundaries
 
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, InputError
 
 ABSTENTION = "I do not know."
 """The usual text of an answer that gives none."""
@@ -32,6 +34,164 @@ def replace_surrogates(text: str) -> str:
         'Velm �'
     """
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
+
+
+# Encodings
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),  # begins with that of UTF-16
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_WIDE = ("utf_16_le", "utf_16_be", "utf_32_le", "utf_32_be")
+_LEGACY = (
+    "cp1252", "cp1251", "cp932", "gb18030", "euc_jp", "big5", "cp949", "cp1250", "cp1253", "koi8_r", "cp866",
+    "mac_roman", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp850",
+)  # fmt: skip
+"""Encodings to guess from, the commonest first; others are subsets of these, or too rare."""
+
+_SAMPLE = 2**16
+"""Bytes that an encoding is guessed from."""
+
+_NEITHER_WORSE, _NEITHER_LIKELIER = 0.03, 0.1
+"""Guesses whose disorder and likeness to a language differ by less are equally good."""
+
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]")
+_BINARY = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
+
+
+class DecodedText(NamedTuple):
+    """A text, its encoding, and whether the encoding is a guess."""
+
+    text: str
+    encoding: str
+    guessed: bool = False
+
+
+def decode(data: bytes, declared: str = "") -> DecodedText:
+    r"""Decode a text: by its byte-order mark, as UTF-8, as it declares, or else by a guess.
+
+    charset-normalizer measures how disordered a text would be in each encoding, and how much like a language.
+
+    Args:
+        data: The bytes of a whole file.
+        declared: An encoding that the file states.
+
+    Raises:
+        InputError: If the bytes are no text in any encoding that is known here.
+
+    Example:
+        >>> decode("Zoë Møller, Zürich".encode("cp1252"))
+        DecodedText(text='Zoë Møller, Zürich', encoding='cp1252', guessed=True)
+    """
+    for mark, encoding in _MARKS:
+        if data.startswith(mark):
+            return DecodedText(data.decode(encoding, "replace"), encoding)
+    # What Japanese mail is written in consists of ASCII; the web reads Latin-1 as Windows-1252.
+    certain = ["iso2022_jp"] if b"\x1b$" in data else []
+    certain += ["utf-8", "cp1252" if declared.lower() in ("latin-1", "iso-8859-1") else declared]
+    for encoding in filter(None, certain):
+        try:
+            text = data.decode(encoding)
+        except (LookupError, UnicodeError):
+            continue
+        if not _BINARY.search(text):
+            return DecodedText(text, encoding)
+    return _guess(data)
+
+
+def _guess(data: bytes) -> DecodedText:
+    damaged = data.decode("utf-8", "replace")
+    letters, losses = len(_NOT_ASCII.findall(damaged)), damaged.count("\ufffd")
+    if letters > 4 * losses and not _BINARY.search(damaged):
+        return DecodedText(damaged, "utf-8", guessed=True)
+    for encoding in _likely_encodings(data):
+        try:
+            text = data.decode(encoding)
+        except UnicodeError:  # beyond the sample
+            continue
+        if not _BINARY.search(text):
+            return DecodedText(text, encoding, guessed=True)
+    raise InputError("binary data, or a text in an unknown encoding", hint="save it as UTF-8")
+
+
+def _likely_encodings(data: bytes) -> list[str]:
+    """Return encodings in which a text makes sense, the likeliest first."""
+    if b"\0" in data:
+        return _orderly(data[:_SAMPLE], _WIDE)
+    order: tuple[str, ...] = (*_LEGACY, *_WIDE[:2])
+    if b"\r" in data and b"\n" not in data:  # line ends of a Macintosh before 2001
+        order = ("mac_roman", *(name for name in order if name != "mac_roman"))
+    sample = data
+    if len(data) > _SAMPLE:  # only what is not ASCII tells; whole lines cut no letter in two
+        lines = b"\n".join(line for line in data.split(b"\n") if not line.isascii())
+        sample = lines if len(lines) <= _SAMPLE else lines[:_SAMPLE].rpartition(b"\n")[0] or data
+    western = sample.decode("cp1252", "replace")
+    marks = not any(one.isalpha() or one == "\ufffd" for one in _NOT_ASCII.findall(western))
+    if marks and not _strangeness(western):  # quotation marks, dashes and currencies alone
+        return ["cp1252"]
+    return _orderly(sample, order)
+
+
+def _orderly(sample: bytes, encodings: Sequence[str]) -> list[str]:
+    """Return those of the encodings that charset-normalizer admits: the most orderly ones first.
+
+    Among equally good ones, the likest to a language come first, and then those that stand first.
+    """
+    from charset_normalizer import from_bytes
+
+    guesses = [
+        (guess.chaos + _strangeness(str(guess)), guess.coherence, name)
+        for guess in from_bytes(sample, cp_isolation=list(encodings))
+        for name in {guess.encoding, *guess.could_be_from_charset}.intersection(encodings)
+    ]
+    least = min((disorder for disorder, *_ in guesses), default=0.0) + _NEITHER_WORSE
+    likest = max((likeness for disorder, likeness, _ in guesses if disorder <= least), default=0.0)
+
+    def rank(guess: tuple[float, float, str]) -> tuple[bool, bool, int]:
+        disorder, likeness, name = guess
+        return disorder > least, likeness < likest - _NEITHER_LIKELIER, encodings.index(name)
+
+    return [name for *_, name in sorted(guesses, key=rank)]
+
+
+def _strangeness(text: str) -> float:
+    """Return the share of characters other than ASCII that stand where no language puts them.
+
+    Example:
+        >>> _strangeness("Zoë Møller, l’été"), _strangeness("Zo« M¿ller")
+        (0.0, 1.0)
+    """
+    places = [match.start() for match in _NOT_ASCII.finditer(text)]
+    padded = f" {text} "
+    strange = sum(_is_strange(padded[at], padded[at + 1], padded[at + 2]) for at in places)
+    return strange / max(len(places), 1)
+
+
+def _is_strange(before: str, letter: str, after: str) -> bool:
+    kind = unicodedata.category(letter)
+    if kind[0] == "L":
+        script = _script(letter)
+        others = {_script(before), _script(after)} - {"", script}
+        alike = not others or (script == "CJK" and others == {"LATIN"})
+        return not alike or (kind == "Lu" and before.islower())
+    if kind in ("Pi", "Ps") or kind[0] == "S":
+        return before.isalpha()
+    if kind in ("Pf", "Pe"):
+        return after.isalnum() and letter != "’"
+    if kind[0] in "PN":
+        return before.isalpha() and after.isalpha() and letter != "—"
+    return kind[0] == "C"
+
+
+def _script(letter: str) -> str:
+    """Return a name of the letter's script; empty for what is no letter."""
+    if not letter.isalpha():
+        return ""
+    name = "LATIN" if letter < "\u0250" else unicodedata.name(letter, "").split(" ")[0]
+    return "CJK" if name in ("HIRAGANA", "KATAKANA", "HANGUL") else name
 
 
 # Tokens
@@ -149,6 +309,16 @@ def begins_abstention(beginning: str, abstention: str | None) -> bool:
     begun, whole = _letters(beginning), _letters(abstention)
     half = whole.startswith(begun) and 2 * len(begun) >= len(whole)
     return half or is_abstention(beginning, abstention)
+
+
+def may_become_abstention(beginning: str, abstention: str | None) -> bool:
+    """Whether an answer that begins so can still turn out to be the abstention.
+
+    Example:
+        >>> may_become_abstention("I", ABSTENTION), may_become_abstention("In Velm", ABSTENTION)
+        (True, False)
+    """
+    return abstention is not None and _letters(abstention).startswith(_letters(beginning))
 
 
 def _first_sentence(text: str) -> str:

@@ -6,9 +6,9 @@ import json
 import os
 import re
 import signal
+import socket
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -23,7 +23,6 @@ from surerag.cli import app, compare, demo, display, doctor, evaluate, models, t
 from surerag.encoders import HashingEncoder
 from surerag.errors import ServiceError
 from surerag.evaluation import EvaluationRun
-from surerag.evaluation import evaluate as evaluate_systems
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -73,15 +72,33 @@ COMPARE = ("compare", "questions.jsonl", "--documents", "docs")
 
 
 def test_compare_prints_a_table_and_writes_a_page(folder: Path) -> None:
-    output = run(*COMPARE, "--price-in", "1", "--at-a-time", "4")
-    assert "Reading the documents in docs" in output and "30 questions" in output
+    options = ("--systems", "plain,lazy", "--price-in", "1", "--at-a-time", "4")
+    output = run(*COMPARE, *options)
+    assert "Reading the documents in docs" in output and "Stay with plain for now" in output
+    assert "No difference in right answers is shown between lazy (100.0 %)" in output
     assert "Report: run.html. Rows: run.db." in output
     assert "wall time is divided by their number" in " ".join(output.split())
     with EvaluationRun("run.db") as rows:
         assert rows.systems == ["plain", "lazy"] and len(rows.rows) == 2 * QUESTIONS
         assert sum(rows.values("lazy", "contains").values()) == QUESTIONS
-    assert "<svg" in (folder / "run.html").read_text()
-    assert "60 of 60" in run(*COMPARE)  # nothing is asked again
+    page = (folder / "run.html").read_text()
+    for text in (
+        "Stay with plain for now",
+        "scripted",
+        "docs (30 passages)",
+        "questions.jsonl (30)",
+        "surerag",
+    ):
+        assert text in page
+    assert "60 of 60" in run(*COMPARE, *options)  # nothing is asked again
+
+
+def test_compare_takes_plain_rag_and_the_methods_by_default(folder: Path) -> None:
+    run(*COMPARE, "--at-a-time", "8")
+    with EvaluationRun("run.db") as rows:
+        assert rows.systems == ["plain", "lazy", "rewritten", "compressed"]
+    systems = re.search(r"--systems ([\w,]+)", Path(__file__).parents[2].joinpath("README.md").read_text())
+    assert systems and systems[1] == compare.DEFAULT
 
 
 @pytest.mark.parametrize(
@@ -99,14 +116,16 @@ def test_a_dry_run_asks_a_few_questions_and_extrapolates(folder: Path) -> None:
     assert "30 calls" in output  # one each: no interval of no width
     assert not Path("run.html").exists()
     with EvaluationRun("run.db") as rows:
-        assert len(rows.rows) == 10
+        asked = [row.question.text for row in rows.rows]
+        assert len(asked) == 20 and asked[-1] != "Where was P4 born?"  # not the first five
     run(*COMPARE)
+    assert "extrapolated from 5:" in " ".join(run(*COMPARE, "--dry-run", "5").split())  # and after a full run
 
 
 def test_a_changed_run_is_refused(folder: Path) -> None:
     run(*COMPARE, "--systems", "lazy")
     path = folder / "questions.jsonl"
-    path.write_text("\n".join(path.read_text().splitlines()[:10]))
+    path.write_text(path.read_text().replace("P3 born", "P3 christened"))
     with pytest.raises(ValueError, match="ask again for what changed"):
         run(*COMPARE, "--systems", "lazy")
     run(*COMPARE, "--systems", "lazy", "--ask-again")
@@ -119,20 +138,22 @@ def test_a_changed_run_is_refused(folder: Path) -> None:
         ("--systems", "a,a"),
         ("--columns", "question"),
         ("--require", "acc(lazy) > 1"),
+        ("--require", "accuracy(refined) >= 0.5"),
+        ("--require", "bleu(lazy) >= 0.5"),
     ],
 )
 def test_wrong_options_are_refused_before_a_model_is_loaded(
     options: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compare, "load_reader", lambda *_: pytest.fail("a model was loaded"))
-    with pytest.raises(ValueError, match=r"lasy|once|field=column|requirement"):
+    with pytest.raises(ValueError, match=r"lasy|once|field=column|requirement|refined|bleu"):
         run(*COMPARE, *options)
     assert not Path("run.db").exists()
 
 
 def test_calibrate_reads_a_run(folder: Path) -> None:
     run(*COMPARE, "--systems", "lazy@inf,lazy@-inf")
-    assert "infeasible at n = 30; about" in run("calibrate", "run.db", code=4)
+    assert "cannot be guaranteed with 30 questions; about" in run("calibrate", "run.db", code=4)
     assert run("calibrate", "run.db", "--max-rate", "0.9", "--output", "rate.json").startswith("Threshold ")
     policy = ThresholdPolicy.load("rate.json")
     rag = LazyRAG(compare.load_reader(None, None), FixedSummary("x"), "x", threshold=policy)
@@ -178,7 +199,7 @@ def test_doctor_tries_the_judge_and_the_methods(folder: Path, monkeypatch: pytes
     reader = FakeReader(judge, entropy=None, logprob=None)
     monkeypatch.setattr(doctor, "load_reader", lambda *_, **__: reader)
     output = run("doctor")
-    assert "10 of 10 pairs right" in output and 'gate="semantic_entropy"' in output
+    assert "10 of 10 pairs right" in output and 'gate="abstention"' in output
     assert doctor.try_judge(FakeReader(lambda prompt: "\x1b[2J maybe"))[1].startswith("As a judge: 0 of 10")
 
 
@@ -219,8 +240,10 @@ def test_errors_are_one_line_with_the_fix(
 
 def test_an_interrupted_compare_goes_on(folder: Path) -> None:
     """Ctrl-C in a process of its own: exit code 130, and the answers so far are in the run."""
+    reading, writing = os.pipe()
     child = os.fork()
     if not child:
+        sys.stderr = open(writing, "w", buffering=1)  # noqa: PTH123, SIM115
         code = 1
         try:
             sys.argv = ["surerag", *COMPARE]
@@ -239,6 +262,9 @@ def test_an_interrupted_compare_goes_on(folder: Path) -> None:
     time.sleep(0.3)
     os.kill(child, signal.SIGINT)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
+    os.close(writing)
+    told = " ".join(os.read(reading, 100_000).decode().split())
+    assert "interrupted; " in told and " stored in run.db. The same command goes on" in told
     with EvaluationRun("run.db") as rows:
         assert 0 < len(rows.rows) < 2 * QUESTIONS
     run(*COMPARE)
@@ -280,6 +306,29 @@ def test_a_server_is_asked_what_it_can_do() -> None:
         )
 
 
+def test_where_no_server_listens_it_says_so_at_once(folder: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+        with pytest.raises(ServiceError, match=r"no server answers at 127\.0\.0\.1.*--model demo"):
+            models.load_reader(address, "toy")
+
+
+def test_the_model_demo_is_the_demos_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    from surerag import demo as package
+
+    reader = FakeReader(["Velm"])
+    monkeypatch.setattr(package, "load_reader", lambda base, **_: reader, raising=False)
+    assert models.load_reader(None, "demo") is reader
+    assert compare._options("demo", None)["compressed"]["prompts"] == {"extract": package.EXTRACT_PROMPT}
+
+
+def test_a_page_shows_no_password_of_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    address = "https://me:secret@host:8000/v1?key=secret"
+    monkeypatch.setattr(sys, "argv", ["surerag", "compare", f"--base-url={address}"])
+    assert compare._command(address) == "surerag compare --base-url=https://host:8000/v1"
+
+
 def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     training = pytest.importorskip("surerag.training")
     calls: list[Any] = []
@@ -298,21 +347,3 @@ def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.Mon
     options = ("--documents", "docs", "--base", "tiny", "--lora-rank", "0", "--reward", "answer")
     assert "No stage improves." in run("train-rewriter", "questions.jsonl", *options, code=4)
     assert calls == [(QUESTIONS, "tiny", "answer", None)]
-
-
-def test_the_demo_calls_only_significant_differences_better_or_worse() -> None:
-    def right_below(limit: int) -> Callable[[str], str]:
-        return lambda question: "yes" if int(question.split()[1]) < limit else "no"
-
-    systems: dict[str, Any] = {
-        "plain": right_below(20),
-        "lazy": right_below(15),  # Five questions: their interval excludes 0, but p = 0.0625.
-        "compressed": right_below(8),
-        "rewritten": right_below(36),
-    }
-    evaluated = evaluate_systems(
-        systems, [(f"q {number}", "yes") for number in range(40)], metrics=("contains",)
-    )
-    verdict = demo._verdict(evaluated)
-    assert "EDC²-RAG answered worse" in verdict and "DynQR answered better" in verdict
-    assert "40 questions show no difference between plain RAG and L-RAG." in verdict

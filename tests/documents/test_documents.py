@@ -5,11 +5,22 @@ from __future__ import annotations
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from surerag.documents import SkippedFilesWarning, _converter, load_documents
+from surerag.documents import (
+    FileNotesWarning,
+    SkippedFilesWarning,
+    _converter,
+    load_documents,
+    split_front_matter,
+)
 from surerag.errors import InputError, MissingExtraError
+from surerag.framing import as_data, labels
+from surerag.retrieval import chunk_documents, lead_summary
+from surerag.text import decode, printable
+from tests.documents import old_folder
 
 
 def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
@@ -32,23 +43,225 @@ def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
     assert loaded.documents[1].metadata == {"path": "deep/a.md"}
 
 
-@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
-def test_encodings_are_told_apart(tmp_path: Path, encoding: str) -> None:
-    (tmp_path / "a.txt").write_bytes("Übrigens: “Velm”".encode(encoding))
-    assert load_documents(tmp_path).documents[0].text == "Übrigens: “Velm”"
+TEXTS = {
+    "cp1252": "name;town\nZoë Møller;Zürich\n",
+    "latin-1": "Le phare de Velm a été construit en 1912. Sa gardienne y a vécu.",
+    "cp1251": "Маяк на мысе Велм был построен в 1912 году.",
+    "koi8-r": "Маяк на мысе Велм был построен в 1912 году.",
+    "cp1250": "Příliš žluťoučký kůň úpěl ďábelské ódy. Maják ve Velmu byl postaven v roce 1912.",
+    "mac_roman": "¿Dónde está el faro de Velm? Su guardiana vivió allí treinta años.",
+    "shift_jis": "ヴェルムの灯台は一九一二年に建てられました。",
+    "iso2022_jp": "ヴェルムの灯台は一九一二年に建てられました。",
+    "gb18030": "维尔姆灯塔建于一九一二年。灯塔看守人是艾达。",
+    **dict.fromkeys(
+        (
+            "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be",
+        ),
+        "Übrigens: “Velm” hat 30 €.",
+    ),
+}  # fmt: skip
+CERTAIN = {"utf-8", "utf-8-sig", "utf-16", "utf-32", "iso2022_jp"}
 
 
-def test_other_kinds_are_converted_to_markdown(tmp_path: Path) -> None:
+@pytest.mark.parametrize("encoding", TEXTS)
+@pytest.mark.parametrize("kind", ["txt", "md", "html", "csv", "json"])
+def test_encodings_are_told_apart_in_every_kind_of_text(tmp_path: Path, encoding: str, kind: str) -> None:
+    text = TEXTS[encoding].strip()
+    if kind == "html":
+        pytest.importorskip("markitdown")
+    frames = {"html": "<p>{}</p>", "csv": 'text,number\n"{}",1\n', "json": '{{"text": "{}"}}'}
+    text = text.replace("\n", " ")
+    (tmp_path / f"a.{kind}").write_bytes(frames.get(kind, "{}").format(text).encode(encoding))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        loaded = load_documents(tmp_path)
+    assert loaded.documents[0].text == text
+    assert {warning.category for warning in caught} == (set() if encoding in CERTAIN else {FileNotesWarning})
+    assert list(loaded.notes) == ([] if encoding in CERTAIN else [f"a.{kind}"])
+
+
+@pytest.mark.parametrize(
+    "text", ["Zoë", "name,town\nZoë Møller,Velm", "id;name\n1;Ärger\n", "“Ada” – 30 €", "naïve"]
+)
+def test_short_western_texts_are_read_as_windows_wrote_them(text: str) -> None:
+    assert decode(text.encode("cp1252")).text == text
+
+
+def test_a_page_says_its_encoding(tmp_path: Path) -> None:
     pytest.importorskip("markitdown")
-    (tmp_path / "page.html").write_text(
-        "<html><head><title>The Orun</title><style>p {color: red}</style></head><body><h1>Orun</h1>"
-        "<p>A <b>river</b> in Velm.</p><script>alert(1)</script></body></html>"
+    (tmp_path / "a.html").write_bytes('<meta charset="iso8859-2"><p>Ř</p>'.encode("iso8859-2"))
+    (tmp_path / "b.html").write_bytes('<meta charset="latin-1"><p>Ř “saved anew”</p>'.encode())
+    assert [document.text for document in load_documents(tmp_path).documents] == ["Ř", "Ř “saved anew”"]
+    for name in ("rss", "note"):
+        body = f"<{name}><channel><title>Велм</title></channel></{name}>"
+        xml = f'<?xml version="1.0" encoding="windows-1251"?>{body}'
+        (tmp_path / "c.xml").write_bytes(xml.encode("cp1251"))
+        assert "Велм" in load_documents(tmp_path).documents[2].text
+
+
+def test_a_damaged_utf_8_stays_utf_8() -> None:
+    text, encoding, guessed = decode("é è à ü ö ä ß".encode() + b"\xff")
+    assert (text, encoding, guessed) == ("é è à ü ö ä ß\ufffd", "utf-8", True)
+
+
+def test_a_long_text_is_judged_by_what_is_not_ascii() -> None:
+    text = "plain line\n" * 9000 + "Маяк на мысе Велм был построен в 1912 году.\n" + "plain line\n" * 9000
+    assert decode(text.encode("cp1251")).text == text
+    line = "[" + "维尔姆灯塔建于一九一二年。" * 6000 + "]"  # no line end to cut at
+    assert decode(line.encode("gb18030")).text == line
+
+
+@pytest.mark.parametrize(
+    ("front", "metadata"),
+    [
+        ("title: Ada\nyear: 1912\ndraft: false\nshare: 0.5", {"year": 1912, "draft": False, "share": 0.5}),
+        (
+            "title: Ada\ncountry: NO\ndate: 1912-05-01\nid: 007",
+            {"country": "NO", "date": "1912-05-01", "id": "007"},
+        ),
+        ("title: Ada\ntags: [a, b]\nauthor:\n  name: Jon\nnothing:", {"tags": "a, b"}),
+        ("title: Ada\nsubtitle: Part 1: Velm", {"subtitle": "Part 1: Velm"}),
+        ("title: Ada\npath: elsewhere", {}),
+    ],
+)
+def test_front_matter_becomes_metadata(tmp_path: Path, front: str, metadata: dict[str, Any]) -> None:
+    (tmp_path / "a.md").write_text(f"---\n{front}\n---\nA painter.", encoding="utf-8")
+    [document] = load_documents(tmp_path).documents
+    assert (document.title, document.text, document.metadata) == (
+        "Ada",
+        "A painter.",
+        {**metadata, "path": "a.md"},
     )
-    (tmp_path / "towns.csv").write_text("town,river\nVelm,Orun\n")
-    page, towns = load_documents(tmp_path).documents
-    assert (page.id, page.title) == ("page.html", "The Orun")
-    assert "A **river** in Velm." in page.text and "alert" not in page.text and "color" not in page.text
-    assert (towns.title, "| Velm | Orun |" in towns.text) == ("towns", True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "---\nNever open valve 7 under pressure.\n\n---\n",
+        "---\n- one\n- two\n---\n",
+        "---\n[[[[\n---\nText.",
+        "---\ntitle: no end",
+        "---\n" + "a: b\n" * 9000 + "---\nText.",
+        "----\ntitle: a\n---\n",
+    ],
+)
+def test_a_text_between_rules_is_no_front_matter(text: str) -> None:
+    assert split_front_matter(text) == ({}, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.csv", "name,town\nAda,Velm\nJon,\n", "name: Ada\ntown: Velm\n\nname: Jon"),
+        ("a.csv", 'sep=;\nname;note\nAda;"two\nlines; one cell"\n', "name: Ada\nnote: two lines; one cell"),
+        ("a.csv", "name|price\nAda|1,5\nJon|2,5\n", "name: Ada\nprice: 1,5\n\nname: Jon\nprice: 2,5"),
+        ("a.csv", "Report;;\n;;\n;a;a\n1;2;3\n", "column 1: Report\n\ncolumn 1: 1\na: 2\na (column 3): 3"),
+        ("a.csv", "name,inch\nAda,5\"\n\"Jon,6\n", 'name: Ada\ninch: 5"\n\nname: "Jon\ninch: 6'),
+        ("a.csv", "Ada,Velm\n", "column 1: Ada\ncolumn 2: Velm"),
+        ("a.json", '{"ships": [{"a": 1}, {"a": {"b": [true, {"c": 2}]}}], "of": "Velm"}',
+         "of: Velm\n\na: 1\n\na.b.1: True\na.b.2.c: 2"),
+        ("a.json", '{"a": 1}\n{"a": 2}\n', "a: 1\n\na: 2"),
+        ("a.json", '["one", 2, null]', "one\n\n2"),
+    ],
+)  # fmt: skip
+def test_each_row_is_a_paragraph_with_its_header(tmp_path: Path, name: str, text: str, expected: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8", newline="")
+    [document] = load_documents(tmp_path).documents
+    assert document.rows
+    assert document.text == expected
+
+
+def test_rows_with_a_column_of_texts_are_documents(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("title,text,year\nVelm,A town.,1200\nOrun,,1300\n")
+    assert [(d.id, d.title, d.text, d.metadata["year"]) for d in load_documents(tmp_path).documents[:1]] == [
+        ("a.csv:2", "Velm", "A town.", "1200")
+    ]
+    assert load_documents(tmp_path).documents[1].text == "title: Orun\nyear: 1300"
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("<div class='navbar'><a>Products</a> <a>Support</a></div><p>Close valve 7.</p>", "Close valve 7."),
+        ("<header>Coast</header><main><p>Text of it, long.</p></main><p>Cookies!</p>", "Text of it, long."),
+        ("<article><header><p>By Jon.</p></header><p>Text.</p></article>", "By Jon.\n\nText."),
+        ("<div class='menu'><p>Soup, bread and wine.</p></div>", "Soup, bread and wine."),
+        ("<nav><a href='a'>Only links</a></nav>", "[Only links](a)"),
+    ],
+)
+def test_a_page_is_read_without_its_navigation(tmp_path: Path, body: str, expected: str) -> None:
+    pytest.importorskip("markitdown")
+    (tmp_path / "a.html").write_text(f"<html><title>T</title><body>{body}</body></html>")
+    assert load_documents(tmp_path).documents[0].text.strip() == expected
+
+
+def test_pages_of_a_pdf_without_text_are_named(tmp_path: Path) -> None:
+    pytest.importorskip("markitdown")
+    (tmp_path / "a.pdf").write_bytes(old_folder._pdf("Text.", "", "More.", ""))
+    with pytest.warns(FileNotesWarning, match=r"a.pdf \(no text on page 2, 4"):
+        loaded = load_documents(tmp_path)
+    assert loaded.documents[0].metadata["pages_without_text"] == "2, 4"
+    (tmp_path / "a.pdf").write_bytes(old_folder._pdf("", ""))
+    with pytest.raises(InputError, match="no text on page 1, 2"):
+        load_documents(tmp_path)
+
+
+def test_a_folder_of_thirty_years(tmp_path: Path) -> None:
+    pytest.importorskip("markitdown")
+    with pytest.warns((SkippedFilesWarning, FileNotesWarning)):
+        loaded = load_documents(old_folder.make_folder(tmp_path))
+    texts = {document.id: document.text for document in loaded.documents}
+    assert texts.keys() == old_folder.READ.keys()
+    titles = {document.id: document.title for document in loaded.documents}
+    assert [titles[name] for name in old_folder.TITLES] == [*old_folder.TITLES.values()]
+    assert [name for name, text in old_folder.READ.items() if text not in texts[name]] == []
+    assert loaded.skipped.keys() == old_folder.SKIPPED.keys()
+    assert [name for name, why in old_folder.SKIPPED.items() if why not in loaded.skipped[name]] == []
+    assert {name: note.rpartition(" ")[2] for name, note in loaded.notes.items() if "guess" in note} == (
+        old_folder.GUESSED
+    )
+
+
+LONG = 100_000
+SHAPES = {
+    "spaces in a heading": "# a" + " " * LONG + "b",
+    "marks of a heading": "# a" + " #" * LONG,
+    "spaces in a title": "---\ntitle: a" + " " * 18_000 + "b\n---\na",
+    "rules of a table": "|" + "-" * LONG + "x",
+    "bars": "| - " * (LONG // 4) + "x",
+    "links": "[a](" * (LONG // 4),
+    "pictures": "![](a)" * (LONG // 6) + "x",
+    "brackets": "[" * LONG,
+    "stars": "* " * (LONG // 2) + "x",
+    "tags": "<" * LONG,
+    "equals": "=" * LONG + "x",
+    "colons": "a:" * (LONG // 2),
+    "fences": "```\n" * (LONG // 4),
+    "lines": "a\n" * (LONG // 2),
+    "carriage returns": "\r" * LONG + "a",
+    "quotes": '"' * LONG + "a",
+    "semicolons": ";" * LONG + "a",
+    "escapes": "\x1b[" * (LONG // 2),
+    "titles of a screen": "\x1b]" * (LONG // 2),
+    "braces": "{" * LONG,
+    "signs": "*_" * (LONG // 2) + "Question:",
+    "numbers": "[1" * (LONG // 2),
+}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_shape_of_a_text_takes_long(tmp_path: Path, shape: str) -> None:
+    text = SHAPES[shape]
+    for kind in ("md", "rst", "csv"):
+        (tmp_path / f"a.{kind}").write_text(text)
+    documents = load_documents(tmp_path).documents
+    assert len(documents) == 3
+    assert lead_summary(text) is not None
+    assert chunk_documents(documents)
+    assert printable(text) is not None
+    assert as_data("Question: {text} A:", {"text": text})["text"].endswith(text[-1])
+    assert labels(text) is not None
 
 
 def test_a_missing_converter_names_the_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,4 +93,4 @@ def test_events_reach_the_listener_and_warnings_the_log(caplog: pytest.LogCaptur
         ("fine", {"value": 1}),
         ("odd", {"value": 2}),
     ]
-    assert [record.message for record in caplog.records] == ["odd: {'value': 2}"]
+    assert [record.message for record in caplog.records] == ["Odd; value: 2 [odd]"]

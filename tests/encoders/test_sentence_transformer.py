@@ -93,3 +93,12 @@ def test_the_packaged_minilm_works_offline() -> None:
     query = encoder.encode(["In which town did Ada come into the world?"], "query")[0]
     near, far = encoder.encode(["Ada was born in Velm.", "Copper melts at high temperatures."], "document")
     assert query @ near > query @ far + 0.2
+
+
+def test_documents_in_bfloat16_are_nearly_the_same_and_queries_the_same(folder: Path) -> None:
+    exact, fast = (SentenceTransformerEncoder(folder, device="cpu", bfloat16=on) for on in (False, True))
+    texts = ["ada was born in velm", "rivers are wet"]
+    documents = [encoder.encode(texts, "document") for encoder in (exact, fast)]
+    assert (documents[0] * documents[1]).sum(axis=1).min() > 0.999
+    assert (documents[0] != documents[1]).any()
+    assert (exact.encode(texts, "query") == fast.encode(texts, "query")).all()

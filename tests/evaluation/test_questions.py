@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from surerag.documents import FileNotesWarning
 from surerag.errors import InputError
 from surerag.evaluation.questions import Question, as_questions, read_questions
 
@@ -53,7 +55,7 @@ def test_columns_are_named_by_the_user(tmp_path: Path) -> None:
     path.write_text("Q,A\nWhere?,Velm\n")
     assert read_questions(path, columns={"question": "Q", "references": "A"})[0].references == ("Velm",)
     for columns, message in (
-        ({}, "row 1 has no question; its columns are Q, A"),
+        ({}, "line 2 has no question; its columns are Q, A"),
         ({"question": "X"}, "no column 'X'; there are Q, A"),
         ({"frage": "Q"}, "no field 'frage'"),
     ):
@@ -64,11 +66,23 @@ def test_columns_are_named_by_the_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("q.jsonl", '{"question": "a"}\n{', "line 2: not JSON"),
-        ("q.jsonl", '["a"]', "row 1 is a list"),
-        ("q.jsonl", "", "holds no questions"),
-        ("q.jsonl", '{"question": " "}', "not empty"),
-        ("q.json", "{", "not JSON"),
+        ("q.jsonl", '{"question": "a"}\n{', "line 2, column 2: not JSON.*each line holds one value"),
+        ("q.jsonl", '["a"]', "element 1 is a str"),
+        ("q.jsonl", "[[1]]", "element 1 is a list, not an object with columns. Write"),
+        ("q.jsonl", "", "holds no questions. Write one a line"),
+        ("q.jsonl", '{"question": " "}', "element 1, column 'question': expected a text that is not empty"),
+        (
+            "q.jsonl",
+            '{"question": "a"}\n{"question": "b", "answer": [[]]}',
+            "line 2, column 'answer': expected",
+        ),
+        ("q.json", "{", "line 1, column 2: not JSON"),
+        ("q.json", "3", "element 1 is a int"),
+        ("q.json", "[" * 200_000, "line 1: brackets are nested too deep"),
+        ("q.json", "9" * 5000, "line 1: Exceeds the limit.*Write the number as a text"),
+        ("q.csv", "question,answer\nWhat, then?,Ada\n", "line 2 has 3 cells, and the header 2. Put texts"),
+        ("q.csv", 'question,answer\nWhat?,Ada\n"Who?,Jon\n', "line 3: a quotation mark is opened and never"),
+        ("q.csv", "question,answer\n,Ada\n", "line 2, column 'question': expected a text"),
         ("q.txt", "a", "no known ending"),
         ("q.csv", None, "cannot be read"),
         ("q.parquet", "x", "cannot be read"),
@@ -94,3 +108,61 @@ def test_lists_of_questions() -> None:
     with pytest.raises(InputError, match="question 1 is a list"):
         as_questions([["a"]])
     assert Question("a", ("b",)).key != Question("a", ("c",)).key
+
+
+QUESTIONS = [Question("Wo wohnt Zoë Møller?", ("Zürich",)), Question("Wer, außer ihr?", ("niemand",))]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "cp1252", "utf-16", "utf-16-le", "utf-32"])
+@pytest.mark.parametrize("delimiter", [";", "\t", "|", ","])
+def test_a_spreadsheet_is_read_as_it_was_exported(tmp_path: Path, encoding: str, delimiter: str) -> None:
+    rows = [("question", "answer"), *((q.text, q.references[0]) for q in QUESTIONS)]
+    text = "".join(
+        delimiter.join(f'"{cell}"' if delimiter in cell else cell for cell in row) + "\r\n" for row in rows
+    )
+    (tmp_path / "q.csv").write_bytes(text.encode(encoding))
+    if encoding in ("cp1252", "utf-16-le"):
+        with pytest.warns(
+            FileNotesWarning, match=rf"q.csv: its encoding is a guess: {encoding.replace('-', '_')}"
+        ):
+            assert read_questions(tmp_path / "q.csv") == QUESTIONS
+    else:
+        assert read_questions(tmp_path / "q.csv") == QUESTIONS
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u0085", "\x0c", "\x1e"])
+def test_lines_of_json_end_at_line_feeds_alone(tmp_path: Path, mark: str) -> None:
+    record = {"question": f"Where{mark}is it?", "answer": "Velm"}
+    lines = json.dumps(record, ensure_ascii=mark < " ") + "\n"
+    (tmp_path / "q.jsonl").write_text(lines * 2 + '{"question": "Who?"}\n', encoding="utf-8")
+    assert [q.text for q in read_questions(tmp_path / "q.jsonl")] == [f"Where{mark}is it?", "Who?"]
+
+
+@pytest.mark.parametrize("name", ["q.jsonl", "q.json"])
+@pytest.mark.parametrize("indent", [None, 2])
+def test_an_array_and_lines_are_read_in_either_file(tmp_path: Path, name: str, indent: int | None) -> None:
+    records = [{"question": "Where?"}, {"question": "Who?"}]
+    (tmp_path / name).write_text(json.dumps(records, indent=indent))
+    assert [q.text for q in read_questions(tmp_path / name)] == ["Where?", "Who?"]
+    (tmp_path / name).write_text("\n".join(map(json.dumps, records)))
+    assert [q.text for q in read_questions(tmp_path / name)] == ["Where?", "Who?"]
+
+
+def test_one_question_with_contexts_is_no_list_of_questions(tmp_path: Path) -> None:
+    (tmp_path / "q.json").write_text('{"question": "Where?", "contexts": [{"text": "In Velm."}]}')
+    assert read_questions(tmp_path / "q.json") == [Question("Where?", contexts=("In Velm.",))]
+
+
+def test_a_cell_may_be_of_any_length(tmp_path: Path) -> None:
+    limit = csv.field_size_limit()
+    context = "Velm " * 60_000
+    (tmp_path / "q.csv").write_text(f"question,context\nWhere?,{context}\n")
+    assert read_questions(tmp_path / "q.csv")[0].contexts == (context.strip(),)
+    assert csv.field_size_limit() == limit
+    (tmp_path / "q.csv").write_text(f"question,context\nWhere?,{'[' * 200_000}\n")
+    assert read_questions(tmp_path / "q.csv")[0].contexts == ("[" * 200_000,)
+
+
+def test_questions_with_commas_stand_in_one_column(tmp_path: Path) -> None:
+    (tmp_path / "q.csv").write_text('question\n"Who, then?"\nWhere?\n')
+    assert [q.text for q in read_questions(tmp_path / "q.csv")] == ["Who, then?", "Where?"]

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import signal
 import sqlite3
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -111,7 +115,7 @@ def test_errors_are_rows_and_are_asked_again(tmp_path: Path) -> None:
     assert not any(row.error for row in again.rows) and len(again.rows) == 12
 
 
-def test_a_system_that_always_fails_ends_the_run() -> None:
+def test_a_run_of_systems_that_always_fail_is_an_error() -> None:
     def broken(question: str) -> str:
         raise ConnectionError("no route")
 
@@ -127,6 +131,100 @@ def test_a_system_that_always_fails_ends_the_run() -> None:
         evaluate({"misconfigured": misconfigured}, QUESTIONS)
     with pytest.raises(ServiceError, match="InputError: a system returned a int without an answer"):
         evaluate({"number": lambda question: 3}, QUESTIONS)
+
+
+def test_a_system_that_fails_ends_and_the_others_go_on() -> None:
+    def dies(question: str) -> str:
+        if int(echo(question)) >= 2:
+            raise ConnectionError("no route")
+        return echo(question)
+
+    run = evaluate({"echo": echo, "dies": dies, "wrong": wrong}, QUESTIONS)
+    assert run.comparable == ["echo", "wrong"] and len(run.answered("echo")) == 12
+    assert [row.error for row in run.rows if row.system == "dies"] == [""] * 2 + [
+        "ConnectionError: no route"
+    ] * 5
+
+
+def test_a_trial_and_what_follows_it_are_one_run(tmp_path: Path) -> None:
+    path, calls = tmp_path / "run.db", []
+
+    def counted(question: str) -> str:
+        calls.append(question)
+        return echo(question)
+
+    for asked in (QUESTIONS[7:9], QUESTIONS, QUESTIONS[:3], QUESTIONS):
+        with evaluate({"one": counted}, asked, path) as run:
+            assert [row.question.text for row in run.rows] == [text for text, _ in asked]
+    assert len(calls) == 12
+
+
+def test_finished_answers_of_an_interrupted_batch_are_stored(tmp_path: Path) -> None:
+    def interrupted(question: str) -> str:
+        if question == "What is 0?":
+            raise KeyboardInterrupt
+        time.sleep(0.05)
+        return echo(question)
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate({"one": interrupted}, QUESTIONS, tmp_path / "run.db", at_a_time=12)
+    with EvaluationRun(tmp_path / "run.db") as run:
+        assert len(run.rows) == 11
+
+
+def test_a_run_is_read_from_a_medium_that_cannot_be_written() -> None:
+    folder = Path(tempfile.mkdtemp())  # of pytest's own folders others may see nothing
+    evaluate({"echo": echo}, QUESTIONS, folder / "run.db").close()
+    assert [path.name for path in folder.iterdir()] == ["run.db"]
+    source = f"""
+import os
+from surerag.evaluation import EvaluationRun
+os.chmod({str(folder)!r}, 0o555)
+if os.getuid() == 0:
+    os.setuid(65534)  # nobody: what is read-only binds root not
+with EvaluationRun({str(folder / "run.db")!r}) as run:
+    print(len(run.rows))
+"""
+    (folder / "run.db").chmod(0o444)
+    done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+    assert done.stdout == "12\n", done.stderr
+
+
+def test_a_second_process_is_refused_while_one_asks(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    reading, writing = os.pipe()
+
+    def waits(question: str) -> str:
+        os.write(writing, b"x")
+        time.sleep(30)
+        return ""
+
+    child = os.fork()
+    if not child:
+        evaluate({"echo": waits}, QUESTIONS, path)
+        os._exit(0)
+    os.read(reading, 1)
+    with pytest.raises(StorageError, match="another process asks echo"):
+        evaluate({"echo": waits}, QUESTIONS, path)
+    evaluate({"wrong": wrong}, QUESTIONS, path).close()
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    evaluate({"wrong": wrong}, QUESTIONS, path).close()
+    assert not (tmp_path / "run.db-lock").exists()
+
+
+def test_what_a_run_comes_from_is_recorded(tmp_path: Path) -> None:
+    with evaluate({"echo": echo}, QUESTIONS, tmp_path / "run.db") as run:
+        run.record({"model": "toy"})
+        sqlite3.connect(tmp_path / "run.db").execute("SELECT value FROM about")
+    with EvaluationRun(tmp_path / "run.db") as run:
+        assert run.about == {"model": "toy"}
+    with sqlite3.connect(tmp_path / "run.db") as before:
+        before.execute("DROP TABLE about")  # a file from before
+    with EvaluationRun(tmp_path / "run.db") as run:
+        assert run.about == {} and len(run.rows) == 12
 
 
 def test_changed_systems_and_questions_are_refused_or_asked_anew(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -15,9 +15,11 @@ from rich.console import Console
 from surerag import Usage
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, evaluate
+from surerag.evaluation.findings import findings, questions_to_show
 from surerag.evaluation.gate import check_requirement, write_junit
 from surerag.evaluation.report import forecast, money_spent, summary_rows, terminal_table, write_report
-from surerag.evaluation.statistics import compare_systems, paired_p_value, pareto_front, summarize
+from surerag.evaluation.statistics import compare_systems, paired_p_value, summarize
+from surerag.evaluation.systems import System
 
 
 def system(
@@ -72,11 +74,6 @@ def test_the_permutation_test_keeps_its_level() -> None:
     assert paired_p_value([0.5] * 10, [0.5] * 10) == 1.0
 
 
-def test_the_front_holds_what_nothing_beats() -> None:
-    points = {"a": (1.0, 0.5), "b": (2.0, 0.5), "c": (3.0, 0.9), "d": (1.0, 0.5)}
-    assert pareto_front(points) == ["a", "d", "c"]
-
-
 @pytest.mark.parametrize(
     ("requirement", "outcome"),
     [
@@ -129,10 +126,94 @@ def test_a_pipeline_that_lost_the_margin_passes_as_seldom_as_stated() -> None:
     assert passed <= 3 + 2.33 * np.sqrt(60 * 0.05 * 0.95)
 
 
+def graded(scores: np.ndarray) -> EvaluationRun:
+    """A run of two systems with scores, shape [n, 2]."""
+    answers = {str(i): row for i, row in enumerate(scores)}
+
+    def score(answer: str, references: Sequence[str]) -> float:
+        return float(answers[references[0]][int(answer)])
+
+    systems = {"new": lambda question: "0", "old": lambda question: "1"}
+    return evaluate(systems, [(key, key) for key in answers], metrics={"score": score})
+
+
+@pytest.mark.parametrize("n", [20, 50])
+@pytest.mark.parametrize("kind", ["relative", "graded"])
+def test_two_equal_systems_pass_as_seldom_as_stated(kind: str, n: int) -> None:
+    """Just below the requirement; by t-bounds 44 in 100 passed with 50 questions."""
+    rng, passed = np.random.default_rng(1), 0
+    for _ in range(60):
+        if kind == "relative":  # old .8, new .784: just 2 % less
+            old = rng.random(n) < 0.8
+            scores = np.stack([old & (rng.random(n) < 0.98), old], axis=1).astype(float)
+        else:  # one question in 25 loses half a point
+            old = rng.uniform(0.5, 1.0, n)
+            scores = np.stack([old - 0.5 * (rng.random(n) < 0.04), old], axis=1)
+        requirement = "score(new) >= score(old) - " + ("2%" if kind == "relative" else "0.02")
+        passed += check_requirement(graded(scores), requirement).outcome == "pass"
+    assert passed <= 3 + 2.33 * np.sqrt(60 * 0.05 * 0.95)
+
+
+def test_relative_and_graded_requirements_are_decided_where_much_is_shown() -> None:
+    rng = np.random.default_rng(0)
+    old = rng.random(400) < 0.8
+    run = graded(np.stack([old | (rng.random(400) < 0.3), old], axis=1).astype(float))
+    assert check_requirement(run, "score(new) >= 0.95 * score(old)").outcome == "pass"
+    assert check_requirement(run, "score(old) >= 0.98 * score(new)").outcome == "fail"
+    assert check_requirement(run, "score(new) >= score(old)").outcome == "pass"
+    assert check_requirement(run, "score(new) >= score(old) + 0.2").outcome == "fail"
+    assert check_requirement(run, "score(new) >= score(old) + 0.01").outcome == "pass"
+    verdict = check_requirement(graded(rng.uniform(0.4, 1.0, (200, 2))), "score(new) >= 0.6")
+    assert verdict.outcome == "pass" and 0 < verdict.lower < verdict.estimate < verdict.upper
+
+
 def test_few_questions_decide_nothing() -> None:
     run = run_of(10, new=system(lambda i: True, 100), old=system(lambda i: True, 900))
     assert check_requirement(run, "accuracy(new) >= accuracy(old) - 0.05").outcome == "undecided"
     assert check_requirement(run, "tokens(new) <= tokens(old)").outcome == "undecided"
+
+
+def test_findings_say_which_system_to_take_and_what_cannot_be_said() -> None:
+    run = run_of(
+        100,
+        plain=system(lambda i: i % 2 == 0, 1000),
+        better=system(lambda i: i % 5 > 0, 400),
+        other=system(lambda i: i % 2 == 0 or i == 1, 1000),
+    )
+    first, better, other = findings(run)
+    assert first == "Take better: it answers better than plain here."
+    assert "80.0 % against 50.0 %" in better and "59 % fewer tokens" in better
+    assert "No difference in right answers is shown between other (51.0 %) and plain (50.0 %)" in other
+    assert "about 780 questions would show it" in other
+    poor = run_of(100, plain=system(lambda i: True), poor=system(lambda i: i % 2 == 0))
+    assert findings(poor)[0] == "Stay with plain: every other system answers worse."
+    cheap = run_of(600, plain=system(lambda i: i % 4 > 0, 900), cheap=system(lambda i: i % 4 > 0, 90))
+    assert findings(cheap)[0].startswith("Take cheap: it is cheaper, and loses less than 2 points")
+    few = run_of(10, plain=system(lambda i: i > 4), new=system(lambda i: i > 3))
+    assert findings(few)[0].startswith("Stay with plain for now")
+    assert questions_to_show([1.0, 0.0], [1.0, 0.0]) is None
+
+
+def test_a_system_that_was_asked_some_questions_is_not_compared(tmp_path: Path) -> None:
+    """A third system was once asked 3 of 15 questions; another fails."""
+    path = tmp_path / "run.db"
+    questions = [(f"q {i}", "yes") for i in range(15)]
+    some = {"third": system(lambda i: True)}
+    evaluate(some, questions[:3], path).close()
+
+    def dies(question: str) -> str:
+        raise ConnectionError("no route")
+
+    systems = {"plain": system(lambda i: i > 7), "lazy": system(lambda i: i > 0), "dead": dies}
+    run = evaluate(systems, questions, path, metrics=("contains",))
+    assert [one.system for one in compare_systems(run, "contains", "plain")] == ["lazy"]
+    [one] = compare_systems(run, "contains", "plain")
+    assert one.adjusted == one.p_value  # Holm's family is one test
+    head, cells = summary_rows(run, baseline="plain")
+    assert [line[: head.index("n") + 1] for line in cells] == [["plain", "15"], ["lazy", "15"]]
+    text = " ".join(findings(run, "plain"))
+    assert "third was asked 3 of 15 questions and is not compared." in text
+    assert "dead was asked 5 of 15 questions and is not compared: it failed on 5 in a row (Conn" in text
 
 
 def test_verdicts_are_junit(run: EvaluationRun, tmp_path: Path) -> None:
@@ -158,24 +239,44 @@ class Page(HTMLParser):
 
 
 def test_the_page_is_self_contained_and_escapes_texts(tmp_path: Path) -> None:
-    evil = "</dd><script>alert(1)</script> {title} \x1b[31m\u202e"
-    run = run_of(3, plain=system(lambda i: i == 0, text=evil), lazy=system(lambda i: True, 40))
-    verdict = check_requirement(run, "accuracy(lazy) >= accuracy(plain) - 0.05")
+    pytest.importorskip("matplotlib")
+    evil = "</dd><script>alert(1)</script> {title} $x$ \x1b[31m\u202e"
+    plain = system(lambda i: i == 0, text=evil)
+    run = run_of(3, **{"plain": plain, "</text><script>": system(lambda i: True, 40)})
+    run.record({"model": "<script>", "command": "surerag compare"})
+    verdict = check_requirement(run, "accuracy(plain) >= 0.5")
     write_report(run, tmp_path / "report.html", verdicts=[verdict], price_in=1.0, price_out=2.0)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     page = Page(text)
-    assert "script" not in page.tags and page.tags.count("circle") == 2 and page.tags.count("details") == 3
+    assert "script" not in page.tags and page.tags.count("details") == 3
+    assert page.tags.count("svg") == page.tags.count("figure") >= 2
     assert not [value for name, value in page.attributes if name in ("src", "href", "onclick")]
     assert "default-src 'none'" in text and "&lt;script&gt;alert(1)" in text and "{title}" in text
-    assert "\x1b" not in text and "\u202e" not in text
+    assert "\x1b" not in text and "\u202e" not in text and "<dt>model</dt><dd>&lt;script&gt;</dd>" in text
     assert "money" in text and "UNDECIDED" in text and 'name="viewport"' in text
+
+
+def test_the_page_lists_what_went_wrong_first(tmp_path: Path) -> None:
+    def answer(question: str) -> EvaluationAnswer:
+        number = int(question.split()[1])
+        contexts = ("a shared passage", f"passage {number}")
+        return EvaluationAnswer("no" if number == 2 else "yes", contexts, uncertainty=1.04, acted=number == 2)
+
+    lazy = System("lazy", lambda question: answer(question.text), {"system": "lazy", "gate": "entropy"})
+    run = evaluate({"plain": system(lambda i: i != 1), "lazy": lazy}, [(f"q {i}", "yes") for i in range(3)])
+    write_report(run, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert text.index("Where the systems differ (2)") < text.index("Right (1)")
+    assert text.index("q 2</summary>") < text.index("q 0</summary>")
+    assert "right; answered without a search; entropy 1; saw passages 1, 2" in text
+    assert "wrong; searched; entropy 1;" in text and text.count("a shared passage") == 3
 
 
 def test_a_page_of_a_run_without_references_or_costs(tmp_path: Path) -> None:
     run = evaluate({"a": lambda question: "x"}, ["one", "two"], at_a_time=2)
     write_report(run, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "2 have no reference answers" in text and "svg viewBox" not in text
+    assert "2 questions have no reference answers" in text and "no reference answers, so that nothing" in text
     assert "their wall time is divided by their number" in text
 
 
@@ -183,7 +284,11 @@ def test_the_table_of_a_terminal(run: EvaluationRun) -> None:
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
     console.print(terminal_table(run, price_in=1.0))
     text = console.export_text()
-    assert re.search(r"\[0\.7\d\d, 0\.8\d\d\]", text) and "200 questions" in text and "p (Holm)" in text
+    assert (
+        re.search(r"\[0\.7\d\d, 0\.8\d\d\]", text)
+        and "p (Holm)" in text
+        and re.search(r"n +200 +200 +200", text)
+    )
     assert money_spent(run, "plain", 1.0, 0.0) == pytest.approx(0.2006, abs=1e-4)
     free = evaluate({"a": lambda question: "x"}, [("one", "x")])
     assert money_spent(free, "a", 1.0, 1.0) is None

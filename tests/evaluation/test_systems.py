@@ -62,6 +62,27 @@ def test_costs_of_a_further_step_are_counted(parts: Parts) -> None:
     assert compressed.answer.usage.requests > plain.answer.usage.requests == 1
 
 
+def test_clusters_answer_and_one_answer_is_selected(parts: Parts) -> None:
+    """EDC²-RAG, appendix C.2, with its last step."""
+
+    def answer(prompt: str) -> str:
+        if prompt.startswith("Compare the candidate"):
+            return "Reasoning: both say so.\nSelected answer: Velm"
+        return 'Velm, for "Ada was born in Velm".' if "Velm" in prompt else "None."
+
+    reader = FakeReader(answer)
+    system = build_system("answered", replace(parts, reader=reader, top_n=2))
+    [row] = evaluate({"answered": system}, ["Where was Ada born?"]).rows
+    assert row.answer is not None and row.answer.text == "Velm", row.error
+    assert row.answer.usage is not None and row.answer.usage.requests == 2
+    assert system.settings["task"] == "answer"
+    assert 'Candidate answers:\n[1] Velm, for "Ada was born in Velm".\nQuestion: ' in reader.prompts[-1]
+    nothing = FakeReader(lambda prompt: "Tarn" if prompt.startswith("Context:") else "None.")
+    own = replace(parts, reader=nothing, options={"answered": {"first_cluster_size": 1}})
+    [row] = evaluate({"answered": build_system("answered", own)}, ["Where was Ada born?"]).rows
+    assert row.answer is not None and row.answer.text == "Tarn" and row.answer.contexts == (PASSAGES[0].text,)
+
+
 def test_the_oracle_needs_contexts(parts: Parts) -> None:
     [row] = evaluate({"oracle": build_system("oracle", parts)}, ["Where?"]).rows
     assert "needs the contexts of every question" in row.error
@@ -85,7 +106,7 @@ def test_unknown_names_are_refused(name: str, parts: Parts) -> None:
     [
         (FakeReader(reply, entropy=0.1), "entropy"),
         (FakeReader(reply, entropy=None), "margin"),
-        (FakeReader(reply, entropy=None, logprob=None), "semantic_entropy"),
+        (FakeReader(reply, entropy=None, logprob=None), "abstention"),
     ],
 )
 def test_the_gate_is_one_that_the_reader_can_serve(reader: FakeReader, gate: str, parts: Parts) -> None:
@@ -107,7 +128,7 @@ def test_options_reach_each_method_and_a_threshold_in_the_name_comes_before_them
     assert build_system("lazy@0.8", own).settings["threshold"] == 0.8
     assert build_system("rewritten", own).settings["n_candidates"] == 2
     steps = build_system("lazy+compressed+refined", own).settings
-    assert steps["compressed"]["prompts"] == options["compressed"]["prompts"]
+    assert steps["compressed"]["prompts"]["extract"] == options["compressed"]["prompts"]["extract"]
     assert steps["refined"]["max_rounds"] == 1
     with pytest.raises(ConfigurationError, match="n_tokens"):
         build_system("lazy", replace(parts, options={"lazy": {"n_token": 3}}))

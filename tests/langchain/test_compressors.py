@@ -11,8 +11,9 @@ from langchain_classic.retrievers import ContextualCompressionRetriever, ParentD
 from langchain_classic.retrievers.document_compressors import DocumentCompressorPipeline, EmbeddingsFilter
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
-from langchain_core.prompts import PromptTemplate
-from langchain_core.runnables import RunnableLambda
+from langchain_core.output_parsers import StrOutputParser
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
 
@@ -23,6 +24,7 @@ from surerag import FakeReader, Passage
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, RefusedError, ServiceError
+from surerag.prompts import SELECT_ANSWER, format_passages, selected_answer
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -133,7 +135,7 @@ def test_construction_says_what_is_wrong(make: Any) -> None:
     ):
         with pytest.raises((ConfigurationError, MissingServiceError, ValueError), match=match):
             make(**settings)
-    assert len(make.model_fields) <= 15
+    assert len(make.model_fields) <= 17
     part = make(FakeReader([]), HashEmbeddings())
     with pytest.raises(ConfigurationError, match="max_tokens"):
         part.max_tokens = -1
@@ -190,6 +192,52 @@ def test_a_langchain_model_compresses_with_text_alone() -> None:
     model = FakeListChatModel(responses=[EXTRACT])
     part = ClusterCompressor(model, HashingEncoder(), min_tokens=0)
     assert part.compress_documents([Document(LONG)], QUERY)[0].page_content == EXTRACT
+
+
+def by_task(prompt: str) -> str:
+    """Reply as each task and the last step ask for."""
+    if prompt.startswith("Compare the candidate answers"):
+        return "Reasoning: one says so.\nSelected answer: Velm"
+    return 'In Velm: "Ada was born in Velm."' if prompt.startswith("Answer") else EXTRACT
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"variant": "paper"}, {"task": "answer"}, {"task": "verify", "person": "Ada"}]
+)
+async def test_every_task_gives_in_a_retriever_what_the_core_gives(
+    options: dict[str, Any], retriever: Any
+) -> None:
+    reader = FakeReader(by_task)
+    part = compressor(reader, **options)
+    around = ContextualCompressionRetriever(base_compressor=part, base_retriever=retriever)
+    texts = [document.page_content for document in around.invoke(QUERY)]
+    assert texts == [document.page_content for document in await around.ainvoke(QUERY)]
+    passages = [Passage(one.page_content, id=one.id or "") for one in retriever.invoke(QUERY)]
+    assert texts == [passage.text for passage in part.core.run(QUERY, passages).passages]
+    begins = {"answer": "Answer", "verify": "Documents:", "extract": "Documents:"}
+    begin = "Extract" if part.variant == "paper" else begins[part.task]
+    assert all(one.startswith(begin) for one in reader.prompts)
+
+
+async def test_clusters_answer_and_the_last_step_of_a_chain_selects(
+    retriever: Any, server: FakeOpenAI
+) -> None:
+    server.answers = by_task
+    model = chat(server)
+    around = ContextualCompressionRetriever(
+        base_compressor=ClusterCompressor(model, HashEmbeddings(), task="answer"), base_retriever=retriever
+    )
+    answers = around | (lambda found: format_passages(one.page_content for one in found))
+    chain = (
+        {"answers": answers, "question": RunnablePassthrough()}
+        | ChatPromptTemplate.from_template(SELECT_ANSWER.text)
+        | model
+        | StrOutputParser()
+        | selected_answer
+    )
+    assert chain.invoke(QUERY) == await chain.ainvoke(QUERY) == "Velm"
+    last = server.requests[-1]["messages"][-1]["content"]
+    assert 'Candidate answers:\n[1] In Velm: "Ada was born in Velm."\n' in last
 
 
 # Refining.
@@ -270,14 +318,34 @@ async def test_parents_are_cut_anew(documents: list[Document]) -> None:
         refiner(parents=lambda chunks: 7).compress_documents(chunks, QUERY)
 
 
-def test_over_a_parent_document_retriever() -> None:
-    retriever = ParentDocumentRetriever(
-        vectorstore=InMemoryVectorStore(HashEmbeddings()),
-        docstore=InMemoryStore(),
+@pytest.mark.parametrize("id_key", ["doc_id", "book"])
+async def test_the_parents_of_a_multi_vector_retriever(id_key: str, caplog: pytest.LogCaptureFixture) -> None:
+    chunks, docstore = InMemoryVectorStore(HashEmbeddings()), InMemoryStore()
+    writer = ParentDocumentRetriever(
+        vectorstore=chunks,
+        docstore=docstore,
         child_splitter=SemanticTextSplitter(HashEmbeddings(), chunk_size=8),
+        id_key=id_key,
     )
-    retriever.add_documents([Document(LONG)])
-    assert refiner().compress_documents(retriever.invoke(QUERY), QUERY)
+    writer.add_documents([Document(LONG, metadata={"shelf": 3})])
+
+    def around(**options: Any) -> Any:
+        part = refiner(FakeReader(confused), **{"parents": docstore, **options})
+        return ContextualCompressionRetriever(base_compressor=part, base_retriever=chunks.as_retriever())
+
+    with_key = around(parents=writer)
+    assert with_key.invoke(QUERY) == await with_key.ainvoke(QUERY) != []
+    assert "no_parents" not in caplog.text
+    if id_key != "doc_id":
+        with pytest.raises(ConfigurationError, match=r"no document has 'doc_id'.*'book', 'shelf'.*parents="):
+            around().invoke(QUERY)
+        with pytest.raises(ConfigurationError, match="no document has 'doc_id'"):
+            await around().ainvoke(QUERY)
+    else:
+        assert around().invoke(QUERY) == with_key.invoke(QUERY)
+    writer.docstore = InMemoryStore()
+    assert with_key.invoke(QUERY)
+    assert "dense.no_parents" in caplog.text
 
 
 def test_a_compressor_without_an_embedding_model_is_refused() -> None:

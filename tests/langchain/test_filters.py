@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError
 from tests.langchain.conftest import HashEmbeddings
 
+UUID_TEXT = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 SECRET = "The secret of tenant B is Tarn."
 DOCUMENTS = [
     Document(id="a", page_content="Ada was born in Velm. She left.", metadata={"tenant": "A"}),
@@ -125,6 +127,8 @@ def test_summaries_in_a_store_are_embedded_once() -> None:
     more = [Document(texts[0], id="ada"), Document(texts[1]), Document("Di is far.", id="di")]
     summaries_of(iter(more), store=store)
     assert embeddings.texts[2:] == ["Di is far."]
+    # Stores such as Qdrant take UUIDs alone.
+    assert {key for key in store.store if UUID_TEXT.fullmatch(key)} == set(store.store) - {"ada", "di"}
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from typing import Any, TypedDict
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
-from langchain_core.messages import AIMessage
 from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables.utils import AddableDict
 from langchain_core.tracers.base import BaseTracer
-from langgraph.graph import END, START, StateGraph
+from langgraph.graph import END, START, MessagesState, StateGraph
 
 from langchain_surerag import (
     ClusterCompressor,
@@ -20,6 +20,7 @@ from langchain_surerag import (
     SelectiveAnswer,
     UncertaintyRewriteRetriever,
 )
+from surerag import EntropyGate
 from surerag.calibration import AbstentionPolicy, scope_of
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError
@@ -28,6 +29,7 @@ from tests.servers.fake_openai import FakeOpenAI
 
 DRAFT = "I am only a draft that nobody may see at all."
 FINAL = "I am the final answer, after retrieval, of some words."
+SAMPLED = {"gate": "semantic_entropy", "n_samples": 2}
 KEPT = "I am a draft that was kept, and so the answer of it."
 
 
@@ -97,6 +99,49 @@ async def test_langgraph_and_events_stream_the_answer_alone(logprob: float, expe
         texts = [message.content async for message, _ in graph.astream(inputs, stream_mode="messages")]
         assert "".join(texts) == expected
         assert await tokens_of(chain.astream_events("Where?", version="v2")) == expected
+
+
+ABSTAINS = "I do not know."
+READS_ALL: Any = {"gate": EntropyGate(aggregate="max")}
+
+
+@pytest.mark.parametrize("asynchronously", [False, True])
+@pytest.mark.parametrize(
+    ("options", "logprob", "first", "expected"),
+    [
+        ({}, SURE, ABSTAINS, FINAL),
+        (READS_ALL, UNSURE, DRAFT, FINAL),
+        (READS_ALL, SURE, DRAFT, DRAFT),
+        (SAMPLED, SURE, DRAFT, DRAFT),
+        ({"gate": "abstention"}, SURE, DRAFT, DRAFT),
+    ],
+)
+async def test_what_is_read_before_the_decision_is_not_shown(
+    options: Any, logprob: float, first: str, expected: str, asynchronously: bool
+) -> None:
+    with FakeOpenAI(
+        lambda prompt: FINAL if "Additional details" in prompt else first, logprob=logprob
+    ) as server:
+        chain = chain_over(server, **options)
+        inputs = {"question": "Where?"}
+        for app in (graph_of(chain), graph_of(RunnableLambda(list_of(chain, asynchronously)))):
+            if asynchronously:
+                shown = [message async for message, _ in app.astream(inputs, stream_mode="messages")]
+            else:
+                shown = [message for message, _ in app.stream(inputs, stream_mode="messages")]
+            assert "".join(message.text for message in shown) == expected
+
+
+def list_of(chain: Any, asynchronously: bool) -> Any:
+    """Return a function that adds up what a chain streams."""
+
+    def add(value: Any) -> Any:
+        return sum(chain.stream(value), start=AddableDict())
+
+    async def aadd(value: Any) -> Any:
+        return sum([chunk async for chunk in chain.astream(value)], start=AddableDict())
+
+    return aadd if asynchronously else add
 
 
 @pytest.mark.parametrize("asynchronously", [False, True])
@@ -214,13 +259,33 @@ def test_a_policy_of_another_gate_is_refused() -> None:
             SelectiveAnswer(chain, other)
 
 
-async def test_a_graph_whose_node_returns_messages_shows_the_answer_once() -> None:
-    with FakeOpenAI(lambda _: KEPT, logprob=SURE) as server:
-        chain = chain_over(server)
-        graph = StateGraph(dict)
-        graph.add_node(
-            "ask", lambda state: {"messages": [AIMessage(chain.invoke("Where?")["answer"], id="1")]}
-        )
+@pytest.mark.parametrize("asynchronously", [False, True])
+@pytest.mark.parametrize("wrap", [lambda model: model, lambda model: model.with_retry()])
+@pytest.mark.parametrize(("options", "logprob"), [({}, SURE), ({}, UNSURE), (SAMPLED, SURE)])
+async def test_a_graph_whose_node_returns_messages_shows_the_answer_once(
+    options: Any, logprob: float, wrap: Any, asynchronously: bool
+) -> None:
+    with FakeOpenAI(answers, logprob=logprob) as server:
+        chain = LazyRetrievalChain(wrap(chat(server)), search, SUMMARY, threshold=0.5, **options)
+
+        def ask(state: MessagesState) -> Any:
+            return {"messages": [chain.invoke(state["messages"])["message"]]}
+
+        async def aask(state: MessagesState) -> Any:
+            return {"messages": [(await chain.ainvoke(state["messages"]))["message"]]}
+
+        graph = StateGraph(MessagesState)
+        graph.add_node("ask", RunnableLambda(ask, afunc=aask))
         graph.add_edge(START, "ask")
-        pieces = [message for message, _ in graph.compile().stream({}, stream_mode="messages")]
-        assert "".join(piece.content for piece in pieces if piece.id != "1") == KEPT
+        app, value = graph.compile(), {"messages": [("human", "Where?")]}
+        if asynchronously:
+            pieces = [piece async for piece, _ in app.astream(value, stream_mode="messages")]
+        else:
+            pieces = [piece for piece, _ in app.stream(value, stream_mode="messages")]
+        assert "".join(piece.text for piece in pieces) == (FINAL if logprob == UNSURE else DRAFT)
+        message = (await app.ainvoke(value))["messages"][-1]
+        assert message.response_metadata["surerag"]["retrieval"]["retrieve"] is (logprob == UNSURE)
+        if not options:
+            first, *others = chain.stream("Where?")
+            whole = sum(others, start=first)
+            assert whole["message"].text == whole["answer"] and whole["message"].id

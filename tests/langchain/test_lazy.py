@@ -8,6 +8,7 @@ import warnings
 from typing import Any
 
 import pytest
+from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.load import dumps, loads
@@ -15,6 +16,7 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, Tool
 from langchain_core.output_parsers import StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.runnables import ConfigurableField, RunnableLambda, RunnablePassthrough
+from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI
 from langchain_tests.unit_tests import ToolsUnitTests
@@ -102,14 +104,18 @@ def test_without_top_n_the_retriever_decides_how_many(retriever: Any) -> None:
 async def test_the_chunks_of_a_stream_add_up(retriever: Any, chain_of: FakeReader) -> None:
     chain = LazyRetrievalChain(chain_of, retriever, SUMMARY, top_n=1)
     whole = chain.invoke("Where?")
+    assert whole.pop("message").text == ANSWER
     chunks = [*chain.stream("Where?")]
+    assert chunks[-1].pop("message").text == ANSWER
     assert set(chunks[0]) == {"context", "decision"}
     assert len(chunks) > 4
     added = chunks[0]
     for chunk in chunks[1:]:
         added = added + chunk
     assert dict(added) == whole
-    assert [chunk async for chunk in chain.astream("Where?")] == chunks
+    awaited = [chunk async for chunk in chain.astream("Where?")]
+    assert awaited[-1].pop("message").text == ANSWER
+    assert awaited == chunks
     words = [*(chain | RunnableLambda(lambda output: output) | (lambda output: output["answer"])).stream("?")]
     assert words == [ANSWER]
     assert len([*chain.pick("answer").stream("?")]) > 2
@@ -237,6 +243,8 @@ HISTORY = [HumanMessage("Who is Ada?"), AIMessage("A builder of bridges.")]
             "input": "Where was she born?",
             "chat_history": [("human", "Who is Ada?"), ("ai", "A builder of bridges.")],
         },
+        {"input": "Where was she born?", "history": HISTORY},
+        {"input": "Where was she born?", "said_before": HISTORY, "chat_history": []},
     ],
 )
 def test_a_conversation_is_condensed_or_shown(value: Any) -> None:
@@ -254,6 +262,47 @@ def test_a_conversation_is_condensed_or_shown(value: Any) -> None:
     assert len(reader.history) == 2
 
 
+@pytest.mark.parametrize("key", ["chat_history", "history", "past_turns"])
+async def test_message_history_of_any_key(key: str) -> None:
+    def answer(prompt: str) -> str:
+        return "Where was Ada born?" if "Rewrite" in prompt else ANSWER
+
+    chain = LazyRetrievalChain(FakeReader(answer, entropy=0.1), search, SUMMARY, return_details=True)
+    histories: dict[str, InMemoryChatMessageHistory] = {}
+    remembering = RunnableWithMessageHistory(
+        chain,
+        lambda session_id: histories.setdefault(session_id, InMemoryChatMessageHistory()),
+        input_messages_key="question",
+        history_messages_key=key,
+        output_messages_key="answer",
+    )
+    for session, invoke in (("1", remembering.invoke), ("2", remembering.ainvoke)):
+        for question, alone in (
+            ("Who is Ada?", "Who is Ada?"),
+            ("Where was she born?", "Where was Ada born?"),
+        ):
+            output: Any = invoke({"question": question}, {"configurable": {"session_id": session}})
+            output = await output if session == "2" else output
+            assert output["question"] == alone
+        assert [message.text for message in histories[session].messages] == [
+            "Who is Ada?",
+            ANSWER,
+            "Where was she born?",
+            ANSWER,
+        ]
+
+
+def test_a_condenser_that_fails_leaves_the_question(caplog: pytest.LogCaptureFixture) -> None:
+    def answer(prompt: str) -> str:
+        if "Rewrite" in prompt:
+            raise ServiceError("the server is busy")
+        return ANSWER
+
+    chain = LazyRetrievalChain(FakeReader(answer, entropy=0.1), search, SUMMARY, return_details=True)
+    assert chain.invoke([*HISTORY, HumanMessage("And she?")])["question"] == "And she?"
+    assert "conversation.not_condensed" in caplog.text
+
+
 @pytest.mark.parametrize(
     "value",
     [
@@ -266,6 +315,7 @@ def test_a_conversation_is_condensed_or_shown(value: Any) -> None:
         [HumanMessage("?"), ToolMessage("Velm", tool_call_id="1"), AIMessage("Velm")],
         {"question": 7},
         {"question": "?", "chat_history": 7},
+        {"question": "?", "chat_history": HISTORY, "history": HISTORY},
     ],
 )
 def test_what_is_no_question_is_refused(value: Any) -> None:
@@ -305,7 +355,9 @@ def test_prompts_are_texts_or_templates() -> None:
         ),
     ):
         reader = reader_that_is(0.1)
-        chain = LazyRetrievalChain(reader, search, SUMMARY, prompts={"from_context": prompt})
+        chain = LazyRetrievalChain(
+            reader, search, SUMMARY, prompts={"from_context": prompt}, abstention=False
+        )
         chain.invoke("Where?")
         assert reader.prompts[0] == expected
 

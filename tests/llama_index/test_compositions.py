@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import copy
+import json
+import math
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from llama_index.core import VectorStoreIndex
 from llama_index.core.agent.workflow import FunctionAgent, ReActAgent
 from llama_index.core.base.response.schema import Response
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
@@ -16,31 +21,45 @@ from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
 from llama_index.core.llms import MockLLM
+from llama_index.core.postprocessor import LLMRerank
 from llama_index.core.query_engine import RouterQueryEngine, SubQuestionQueryEngine, TransformQueryEngine
+from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
 from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 import llama_index_surerag
 from llama_index_surerag import (
+    AbstainingQueryEngine,
     AnswerStreamEvent,
     ClusterCompressorPostprocessor,
+    DeltaSePerEvaluator,
     DenseEvaluator,
+    DenseRefinerPostprocessor,
+    EmbeddingEncoder,
     GateDecisionEvent,
     LazyRetrievalQueryEngine,
     MethodStreamEvent,
+    NodeRetriever,
+    RewriteDecisionEvent,
+    SemanticNodeParser,
     UncertaintyRewriteQueryEngine,
+    UncertaintyRewriteRetriever,
+    UncertaintyRewriteTransform,
     answer_in,
     engine_tool,
+    reader_from_llm,
     streamed_to,
 )
+from llama_index_surerag.llm import LLMReader
 from surerag import FakeReader
+from surerag.calibration import AbstentionPolicy
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from tests.clean_process import loaded_by
 from tests.llama_index import corpus
-from tests.llama_index.corpus import KNOWN, UNKNOWN, knowing, like
+from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, knowing, like
 from tests.llama_index.llms import Calling, Own, Scripted, Splitting
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -233,6 +252,19 @@ async def test_callbacks_are_balanced() -> None:
         assert all(len(pair) == 2 for pair in pairs)
 
 
+def test_infinite_values_are_decided_by_as_others_are(spans: tuple[Recorder, SimpleSpanHandler]) -> None:
+    recorder, _ = spans
+    for threshold in (-math.inf, math.inf):
+        lazy(threshold=threshold).query(KNOWN)
+        rewriting = UncertaintyRewriteQueryEngine.from_args(
+            corpus.index(), FakeReader(lambda prompt: "", logprob=-0.1), threshold=threshold
+        )
+        assert rewriting.query(KNOWN).metadata["acted"] is (threshold < 0)
+    decisions = [event for event in recorder.events if hasattr(event, "threshold")]
+    assert [type(event) for event in decisions] == [GateDecisionEvent, RewriteDecisionEvent] * 2
+    assert all(event.threshold is None for event in decisions)
+
+
 def test_no_handler_stays_on_the_root_dispatcher() -> None:
     root = get_dispatcher()
     before = (list(root.event_handlers), list(root.span_handlers))
@@ -247,6 +279,68 @@ def test_no_handler_stays_on_the_root_dispatcher() -> None:
 def test_every_public_name_is_there() -> None:
     for name in llama_index_surerag.__all__:
         assert getattr(llama_index_surerag, name).__name__ == name
+
+
+class KeyedEmbedding(corpus.HashEmbedding):
+    """Has a key, as those of servers have."""
+
+    api_key: str = KEY
+    default_headers: dict[str, str] = Field(default={"Authorization": f"Bearer {KEY}"})
+
+
+def keyed_parts() -> list[Any]:
+    """An instance of every public class that holds a service, with keys wherever they may stand."""
+    with FakeOpenAI() as server:
+        llm = like(server, default_headers={"x-api-key": KEY})
+    model = KeyedEmbedding()
+    index = VectorStoreIndex(corpus.nodes(), embed_model=model)
+    postprocessors = [LLMRerank(llm=llm)]
+    settings = {"node_postprocessors": postprocessors, "callback_manager": CallbackManager([])}
+    lazy = LazyRetrievalQueryEngine.from_args(index, llm, **settings)
+    policy = AbstentionPolicy(1.0, 0.1, 0.95, 100, 0.6, 0.05, None, (0.0, 1.0), (0.9, 0.1))
+    return [
+        lazy,
+        LazyRetrievalQueryEngine.from_args(
+            QueryFusionRetriever([index.as_retriever()], llm=llm), llm, summaries="Ada was born in Velm."
+        ),
+        UncertaintyRewriteQueryEngine.from_args(index, llm, rewriter=llm),
+        UncertaintyRewriteTransform(index, llm),
+        UncertaintyRewriteRetriever(index, llm, node_postprocessors=postprocessors),
+        AbstainingQueryEngine(index.as_query_engine(llm=llm), policy),
+        AbstainingQueryEngine(lazy, policy),
+        ClusterCompressorPostprocessor(llm, model),
+        DenseRefinerPostprocessor(llm, llm, embed_model=model, retriever=index),
+        DenseEvaluator(llm, llm),
+        DeltaSePerEvaluator(llm, llm),
+        SemanticNodeParser(model),
+        EmbeddingEncoder(model),
+        NodeRetriever(index.as_retriever(), postprocessors),
+        reader_from_llm(llm),
+    ]
+
+
+def test_no_part_shows_its_keys() -> None:
+    parts = keyed_parts()
+    holders = {getattr(llama_index_surerag, name) for name in llama_index_surerag.__all__}
+    holders = {one for one in holders if isinstance(one, type) and not issubclass(one, BaseModel | tuple)}
+    assert holders <= {type(part) for part in parts}
+    for part in parts:
+        written = pickle.dumps(part)
+        assert KEY.encode() not in written, part
+        assert type(pickle.loads(written)) is type(part)
+        forms = [repr(part), str(part), json.dumps(part.to_dict()) if hasattr(part, "to_dict") else ""]
+        forms += [part.model_dump_json()] if isinstance(part, BaseModel) else []
+        assert not any(KEY in form for form in forms), part
+
+
+def test_copies_keep_their_keys() -> None:
+    with FakeOpenAI(corpus.answer) as server:
+        engine = lazy_over(like(server))
+        for copied in (copy.copy(engine), copy.deepcopy(engine), pickle.loads(pickle.dumps(engine))):
+            assert copied is not engine
+            assert isinstance(copied.core.reader, LLMReader)
+        assert copy.deepcopy(engine).core.reader.llm.api_key == KEY
+        assert str(copy.deepcopy(engine).query(KNOWN)).startswith(KNOWN_ANSWER)
 
 
 def test_importing_it_loads_no_model_library() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,15 +14,20 @@ import faiss
 import pytest
 from llama_index.core import (
     Document,
+    DocumentSummaryIndex,
     QueryBundle,
     Settings,
+    SimpleKeywordTableIndex,
     StorageContext,
+    SummaryIndex,
     VectorStoreIndex,
     load_index_from_storage,
 )
 from llama_index.core.base.llms.types import LLMMetadata
+from llama_index.core.llms import MockLLM
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexRetriever
+from llama_index.core.schema import MetadataMode, TextNode
 from llama_index.core.vector_stores.types import (
     FilterCondition,
     FilterOperator,
@@ -30,7 +36,12 @@ from llama_index.core.vector_stores.types import (
 )
 from llama_index.vector_stores.faiss import FaissVectorStore
 
-from llama_index_surerag import LazyRetrievalQueryEngine, summary_index, summary_nodes
+from llama_index_surerag import (
+    LazyRetrievalQueryEngine,
+    UncertaintyRewriteQueryEngine,
+    summary_index,
+    summary_nodes,
+)
 from surerag import FakeReader
 from surerag.errors import ConfigurationError, InputError, PromptError, RefusedError
 from surerag.readers.fake import reply
@@ -285,12 +296,108 @@ def test_works_over_faiss() -> None:
     assert str(engine(index).query(UNKNOWN)) == FOUND_ANSWER
 
 
-def test_summaries_of_deleted_documents_are_not_shown() -> None:
-    index = corpus.index()
-    lazy = engine(index)
+MOVED = "Ada was born in Mir. She paints rivers."
+
+
+def moved(index: Any) -> None:
+    index.update_ref_doc(Document(id_="ada", text=MOVED))
+
+
+def moved_by_node(index: Any) -> None:
+    """The node keeps its id."""
+    [node] = [one for one in corpus.nodes() if one.node_id == "ada-0"]
+    node.text = MOVED
+    index.insert_nodes([node])
+
+
+def inserted(index: Any) -> None:
+    index.insert(Document(id_="mir", text=MOVED))
+
+
+def refreshed(index: Any) -> None:
+    index.docstore.set_document_hash("ada", "as it was")
+    index.refresh_ref_docs([Document(id_="ada", text=MOVED)])
+
+
+def deleted(index: Any) -> None:
+    index.delete_ref_doc("ada", delete_from_docstore=True)
+
+
+def taken_out(index: Any) -> None:
+    """The documents stay in the docstore, as is LlamaIndex's default."""
+    index.delete_ref_doc("ada")
+
+
+def one_node_deleted(index: Any) -> None:
+    index.delete_nodes(["ada-0"], delete_from_docstore=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "shown", "embedded"),
+    [
+        (moved, MOVED, [MOVED]),
+        (moved_by_node, MOVED, [MOVED]),
+        (inserted, MOVED, [MOVED]),
+        (refreshed, MOVED, [MOVED]),
+        (deleted, None, []),
+        (taken_out, None, []),
+        (one_node_deleted, corpus.DETAILS["ada"], [corpus.DETAILS["ada"]]),
+    ],
+)
+@pytest.mark.parametrize("use_async", [False, True])
+async def test_tier_1_follows_the_index(
+    change: Any, shown: str | None, embedded: list[str], use_async: bool
+) -> None:
+    index, model = corpus.index(), HashEmbedding(embedded=[])
+    lazy = engine(index, embed_model=model, threshold=9)
+    assert corpus.LEADS["ada"] in [node.text for node in lazy.query(KNOWN).source_nodes]
+    assert len(model.embedded) == 3
+    change(index)
+    response = await lazy.aquery(KNOWN) if use_async else lazy.query(KNOWN)
+    texts = [node.text for node in response.source_nodes]
+    assert shown is None or shown in texts
+    assert (corpus.LEADS["ada"] in texts) is (change is inserted)
+    assert model.embedded[3:] == embedded
+    lazy.query(KNOWN)
+    assert model.embedded[3:] == embedded
+
+
+def test_tier_1_has_the_documents_of_its_index_alone() -> None:
+    storage = StorageContext.from_defaults()
+    for names in (("ada", "tarn"), ("orun",)):
+        nodes = [node for node in corpus.nodes() if node.ref_doc_id in names]
+        storage.docstore.add_documents(nodes)
+        last = VectorStoreIndex(nodes, storage_context=storage, embed_model=HashEmbedding())
+    assert engine(last, threshold=9).query(KNOWN).metadata["summary_ids"] == ["orun:summary"]
+    assert [node.ref_doc_id for node in summary_nodes(last)] == ["orun"]
+
+
+@pytest.mark.parametrize("make", [SummaryIndex, SimpleKeywordTableIndex, DocumentSummaryIndex])
+def test_tier_1_of_other_indices_follows_them(make: Any) -> None:
+    index = make(corpus.nodes(), llm=MockLLM(), embed_model=HashEmbedding())
+    lazy = engine(index, embed_model=HashEmbedding(), threshold=9)
     assert "ada:summary" in sources(lazy.query(KNOWN))
     index.delete_ref_doc("ada", delete_from_docstore=True)
     assert "ada:summary" not in sources(lazy.query(KNOWN))
+
+
+def test_many_threads_query_an_index_that_changes() -> None:
+    index = corpus.index()
+    lazy = engine(index, threshold=9)
+    for n in range(4):
+        index.insert(Document(id_=f"new {n}", text=f"Velm {n} is new. It is small."))
+        with ThreadPoolExecutor(8) as pool:
+            shown = list(pool.map(lambda n: sources(lazy.query(f"Is Velm {n} new?")), [n] * 8))
+        assert all(f"new {n}:summary" in one for one in shown)
+
+
+def test_documents_are_added_to_summaries_that_are_kept(tmp_path: Path) -> None:
+    documents, model = corpus.documents(), HashEmbedding(embedded=[])
+    for some in (documents, documents[:2], []):
+        summaries = summary_index(some, embed_model=model, persist_dir=tmp_path)
+        assert len(summaries.docstore.docs) == len(model.embedded) == 3
+    with pytest.raises(InputError, match="no document with text"):
+        summary_index([], persist_dir=tmp_path / "empty")
 
 
 def test_summary_nodes_have_the_documents_shared_metadata() -> None:
@@ -378,6 +485,37 @@ async def test_passages_are_fitted_into_the_window(caplog: pytest.LogCaptureFixt
     assert max(len(call["prompt"].split()) for call in llm._calls) < 300
 
 
+class NarrowReader(FakeReader):
+    """A reader of surerag that knows its window."""
+
+    window = 420
+
+    def count_tokens(self, text: str) -> int:
+        return len(Settings.tokenizer(text))
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["reader", "llm"])
+@pytest.mark.parametrize("kind", [LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine])
+async def test_a_node_larger_than_the_window_is_cut(
+    kind: Any, own: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = " ".join(f"word{n}" for n in range(2000))
+    node = TextNode(id_="long", text=f"The Orun ends in Mir {words}", metadata={"page": 7})
+    index = VectorStoreIndex([node], embed_model=HashEmbedding())
+    llm = NarrowReader(corpus.answer, logprob=-2.0) if own else Narrow(sure=0.4)
+    settings = {"threshold": -math.inf, "summaries": "Nothing."} if kind is LazyRetrievalQueryEngine else {}
+    whole = kind.from_args(index.as_retriever(), llm, max_tokens=64, **settings)
+    for response in (whole.query(UNKNOWN), await whole.aquery(UNKNOWN)):
+        [shown] = [one for one in response.source_nodes if one.node_id == "long"]
+        assert shown.metadata["page"] == 7
+        assert shown.text.startswith("The Orun ends in Mir word0")
+        assert 20 < len(Settings.tokenizer(shown.node.get_content(MetadataMode.LLM))) < 100
+    prompts = prompts_of(llm) if own else [call["prompt"] for call in llm._calls]
+    assert max(len(Settings.tokenizer(prompt)) for prompt in prompts) < 420 - 64
+    assert caplog.text.count("window.passage_cut") >= 2
+    assert index.docstore.docs["long"].text == node.text
+
+
 def test_postprocessors_and_query_bundles_are_honoured() -> None:
     lazy = engine(node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.99)])
     assert lazy.query(UNKNOWN).metadata["passage_ids"] == []
@@ -399,7 +537,7 @@ def test_retrieves_whatever_the_gate_decides() -> None:
 
 
 def test_prompts_are_templates() -> None:
-    lazy = engine(prompts={"from_context": "Say what {context_str} says of {query_str}"})
+    lazy = engine(abstention=False, prompts={"from_context": "Say what {context_str} says of {query_str}"})
     assert lazy.get_prompts()["from_context"].get_template() == "Say what {context_str} says of {query_str}"
     lazy.update_prompts(
         {"from_context": lazy.get_prompts()["closed_book"].__class__("{query_str} {context_str}")}

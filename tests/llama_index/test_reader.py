@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import logging
+import sys
+import traceback
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -18,7 +22,7 @@ from openai.types.chat import ChatCompletion
 
 from llama_index_surerag import LazyRetrievalQueryEngine, reader_from_llm
 from llama_index_surerag.llm import FAMILIES
-from llama_index_surerag.replies import replies_of
+from llama_index_surerag.replies import parts_of
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
@@ -31,6 +35,7 @@ from surerag.errors import (
 )
 from surerag.messages import Message, SamplingParams
 from surerag.readers.conformance import check_reader
+from surerag.readers.reading import finish_of
 from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, answer, index, like
 from tests.llama_index.llms import Own, Unstreamed
 from tests.servers.fake_openai import FakeOpenAI
@@ -131,6 +136,23 @@ async def test_async_streams_do_the_same() -> None:
     assert [stream["closed"] for stream in server.streams] == [False, True, False]
 
 
+@pytest.mark.parametrize("use_async", [False, True])
+async def test_a_stream_is_closed_at_once_and_not_by_the_garbage_collector(use_async: bool) -> None:
+    with FakeOpenAI([answer(UNKNOWN)], pace=0.01) as server:
+        reader = reader_from_llm(like(server))
+        gc.disable()
+        try:
+            if use_async:
+                await reader.acancel(await reader.abegin([UNKNOWN], 2, TRACE))
+            else:
+                reader.cancel(reader.begin([UNKNOWN], 2, TRACE))
+            await asyncio.sleep(0.1)
+            [stream] = server.streams
+            assert stream["closed"]
+        finally:
+            gc.enable()
+
+
 @pytest.mark.parametrize("where", ["marks", "field"])
 @pytest.mark.parametrize("streamed", [False, True])
 def test_leaves_thoughts_out(where: str, streamed: bool) -> None:
@@ -161,8 +183,8 @@ async def test_makes_room_for_thoughts_that_spent_all_tokens(use_async: bool) ->
 def test_reads_thinking_blocks() -> None:
     blocks = [ThinkingBlock(content="Rhine?"), *ChatMessage(content="Velm").blocks]
     response = ChatResponse(message=ChatMessage(role="assistant", blocks=blocks))
-    [reply] = replies_of(response)
-    assert (reply.text, reply.thoughts) == ("Velm", "Rhine?")
+    [part] = parts_of(response, logprobs=False)
+    assert (part.text, part.thoughts) == ("Velm", "Rhine?")
 
 
 async def test_reads_logprobs_of_an_llm_of_ones_own() -> None:
@@ -188,24 +210,26 @@ def test_cuts_an_answer_at_a_stop_text_that_an_llm_ignores(streamed: bool) -> No
 
 def test_says_what_is_missing_in_an_llm_of_ones_own() -> None:
     reader = reader_from_llm(Own())
-    with pytest.raises(LogprobsError, match=r"own \(Own\).*OpenAIReader.*TransformersReader") as caught:
+    with pytest.raises(LogprobsError, match=r"own.*OpenAIReader.*TransformersReader") as caught:
         reader.generate([PROMPT], TRACE)
     assert "semantic_entropy" in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("name", "hint"),
+    ("package", "name", "hint"),
     [
-        ("MockLLM", "OpenAIReader"),
-        ("HuggingFaceLLM", "TransformersReader(model, tokenizer)"),
-        ("Ollama", "/v1"),
+        ("mock", "MockLLM", "OpenAIReader"),
+        ("huggingface", "HuggingFaceLLM", "TransformersReader(model, tokenizer)"),
+        ("ollama", "Ollama", "/v1"),
     ],
 )
 @pytest.mark.parametrize("subclassed", [False, True])
 def test_refuses_a_packaged_llm_without_logprobs_at_construction(
-    name: str, hint: str, subclassed: bool
+    package: str, name: str, hint: str, subclassed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packaged = type(name, (MockLLM,), {"__module__": "llama_index.llms.other"})
+    module = f"llama_index.llms.{package}"
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    packaged = type(name, (MockLLM,), {"__module__": module})
     llm = type("Mine", (packaged,), {})() if subclassed else packaged()
     name = type(llm).__name__
     with pytest.raises(
@@ -218,7 +242,8 @@ def test_refuses_a_packaged_llm_without_logprobs_at_construction(
 
 def test_asks_gemini_in_its_spelling() -> None:
     keywords = {"temperature": 0.0, "max_tokens": 9, "logprobs": True, "top_logprobs": 20, "stop": ["x"]}
-    assert FAMILIES["GoogleGenAI"].keywords(keywords) == {
+    [gemini] = [family for family in FAMILIES if family.name == "GoogleGenAI"]
+    assert gemini.keywords(keywords) == {
         "generation_config": {
             "temperature": 0.0,
             "stop_sequences": ["x"],
@@ -235,9 +260,10 @@ def test_asks_gemini_in_its_spelling() -> None:
             "top_candidates": [{"candidates": [candidate]}],
         },
     }
-    [reply] = replies_of(CompletionResponse(text="Velm", raw=raw))
-    assert reply.entries[0]["top_logprobs"] == [{"token": "Velm", "logprob": -0.1}]
-    assert reply.finish == "FinishReason.MAX_TOKENS"
+    [part] = parts_of(CompletionResponse(text="Velm", raw=raw), logprobs=True)
+    assert part.entries[0]["top_logprobs"] == [{"token": "Velm", "logprob": -0.1}]
+    assert finish_of(part.finish) == "length"
+    assert part.usage.prompt_tokens == 7
 
 
 def test_an_llm_changed_later_is_seen(fake_openai: FakeOpenAI) -> None:
@@ -282,6 +308,8 @@ async def test_what_one_of_several_requests_learns_holds_for_all() -> None:
         awaited = await reader_from_llm(like(server)).agenerate([PROMPT] * 6, sampling)
         reader = reader_from_llm(like(server))
         begun = await asyncio.gather(*(reader.abegin([PROMPT], 1, sampling) for _ in range(4)))
+        for one in begun:
+            await reader.acancel(one)
     assert [answer.text for [answer] in blocking + awaited] == ["Velm"] * 12
     assert [one.partial.text for [one] in begun] == ["Velm"] * 4
 
@@ -321,9 +349,9 @@ def test_warns_of_samples_that_cannot_differ() -> None:
         ("404", RefusedError, "does not exist"),
         ("too long", ContextLengthError, "maximum context"),
         ("HTML", ServiceError, "Log in"),
-        ("no choices", ServiceError, "without an answer"),
+        ("no choices", ServiceError, "cannot be read"),
         ("not JSON", SureragError, "not json"),
-        ("error with status 200", ServiceError, "cannot read"),
+        ("error with status 200", ServiceError, "cannot be read"),
         ("logprobs are null", LogprobsError, "toy"),
         ("logprob is NaN", LogprobsError, "log-probability"),
     ],
@@ -357,7 +385,7 @@ def test_a_broken_off_stream_is_no_whole_answer(fake_openai: FakeOpenAI) -> None
     fake_openai.answers = ["Velm is far away"]
     fake_openai.fault = "no end"
     reader = reader_from_llm(like(fake_openai))
-    with pytest.raises(TransientServiceError, match="broke its answer off"):
+    with pytest.raises(TransientServiceError, match="cut off"):
         reader.finish(reader.begin([PROMPT], 1, TRACE))
 
 
@@ -420,6 +448,101 @@ def test_conversations_keep_their_turns(fake_openai: FakeOpenAI) -> None:
 def test_refuses_what_is_no_llm() -> None:
     with pytest.raises(ConfigurationError, match="expected a LlamaIndex LLM, got int"):
         reader_from_llm(7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_tokens": 512}, "max_tokens=512"),
+        ({"logprobs": True, "top_logprobs": 2}, "top_logprobs=2"),
+        ({"additional_kwargs": {"temperature": 0.0}}, "temperature=0.0"),
+        ({"additional_kwargs": {"max_completion_tokens": 512}}, "max_completion_tokens=512"),
+    ],
+)
+def test_settings_that_beat_a_methods_are_said_at_construction(settings: dict[str, Any], said: str) -> None:
+    llm = like(SimpleNamespace(base_url="http://127.0.0.1:9"), **settings)
+    with pytest.warns(UserWarning, match=said):
+        reader_from_llm(llm)
+
+
+async def test_limits_hold_that_the_llms_settings_beat() -> None:
+    with FakeOpenAI(["In Velm, on the river Orun, far away"]) as server:
+        with pytest.warns(UserWarning, match="built with settings"):
+            reader = reader_from_llm(like(server, max_tokens=512, logprobs=True, top_logprobs=2))
+        short = SamplingParams(max_tokens=3)
+        results = [reader.generate([PROMPT], short)[0][0], (await reader.agenerate([PROMPT], short))[0][0]]
+        results += reader.finish(reader.begin([PROMPT], 2, short))
+        results += [chunk.generation for chunk in reader.stream(PROMPT, short) if chunk.generation]
+    assert {request["max_tokens"] for request in server.requests} == {512}
+    assert {(one.text, one.finish, len(one.trace)) for one in results} == {("In Velm, on", "length", 3)}
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_thoughts_that_the_template_opens_are_no_answer(streamed: bool) -> None:
+    with FakeOpenAI(["Rhine? No, Orun.</think>\n\nVelm is right."]) as server:
+        reader = reader_from_llm(like(server))
+        if streamed:
+            with contextlib.suppress(ServiceError):
+                list(reader.stream(PROMPT, TRACE))
+            results = list(reader.stream(PROMPT, TRACE))[-1].generation
+        else:
+            [[results]] = reader.generate([PROMPT], TRACE)
+    assert results.text == "Velm is right."
+    assert results.trace.tokens[0].strip() == "Velm"
+
+
+@pytest.mark.parametrize(
+    "settings", [{"api_key": "9f8e7d6c5b4a"}, {"default_headers": {"x-api-key": "9f8e7d6c5b4a"}}]
+)
+def test_a_key_that_the_server_echoes_is_in_no_traceback(settings: dict[str, Any]) -> None:
+    with FakeOpenAI(["Velm"]) as server:
+        server.fault = "401"
+        llm = like(server, **settings)
+        llm._client = MagicMock()
+        llm._client.chat.completions.create.side_effect = ValueError("no such key: 9f8e7d6c5b4a")
+        with pytest.raises(SureragError) as caught:
+            reader_from_llm(llm).generate([PROMPT], TEXT)
+    assert "9f8e7d6c" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_choices_are_taken_by_their_index() -> None:
+    llm = like(SimpleNamespace(base_url="http://127.0.0.1:9"))
+    choices = [
+        {"index": place, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}
+        for place, text in ((1, "second"), (0, "first"))
+    ]
+    llm._client = MagicMock()
+    llm._client.chat.completions.create.return_value = ChatCompletion.model_validate(
+        {"id": "1", "created": 0, "model": "toy", "object": "chat.completion", "choices": choices}
+    )
+    sampling = SamplingParams(n=2, temperature=1.0, trace="none")
+    [row] = reader_from_llm(llm).generate([PROMPT], sampling)
+    assert [one.text for one in row] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "finish"), [("max_tokens", "length"), ("model_length", "length"), ("SAFETY", "content_filter")]
+)
+def test_reasons_of_other_services(reason: str, finish: str) -> None:
+    class Other(Own):
+        def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+            return CompletionResponse(text="Velm lies", raw={"stop_reason": reason})
+
+    [[results]] = reader_from_llm(Other(), logprobs=False).generate([PROMPT], TEXT)
+    assert results.finish == finish
+
+
+def test_a_stream_stops_where_a_stop_text_begins() -> None:
+    reader = reader_from_llm(Own(reply_to=lambda prompt: "In Velm\nQuestion: Where?"), logprobs=False)
+    sampling = SamplingParams(max_tokens=16, stop=("\nQuestion",), trace="none")
+    assert "".join(chunk.text for chunk in reader.stream(PROMPT, sampling)) == "In Velm"
+
+
+@pytest.mark.parametrize("text", ["", " "])
+def test_an_empty_answer_is_empty(text: str) -> None:
+    reader = reader_from_llm(Own(reply_to=lambda prompt: text), logprobs=False)
+    [[results]] = reader.generate([PROMPT], TEXT)
+    assert (results.text, results.finish) == ("", "empty")
 
 
 def test_top_k_is_refused(fake_openai: FakeOpenAI, caplog: Any) -> None:

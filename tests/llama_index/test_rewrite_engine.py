@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import math
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from llama_index.core import VectorStoreIndex
+from llama_index.core import PromptTemplate, QueryBundle, VectorStoreIndex
 from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
+from llama_index.core.query_engine import RetrieverQueryEngine, TransformQueryEngine
+from llama_index.core.retrievers import TransformRetriever
+from llama_index.retrievers.bm25 import BM25Retriever
 
-from llama_index_surerag import AbstainingQueryEngine, LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine
+from llama_index_surerag import (
+    AbstainingQueryEngine,
+    LazyRetrievalQueryEngine,
+    UncertaintyRewriteQueryEngine,
+    UncertaintyRewriteRetriever,
+    UncertaintyRewriteTransform,
+)
 from surerag import FakeReader
 from surerag.calibration import AbstentionPolicy, scope_of
-from surerag.errors import CapabilityError, ConfigurationError, InputError
+from surerag.errors import CapabilityError, ConfigurationError, InputError, TransientServiceError
 from surerag.readers.fake import reply
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, HashEmbedding, knowing, like
@@ -77,6 +90,19 @@ async def test_a_conversation_goes_before_the_question() -> None:
     assert str(await rewriting.aquery_in_conversation(UNKNOWN, history)) == "In the lake of Mir"
 
 
+async def test_a_conversations_query_is_a_query() -> None:
+    debug = LlamaDebugHandler(print_trace_on_end=False)
+    empty = VectorStoreIndex([], embed_model=HashEmbedding())
+    rewriting = engine(index=empty, callback_manager=CallbackManager([debug]))
+    history = [ChatMessage(role="user", content="Rivers?")]
+    for response in (
+        rewriting.query_in_conversation(VAGUE, history),
+        await rewriting.aquery_in_conversation(VAGUE, history),
+    ):
+        assert str(response) == "Empty Response"
+    assert len(debug.get_event_pairs(CBEventType.QUERY)) == 2
+
+
 def test_works_over_a_server_and_keeps_the_key_to_itself() -> None:
     with FakeOpenAI(corpus.answer) as server:
         rewriting = engine(like(server))
@@ -99,6 +125,97 @@ def test_an_empty_index_answers_as_llama_index_does() -> None:
     )
 
 
+# In the user's own pipelines
+
+
+def transform(llm: Any = None, index: Any = None, **settings: Any) -> UncertaintyRewriteTransform:
+    source = (corpus.index() if index is None else index).as_retriever(similarity_top_k=1)
+    return UncertaintyRewriteTransform(source, reader() if llm is None else llm, **settings)
+
+
+def prompts_of(llm: Own) -> list[str]:
+    return [call["prompt"] for call in llm._calls]
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+async def test_a_transform_searches_for_the_rewrite_and_answers_the_question(use_async: bool) -> None:
+    index, llm = corpus.index(), Own()
+    plain = index.as_query_engine(llm=llm, similarity_top_k=1)
+    whole = TransformQueryEngine(plain, transform(index=index))
+    response = await whole.aquery(VAGUE) if use_async else whole.query(VAGUE)
+    assert [node.node_id for node in response.source_nodes] == ["orun-1"]
+    assert VAGUE in prompts_of(llm)[0]
+    assert UNKNOWN not in prompts_of(llm)[0]
+
+
+async def test_a_transform_that_replaces_the_query_searches_by_words_too() -> None:
+    words = BM25Retriever.from_defaults(nodes=corpus.nodes(), similarity_top_k=1)
+    assert words.retrieve(VAGUE)[0].node_id != "orun-1"
+    replacing = TransformRetriever(words, transform(replace=True))
+    for nodes in (replacing.retrieve(VAGUE), await replacing.aretrieve(VAGUE)):
+        assert [node.node_id for node in nodes] == ["orun-1"]
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_a_rewritten_query_is_embedded_anew(replace: bool) -> None:
+    [vector] = HashEmbedding()._vectors([VAGUE])
+    bundle = QueryBundle(VAGUE, embedding=list(vector))
+    rewritten = transform(replace=replace).run(bundle)
+    assert rewritten.embedding is None
+    assert rewritten.embedding_strs == [UNKNOWN]
+    assert rewritten.query_str == (UNKNOWN if replace else VAGUE)
+    assert bundle == QueryBundle(VAGUE, embedding=vector)
+    assert transform(replace=replace).run(QueryBundle(UNKNOWN)) == QueryBundle(UNKNOWN)
+
+
+class Failing(FakeReader):
+    """Is overloaded."""
+
+    def generate(self, *arguments: Any, **more: Any) -> Any:
+        raise TransientServiceError("overloaded")
+
+
+async def test_where_the_model_fails_the_query_stays(caplog: pytest.LogCaptureFixture) -> None:
+    failing = Failing([])
+    assert transform(failing).run(VAGUE).query_str == VAGUE
+    retriever = UncertaintyRewriteRetriever(corpus.index(), failing, top_n=1)
+    expected = corpus.index().as_retriever(similarity_top_k=1).retrieve(VAGUE)
+    for nodes in (retriever.retrieve(VAGUE), await retriever.aretrieve(VAGUE)):
+        assert [node.node_id for node in nodes] == [node.node_id for node in expected]
+    assert caplog.text.count("dynqr.failed") == 3
+
+
+@pytest.mark.parametrize("use_async", [False, True])
+async def test_a_retriever_in_an_engine_of_ones_own(use_async: bool) -> None:
+    llm = Own()
+    rewriting = UncertaintyRewriteRetriever(corpus.index(), reader(), top_n=1)
+    whole = RetrieverQueryEngine.from_args(rewriting, llm=llm)
+    response = await whole.aquery(VAGUE) if use_async else whole.query(VAGUE)
+    [node] = response.source_nodes
+    assert node.node_id == "orun-1"
+    decision = node.metadata["uncertainty_rewrite"]
+    assert decision["query"] == UNKNOWN
+    assert decision["rewritten"] is True
+    assert "uncertainty_rewrite" not in prompts_of(llm)[0]
+    assert VAGUE in prompts_of(llm)[0]
+    assert json.dumps(decision)
+
+
+async def test_a_retriever_does_not_block_the_loop() -> None:
+    with FakeOpenAI(["Velm"], seconds=0.2) as server:
+        rewriting = UncertaintyRewriteRetriever(corpus.index(), like(server), threshold=math.inf, top_n=1)
+        await asyncio.gather(*(rewriting.aretrieve(KNOWN) for _ in range(4)))
+        assert server.peak == 4
+
+
+def test_prompts_of_transform_and_retriever_are_templates() -> None:
+    retriever = UncertaintyRewriteRetriever(corpus.index(), reader())
+    for part in (transform(), retriever):
+        part.update_prompts({"rewrite": PromptTemplate("Rewrite the query: {query_str}")})
+        assert part.get_prompts()["rewrite"].get_template() == "Rewrite the query: {query_str}"
+    assert "query_transform:rewrite" in TransformRetriever(retriever, transform()).get_prompts()
+
+
 def policy(threshold: float) -> AbstentionPolicy:
     return AbstentionPolicy(threshold, 0.1, 0.95, 100, 0.6, 0.05, None, (0.0, 1.0), (0.9, 0.1))
 
@@ -115,6 +232,19 @@ async def test_abstains_above_the_threshold(streaming: bool) -> None:
         assert response.metadata["abstained"] is True
         assert "far land" not in str(response.metadata)
         assert response.source_nodes
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_abstains_where_there_is_nothing_to_answer_from(streaming: bool) -> None:
+    empty = VectorStoreIndex([], embed_model=HashEmbedding())
+    for inner in (
+        LazyRetrievalQueryEngine.from_args(empty, knowing(), streaming=streaming),
+        UncertaintyRewriteQueryEngine.from_args(empty, reader()),
+    ):
+        abstaining = AbstainingQueryEngine(inner, policy(9), abstention="No idea.")
+        for response in (abstaining.query(KNOWN), await abstaining.aquery(KNOWN)):
+            assert str(response) == "No idea."
+            assert response.metadata["abstained"] is True
 
 
 def test_a_policy_of_another_reader_is_refused() -> None:

@@ -57,8 +57,8 @@ def test_semantic_entropy_of_lm_polygraph(
     texts: str, probabilities: list[float], classes: tuple[float, float]
 ) -> None:
     """``SemanticEntropy(direct)``; its default averages over samples, and so differs from SePer's Eq. 5."""
-    weights = answer_weights(texts, np.log(probabilities))
-    assert semantic_entropy(weights, [0, 0, 1]) == pytest.approx(entropy_of(*classes))
+    weights = answer_weights(texts, np.log(probabilities), "probability")
+    assert semantic_entropy(weights / weights.sum(), [0, 0, 1]) == pytest.approx(entropy_of(*classes))
 
 
 @pytest.mark.parametrize(

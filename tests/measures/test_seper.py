@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ LOGS = np.log([0.5, 0.5, 0.5, 0.3, 0.2])
 @pytest.mark.parametrize(
     ("rule", "expected"),
     [
-        ("distinct", [0.5, 0, 0, 0.3, 0.2]),
+        ("probability", [0.5, 0, 0, 0.3, 0.2]),
+        ("horvitz-thompson", [0.4396, 0, 0, 0.3071, 0.2533]),
         ("official", [0.25, 0.25, 0.25, 0.15, 0.1]),
         ("frequency", [0.2] * 5),
     ],
 )
 def test_weights(rule: Any, expected: list[float]) -> None:
-    assert answer_weights(ANSWERS, LOGS, rule) == pytest.approx(expected, abs=1e-6)
+    assert answer_weights(ANSWERS, LOGS, rule) == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_belief_of_thirty_percent_comes_out_near_sixteen_under_the_official_weights() -> None:
@@ -31,20 +33,42 @@ def test_a_belief_of_thirty_percent_comes_out_near_sixteen_under_the_official_we
     logs = np.log([0.7] * 7 + [0.3] * 3)
     means_no = [[0.0]] * 7 + [[1.0]] * 3
     found = {rule: seper_soft(answer_weights(answers, logs, rule), means_no) for rule in _RULES}
-    assert found["distinct"] == pytest.approx(0.30)
+    assert found["probability"] == pytest.approx(0.30)
+    assert found["horvitz-thompson"] == pytest.approx(0.307, abs=1e-3)
     assert found["frequency"] == pytest.approx(0.30)
     assert found["official"] == pytest.approx(0.09 / (0.09 + 0.49), abs=1e-6)
 
 
-_RULES: tuple[Any, ...] = ("distinct", "official", "frequency")
+_RULES: tuple[Any, ...] = ("horvitz-thompson", "probability", "official", "frequency")
 
 
-def test_very_unlikely_answers_keep_their_proportions() -> None:
-    assert answer_weights("ab", [-2000.0, -2000.0 + np.log(3)]) == pytest.approx([0.25, 0.75])
+def test_an_answer_that_came_once_in_ten_does_not_weigh_as_much_as_one_that_came_nine_times() -> None:
+    logs = np.log([0.9] * 9 + [1e-30])
+    assert answer_weights("A" * 9 + "B", logs) == pytest.approx([0.9] + [0.0] * 8 + [0.1])
+    assert answer_weights("ab", [-2000.0, -1000.0]) == pytest.approx([0.5, 0.5])
+    assert answer_weights("aa", [0.0, 0.0]) == pytest.approx([1.0, 0.0])
+
+
+def test_before_they_are_normalised_the_default_weights_are_unbiased() -> None:
+    p = np.array([0.6, 0.3, 0.1])
+    mean = np.zeros(3)
+    for drawn in product(range(3), repeat=4):
+        unbiased = np.isin(range(3), drawn) * p / (1 - (1 - p) ** 4)
+        mean += np.prod(p[list(drawn)]) * unbiased
+        shares = answer_weights(drawn, np.log(p[list(drawn)]))
+        assert np.bincount(drawn, shares, 3) == pytest.approx(unbiased / unbiased.sum())
+    assert mean == pytest.approx(p)
+
+
+def test_probabilities_may_sum_to_more_than_one_by_rounding_only() -> None:
+    assert answer_weights("ab", np.log([0.9, 0.11]), "probability").sum() == pytest.approx(1)
+    for rule in _RULES[:2]:
+        with pytest.raises(ValueError, match="end tokens"):
+            answer_weights("ab", np.log([0.9, 0.5]), rule)
 
 
 def test_soft_by_hand() -> None:
-    weights = answer_weights(ANSWERS, LOGS)
+    weights = answer_weights(ANSWERS, LOGS, "probability")
     entailment = [[0.9], [0.9], [0.9], [0.2], [0.1]]
     assert seper_soft(weights, entailment) == pytest.approx(0.5 * 0.9 + 0.3 * 0.2 + 0.2 * 0.1, abs=1e-6)
 
@@ -54,6 +78,7 @@ def test_several_golds_by_hand() -> None:
     weights = [0.6, 0.4]
     assert seper_soft(weights, entailment, "max") == pytest.approx(0.6)
     assert seper_soft(weights, entailment, "mean") == pytest.approx((0.6 + 0.32) / 2)
+    assert seper_soft(weights, entailment, "any") == pytest.approx(0.6 + 0.32)
 
 
 def test_ten_answers_that_all_match_one_of_two_golds_are_full_belief() -> None:
@@ -69,6 +94,7 @@ def test_hard_by_hand() -> None:
     matches = [[True, False], [False, True], [False, True]]
     assert seper_hard(weights, clusters, matches) == pytest.approx(0.7)
     assert seper_hard(weights, clusters, matches, "mean") == pytest.approx(0.5)
+    assert seper_hard(weights, clusters, matches, "any") == pytest.approx(1.0)
     assert seper_hard(weights, [0] * 4, [[False]]) == 0.0
     assert seper_hard(weights, [0] * 4, [[True]]) == pytest.approx(1.0)
 

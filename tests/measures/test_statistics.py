@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -22,14 +23,34 @@ from surerag.measures.statistics import (
 )
 
 
-def test_the_bootstrap_covers_the_mean_about_as_often_as_it_should() -> None:
-    rng = np.random.default_rng(0)
-    covered = 0
-    for seed in range(100):
-        interval = mean_interval(rng.random(40), seed=seed).interval
+def two_in_ten(rng: np.random.Generator, n: int) -> np.ndarray:
+    return rng.choice([1.0, 0.0, -1.0], p=[0.05, 0.85, 0.1], size=n)
+
+
+def mostly_equal(rng: np.random.Generator, n: int) -> np.ndarray:
+    return (rng.random(n) < 0.15) * rng.uniform(-0.5, 1, n)
+
+
+@pytest.mark.parametrize(
+    ("draw", "mean", "bounds"),
+    [
+        (two_in_ten, -0.05, (-1.0, 1.0)),
+        (mostly_equal, 0.0375, (-1.0, 1.0)),
+        (lambda rng, n: rng.normal(0.1, 0.2, n), 0.1, None),
+        (lambda rng, n: rng.exponential(1.0, n), 1.0, None),
+    ],
+    ids=["right or wrong", "graded, mostly equal", "graded", "costs"],
+)
+@pytest.mark.parametrize("n", [20, 60])
+def test_intervals_of_differences_cover(
+    draw: Callable[[np.random.Generator, int], np.ndarray], mean: float, bounds: tuple[float, float], n: int
+) -> None:
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(400):
+        interval = paired_difference(draw(rng, n), np.zeros(n), bounds=bounds).interval
         assert interval is not None
-        covered += interval.lower <= 0.5 <= interval.upper
-    assert 86 <= covered <= 100
+        covered += interval.lower <= mean <= interval.upper
+    assert covered / 400 >= 0.95 - 2.33 * math.sqrt(0.05 * 0.95 / 400) - (0.025 if bounds is None else 0)
 
 
 @given(st.lists(st.sampled_from([0.0, 0.3, 1.0]), min_size=1, max_size=30))
@@ -60,6 +81,9 @@ def test_paired_differences() -> None:
     value, interval, _ = paired_difference([1, 1, 1, 0] * 20, [0, 1, 1, 0] * 20)
     assert value == 0.25
     assert interval is not None and 0.1 < interval.lower < 0.25 < interval.upper < 0.4
+    # Bonett & Price (2012) by hand: (4 - 3) / 42 ± 1.96 √((7 / 42 - (1 / 42)²) / 42).
+    few = paired_difference([1] * 6 + [0] * 34, [0] * 3 + [1] * 5 + [0] * 32).interval
+    assert few == pytest.approx((-0.0994, 0.1470), abs=1e-4)
     same = paired_difference([1] * 20, [1] * 20)
     assert same.interval == pytest.approx((-0.168, 0.168), abs=1e-3)
     with pytest.raises(ValueError, match="equal lengths"):

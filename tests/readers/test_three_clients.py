@@ -315,14 +315,7 @@ CASES: dict[str, tuple[Reply, SamplingParams, tuple[str, ...], Expected]] = {
     ),
 }
 
-EACH_CLIENT = pytest.mark.parametrize(
-    "client",
-    [
-        "hosted",
-        "langchain",
-        pytest.param("llama_index", marks=pytest.mark.xfail(reason="not ported yet", strict=False)),
-    ],
-)
+EACH_CLIENT = pytest.mark.parametrize("client", CLIENTS)
 
 
 @EACH_CLIENT

@@ -63,3 +63,29 @@ def test_passages_say_where_they_come_from() -> None:
         "start": 8,
         "end": 18,
     }
+
+
+def test_rows_of_tables_stay_whole_and_have_their_header() -> None:
+    rows = Document("a.csv", "\n\n".join(f"ship: S{n}\ncaptain: C{n}" for n in range(9)), rows=True)
+    chunks = chunk_documents([rows], tokens=13, overlap=2)
+    assert [chunk.text for chunk in chunks][:2] == [
+        "ship: S0\ncaptain: C0\n\nship: S1\ncaptain: C1", "ship: S2\ncaptain: C2\n\nship: S3\ncaptain: C3"
+    ]  # fmt: skip
+    assert all(rows.text[c.metadata["start"] : c.metadata["end"]] == c.text for c in chunks)
+    header = "| ship | captain |\n|---|---|\n"
+    table = header + "".join(f"| S{n} | C{n} |\n" for n in range(9))
+    text = f"The ships.\n\n{table}\nThey sail."
+    first, *middle, last = chunk_documents([Document("a.md", text)], tokens=25, overlap=2)
+    assert (first.text, last.text) == ("The ships.", "They sail.")
+    assert len(middle) > 1
+    assert all(chunk.text.startswith(header) for chunk in middle)
+    cut = "".join(chunk.text.removeprefix(header) for chunk in middle)
+    assert header + cut == table
+    assert all(text[c.metadata["start"] : c.metadata["end"]] in c.text for c in (first, *middle, last))
+
+
+def test_a_row_of_many_lines_is_cut() -> None:
+    long = Document("a.csv", "note: " + "word " * 1000, rows=True)
+    chunks = chunk_documents([long], tokens=100, overlap=0)
+    assert len(chunks) == 11
+    assert " ".join(chunk.text for chunk in chunks).split().count("word") == 1000

@@ -2,11 +2,22 @@ from __future__ import annotations
 
 import pytest
 
-from surerag import FakeReader
+from surerag import FakeReader, LazyRAG
 from surerag.documents import Document
+from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, PromptError
 from surerag.prompts import PromptTemplate
-from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, lead_summary, prose
+from surerag.retrieval import (
+    LeadSummaries,
+    MetadataSummaries,
+    MissingSummariesWarning,
+    ModelSummaries,
+    PassageIndex,
+    SummaryIndex,
+    chunk_documents,
+    lead_summary,
+    prose,
+)
 
 TEXT = "Dr. Voss was born in Velm. She paints.\nShe sings!\n\nVelm lies on the Orun. It is old. It is small."
 
@@ -43,13 +54,81 @@ def test_a_text_without_marks_is_cut_and_a_long_one_is_no_matter() -> None:
             "See [Velm](velm.md). It is old.",
         ),
         ("* * *\n\nBody | with a bar.", "Body | with a bar."),
-        ("# Only a heading", "# Only a heading"),
+        ("# Only a heading", ""),
         ("Issue #3 is open. It is old.", "Issue #3 is open. It is old."),
     ],
 )
 def test_headings_front_matter_tables_and_code_are_no_summary(text: str, summary: str) -> None:
     assert lead_summary(text) == summary
     assert prose("Plain text.\n\nStays.") == "Plain text.\n\nStays."
+
+
+TITLE_PAGE = "ANNUAL REPORT 2019\n\nVelm Shipping Ltd.\n\n12 Harbour Road\nwww.velm.example\n\n" * 3
+ROWS = "\n\n".join(f"ship: Castor {place}\ncaptain: Mira Lund" for place in range(20))
+
+
+@pytest.mark.parametrize(
+    ("text", "summary"),
+    [
+        ("* [Home](/)\n* [All](/a)\n\n[A](a) | [B](b)\n\nThe Castor is a ferry.", "The Castor is a ferry."),
+        ("* [Home](/)\n* [Ships](/ships)", ""),
+        (TITLE_PAGE + "The Castor sails to Orun.", "The Castor sails to Orun."),
+        (TITLE_PAGE, ""),
+        ("Velm Shipping Ltd.", "Velm Shipping Ltd."),
+        (ROWS, ""),
+        (ROWS + "\n\nThese ships belong to Velm.", "These ships belong to Velm."),
+        ("From: Ada\nTo: Jon\n\nThe Castor sails today.", "The Castor sails today."),
+        ("Guide\n~~~~~\n\n.. image:: a.png\n\nThe lamp is old.", "The lamp is old."),
+        ("1.1 The harbour of the town of Velm ........ 3\n" * 9 + "\nIt was dredged in the year 1987.",
+         "It was dredged in the year 1987."),
+        ("維爾姆燈塔建於一九一二年。" * 20, "維爾姆燈塔建於一九一二年。 維爾姆燈塔建於一九一二年。"),
+        ("so we went down to the harbour and " * 9, ("so we went down to the harbour and " * 9).strip()),
+    ],
+)  # fmt: skip
+def test_lists_title_pages_and_rows_are_no_summary(text: str, summary: str) -> None:
+    assert lead_summary(text) == summary
+
+
+SHIPS = Document(
+    "ships.csv", "ship: Castor\ncaptain: Mira Lund\n\nship: Pollux\ncaptain: Jon Brandt", "ships", rows=True
+)
+TOWN = Document("velm.md", "Velm is a town on the river Orun. It is old.", "Velm")
+
+
+def test_documents_without_a_summary_are_counted_and_held_by_their_beginning() -> None:
+    with pytest.warns(MissingSummariesWarning, match=r"1 of 2 documents have no summary \(ships.csv\)"):
+        index = SummaryIndex.from_documents([SHIPS, TOWN], HashingEncoder())
+    ships, town = index.passages
+    assert (ships.text, ships.metadata["no_summary"]) == (
+        "ships ship: Castor captain: Mira Lund ship: Pollux captain: Jon Brandt", True
+    )  # fmt: skip
+    assert (town.text, "no_summary" in town.metadata) == (TOWN.text, False)
+
+
+def test_where_the_nearest_document_has_no_summary_it_is_searched_for() -> None:
+    reader = FakeReader(["Mira Lund"], entropy=0.0)
+    passages = PassageIndex.from_passages(chunk_documents([SHIPS, TOWN]), HashingEncoder(), k=1)
+    with pytest.warns(MissingSummariesWarning):
+        summaries = SummaryIndex.from_documents([SHIPS, TOWN], HashingEncoder())
+    result = LazyRAG(reader, passages, summaries, n_summaries=2).run("Who is captain of the ship Castor?")
+    assert (result.decision.retrieve, result.decision.reason) == (True, "the nearest document has no summary")
+    assert [summary.id for summary in result.summaries] == ["velm.md"]
+    assert [passage.metadata["document"] for passage in result.passages] == ["ships.csv"]
+    assert len(reader.prompts) == 1
+    sure = LazyRAG(FakeReader(["Orun"], entropy=0.0), passages, summaries, n_summaries=2)
+    assert not sure.run("Velm is a town on which river?").decision.retrieve
+
+
+def test_a_model_summarizes_tables_too_and_reports_progress() -> None:
+    done: list[tuple[int, int | None]] = []
+    write = ModelSummaries(
+        FakeReader(["Captains of ships."] * 2),
+        batch_size=1,
+        progress=lambda *at: done.append(at),
+        max_characters=20,
+    )
+    assert write([SHIPS, TOWN]) == ["Captains of ships."] * 2
+    assert done == [(1, 2), (2, 2)]
 
 
 def test_nonsense_is_refused() -> None:

@@ -60,6 +60,43 @@ def test_lazy_rag_reads_squad(
     assert "78.2" in printed  # the paper's figures stand beside
 
 
+@pytest.mark.parametrize(
+    ("name", "first", "expected"),
+    [("lazy_rag", "--squad", "abstention=False"), ("dynqr", "--data", "rewrite, unverified")],
+)
+def test_options_are_compared_on_rows_that_a_later_run_goes_on_with(
+    name: str,
+    first: str,
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    questions = [f"When was Ada born, {at}?" for at in range(12)]
+    asked = [{"question": one, "answers": [{"text": "1900"}], "is_impossible": False} for one in questions]
+    context = "Velm lies by the sea. It has a harbour. Ada was born there in 1900."
+    data = {"data": [{"title": "Force", "paragraphs": [{"context": context, "qas": asked}]}]}
+    (tmp_path / "squad2_dev.json").write_text(json.dumps(data))
+    (tmp_path / "xquad.en.json").write_text(json.dumps({"data": []}))
+    said = [{"question": one, "disfluent": f"no wait {one}", "source": "squad2"} for one in questions]
+    (tmp_path / "disfl_qa.json").write_text(json.dumps(said))
+    study, common = import_module(f"studies.{name}"), import_module("studies.common")
+    reader = FakeReader(answer, entropy=0.7)
+    monkeypatch.setattr(study, "load_reader", lambda name: reader)
+    monkeypatch.setattr(study, "load_encoder", HashingEncoder)
+    monkeypatch.setattr(common.console, "file", sys.stdout)
+    source = tmp_path / "squad2_dev.json" if first == "--squad" else tmp_path
+    options = [first, str(source), "--articles", "held-out", "--rows", str(tmp_path / "rows.jsonl")]
+    for n in ("10", "12", "12"):
+        monkeypatch.setattr(sys, "argv", [name, *options, "-n", n])
+        calls = len(reader.history)
+        study.main()
+        assert f"n = {n}" in capsys.readouterr().out
+    assert len(reader.history) == calls  # the third time all rows are there
+    study.main()
+    assert expected in capsys.readouterr().out
+
+
 def test_traces_compare_retrieving_when_uncertain_with_random(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

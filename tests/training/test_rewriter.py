@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from studies.world import embedded_reader_path
 from surerag import FakeReader, Passage
-from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.cli import train_rewriter as train_rewriter_command
+from surerag.encoders import HashingEncoder
+from surerag.errors import ConfigurationError, InputError, MissingServiceError, ServiceError
 from surerag.measures.statistics import Estimate, Interval
 from surerag.readers.fake import reply
 from surerag.training import (
+    APPENDIX_B,
     Query,
     RewriterTraining,
     StageMeans,
@@ -21,7 +25,9 @@ from surerag.training import (
     preference_pairs,
     sample_preferences,
     train_rewriter,
+    tuning,
 )
+from surerag.training.options import Reward
 
 pytest.importorskip("trl")
 
@@ -48,7 +54,8 @@ def answering(prompt: str) -> object:
     [
         ([-1.5, -1.0, -1.5, -4.0], [(1, 3, 3.0), (0, 3, 2.5), (2, 3, 2.5)]),
         ([1.0], []),
-        ([0.0, float("-inf")], [(0, 1, float("inf"))]),
+        ([0.0, float("-inf")], []),
+        ([-2.0, float("-inf"), -1.0, float("-inf")], [(2, 0, 1.0)]),
     ],
 )
 def test_pairs_have_the_largest_differences(
@@ -91,10 +98,63 @@ def test_preferences_prefer_the_surer_answer() -> None:
     assert [(item.better, item.worse) for item in preferences] == [("clear a", "murky a")]
 
 
-def test_the_reward_answer_needs_references() -> None:
-    options = RewriterTraining(reward="answer")
-    with pytest.raises(InputError, match="needs references"):
-        sample_preferences([Query("a")], FakeReader(["b"]), FakeReader(answering), Search(), options)
+def preferences(reward: str, passage: Callable[[str], str], query: Query, **services: Any) -> Any:
+    """Return the better and the worse of two rewrites, where each retrieves a passage."""
+
+    class Passages:
+        def retrieve(self, text: str, k: int | None) -> list[Passage]:
+            return [Passage(passage(text))] if passage(text) else []
+
+    drawn = iter(["first", "second"])
+    rewriter, reader = rewriting(lambda _: next(drawn)), FakeReader(answering)
+    options = RewriterTraining(n_rewrites=2, reward=reward)
+    pairs = sample_preferences([query], rewriter, reader, Passages(), options, **services)
+    return [(item.better, item.worse) for item in pairs], len(reader.prompts)
+
+
+def test_every_reward_prefers_by_its_own_measure() -> None:
+    # The first passage makes the reader sure and right; the second has the reference, and the query's words.
+    found = {"first": "About clear things", "second": "The yes of this query"}.get
+    query = Query("this query", ("yes",))
+    assert set(get_args(Reward)) == {kind.value for kind in train_rewriter_command.Reward}
+    for reward, expected, answers in (
+        ("uncertainty", [("first", "second")], 2),
+        ("answer", [("first", "second")], 2),
+        ("documents", [("second", "first")], 0),
+        ("relevance", [("second", "first")], 0),
+    ):
+        assert preferences(reward, found, query, encoder=HashingEncoder()) == (expected, answers)
+    nothing = {"first": "", "second": "Velm"}.get
+    assert preferences("relevance", nothing, query, encoder=HashingEncoder())[0] == [("second", "first")]
+
+
+def test_a_reward_that_lacks_what_it_needs_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    for reward, error, match in (
+        ("answer", InputError, "'answer' needs references"),
+        ("documents", InputError, "'documents' needs references"),
+        ("relevance", MissingServiceError, "needs an encoder"),
+    ):
+        with pytest.raises(error, match=match):
+            preferences(reward, str, Query("a"))
+        with pytest.raises(error, match=match):
+            train_rewriter(
+                [f"murky {number}" for number in range(40)],
+                embedded_reader_path(),
+                tmp_path / "out",
+                reader=FakeReader(answering),
+                retriever=Search(),
+                options=RewriterTraining(reward=reward),
+            )
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_setting_of_appendix_b_reaches_the_trainer(tmp_path: Path) -> None:
+    options = RewriterTraining(**APPENDIX_B)
+    for stage, rate, epochs, batch in (("distil", 1e-6, 1, 100), ("align", 1e-5, 2, 20)):
+        arguments = tuning._arguments(tmp_path, options, stage, 30_000)
+        assert (arguments["learning_rate"], arguments["num_train_epochs"]) == (rate, epochs)
+        size = arguments["per_device_train_batch_size"] * arguments["gradient_accumulation_steps"]
+        assert (size, options.lora_rank) == (batch, None)
 
 
 def stage(change: Estimate | None, correct: Estimate | None = None) -> StageMeans:

@@ -18,11 +18,21 @@ from surerag.cli.display import show_error
 from surerag.cli.doctor import doctor
 from surerag.cli.evaluate import evaluate
 from surerag.cli.train_rewriter import train_rewriter
-from surerag.documents import SkippedFilesWarning
+from surerag.documents import FileNotesWarning, SkippedFilesWarning
+from surerag.encoders import EmbeddingCacheWarning
 from surerag.errors import SureragError
+from surerag.retrieval import MissingSummariesWarning
 from surerag.text import printable
 
 FAILED, INTERRUPTED = 1, 130
+_SHOWN = (
+    SkippedFilesWarning,
+    FileNotesWarning,
+    MissingSummariesWarning,
+    EmbeddingCacheWarning,
+    CalibrationWarning,
+)
+"""Warnings that become notes; those of other libraries are not shown."""
 
 app = typer.Typer(
     help="RAG that acts on its reader's uncertainty. Exit codes: 0 done; 1 failed; 2 wrong usage; 3 a "
@@ -54,9 +64,9 @@ def _silence_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TQDM_DISABLE", "1")
-    for name in ("transformers", "sentence_transformers", "httpx", "surerag"):
+    for name in ("transformers", "sentence_transformers", "httpx", "matplotlib", "surerag"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    for category in (SkippedFilesWarning, CalibrationWarning):
+    for category in _SHOWN:
         warnings.simplefilter("always", category)
     warnings.formatwarning = lambda message, *_: f"Note: {printable(str(message))}.\n"

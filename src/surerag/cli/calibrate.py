@@ -58,4 +58,4 @@ def calibrate(
     policy.save(output)
     show(f"Threshold {policy.threshold:g}: {policy.guarantee}")
     show(f'Policy: {output}. Load it with {type(policy).__name__}.load("{output}").')
-    raise typer.Exit(INFEASIBLE if policy.guarantee.startswith("infeasible") else 0)
+    raise typer.Exit(INFEASIBLE if policy.guarantee.startswith("cannot be guaranteed") else 0)

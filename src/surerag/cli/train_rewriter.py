@@ -20,6 +20,8 @@ class Reward(StrEnum):
 
     uncertainty = "uncertainty"
     answer = "answer"
+    documents = "documents"
+    relevance = "relevance"
 
 
 Queries = Annotated[
@@ -29,7 +31,11 @@ Documents = Annotated[Path, typer.Option(help="Folder of documents to retrieve f
 Base = Annotated[str, typer.Option(help="Hugging Face id or folder of the model to train.")]
 Output = Annotated[Path, typer.Option(help="Folder for data, checkpoints and models.")]
 RewardOption = Annotated[
-    Reward, typer.Option(help="uncertainty: lower perplexity of the reader; answer: a right answer.")
+    Reward,
+    typer.Option(
+        help="uncertainty: lower perplexity of the reader; answer: a right answer; documents: a right answer "
+        "in a retrieved document; relevance: documents nearer to the query."
+    ),
 ]
 LoraRank = Annotated[int, typer.Option(min=0, help="Rank of the adapters; 0 trains all weights.")]
 Seed = Annotated[int, typer.Option(help="Of the split, of sampling and of training.")]
@@ -62,6 +68,7 @@ def train_rewriter(
         output,
         reader=reader,
         retriever=corpus.passages,
+        encoder=corpus.encoder,
         options=options,
         progress=True,
     )

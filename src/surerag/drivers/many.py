@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 from surerag.drivers.asynchronous import arun
 from surerag.drivers.merging import queues_of
-from surerag.drivers.progress import Progress, reporting
 from surerag.drivers.session import Listener, Session
 from surerag.drivers.sync import drive
 from surerag.effects import Program
 from surerag.errors import ConfigurationError
+from surerag.progress import Progress, reporting
 from surerag.services import Services
 
 R = TypeVar("R")

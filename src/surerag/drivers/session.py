@@ -106,7 +106,7 @@ class Session(Generic[R]):
 
     def _announce(self, event: Event) -> None:
         if event.warning:
-            logger.warning("%s: %s", event.name, dict(event.data))
+            logger.warning("%s", sentence_of(event))
         if self._on_event is not None:
             self._on_event(event)
 
@@ -118,6 +118,45 @@ class Session(Generic[R]):
                 self._open.pop(id(begun), None)
         if self.effect is not None:
             self._usage += usage_of_effect(self.effect, value)
+
+
+_HAPPENED = {
+    "lazy_rag.gate": "The first answer cannot be judged, so that passages are searched",
+    "lazy_rag.cut_off": "The answer was cut off at its longest length",
+    "lazy_rag.nothing_retrieved": "The retriever returned no passages",
+    "dynqr.nothing_retrieved": "The retriever returned no passages",
+    "dynqr.failed": "No rewrite was tried, and the first answer stays",
+    "dense.not_rephrased": "Some passages could not be rephrased and are left as they are",
+    "dense.not_conclusive": "Too few answers are usable to say how certain they are",
+    "dense.unclear_evaluation": "The model's reply is neither yes nor no, and counts as no",
+    "dense_refiner.failed": "The passages could not be refined and are returned as they came",
+    "edc2.not_compressed": "Some passages could not be compressed and are left as they are",
+    "edc2.unsupported": "A compression is not supported by its passages and gives way to them",
+    "edc2.fallback": "Nothing was found relevant, so that the passages are left as they are",
+    "edc2.embedded_again": "The query's vector does not fit the passages', which are embedded again",
+    "seper.frequency_weights": "Answers without log-probabilities are weighed by how often they came",
+    "seper.truncated": "Some answers were cut off at their longest length",
+}
+_EXCERPT = 120
+"""Characters of a question or reply in a log."""
+
+
+def sentence_of(event: Event) -> str:
+    """Return a warning as a sentence for a log; what :data:`_HAPPENED` lacks is told by its name.
+
+    Example:
+        >>> sentence_of(Event("dynqr.failed", {"question": "Who?", "reason": "time-out"}))
+        'No rewrite was tried, and the first answer stays: time-out; question: Who? [dynqr.failed]'
+    """
+    words = event.name.rpartition(".")[2].replace("_", " ")
+    told = dict(event.data)
+    reason = str(told.pop("reason", "") or "")
+    parts = [_HAPPENED.get(event.name, words.capitalize()) + (f": {reason}" if reason else "")]
+    for name, value in told.items():
+        text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        short = text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]} …"
+        parts.append(f"{name.replace('_', ' ')}: {short}")
+    return f"{'; '.join(parts)} [{event.name}]"
 
 
 def usage_of_effect(effect: Effect, answer: Any) -> Usage:

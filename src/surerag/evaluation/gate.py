@@ -2,31 +2,41 @@
 
 A requirement passes if the run shows that it holds, at a one-sided confidence; it fails if the run shows that
 it does not; else it is undecided, and more questions would decide it.
+
+Right and wrong answers, errors included, are tested exactly: by the binomial test against a number, by
+:func:`surerag.calibration.paired_p_value` against another system. Graded metrics, and shares of another
+system's metric, are tested by betting. So at most 1 - ``confidence`` of the requirements that do not hold
+pass. Costs have no upper bound, hence no exact test: their normal bounds allow for values that were not seen.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Literal
 from xml.etree import ElementTree as ET
 
 import numpy as np
 
-from surerag.calibration import paired_p_value
+from surerag.calibration import Floats, betting_p_value, paired_p_value
 from surerag.errors import ConfigurationError, extra
-from surerag.evaluation.metrics import ALIASES
+from surerag.evaluation.metrics import ALIASES, METRICS
 from surerag.evaluation.run import EvaluationRun
-from surerag.evaluation.statistics import COSTS, is_binary, mean_bounds, pairs
+from surerag.evaluation.statistics import COSTS, is_binary, pairs
+from surerag.measures.statistics import paired_difference
 
 Outcome = Literal["pass", "fail", "undecided"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "undecided": 4}
 
 LEAST = 20
-"""Questions below which only right and wrong answers are judged."""
+"""Questions below which costs are not judged."""
+_HALVINGS = 14
+_ONE_SIGMA = 0.6826894921370859
+"""Confidence of an interval of one standard error to either side."""
 
 _NUMBER = r"\d+(?:\.\d+)?"
 _TERM = r"([\w-]+)\(([^()]+)\)"
@@ -62,8 +72,63 @@ class Verdict:
         return f"{text}, {self.n} questions"
 
 
-def parse_requirement(text: str) -> re.Match[str]:
-    """Return the parts of a requirement.
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """``measure(system) >= scale * measure(reference) + offset``; ``<=`` where more is worse.
+
+    Attributes:
+        text: As it was written.
+        measure: Name of a metric, cost or score.
+        system: The system that is tested.
+        at_most: Whether the sign is ``<=``.
+        reference: System to compare with; empty for a number.
+        scale: Factor of its value; 0 for a number.
+        offset: Added to it; or the number.
+    """
+
+    text: str
+    measure: str
+    system: str
+    at_most: bool
+    reference: str = ""
+    scale: float = 0.0
+    offset: float = 0.0
+
+    def check(self, systems: Sequence[str], measures: Sequence[str], scores: Sequence[str] = ()) -> None:
+        """Refuse a requirement that no run of these systems could answer.
+
+        Args:
+            systems: Names of the systems.
+            measures: Names of metrics, costs and errors; of a cost and of errors less is better.
+            scores: Names of measurements that systems report; more or less may be better.
+
+        Raises:
+            ConfigurationError: If a name is unknown, or the sign asks for what is worse.
+        """
+        if self.measure not in (*measures, *scores):
+            raise ConfigurationError(
+                f"{self.text!r}: there is no measure {self.measure!r}",
+                hint=f"there is {', '.join((*measures, *scores))}",
+            )
+        for system in (self.system, self.reference):
+            if system and system not in systems:
+                raise ConfigurationError(
+                    f"{self.text!r}: there is no system {system!r}", hint=f"there is {', '.join(systems)}"
+                )
+        worse = self.measure in (*COSTS, "errors")
+        if self.measure in measures and self.at_most != worse:
+            raise ConfigurationError(
+                f"the requirement {self.text!r} asks for a {'large' if worse else 'small'} {self.measure}",
+                hint=f"write {'<=' if worse else '>='}",
+            )
+
+
+MEASURES = (*METRICS, *COSTS, "errors")
+"""What requirements of the command line are about."""
+
+
+def parse_requirement(text: str) -> Requirement:
+    """Read a requirement.
 
     Raises:
         ConfigurationError: If it cannot be read.
@@ -74,7 +139,17 @@ def parse_requirement(text: str) -> re.Match[str]:
             f"the requirement {text!r} cannot be read",
             hint='write "accuracy(lazy) >= accuracy(plain) - 0.05" or "tokens(lazy) <= 0.8 * tokens(plain)"',
         )
-    return match
+    name, system, sign, factor, other, reference, direction, size, percent, number = match.groups()
+    measure, at_most, text = ALIASES.get(name, name), sign == "<=", text.strip()
+    if number is not None:
+        return Requirement(text, measure, system, at_most, offset=float(number))
+    if ALIASES.get(other, other) != measure:
+        raise ConfigurationError(f"the requirement {text!r} compares {name} with {other}")
+    scale, offset = float(factor or 1), 0.0
+    if size is not None:
+        step = float(size) * (1 if direction == "+" else -1)
+        scale, offset = (scale * (1 + step / 100), 0.0) if percent else (scale, step)
+    return Requirement(text, measure, system, at_most, reference, scale, offset)
 
 
 def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -> Verdict:
@@ -86,46 +161,112 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
     Raises:
         ConfigurationError: If it cannot be read, or names a metric or system that the run does not have.
         InputError: If the systems have no question in common.
+        MissingExtraError: If scipy is not installed.
     """
-    with extra("evaluation"):
-        from scipy.stats import binomtest
-    match = parse_requirement(text)
-    measure, system, sign, factor, other, reference, direction, size, percent, number = match.groups()
-    measure = _measure(run, measure, text)
-    worse = sign == "<=" if measure in run.scores else measure in COSTS or measure == "errors"
-    if (sign == "<=") != worse:
-        raise ConfigurationError(
-            f"the requirement {text!r} asks for a {'large' if worse else 'small'} {measure}",
-            hint=f"write {'<=' if worse else '>='}",
+    requirement = parse_requirement(text)
+    requirement.check(run.systems, (*run.metrics, *COSTS, "errors"), run.scores)
+    first, second = pairs(
+        run, requirement.system, requirement.reference or requirement.system, requirement.measure
+    )
+    # Questions may be sorted; bets need an order that does not depend on the answers.
+    order = np.random.default_rng(0).permutation(len(first))
+    a, b = np.array(first)[order], np.array(second)[order]
+    bounded = requirement.measure in run.metrics or requirement.measure == "errors"
+    test = choose_test(a, b, requirement.scale, bounded)
+    level = 1 - confidence + 1e-12
+    passes, fails = test.shows_above(requirement.offset), test.shows_below(requirement.offset)
+    if requirement.at_most:
+        passes, fails = fails, passes
+    outcome: Outcome = "pass" if passes <= level else "fail" if fails <= level else "undecided"
+    if not bounded and len(a) < LEAST:
+        outcome = "undecided"
+    estimate = float((a - requirement.scale * b).mean()) - requirement.offset
+    lower, upper = (end - requirement.offset for end in test.ends(level))
+    return Verdict(requirement.text, outcome, estimate, lower, upper, len(a))
+
+
+@dataclass(frozen=True, slots=True)
+class MeanTest:
+    """Tests of a mean.
+
+    Attributes:
+        shows_above: From a value to the p-value of "the mean is at most this".
+        shows_below: From a value to the p-value of "the mean is at least this".
+        low: Least value that the mean can have.
+        high: Largest.
+    """
+
+    shows_above: Callable[[float], float]
+    shows_below: Callable[[float], float]
+    low: float
+    high: float
+
+    def ends(self, level: float) -> tuple[float, float]:
+        """Return the one-sided bounds of the mean: where either test just rejects."""
+        return (
+            _farthest(lambda value: self.shows_above(value) <= level, self.low, self.high),
+            _farthest(lambda value: self.shows_below(value) <= level, self.high, self.low),
         )
-    scale, offset = float(factor or 1), 0.0
-    if number is None:
-        if _measure(run, other, text) != measure:
-            raise ConfigurationError(f"the requirement {text!r} compares {measure} with {other}")
-        first, second = pairs(run, system, reference, measure)
-        if size is not None:
-            step = float(size) * (1 if direction == "+" else -1)
-            scale, offset = (scale * (1 + step / 100), 0.0) if percent else (scale, step)
-    else:
-        first, _ = pairs(run, system, system, measure)
-        second, offset = [0.0] * len(first), float(number)
-    a, b, turn = np.array(first), np.array(second), -1.0 if worse else 1.0
-    # The requirement is now: the mean of ``values`` is at least ``bound``.
-    values, bound = turn * (a - scale * b), turn * offset
-    lower, upper = mean_bounds(values, confidence, (-1.0, 1.0) if measure in run.metrics else None)
-    shows_pass, shows_fail = lower > bound, upper < bound
-    if is_binary(a) and is_binary(b) and measure in run.metrics:
-        if number is not None:
-            lower, upper = binomtest(round(a.sum()), len(a)).proportion_ci(2 * confidence - 1)
-            shows_pass, shows_fail = lower > bound, upper < bound
-        elif scale == 1 and bound < 0:
-            lost, gained = int((values < 0).sum()), int((values > 0).sum())
-            shows_pass = paired_p_value(len(a), lost, gained, -bound) <= 1 - confidence + 1e-12
-    elif len(a) < LEAST:
-        shows_pass = shows_fail = False
-    outcome: Outcome = "pass" if shows_pass else "fail" if shows_fail else "undecided"
-    ends = sorted((turn * lower - offset, turn * upper - offset))
-    return Verdict(text.strip(), outcome, float(values.mean()) * turn - offset, ends[0], ends[1], len(a))
+
+
+def _farthest(holds: Callable[[float], bool], start: float, end: float) -> float:
+    """Return the value farthest from ``start`` up to which a condition holds, by halving."""
+    for _ in range(_HALVINGS):
+        middle = (start + end) / 2
+        start, end = (middle, end) if holds(middle) else (start, middle)
+    return start
+
+
+def choose_test(a: Floats, b: Floats, scale: float, bounded: bool) -> MeanTest:
+    """Return the test of the mean of ``a - scale * b``; bounded values lie in [0, 1]."""
+    if not bounded:
+        return _normal_test(a - scale * b)
+    if is_binary(a) and scale == 0:
+        return _binomial_test(a)
+    if is_binary(a) and is_binary(b) and scale == 1:
+        return _exact_paired_test(a - b)
+    values = a - scale * b
+    return MeanTest(
+        lambda value: betting_p_value(-values, -value, bounds=(-1.0, scale)),
+        lambda value: betting_p_value(values, value, bounds=(-scale, 1.0)),
+        -scale,
+        1.0,
+    )
+
+
+def _binomial_test(values: Floats) -> MeanTest:
+    with extra("evaluation"):
+        from scipy.stats import binom
+    n, count = len(values), round(values.sum())
+    return MeanTest(
+        lambda share: float(binom.sf(count - 1, n, min(max(share, 0.0), 1.0))),
+        lambda share: float(binom.cdf(count, n, min(max(share, 0.0), 1.0))),
+        0.0,
+        1.0,
+    )
+
+
+def _exact_paired_test(differences: Floats) -> MeanTest:
+    n, gained, lost = len(differences), int((differences > 0).sum()), int((differences < 0).sum())
+    return MeanTest(
+        lambda value: paired_p_value(n, lost, gained, -value),
+        lambda value: paired_p_value(n, gained, lost, value),
+        -1.0,
+        1.0,
+    )
+
+
+def _normal_test(values: Floats) -> MeanTest:
+    """Return the test that belongs to the interval of :func:`paired_difference` without bounds."""
+    mean, interval, _ = paired_difference(values, np.zeros(len(values)), confidence=_ONE_SIGMA, bounds=None)
+    error = max((interval.upper - interval.lower) / 2 if interval else 0.0, 1e-12 * max(abs(mean), 1e-12))
+    normal = NormalDist()
+    return MeanTest(
+        lambda value: normal.cdf((value - mean) / error),
+        lambda value: normal.cdf((mean - value) / error),
+        mean - 8 * error,
+        mean + 8 * error,
+    )
 
 
 def write_junit(verdicts: Sequence[Verdict], path: str | Path) -> None:
@@ -142,13 +283,3 @@ def write_junit(verdicts: Sequence[Verdict], path: str | Path) -> None:
             tag = "failure" if verdict.outcome == "fail" else "error"
             ET.SubElement(case, tag, message=str(verdict)).text = str(verdict)
     ET.ElementTree(suite).write(path, encoding="utf-8", xml_declaration=True)
-
-
-def _measure(run: EvaluationRun, name: str, text: str) -> str:
-    known = [*run.metrics, *COSTS, "errors", *run.scores]
-    name = name if name in known else ALIASES.get(name, name)
-    if name not in known:
-        raise ConfigurationError(
-            f"{text!r}: there is no measure {name!r}", hint=f"there is {', '.join(known)}"
-        )
-    return name

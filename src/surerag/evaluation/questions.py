@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ast
-import csv
 import hashlib
-import io
 import json
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from difflib import get_close_matches
@@ -14,7 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
+from surerag.documents import FileNotesWarning
 from surerag.errors import InputError, extra
+from surerag.records import Record, csv_rows, json_records
+from surerag.text import decode
 
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "question": (
@@ -36,6 +38,7 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Names of columns by field: those of RAGAS, LangSmith, DeepEval and SQuAD, too; the first counts."""
 
+_EXAMPLE = '{"question": "Who founded it?", "answers": ["Ada Voss"]}'
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
 
 
@@ -68,6 +71,8 @@ def read_questions(
 ) -> list[Question]:
     """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet``.
 
+    Encodings are those of :func:`~surerag.text.decode`; commas, semicolons, tabs or bars divide cells.
+
     Args:
         path: On this machine; or an address that pyarrow opens, such as ``s3://bucket/questions.jsonl``.
         columns: Names of columns by field (question, references, contexts, id, system), where
@@ -75,16 +80,20 @@ def read_questions(
         limit: How many rows to read at most.
 
     Raises:
-        InputError: If the file cannot be read, has no column of questions, or a row has no question.
+        InputError: If the file cannot be read, has no column of questions, or a row has no question; with
+            line and column.
         MissingExtraError: If pyarrow is needed and not installed.
+
+    Warns:
+        FileNotesWarning: If its encoding is a guess.
     """
     names = dict(columns or {})
     if unknown := set(names) - set(ALIASES):
         raise InputError(f"there is no field {sorted(unknown)[0]!r}; fields are {', '.join(ALIASES)}")
-    records = enumerate(islice(_records(str(path)), limit), 1)
-    questions = [_question(record, names, f"{path}, row {place}") for place, record in records]
+    records = islice(_records(str(path)), limit)
+    questions = [_question(record.value, names, f"{path}, {record.place}") for record in records]
     if not questions:
-        raise InputError(f"{path} holds no questions")
+        raise InputError(f"{path} holds no questions", hint=f"write one a line, such as {_EXAMPLE}")
     return list({question.key: question for question in questions}.values())
 
 
@@ -109,50 +118,66 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
     return list({question.key: question for question in questions}.values())
 
 
-def _records(path: str) -> Iterator[Any]:
+def _records(path: str) -> Iterator[Record]:
     kind = path.rpartition(".")[2].lower()
     if kind == "parquet":
         with extra("evaluation"):
             import pyarrow.dataset
         try:
-            for batch in pyarrow.dataset.dataset(path, format="parquet").to_batches():
-                yield from batch.to_pylist()
+            batches = pyarrow.dataset.dataset(path, format="parquet").to_batches()
+            rows = (row for batch in batches for row in batch.to_pylist())
+            yield from (Record(number, row, "row") for number, row in enumerate(rows, 1))
         except (OSError, ValueError) as error:
             raise InputError(f"{path} cannot be read: {error}") from error
-        return
-    text = _file_text(path)
-    if kind in ("csv", "tsv"):
-        rows = csv.DictReader(io.StringIO(text, newline=""), delimiter="\t" if kind == "tsv" else ",")
-        yield from ({name: _cell(value) for name, value in row.items() if name} for row in rows)
-    elif kind == "json":
-        try:
-            value = json.loads(text)
-        except ValueError as error:
-            raise InputError(f"{path} is not JSON: {error}") from error
-        lists = [value] if isinstance(value, list) else [v for v in value.values() if isinstance(v, list)]
-        yield from lists[0] if lists else [value]
-    elif kind in ("jsonl", "ndjson"):
-        for place, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                try:
-                    yield json.loads(line)
-                except ValueError as error:
-                    raise InputError(f"{path}, line {place}: not JSON: {error}") from error
+    elif kind in ("csv", "tsv"):
+        yield from _table(_file_text(path), "\t" if kind == "tsv" else "", path)
+    elif kind in ("json", "jsonl", "ndjson"):
+        records = json_records(_file_text(path), path)
+        if len(records) == 1 and isinstance(value := records[0].value, dict):
+            lists = [
+                one for one in value.values() if isinstance(one, list) and one and isinstance(one[0], dict)
+            ]
+            if len(lists) == 1 and not any(name in value for name in ALIASES["question"]):
+                records = [Record(number, one, "element") for number, one in enumerate(lists[0], 1)]
+        yield from records
     else:
         raise InputError(f"{path} has no known ending", hint="name it .jsonl, .json, .csv, .tsv or .parquet")
+
+
+def _table(text: str, delimiter: str, path: str) -> Iterator[Record]:
+    try:
+        header, *rows = csv_rows(text, delimiter) or [Record(1, [])]
+    except InputError as error:
+        raise InputError(f"{path}, {error}") from error
+    for row in rows:
+        if any(row.value[len(header.value) :]):
+            raise InputError(
+                f"{path}, {row.place} has {len(row.value)} cells, and the header {len(header.value)}",
+                hint='put texts that hold the delimiter into quotation marks: "What, then?"',
+            )
+        cells = dict(zip(header.value, row.value, strict=False))
+        yield Record(row.number, {name: _cell(value) for name, value in cells.items() if name})
 
 
 def _file_text(path: str) -> str:
     try:
         if "://" not in path:
-            return Path(path).read_text(encoding="utf-8-sig")
-        with extra("evaluation"):
-            from pyarrow.fs import FileSystem
-        system, inside = FileSystem.from_uri(path)
-        with system.open_input_stream(inside) as stream:
-            return str(stream.read().decode("utf-8-sig"))
-    except (OSError, ValueError) as error:  # an encoding error is a ValueError
+            data = Path(path).read_bytes()
+        else:
+            with extra("evaluation"):
+                from pyarrow.fs import FileSystem
+            system, inside = FileSystem.from_uri(path)
+            with system.open_input_stream(inside) as stream:
+                data = bytes(stream.read())
+    except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
+    try:
+        text, encoding, guessed = decode(data)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    if guessed:
+        warnings.warn(f"{path}: its encoding is a guess: {encoding}", FileNotesWarning, stacklevel=2)
+    return text
 
 
 def _cell(value: Any) -> Any:
@@ -168,32 +193,38 @@ def _cell(value: Any) -> Any:
 
 def _question(record: Any, names: Mapping[str, str], place: str) -> Question:
     if not isinstance(record, Mapping):
-        raise InputError(f"{place} is a {type(record).__name__}, not an object with columns")
+        raise InputError(
+            f"{place} is a {type(record).__name__}, not an object with columns", hint=f"write {_EXAMPLE}"
+        )
     flat = {str(name): value for name, value in record.items()}
     for name, value in record.items():
         if isinstance(value := _cell(value), Mapping):
             flat |= {f"{name}.{inner}": item for inner, item in value.items()}
 
-    def field(name: str) -> Any:
+    def column_of(name: str) -> str | None:
         if (column := names.get(name)) is not None:
             if column not in flat:
                 raise InputError(f"{place} has no column {column!r}; there are {', '.join(flat)}")
-            return flat[column]
-        return next((flat[alias] for alias in ALIASES[name] if flat.get(alias) is not None), None)
+            return column
+        return next((alias for alias in ALIASES[name] if flat.get(alias) is not None), None)
 
-    text = field("question")
-    if text is None:
+    def texts(name: str) -> tuple[str, ...]:
+        column = column_of(name)
+        return () if column is None else _texts(flat[column], f"{place}, column {column!r}")
+
+    column = column_of("question")
+    if column is None:
         near = [match for name in flat for match in get_close_matches(name, ALIASES["question"], 1)]
         raise InputError(
             f"{place} has no question; its columns are {', '.join(flat)}",
             hint=f"name the column: question={next((n for n in flat if near), 'NAME')}",
         )
+    others = {name: flat.get(column_of(name) or "") for name in ("id", "system")}
     return Question(
-        _text(text, place),
-        _texts(field("references"), place),
-        _texts(field("contexts"), place),
-        str(field("id") or ""),
-        str(field("system") or ""),
+        _text(flat[column], f"{place}, column {column!r}"),
+        texts("references"),
+        texts("contexts"),
+        *(str(value or "") for value in others.values()),
     )
 
 
@@ -201,7 +232,10 @@ def _text(value: Any, place: str) -> str:
     if isinstance(value, bool | int | float):
         value = str(value)
     if not isinstance(value, str) or not value.strip():
-        raise InputError(f"{place}: expected a text that is not empty, got {value!r}")
+        raise InputError(
+            f"{place}: expected a text that is not empty, got {ascii(value)[:80]}",
+            hint="fill it in, or leave the row out",
+        )
     return value
 
 

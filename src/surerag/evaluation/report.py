@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import re
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -12,28 +14,27 @@ from rich import box
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
+from surerag.errors import MissingExtraError, extra
+from surerag.evaluation.findings import base_of, findings, searched
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.run import EvaluationRun, Row
-from surerag.evaluation.statistics import (
-    COSTS,
-    Comparison,
-    compare_systems,
-    mean_bounds,
-    pareto_front,
-    summarize,
-)
-from surerag.measures.statistics import Estimate
+from surerag.evaluation.statistics import COSTS, Comparison, compare_systems, summarize
+from surerag.measures.statistics import Estimate, mean_interval
 from surerag.text import printable
 
 _TOKENS = ("prompt_tokens", "completion_tokens", "thinking_tokens")
 LISTED = 500
 """Questions that a page lists; the others are in the run."""
+PASSAGE = 800
+"""Characters of a passage that a page shows."""
 
 
 def summary_rows(
     run: EvaluationRun, *, baseline: str = "", price_in: float = 0.0, price_out: float = 0.0
 ) -> tuple[list[str], list[list[str]]]:
-    """Return the head and the cells of the table of systems: metrics with intervals, costs, differences.
+    """Return the head and the cells of the table of systems: metrics with intervals, differences, costs.
+
+    Systems that were asked only some of the questions are not in it; :func:`findings` names them.
 
     Args:
         run: The run.
@@ -41,29 +42,37 @@ def summary_rows(
         price_in: Money for a million tokens read.
         price_out: Money for a million tokens written.
     """
-    measures = run.measures
-    costs = [cost for cost in COSTS if any(run.values(system, cost) for system in run.systems)]
-    head = ["system", *measures]
+    measures, systems = run.measures, run.comparable
+    baseline = baseline or next(iter(systems), "")
+    costs = [cost for cost in COSTS if any(run.values(system, cost) for system in systems)]
     columns = {name: summarize(run, name) for name in [*measures, *costs]}
     compared: dict[str, Comparison] = {}
-    if measures and len(run.systems) > 1:
+    head = ["system", "n", *measures]
+    if measures and len(systems) > 1:
         head += [f"Δ {measures[0]}", "p (Holm)"]
         compared = {one.system: one for one in compare_systems(run, measures[0], baseline)}
+    shares = {system: searched(run, system) for system in systems}
+    with_searches = any(share is not None for share in shares.values())
     priced = bool(price_in or price_out)
-    head += [*costs, *(["money"] if priced else []), "errors"]
+    head += [*(["searched"] if with_searches else []), *costs, *(["money"] if priced else []), "errors"]
     cells = []
-    for system in run.systems:
-        line = [system, *(estimate_text(columns[name][system]) for name in measures)]
+    for system in systems:
+        errors = run.values(system, "errors")
+        line = [system, str(len(errors)), *(estimate_text(columns[name][system]) for name in measures)]
         if compared:
             one = compared.get(system)
-            line += ["–", "–"] if one is None else [estimate_text(one.difference, "+"), f"{one.adjusted:.3g}"]
+            without = ["baseline" if system == baseline else "–", "–"]
+            line += without if one is None else [estimate_text(one.difference, "+"), f"{one.adjusted:.3g}"]
+        if with_searches:
+            share = shares[system]
+            line.append("–" if share is None else f"{100 * share:.0f} %")
         for cost in costs:
             estimate = columns[cost][system]
             line.append("–" if estimate is None else number_text(estimate.value))
         if priced:
             money = money_spent(run, system, price_in, price_out)
             line.append("–" if money is None else f"{money:.4g}")
-        line.append(str(round(sum(run.values(system, "errors").values()))))
+        line.append(str(round(sum(errors.values()))))
         cells.append(line)
     return head, cells
 
@@ -84,11 +93,17 @@ def terminal_table(run: EvaluationRun, **options: float | str) -> Table:
 
 
 def notes(run: EvaluationRun) -> str:
-    """Return what a reader of the table has to know: the number of questions, and what seconds are."""
-    questions = run.questions
-    text = f"{len(questions)} questions; intervals at 95 %; costs are means of a question, money is the sum."
+    """Return what a reader of the table has to know: intervals, the test, and what seconds are."""
+    measures, questions = run.measures, run.questions
+    text = "n: questions asked. Intervals are at 95 %. Costs are means of a question, money is the sum."
+    if measures and len(run.comparable) > 1:
+        text += (
+            f" Δ {measures[0]}: difference to the baseline on the same questions. p (Holm): how often chance "
+            "alone would bring such a difference, adjusted for the number of systems (Holm's method); below "
+            "0.05 it counts as shown."
+        )
     if without := sum(not question.references for question in questions):
-        text += f" {without} have no reference answers and no metric."
+        text += f" {without} questions have no reference answers and no metric."
     if shared := sorted({row.shared for row in run.rows if row.shared > 1}):
         text += (
             f" Seconds: up to {shared[-1]} questions were asked at a time; their wall time is divided by "
@@ -131,7 +146,7 @@ def money_spent(run: EvaluationRun, system: str, price_in: float, price_out: flo
 
 
 def forecast(run: EvaluationRun, n: int, price_in: float = 0.0, price_out: float = 0.0) -> str:
-    """Return what ``n`` questions would cost, extrapolated from a run of a few with their t-intervals."""
+    """Return what ``n`` questions would cost, extrapolated from a run of a few with their intervals."""
     lines = []
     for system in run.systems:
         parts = []
@@ -139,9 +154,12 @@ def forecast(run: EvaluationRun, n: int, price_in: float = 0.0, price_out: float
             values = list(run.values(system, cost).values())
             if len(values) < 2:
                 continue
-            lower, upper = (n * max(bound, 0) for bound in mean_bounds(values, 0.975))
-            reach = f" ({number_text(lower)} to {number_text(upper)})" if lower < upper else ""
-            parts.append(f"{number_text(n * sum(values) / len(values))} {cost}{reach}")
+            mean, interval, _ = mean_interval(values, bounds=None)
+            reach = ""
+            if interval is not None:
+                lower, upper = (number_text(n * max(bound, 0)) for bound in interval)
+                reach = f" ({lower} to {upper})"
+            parts.append(f"{number_text(n * mean)} {cost}{reach}")
         answered = len(run.answered(system))
         if (price_in or price_out) and answered and parts:
             money = money_spent(run, system, price_in, price_out)
@@ -160,125 +178,210 @@ def write_report(
     price_out: float = 0.0,
     verdicts: Sequence[Verdict] = (),
     title: str = "",
-    introduction: str = "",
+    labels: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the run as one HTML page without scripts; options are those of :func:`summary_rows`."""
+    """Write the run as one HTML page without scripts: what it shows, a table, charts, and every question.
+
+    Args:
+        run: The run; what :meth:`~surerag.evaluation.EvaluationRun.record` recorded of it is on the page.
+        path: The page.
+        baseline: System to compare with; empty for the first.
+        price_in: Money for a million tokens read.
+        price_out: Money for a million tokens written.
+        verdicts: Requirements that were tested.
+        title: Of the page.
+        labels: Names to show for systems in the sentences.
+    """
     head, cells = summary_rows(run, baseline=baseline, price_in=price_in, price_out=price_out)
-    gates = "".join(f'<p class="{one.outcome}">{_html(str(one))}</p>' for one in verdicts)
     body = "".join(
         "<tr>"
         + "".join(
-            f'<td data-label="{_html(name)}">{_html(cell)}</td>'
+            f'<td data-label="{_html(name)}">{_cell(cell)}</td>'
             for name, cell in zip(head, line, strict=True)
         )
         + "</tr>"
         for line in cells
     )
+    first, *others = findings(run, baseline, labels) or [""]
     page = Template(_PAGE).substitute(
         head="".join(f"<th>{_html(name)}</th>" for name in head),
-        title=_html(title or f"{', '.join(run.systems)}: {len(run.questions)} questions"),
-        introduction=f"<p>{_html(introduction)}</p>" if introduction else "",
+        title=_html(title or f"{', '.join(run.comparable)}: {len(run.questions)} questions"),
+        finding=f'<p class="finding">{_html(first)}</p>' if first else "",
+        details="".join(f"<li>{_html(text)}</li>" for text in others),
+        gates="".join(f'<p class="{one.outcome}">{_html(str(one))}</p>' for one in verdicts),
         notes=_html(notes(run)),
-        gates=gates,
         body=body,
-        picture=pareto_picture(run),
+        charts=charts(run, baseline),
         questions=_question_list(run),
+        about="".join(f"<dt>{_html(name)}</dt><dd>{_html(text)}</dd>" for name, text in run.about.items()),
     )
     Path(path).write_text(page, encoding="utf-8")
 
 
-def pareto_picture(run: EvaluationRun) -> str:
-    """Return an SVG of the first metric against tokens, or seconds where tokens are not reported."""
-    metrics = run.measures
-    reported = [name for name in ("tokens", "seconds") if all(run.values(s, name) for s in run.systems)]
-    if not metrics or not reported:
-        return ""
-    metric, cost = metrics[0], reported[0]
-    means, costs = summarize(run, metric), summarize(run, cost)
-    both = {name: (c, q) for name in run.systems if (c := costs[name]) and (q := means[name])}
-    points = {name: (c.value, q.value) for name, (c, q) in both.items()}
-    width, height, left, bottom = 640, 360, 60, 50
-    most = max(end for c, _ in both.values() for end in (*(c.interval or ()), c.value, 1e-9)) * 1.08
-    ends = [end for _, q in both.values() for end in (q.interval or (q.value,))]
-    low, high = max(min(ends) - 0.02, 0.0), max(ends) + 0.02
+def charts(run: EvaluationRun, baseline: str = "") -> str:
+    """Return SVG charts, a line for each system: its metric with the interval, its searches, and its costs.
 
-    def x(value: float) -> float:
-        return float(left + value / most * (width - left - 20))
-
-    def y(value: float) -> float:
-        return height - bottom - (value - low) / (high - low) * (height - bottom - 20)
-
-    front = pareto_front(points)
-    marks = []
-    for name, (c, q) in both.items():
-        at, level = x(c.value), y(q.value)
-        if q.interval:
-            marks.append(_line(at, y(q.interval.lower), at, y(q.interval.upper), "reach"))
-        if c.interval:
-            marks.append(_line(x(c.interval.lower), level, x(c.interval.upper), level, "reach"))
-        kind = "dot front" if name in front else "dot"
-        marks.append(f'<circle class="{kind}" cx="{at:.1f}" cy="{level:.1f}" r="5"/>')
-        right = at > width * 0.75
-        marks.append(_text(at - 9 if right else at + 9, level - 8, "end" if right else "start", name))
-    line = " ".join(f"{x(points[name][0]):.1f},{y(points[name][1]):.1f}" for name in front)
-    axes = _line(left, height - bottom, width - 20, height - bottom, "axis")
-    axes += _line(left, 20, left, height - bottom, "axis")
-    for share in (0, 0.5, 1):
-        anchor = "end" if share == 1 else "middle"
-        axes += _text(x(most * share), height - bottom + 18, anchor, number_text(most * share), "tick")
-        value = low + (high - low) * share
-        axes += (
-            f'<text class="tick" x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.2f}</text>'
+    Without matplotlib, a sentence that says so.
+    """
+    systems = run.comparable
+    baseline = baseline or next(iter(systems), "")
+    shares = {s: Estimate(100 * v, None, 0) for s in systems if (v := searched(run, s)) is not None}
+    panels = [
+        *((f"{name}, with intervals of 95 %", name) for name in run.measures[:1]),
+        ("questions searched for, %", shares),
+        *((f"{cost} a question", cost) for cost in ("tokens", "seconds")),
+    ]
+    filled = [(name, _estimates(run, of) if isinstance(of, str) else of) for name, of in panels]
+    try:
+        return "".join(
+            f"<figure>{_chart(name, values, baseline)}</figure>" for name, values in filled if len(values) > 1
         )
-    axes += _text(width / 2, height - 8, "middle", f"{cost} a question", "tick")
-    axes += _text(left, 14, "start", metric, "tick")
-    return (
-        f'<svg viewBox="0 0 {width} {height}" role="img" aria-label="{_html(metric)} against {cost}">{axes}'
-        f'<polyline class="front" points="{line}"/>{"".join(marks)}</svg>'
-    )
+    except MissingExtraError as error:
+        return f"<p><small>No charts: {_html(str(error))}</small></p>"
+
+
+def _estimates(run: EvaluationRun, measure: str) -> dict[str, Estimate]:
+    summary = summarize(run, measure)
+    return {system: estimate for system in run.comparable if (estimate := summary[system]) is not None}
+
+
+def _chart(title: str, values: Mapping[str, Estimate], baseline: str) -> str:
+    """Return a chart of one value for each system; names are ticks of an axis, where nothing covers them."""
+    with extra("evaluation"):
+        import matplotlib as mpl
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+    ink, mark = "#010203", "#040506"  # replaced by colours of the page, which has a dark mode
+    settings = {
+        **dict.fromkeys(
+            ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), ink
+        ),
+        "svg.fonttype": "none",
+        "svg.hashsalt": title,
+        "text.parse_math": False,
+        "font.family": "sans-serif",
+        "font.size": 11,
+    }
+    with mpl.rc_context(settings):
+        figure = Figure(figsize=(4.8, 1.0 + 0.34 * len(values)), layout="constrained")
+        FigureCanvasSVG(figure)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+        axes = figure.add_subplot()
+        places = range(len(values))
+        for place, estimate in zip(places, values.values(), strict=True):
+            if estimate.interval is not None:
+                axes.plot(estimate.interval, (place, place), color=mark, linewidth=2, alpha=0.5)
+        axes.plot([one.value for one in values.values()], places, "o", color=mark, markersize=7)
+        if baseline in values:
+            axes.axvline(values[baseline].value, color=ink, linewidth=0.8, linestyle=":")
+        names = [name if len(name) < 25 else f"{name[:22]} …" for name in map(printable, values)]
+        axes.set_yticks(list(places), names)
+        axes.set_ylim(len(values) - 0.5, -0.5)
+        if min(one.value for one in values.values()) >= 0:
+            axes.set_xlim(left=0)
+        for side in ("top", "right", "left"):
+            axes.spines[side].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        axes.locator_params(axis="x", nbins=5)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    svg = buffer.getvalue()[buffer.getvalue().index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    return svg.replace(ink, "currentColor").replace(mark, "var(--blue)")
+
+
+def _cell(text: str) -> str:
+    """Return a cell whose interval goes below its value."""
+    value, bracket, interval = text.partition(" [")
+    return f"<span>{_html(value)}{f'<br><small> [{_html(interval)}</small>' if bracket else ''}</span>"
+
+
+_KINDS = {
+    "differ": "Where the systems differ",
+    "wrong": "Wrong",
+    "right": "Right",
+    "": "Without a reference answer",
+}
 
 
 def _question_list(run: EvaluationRun) -> str:
+    """Return the questions: those that some systems got wrong, that all got wrong, that all got right."""
+    systems = run.comparable
+    metric = next((name for name in run.measures if name in run.metrics), "")
+    scores = {system: run.values(system, metric) if metric else {} for system in systems}
     by_key: dict[str, list[Row]] = {}
     for row in run.rows:
-        by_key.setdefault(row.question.key, []).append(row)
-    metric = next(iter(run.measures), "")
-    scores = {system: run.values(system, metric) for system in run.systems}
-    items = []
-    for key, rows in list(by_key.items())[:LISTED]:
-        question = rows[0].question
-        answers = []
-        for row in rows:
-            score = scores[row.system].get(key)
-            kind = "" if score is None or metric not in run.metrics else "right" if score >= 0.5 else "wrong"
-            text = row.error if row.answer is None else row.answer.text
-            detail = [] if score is None else [f"{metric} {score:.2f}"]
-            if row.answer is not None:
-                detail += [] if row.tokens is None else [f"{row.tokens:,} tokens"]
-                detail += [] if row.answer.acted is None else ["acted" if row.answer.acted else "did not act"]
-                if row.answer.uncertainty is not None:
-                    detail.append(f"uncertainty {row.answer.uncertainty:.3g}")
-            small = f"<small>{_html('; '.join(detail))}</small>"
-            answers.append(f'<dt>{_html(row.system)}</dt><dd class="{kind}">{_html(text)} {small}</dd>')
-        if question.references:
-            answers.insert(0, f"<dt>reference</dt><dd>{_html(' | '.join(question.references))}</dd>")
-        items.append(
-            f"<details><summary>{_html(question.text)}</summary><dl>{''.join(answers)}</dl></details>"
-        )
-    more = len(by_key) - len(items)
-    return "".join(items) + (f"<p>{more:,} more questions are in the run.</p>" if more > 0 else "")
+        if row.system in systems:
+            by_key.setdefault(row.question.key, []).append(row)
+    groups: dict[str, list[list[Row]]] = {kind: [] for kind in _KINDS}
+    for key, rows in by_key.items():
+        marks = {scores[row.system][key] >= 0.5 for row in rows if key in scores[row.system]}
+        kind = "" if not marks else "differ" if len(marks) > 1 else "right" if marks == {True} else "wrong"
+        groups[kind].append(rows)
+    text, left = "", LISTED
+    for kind, questions in groups.items():
+        if questions[:left]:
+            items = "".join(_question(run, rows, metric, scores) for rows in questions[:left])
+            text += f"<h3>{_KINDS[kind]} ({len(questions):,})</h3>{items}"
+        left -= len(questions[:left])
+    more = len(by_key) - LISTED
+    return text + (f"<p>{more:,} more questions are in the run.</p>" if more > 0 else "")
+
+
+def _question(
+    run: EvaluationRun, rows: Sequence[Row], metric: str, scores: Mapping[str, Mapping[str, float]]
+) -> str:
+    question = rows[0].question
+    answers, passages = [], dict[str, int]()
+    for row in rows:
+        score = scores[row.system].get(question.key)
+        kind = "" if score is None else "right" if score >= 0.5 else "wrong"
+        text = row.error if row.answer is None else row.answer.text
+        shown = () if row.answer is None else row.answer.contexts
+        numbers = [passages.setdefault(passage, len(passages) + 1) for passage in shown]
+        detail = [kind or metric] if score in (0, 1) else [] if score is None else [f"{metric} {score:.2f}"]
+        detail += _details(run, row)
+        if numbers:
+            detail.append(f"saw passage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}")
+        small = f"<small>{_html('; '.join(filter(None, detail)))}</small>"
+        answers.append(f'<dt>{_html(row.system)}</dt><dd class="{kind}">{_html(text)}<br>{small}</dd>')
+    if question.references:
+        answers.insert(0, f"<dt>reference</dt><dd>{_html(' | '.join(question.references))}</dd>")
+    seen = "".join(
+        f"<li>{_html(text[:PASSAGE])}{' …' if len(text) > PASSAGE else ''}</li>" for text in passages
+    )
+    seen = f"<details><summary>passages</summary><ol>{seen}</ol></details>" if seen else ""
+    return f"<details><summary>{_html(question.text)}</summary><dl>{''.join(answers)}</dl>{seen}</details>"
+
+
+_ACTED = {"rewritten": ("rewrote the question", "left the question as it is")}
+_COMPRESSED = ("compressed the passages", "left the passages as they are")
+
+
+def _details(run: EvaluationRun, row: Row) -> list[str]:
+    """Return what a system did for an answer, how uncertain it was, and what it took, in words."""
+    answer, base, settings = row.answer, base_of(run, row.system), run.settings(row.system)
+    if answer is None:
+        return ["failed"]
+    detail = []
+    if answer.acted is not None:
+        words = ("searched", "answered without a search")
+        if base == "plain" and row.system.partition("+")[0] != "plain":
+            words = _COMPRESSED
+        did, did_not = _ACTED.get(base, words)
+        detail.append(did if answer.acted else did_not)
+    if answer.uncertainty is not None:
+        options = settings.get("options", settings)
+        gate = options.get("metric") or options.get("gate")
+        name = gate if isinstance(gate, str) else "uncertainty"
+        detail.append(f"{name.replace('_', ' ')} {answer.uncertainty:.2g}")
+    if answer.finish == "length":
+        detail.append("cut off at its longest length")
+    return [*detail, *([] if row.tokens is None else [f"{row.tokens:,} tokens"])]
 
 
 def _html(text: str) -> str:
     return escape(printable(text))
-
-
-def _text(x: float, y: float, anchor: str, text: str, kind: str = "name") -> str:
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{_html(text)}</text>'
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
 
 
 _PAGE = """<!DOCTYPE html>
@@ -295,15 +398,18 @@ _PAGE = """<!DOCTYPE html>
   --paper: #16191d; --blue: #6db3e8; --red: #ef8b78; --green: #84c983; --amber: #e0b35a; } }
 body { margin: 0 auto; max-width: 78rem; padding: 1.5rem; color: var(--ink); background: var(--paper);
   font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; } small, .tick { color: var(--soft); }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; } small { color: var(--soft); }
 table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
-th { overflow-wrap: normal; } td { white-space: nowrap; }
-th, td { text-align: right; padding: .35rem .5rem; border-bottom: 1px solid var(--line); }
+th { overflow-wrap: normal; } td { white-space: nowrap; vertical-align: top; }
+td:first-child { white-space: normal; min-width: 6rem; }
+th, td { text-align: right; padding: .35rem .4rem; border-bottom: 1px solid var(--line); }
 th:first-child, td:first-child { text-align: left; font-weight: 600; }
-svg { width: 100%; height: auto; } svg text { fill: var(--ink); font: 13px system-ui, sans-serif; }
-svg .tick { fill: var(--soft); } .axis { stroke: var(--line); } .reach { stroke: var(--soft); }
-.dot { fill: var(--soft); } .dot.front { fill: var(--blue); }
-polyline.front { fill: none; stroke: var(--blue); stroke-dasharray: 5 4; }
+.finding { font-size: 1.15rem; font-weight: 600; margin: .6rem 0; } ul { padding-left: 1.2rem; }
+.wide { overflow-x: auto; } .charts { display: grid; gap: 1rem 2rem; margin: 1.5rem 0;
+  grid-template-columns: repeat(auto-fit, minmax(min(100%, 24rem), 1fr)); }
+figure { margin: 0; max-width: 32rem; } svg { width: 100%; height: auto; }
+h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; } details details { margin-left: 1rem; border: 0; }
+ol { white-space: pre-wrap; font-size: .92rem; }
 details { border-bottom: 1px solid var(--line); } summary { cursor: pointer; padding: .4rem 0; }
 dl { margin: 0 0 .8rem 1rem; } dt { color: var(--soft); font-size: .88rem; }
 dd { margin: 0 0 .4rem; white-space: pre-wrap; }
@@ -311,22 +417,28 @@ dd { margin: 0 0 .4rem; white-space: pre-wrap; }
 .wrong { border-left: 3px solid var(--red); padding-left: .5rem; }
 .pass { color: var(--green); } .fail { color: var(--red); } .undecided { color: var(--amber); }
 @media (max-width: 640px) {
-  body { padding: 1rem; } thead { display: none; } svg text { font-size: 20px; }
+  body { padding: 1rem; } thead { display: none; }
   tr { display: block; border-bottom: 2px solid var(--line); padding: .4rem 0; }
-  td { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: .1rem 0; }
+  td { display: flex; justify-content: space-between; gap: .6rem; border: 0; padding: .1rem 0; }
+  td br { display: none; }
   td::before { content: attr(data-label); color: var(--soft); font-weight: 400; }
 }
 </style>
 </head>
 <body>
 <h1>$title</h1>
-$introduction
+$finding
+<ul>$details</ul>
 $gates
-<table><thead><tr>$head</tr></thead><tbody>$body</tbody></table>
+<div class="wide"><table><thead><tr>$head</tr></thead><tbody>$body</tbody></table></div>
 <p><small>$notes</small></p>
-$picture
+<div class="charts">$charts</div>
 <h2>Questions</h2>
+<p><small>Uncertainties are of the answer or of L-RAG's first answer: entropies are in nats (natural
+logarithms; 0 is certain), perplexities begin at 1.</small></p>
 $questions
+<h2>How this was made</h2>
+<dl class="about">$about</dl>
 </body>
 </html>
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import inspect
 import json
 import math
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
@@ -24,18 +25,27 @@ from surerag.evaluation.questions import Question, as_questions
 from surerag.evaluation.systems import EvaluationAnswer, System, as_answer, as_system
 from surerag.messages import Usage
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 OnChange = Literal["refuse", "ask"]
 Progress = Callable[[int, int], None]
 """Called with the number of answers that are there, and of all."""
 
 FAILURES = 5
-"""Questions in a row that may fail under one system before the run ends."""
+"""Questions in a row that may fail under one system before it is asked no more."""
+
+NEARLY_ALL = 0.9
+"""Share of the questions that a system must have been asked to stand beside the others."""
 
 _APPLICATION = 0x53524148
 _TABLES = f"""
 PRAGMA application_id = {_APPLICATION};
 CREATE TABLE IF NOT EXISTS questions (key TEXT PRIMARY KEY, place INTEGER, question TEXT);
 CREATE TABLE IF NOT EXISTS systems (name TEXT PRIMARY KEY, place INTEGER, fingerprint TEXT, settings TEXT);
+CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT);
 CREATE TABLE IF NOT EXISTS rows (
     fingerprint TEXT, key TEXT, system TEXT, answer TEXT, error TEXT, seconds REAL, shared INTEGER,
     PRIMARY KEY (fingerprint, key, system)
@@ -90,7 +100,8 @@ class EvaluationRun:
     Args:
         path: The file; None for memory. It must exist unless ``create``.
         metrics: Names, or functions of an answer and its references by name.
-        create: Whether to make a file that is not there.
+        create: Whether to make a file that is not there, and to write. Without it the file is only read, and
+            may lie on a medium that cannot be written.
 
     Raises:
         InputError: If there is no such file, or it holds something else.
@@ -108,16 +119,20 @@ class EvaluationRun:
         self.metrics = resolve_metrics(metrics)
         if self.path is not None and not create and not self.path.is_file():
             raise InputError(f"there is no run at {path}")
-        with _storage_errors(path):
-            self._db = sqlite3.connect(
-                ":memory:" if path is None else path, check_same_thread=False, timeout=60
-            )
-            names = self._db.execute("SELECT name FROM sqlite_master LIMIT 1").fetchall()
+        writing = create or self.path is None
+        with _storage_errors(path, "written" if writing else "read"):
+            if writing:
+                self._db = sqlite3.connect(path or ":memory:", check_same_thread=False, timeout=60)
+            else:
+                self._db = _open_for_reading(self.path)  # type: ignore[arg-type]  # there is a path
+            names = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master")}
             [owner] = self._db.execute("PRAGMA application_id").fetchone()
-            if names and owner != _APPLICATION:
+            if owner != _APPLICATION and (names or not writing):
                 raise InputError(f"{path} is a database, and holds no run")
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.executescript(_TABLES)
+            if writing:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.executescript(_TABLES)
+        self._writes = threading.Lock()
         self._rows: list[Row] | None = None
 
     def __enter__(self) -> EvaluationRun:
@@ -134,6 +149,25 @@ class EvaluationRun:
     def systems(self) -> list[str]:
         """Names of the systems, in the order in which they were compared."""
         return [name for (name,) in self._db.execute("SELECT name FROM systems ORDER BY place")]
+
+    @property
+    def comparable(self) -> list[str]:
+        """Names of the systems that were asked nearly all the questions that any was asked."""
+        counts = {system: len(self._rows_of(system)) for system in self.systems}
+        return [system for system, n in counts.items() if n >= NEARLY_ALL * max(counts.values())]
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What was recorded about the run, such as its model, documents, date and command."""
+        try:
+            return dict(self._db.execute("SELECT name, value FROM about"))
+        except sqlite3.OperationalError:  # a file from before
+            return {}
+
+    def record(self, about: Mapping[str, str]) -> None:
+        """Record what the latest answers come from."""
+        with _storage_errors(self.path), self._writes, self._db:
+            self._db.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about.items())
 
     @property
     def questions(self) -> list[Question]:
@@ -212,10 +246,19 @@ class EvaluationRun:
         Raises:
             ConfigurationError: If there is no such system.
         """
+        return PolicyScope(**self.settings(system).get("scope", {}))
+
+    def settings(self, system: str) -> dict[str, Any]:
+        """Return what is recorded of a system: its options, and what built it.
+
+        Raises:
+            ConfigurationError: If there is no such system.
+        """
         found = self._db.execute("SELECT settings FROM systems WHERE name = ?", (system,)).fetchone()
         if found is None:
             raise self._unknown(system)
-        return PolicyScope(**json.loads(found[0]).get("scope", {}))
+        settings: dict[str, Any] = json.loads(found[0])
+        return settings
 
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
         """Return rows to calibrate the threshold of a system, from its answers at ``@inf`` and ``@-inf``.
@@ -292,24 +335,28 @@ class EvaluationRun:
         """Record which systems and questions the following rows are about.
 
         Raises:
-            ConfigurationError: If a system of the same name had other settings, or the questions are others,
-                and ``on_change`` is ``"refuse"``.
+            ConfigurationError: If a system of the same name had other settings, or some questions are new
+                while others are missing, and ``on_change`` is ``"refuse"``.
         """
         stored = dict(self._db.execute("SELECT name, fingerprint FROM systems"))
         changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
         before = {question.key for question in self.questions}
-        keys = [question.key for question in questions]
-        if on_change == "refuse" and (changed or before - set(keys)):
+        keys = {question.key for question in questions}
+        # Some of the questions, or more of them, are the same run: a trial, and what follows it.
+        other = not (
+            keys >= before or keys <= {key for (key,) in self._db.execute("SELECT key FROM questions")}
+        )
+        if on_change == "refuse" and (changed or other):
             what = (
                 f"the settings of {', '.join(changed)}"
                 if changed
-                else f"the questions ({len(before - set(keys))} of {len(before)} are missing)"
+                else f"the questions ({len(before - keys)} of {len(before)} are missing)"
             )
             raise ConfigurationError(
                 f"{self.path or 'the run'} was made with other values of {what}",
                 hint="choose another path, or ask again for what changed (on_change='ask'; --ask-again)",
             )
-        with _storage_errors(self.path), self._db:
+        with _storage_errors(self.path), self._writes, self._db:
             self._db.execute("UPDATE questions SET place = -1")
             self._db.executemany(
                 "INSERT OR REPLACE INTO questions VALUES (?, ?, ?)",
@@ -349,7 +396,7 @@ class EvaluationRun:
             row.seconds,
             row.shared,
         )
-        with _storage_errors(self.path), self._db:
+        with _storage_errors(self.path), self._writes, self._db:
             self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", values)
         self._rows = None
 
@@ -367,6 +414,7 @@ def evaluate(
     """Ask systems the same questions, and return the rows; call it again to go on after an interruption.
 
     Each answer is stored as it comes. Failed answers are rows too, and are asked for again by the next call.
+    A system that fails on :data:`FAILURES` questions in a row is asked no more; the others are.
 
     Args:
         systems: Anything that answers a question, by name: a LlamaIndex query engine, a LangChain runnable,
@@ -385,8 +433,8 @@ def evaluate(
     Raises:
         ConfigurationError: If a system answers no questions, or the file holds another run.
         InputError: If there are no questions.
-        ServiceError: If a system fails on :data:`FAILURES` questions in a row.
-        StorageError: If the file cannot be written.
+        ServiceError: If every system fails on :data:`FAILURES` questions in a row.
+        StorageError: If the file cannot be written, or another process asks the same systems for it.
 
     Example:
         >>> from surerag.evaluation import summarize
@@ -443,43 +491,76 @@ def _evaluate(
     asked = as_questions(questions)
     run = EvaluationRun(path, metrics, create=True)
     try:
-        run.begin(chosen, asked, on_change)
-        missing = {system.name: {q.key for q in run.missing(system, asked)} for system in chosen}
-        total = len(chosen) * len(asked)
-        done = total - sum(map(len, missing.values()))
-        failures = dict.fromkeys(missing, 0)
-        if progress is not None:
-            progress(done, total)
-        for start in range(0, len(asked), at_a_time):
-            for system in chosen:
-                batch = [q for q in asked[start : start + at_a_time] if q.key in missing[system.name]]
-                started, rows = time.perf_counter(), []
-                for row in _ask(system, batch, loop):
-                    if stop.is_set():
-                        return run
-                    run.add(system, row)
-                    rows.append(row)
+        with _asked_by_one_process(run.path, [system.name for system in chosen]):
+            run.begin(chosen, asked, on_change)
+            missing = {system.name: {q.key for q in run.missing(system, asked)} for system in chosen}
+            total = len(chosen) * len(asked)
+            done, failures = total - sum(map(len, missing.values())), _Failures()
+            if progress is not None:
+                progress(done, total)
+            for system, batch in _work(chosen, asked, missing, at_a_time, failures):
+                for row in _ask(system, batch, loop, run):
                     done += 1
-                    failures[system.name] = failures[system.name] + 1 if row.error else 0
+                    failures.count(row)
                     if progress is not None:
                         progress(done, total)
-                    if failures[system.name] >= FAILURES:
-                        raise ServiceError(
-                            f"{system.name} failed on {FAILURES} questions in a row: {row.error}",
-                            hint="every answer so far is stored; the same call goes on from there",
-                        )
-                if len(rows) > 1:
-                    seconds = (time.perf_counter() - started) / len(rows)
-                    for row in rows:
-                        run.add(system, replace(row, seconds=seconds))
+                    if stop.is_set():
+                        return run
+            failures.raise_if_all([name for name, keys in missing.items() if keys])
     except BaseException:
         run.close()
         raise
     return run
 
 
-def _ask(system: System, batch: Sequence[Question], loop: asyncio.AbstractEventLoop) -> Iterator[Row]:
-    """Yield the rows of questions that are asked at a time, as they come."""
+class _Failures:
+    """Counts, for each system, the questions in a row that it failed on."""
+
+    def __init__(self) -> None:
+        self._in_a_row: dict[str, int] = {}
+        self._latest = ""
+
+    def count(self, row: Row) -> None:
+        """Take note of a row."""
+        if row.error:
+            self._latest = f"{row.system} failed on {FAILURES} questions in a row: {row.error}"
+        self._in_a_row[row.system] = self._in_a_row.get(row.system, 0) + 1 if row.error else 0
+
+    def ended(self, system: str) -> bool:
+        """Return whether a system is asked no more."""
+        return self._in_a_row.get(system, 0) >= FAILURES
+
+    def raise_if_all(self, systems: Sequence[str]) -> None:
+        """Raise where none of the systems could be asked to the end.
+
+        Raises:
+            ServiceError: With the latest failure.
+        """
+        if systems and all(map(self.ended, systems)):
+            raise ServiceError(
+                self._latest, hint="every answer so far is stored; the same call goes on from there"
+            )
+
+
+def _work(
+    systems: Sequence[System],
+    questions: Sequence[Question],
+    missing: Mapping[str, set[str]],
+    at_a_time: int,
+    failures: _Failures,
+) -> Iterator[tuple[System, list[Question]]]:
+    """Yield what there is to ask: systems in turn, with a few questions at a time."""
+    for start in range(0, len(questions), at_a_time):
+        for system in systems:
+            batch = [q for q in questions[start : start + at_a_time] if q.key in missing[system.name]]
+            if batch and not failures.ended(system.name):
+                yield system, batch
+
+
+def _ask(
+    system: System, batch: Sequence[Question], loop: asyncio.AbstractEventLoop, run: EvaluationRun
+) -> Iterator[Row]:
+    """Ask questions at a time; store each row when it is there, and yield it."""
 
     def answer(question: Question) -> Row:
         started = time.perf_counter()
@@ -493,18 +574,23 @@ def _ask(system: System, batch: Sequence[Question], loop: asyncio.AbstractEventL
         except Exception as error:
             row = Row(system.name, question, None, f"{type(error).__name__}: {error}")
         seconds = time.perf_counter() - started if len(batch) == 1 else None
-        return replace(row, seconds=seconds, shared=len(batch))
+        row = replace(row, seconds=seconds, shared=len(batch))
+        run.add(system, row)
+        return row
 
     if len(batch) < 2:
         yield from map(answer, batch)
         return
-    pool = ThreadPoolExecutor(len(batch))
-    try:
+    started, rows = time.perf_counter(), []
+    # Interrupted, it waits for the answers that are under way: they are paid for, and stored.
+    with ThreadPoolExecutor(len(batch)) as pool:
         futures = [pool.submit(copy_context().run, answer, question) for question in batch]
         for future in as_completed(futures):
-            yield future.result()
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+            rows.append(future.result())
+            yield rows[-1]
+    seconds = (time.perf_counter() - started) / len(rows)
+    for row in rows:
+        run.add(system, replace(row, seconds=seconds))
 
 
 @contextmanager
@@ -527,13 +613,65 @@ async def _result_of(awaitable: Awaitable[Any]) -> Any:
 
 
 @contextmanager
-def _storage_errors(path: str | Path | None) -> Iterator[None]:
+def _storage_errors(path: str | Path | None, use: str = "written") -> Iterator[None]:
     try:
         yield
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
-            raise StorageError(f"the run {path} cannot be written: {error}") from error
+            raise StorageError(f"the run {path} cannot be {use}: {error}") from error
         raise InputError(f"{path} holds no run: {error}") from error
+
+
+def _open_for_reading(path: Path) -> sqlite3.Connection:
+    """Open a run that is not to be changed, also where the folder cannot be written.
+
+    Raises:
+        StorageError: If rows lie in a log beside it that can only be read in a folder that can be written.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro"
+    try:
+        connection = sqlite3.connect(address, uri=True, check_same_thread=False, timeout=60)
+        connection.execute("SELECT name FROM sqlite_master").fetchall()
+        return connection
+    except sqlite3.OperationalError:
+        log = path.with_name(f"{path.name}-wal")
+        if log.is_file() and log.stat().st_size:
+            raise StorageError(
+                f"the latest rows of {path} are in {log.name}, and its folder cannot be written",
+                hint="copy both into a folder that can be written",
+            ) from None
+        return sqlite3.connect(f"{address}&immutable=1", uri=True, check_same_thread=False)
+
+
+@contextmanager
+def _asked_by_one_process(path: Path | None, systems: Sequence[str]) -> Iterator[None]:
+    """Hold systems of a run for this process, so that no answer is paid for twice; killed, it holds none.
+
+    On Windows nothing is held.
+
+    Raises:
+        StorageError: If another process asks one of them.
+    """
+    if path is None or fcntl is None:
+        yield
+        return
+    beside = path.with_name(f"{path.name}-lock")
+    with beside.open("a+b") as file:
+        for system in systems:
+            place = int.from_bytes(hashlib.sha256(system.encode()).digest()[:6], "big")
+            try:
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+            except OSError:
+                raise StorageError(
+                    f"another process asks {system} for the run {path}",
+                    hint="wait until it ends, or write to another file",
+                ) from None
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # it stays where another process holds other systems
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                beside.unlink(missing_ok=True)
 
 
 def _question(text: str) -> Question:

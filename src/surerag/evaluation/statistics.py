@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surerag.errors import InputError, extra
+from surerag.errors import InputError
 from surerag.evaluation.run import EvaluationRun
 from surerag.measures.statistics import (
     Estimate,
-    constant_interval,
     exact_paired_test,
     holm,
     mean_interval,
     paired_difference,
-    wilson,
 )
 
 COSTS = ("tokens", "calls", "seconds")
@@ -46,19 +43,13 @@ class Comparison:
 def summarize(run: EvaluationRun, measure: str, confidence: float = 0.95) -> dict[str, Estimate | None]:
     """Return the mean of a metric or cost for each system; None where nothing was measured.
 
-    Intervals of right and wrong answers are Wilson's, others are bootstrapped.
+    Intervals are those of :func:`~surerag.measures.statistics.mean_interval`.
     """
     bounds = (0.0, 1.0) if measure in run.metrics or measure == "errors" else None
     summary: dict[str, Estimate | None] = {}
     for system in run.systems:
         values = list(run.values(system, measure).values())
-        if not values:
-            summary[system] = None
-        elif bounds is not None and is_binary(values):
-            n, right = len(values), round(sum(values))
-            summary[system] = Estimate(right / n, wilson(right, n, confidence), n)
-        else:
-            summary[system] = mean_interval(values, confidence=confidence, bounds=bounds)
+        summary[system] = mean_interval(values, confidence=confidence, bounds=bounds) if values else None
     return summary
 
 
@@ -81,10 +72,15 @@ def pairs(run: EvaluationRun, first: str, second: str, measure: str) -> tuple[li
 def compare_systems(
     run: EvaluationRun, measure: str, baseline: str = "", confidence: float = 0.95
 ) -> list[Comparison]:
-    """Compare every system with the baseline, the first one by default."""
-    baseline = baseline or run.systems[0]
+    """Compare every system with the baseline, the first one by default.
+
+    Systems that were asked only some of the questions are left out (``run.comparable``), so that they take no
+    part in Holm's adjustment.
+    """
+    systems = run.comparable
+    baseline = baseline or next(iter(systems), "")
     bounds = (-1.0, 1.0) if measure in run.metrics else None
-    others = [system for system in run.systems if system != baseline]
+    others = [system for system in systems if system != baseline and baseline in systems]
     results = []
     for system in others:
         try:
@@ -118,44 +114,6 @@ def paired_p_value(first: Sequence[float], second: Sequence[float]) -> float:
     return (extreme + 1) / (_FLIPS + 1)
 
 
-def mean_bounds(
-    values: ArrayLike, confidence: float, bounds: tuple[float, float] | None = None
-) -> tuple[float, float]:
-    """Return one-sided bounds of a mean, by t; exact ones for equal values that lie within bounds.
-
-    Raises:
-        MissingExtraError: If scipy is not installed.
-
-    Example:
-        >>> [round(bound, 2) for bound in mean_bounds([1, 2, 3], 0.95)]
-        [0.31, 3.69]
-    """
-    with extra("evaluation"):
-        from scipy.stats import t
-    sample = np.asarray(values, dtype=np.float64)
-    n, mean = len(sample), float(sample.mean())
-    if n < 2:
-        return -math.inf, math.inf
-    if np.ptp(sample) == 0:
-        return constant_interval(mean, n, bounds, 2 * confidence - 1) or (mean, mean)
-    reach = float(t.ppf(confidence, n - 1)) * float(sample.std(ddof=1)) / math.sqrt(n)
-    return mean - reach, mean + reach
-
-
 def is_binary(values: ArrayLike) -> bool:
     """Return whether all values are 0 or 1."""
     return bool(np.isin(values, (0, 1)).all())
-
-
-def pareto_front(points: dict[str, tuple[float, float]]) -> list[str]:
-    """Return the systems that no other one beats on cost (first, smaller) and quality (second, larger).
-
-    Example:
-        >>> pareto_front({"plain": (10, 0.8), "lazy": (5, 0.8), "none": (1, 0.3)})
-        ['none', 'lazy']
-    """
-    front = []
-    for name, (cost, quality) in sorted(points.items(), key=lambda item: item[1]):
-        if not any(c <= cost and q >= quality and (c, q) != (cost, quality) for c, q in points.values()):
-            front.append(name)
-    return front

@@ -16,12 +16,12 @@ from surerag.component import AnsweringComponent, Component
 from surerag.effects import Program, Retrieve, generate, retrieve
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation.questions import Question
-from surerag.messages import Generation, Passage, Result, SamplingParams, Usage
+from surerag.messages import ANSWER_TOKENS, Generation, Passage, Result, SamplingParams, Usage
 from surerag.methods.dense.component import DenseRefiner
 from surerag.methods.dynqr.component import UncertaintyRewriter
 from surerag.methods.edc2.component import ClusterCompressor
 from surerag.methods.lazy_rag.component import LazyRAG
-from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, format_passages
+from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, SELECT_ANSWER, format_passages, selected_answer
 from surerag.readers.protocol import Reader
 from surerag.services import Encoder, Entailer, Retriever, Services
 
@@ -32,6 +32,7 @@ NAMES: Mapping[str, str] = {
     "lazy": "L-RAG: retrieves where the first answer is uncertain",
     "rewritten": "DynQR: rewrites the query where the answer is uncertain",
     "compressed": "EDC²-RAG: compresses the passages",
+    "answered": "EDC²-RAG: answers from clusters of passages, and selects one answer",
     "refined": "DENSE-RAG: refines the passages until the reader understands them",
     "none": "answers without any context",
     "strong": "always shows summaries and passages",
@@ -217,7 +218,7 @@ class Parts:
         reader: The model that answers.
         retriever: Finds passages.
         summaries: Index of summaries, for ``lazy`` and ``strong``.
-        encoder: Vectors, for ``compressed``.
+        encoder: Vectors, for ``compressed`` and ``answered``.
         entailer: For ``refined``; None asks the reader.
         top_n: Passages to show; None for all that the retriever returns.
         max_tokens: Longest answer in tokens; None for the reader's limit.
@@ -244,7 +245,7 @@ class Parts:
             )
 
 
-_CONFIGURABLE = ("lazy", "rewritten", "compressed", "refined")
+_CONFIGURABLE = ("lazy", "rewritten", "compressed", "answered", "refined")
 
 
 @dataclass(frozen=True)
@@ -302,6 +303,13 @@ def build_system(name: str, parts: Parts) -> System:
 
         def program(question: Question) -> Program[Any]:
             return component.program(question.text)
+    elif base == "answered":
+        compressor = _build_step(base, parts)
+        components.insert(0, compressor)
+        settings = {**compressor.to_dict(), "top_n": parts.top_n, "max_tokens": parts.max_tokens}
+
+        def program(question: Question) -> Program[Any]:
+            return _select(question, compressor, parts, services.answer_tokens(parts.max_tokens))
     else:
         settings = {"top_n": parts.top_n, "max_tokens": parts.max_tokens, "reader": parts.reader.name}
 
@@ -332,7 +340,7 @@ def _build_method(base: str, parts: Parts, threshold: float | None) -> Component
     if base == "rewritten":
         settings["metric"] = "perplexity" if can.logprobs else "semantic_entropy"
     else:
-        settings["gate"] = "entropy" if can.entropy else "margin" if can.logprobs else "semantic_entropy"
+        settings["gate"] = "entropy" if can.entropy else "margin" if can.logprobs else "abstention"
     settings |= parts.options.get("rewritten" if base == "rewritten" else "lazy", {})
     if base == "strong":
         threshold = -math.inf
@@ -345,8 +353,9 @@ def _build_method(base: str, parts: Parts, threshold: float | None) -> Component
 
 def _build_step(step: str, parts: Parts) -> Component[Any]:
     settings = parts.options.get(step, {})
-    if step == "compressed":
-        return ClusterCompressor(parts.reader, parts.encoder, **settings)
+    if step in ("compressed", "answered"):
+        task = {"task": "answer"} if step == "answered" else {}
+        return ClusterCompressor(parts.reader, parts.encoder, **{**task, **settings})
     return DenseRefiner(parts.reader, entailer=parts.entailer, **settings)
 
 
@@ -370,6 +379,10 @@ def _answer(question: Question, base: str, parts: Parts, max_tokens: int) -> Pro
         if not question.contexts:
             raise InputError("the system 'oracle' needs the contexts of every question")
         passages = [Passage(text) for text in question.contexts]
+    return (yield from _answer_from(question, passages, max_tokens))
+
+
+def _answer_from(question: Question, passages: Sequence[Passage], max_tokens: int) -> Program[PipelineResult]:
     texts = format_passages(passage.text for passage in passages)
     prompt = (
         FROM_CONTEXT.render(context=texts, question=question.text)
@@ -378,6 +391,25 @@ def _answer(question: Question, base: str, parts: Parts, max_tokens: int) -> Pro
     )
     [[answer]] = yield from generate([prompt], SamplingParams(max_tokens=max_tokens, trace="none"))
     return PipelineResult(answer.text, tuple(passages), answer)
+
+
+def _select(
+    question: Question, compressor: Component[Any], parts: Parts, max_tokens: int
+) -> Program[PipelineResult]:
+    """Have each cluster answer, and select one answer (EDC²-RAG, appendix C.2).
+
+    Where no cluster answers, the passages are what is answered from.
+    """
+    passages = yield from retrieve(question.text, parts.top_n)
+    answered = yield from compressor.program(question.text, passages)
+    if all(report.outcome != "compressed" for report in answered.clusters):
+        return (yield from _answer_from(question, answered.passages, max_tokens))
+    candidates = format_passages(passage.text for passage in answered.passages)
+    prompt = SELECT_ANSWER.render(answers=candidates, question=question.text)
+    # The reasons come before the answer.
+    sampling = SamplingParams(max_tokens=max_tokens + ANSWER_TOKENS, trace="none")
+    [[reply]] = yield from generate([prompt], sampling)
+    return PipelineResult(selected_answer(reply.text), answered.passages, reply)
 
 
 def after_retrieval(program: Program[R], step: Component[Any]) -> Program[R]:

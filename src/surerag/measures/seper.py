@@ -9,34 +9,41 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Kernel = Literal["soft", "hard"]
-Weights = Literal["distinct", "probability", "official", "frequency"]
-References = Literal["max", "mean"]
+Weights = Literal["horvitz-thompson", "probability", "official", "frequency"]
+References = Literal["max", "mean", "any"]
+
+_ROUNDING = 0.05
+"""How far above one probabilities of distinct answers may sum: models compute in half precision."""
 
 
 def answer_weights(
-    answers: Sequence[Hashable], log_likelihoods: ArrayLike | None, weights: Weights = "distinct"
+    answers: Sequence[Hashable], log_likelihoods: ArrayLike | None, weights: Weights = "horvitz-thompson"
 ) -> NDArray[np.float64]:
-    """Share of the reader's belief that each sampled answer stands for: p(r|q) of SePer, Eq. 6 and 7.
+    """Return the share of the reader's belief that each sampled answer stands for: p(r|q) of SePer, Eq. 6.
 
     Args:
         answers: The N sampled answers; equal ones are the same answer.
-        log_likelihoods: Log-likelihood of each, shape [N]; not needed for ``"frequency"``.
-        weights: ``"distinct"``: each distinct answer counts once, by its likelihood; its weight stands
-            at its first occurrence. ``"probability"``: the same, each by its probability as it is, so that
-            they sum to what was sampled of all the belief (Eq. 6 and 7 to the letter). ``"official"``: every
-            sample counts by its likelihood, so that a likely answer, which is also sampled often, counts
-            twice over (the authors' code). ``"frequency"``: every sample counts the same.
+        log_likelihoods: Natural logs, shape [N]; not needed for ``"frequency"``. For ``"official"`` the mean
+            over an answer's tokens, else the sum over its tokens and the end token (Eq. 7).
+        weights: ``"horvitz-thompson"``: each distinct answer counts once, by its probability p divided by
+            1 − (1 − p)^N, the probability that it is among N samples (Horvitz and Thompson 1952, normalised
+            as by Hájek 1971). An answer that is sure to be sampled counts by p, a rare one by 1 / N.
+            ``"probability"``: each distinct answer counts once, by p (Eq. 6 and 7 to the letter).
+            ``"official"``: every sample counts by its likelihood (the authors' code). ``"frequency"``: every
+            sample counts the same.
 
     Returns:
-        Weights that sum to one, or with ``"probability"`` to at most one, shape [N].
+        Weights that sum to one, or with ``"probability"`` to at most one, shape [N]. The weight of a repeated
+        answer stands at its first occurrence where it counts once.
 
     Raises:
-        ValueError: If there is no answer, or likelihoods are missing or not finite.
+        ValueError: If there is no answer, likelihoods are missing or not finite, or probabilities sum to more
+            than one, as those without end tokens can.
 
     Example:
-        >>> logs = np.log([0.6, 0.6, 0.3])
-        >>> [answer_weights("AAB", logs, rule).round(3).tolist() for rule in ("distinct", "official")]
-        [[0.667, 0.0, 0.333], [0.4, 0.4, 0.2]]
+        >>> logs = np.log([0.9, 0.9, 0.004])
+        >>> [answer_weights("AAB", logs, rule).round(3).tolist() for rule in ("horvitz-thompson", "official")]
+        [[0.729, 0.0, 0.271], [0.499, 0.499, 0.002]]
     """
     n = len(answers)
     if n == 0:
@@ -46,25 +53,58 @@ def answer_weights(
     logs = np.asarray(log_likelihoods, dtype=np.float64)
     if logs.shape != (n,) or not np.isfinite(logs).all():
         raise ValueError(f"expected {n} finite log-likelihoods, got shape {logs.shape}")
-    shares = np.exp(logs if weights == "probability" else logs - logs.max())
-    if weights in ("distinct", "probability"):
+    if weights == "official":
+        shares = np.exp(logs - logs.max())
+    else:
         first = {answer: index for index, answer in reversed(list(enumerate(answers)))}
-        repeated = np.ones(n, dtype=bool)
-        repeated[list(first.values())] = False
-        shares[repeated] = 0.0
-    if weights == "probability":
-        return shares
+        once = np.isin(np.arange(n), list(first.values()))
+        shares = np.where(once, np.exp(np.minimum(logs, 0.0)), 0.0)
+        if (total := shares.sum()) > 1 + _ROUNDING:
+            raise ValueError(f"probabilities must sum to at most one, got {total:.3f}: count the end tokens")
+        if weights == "horvitz-thompson":
+            shares = np.where(once, _per_inclusion(shares, n), 0.0)
+        elif total <= 1:
+            return shares
     normalised: NDArray[np.float64] = shares / shares.sum()
     return normalised
 
 
+def _per_inclusion(probabilities: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+    """Return p / (1 − (1 − p)^n), which goes to 1 / n for a small p."""
+    p = np.clip(probabilities, 1e-12, 1 - 1e-12)
+    ratio: NDArray[np.float64] = p / -np.expm1(n * np.log1p(-p))
+    return ratio
+
+
+def belief_in_references(
+    weights: ArrayLike, degrees: ArrayLike, references: References
+) -> NDArray[np.float64]:
+    """Return the belief in reference answers, Σ p(r|q) · k(r, a*).
+
+    Args:
+        weights: Weights of N sampled answers, shape [..., N].
+        degrees: Degree to which each means each reference, shape [N, references].
+        references: See :func:`seper_soft`.
+
+    Returns:
+        Beliefs, shape [...].
+    """
+    w, k = np.asarray(weights, dtype=np.float64), np.asarray(degrees, dtype=np.float64)
+    if references == "any":
+        k = k.max(axis=1, keepdims=True)
+    beliefs = np.round(w @ k, 12)  # ten shares of .1 are one
+    combined: NDArray[np.float64] = beliefs.mean(axis=-1) if references == "mean" else beliefs.max(axis=-1)
+    return combined
+
+
 def seper_soft(weights: ArrayLike, entailment: ArrayLike, references: References = "max") -> float:
-    """Soft SePer: Σ p(r|q) · E(r, a*) (SePer, Eq. 9 and 10, Algorithm 1 line 3).
+    """Soft SePer: Σ p(r|q) · E(r, a*) (SePer, Eq. 9 and 10; SePer_S of Algorithm 1).
 
     Args:
         weights: Weight of each sampled answer, summing to at most one, shape [N].
         entailment: Degree, in [0, 1], to which each answer means each reference, shape [N, references].
-        references: Over several reference answers: ``"max"``, or ``"mean"`` (Eq. 10).
+        references: Over several reference answers: the ``"max"`` of the beliefs, their ``"mean"`` (Eq. 10),
+            or the belief in ``"any"``: for each answer the reference that it means most (section 3.4).
 
     Returns:
         Belief in the reference answers, in [0, 1].
@@ -75,16 +115,16 @@ def seper_soft(weights: ArrayLike, entailment: ArrayLike, references: References
     Example:
         >>> seper_soft([0.5, 0.5], [[1.0], [0.2]])
         0.6
+        >>> [seper_soft([0.6, 0.4], [[1, 0], [0, 1]], rule) for rule in ("max", "mean", "any")]
+        [0.6, 0.5, 1.0]
     """
-    w, k = _checked(weights, entailment)
-    beliefs = w @ k
-    return float(beliefs.max() if references == "max" else beliefs.mean())
+    return float(belief_in_references(*_checked(weights, entailment), references))
 
 
 def seper_hard(
     weights: ArrayLike, clusters: ArrayLike, matches: ArrayLike, references: References = "max"
 ) -> float:
-    """Hard SePer: Σ_C I(C ≡ a*) · p(C|q) (SePer, Eq. 8 to 10).
+    """Hard SePer: Σ_C I(C ≡ a*) · p(C|q) (SePer, Eq. 8 to 10; SePer_H of Algorithm 1).
 
     Args:
         weights: Weight of each sampled answer, summing to at most one, shape [N].

@@ -90,8 +90,9 @@ def reply_of(error: BaseException) -> str:
     for cause in _causes(error):
         with suppress(Exception):
             response = getattr(getattr(cause, "response", None), "text", None)
-            for text in (getattr(cause, "doc", None), getattr(cause, "body", None), response):
-                if text:
+            sent = (getattr(cause, name, None) for name in ("doc", "body", "obj"))
+            for text in (*sent, response):
+                if text and isinstance(text, str | bytes | Mapping | list):
                     return str(text)[:300]
     return ""
 

@@ -5,15 +5,18 @@ from surerag.retrieval.index import PassageIndex, SummaryIndex
 from surerag.retrieval.summaries import (
     LeadSummaries,
     MetadataSummaries,
+    MissingSummariesWarning,
     ModelSummaries,
     Summarizer,
     lead_summary,
     prose,
+    with_summaries,
 )
 
 __all__ = [
     "LeadSummaries",
     "MetadataSummaries",
+    "MissingSummariesWarning",
     "ModelSummaries",
     "PassageIndex",
     "Summarizer",
@@ -23,4 +26,5 @@ __all__ = [
     "chunk_text",
     "lead_summary",
     "prose",
+    "with_summaries",
 ]

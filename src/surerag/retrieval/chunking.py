@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from surerag.documents import Document
@@ -12,6 +12,9 @@ from surerag.messages import Passage
 from surerag.text import UNSPACED
 
 Span = tuple[int, int]
+_WHOLE_ROWS = 4
+"""A row stays whole up to so many times the length of a chunk."""
+
 Tokenize = Callable[[str], Sequence[Span]]
 """Returns the offsets (start, end) of a text's tokens, in order."""
 
@@ -80,6 +83,10 @@ def chunk_documents(
 ) -> list[Passage]:
     """Cut documents into passages; see :func:`chunk_text`.
 
+    Rows of tables stay whole, up to four times ``tokens``, and do not overlap. Each passage of a Markdown
+    table begins with the table's header; a row that :func:`~surerag.documents.load_documents` reads has the
+    header in itself.
+
     Returns:
         Passages with the id ``"<document>#<number>"``. Their metadata is the document's, with the keys
         ``document``, ``title``, ``start`` and ``end`` added.
@@ -97,5 +104,91 @@ def chunk_documents(
             },
         )
         for document in documents
-        for number, chunk in enumerate(chunk_text(document.text, tokens, overlap, tokenize=tokenize))
+        for number, chunk in enumerate(_document_chunks(document, tokens, overlap, tokenize))
     ]
+
+
+def is_table_rule(line: str) -> bool:
+    """Whether a line is the one under the header of a Markdown table.
+
+    Example:
+        >>> is_table_rule("| --- | :-: |"), is_table_rule("----")
+        (True, False)
+    """
+    return "|" in line and "---" in line and not line.strip(" \t\n:|-")
+
+
+def _document_chunks(
+    document: Document, tokens: int, overlap: int, tokenize: Tokenize
+) -> Iterator[TextChunk]:
+    text = document.text
+    if document.rows:
+        yield from _row_chunks(text, _paragraphs(text), "", tokens, overlap, tokenize)
+        return
+    end = 0
+    for table in _tables(text):
+        yield from _shifted(chunk_text(text[end : table[0][0]], tokens, overlap, tokenize=tokenize), end)
+        (start, _), (_, under_header), *rows = table
+        yield from _row_chunks(text, rows, text[start:under_header], tokens, overlap, tokenize)
+        end = table[-1][1]
+    yield from _shifted(chunk_text(text[end:], tokens, overlap, tokenize=tokenize), end)
+
+
+def _row_chunks(
+    text: str, rows: Sequence[Span], header: str, tokens: int, overlap: int, tokenize: Tokenize
+) -> Iterator[TextChunk]:
+    """Put as many rows into each chunk as there is room for."""
+    room = max(tokens - len(tokenize(header)), 1)
+    begun: list[Span] = []
+    length = 0
+    for row in [*rows, None]:
+        size = len(tokenize(text[slice(*row)])) if row else 0
+        if begun and (row is None or length + size > room):
+            start, end = begun[0][0], begun[-1][1]
+            yield TextChunk(header + text[start:end], start, end)
+            begun, length = [], 0
+        if row and size > _WHOLE_ROWS * tokens:
+            yield from _shifted(chunk_text(text[slice(*row)], tokens, overlap, tokenize=tokenize), row[0])
+        elif row and size:
+            begun.append(row)
+            length += size
+
+
+def _shifted(chunks: Iterable[TextChunk], by: int) -> Iterator[TextChunk]:
+    for text, start, end in chunks:
+        yield TextChunk(text, start + by, end + by)
+
+
+def _lines(text: str) -> Iterator[Span]:
+    """Yield the offsets of lines, with their ends."""
+    start = 0
+    for line in text.split("\n"):
+        yield start, min(start + len(line) + 1, len(text))
+        start += len(line) + 1
+
+
+def _paragraphs(text: str) -> list[Span]:
+    paragraphs, start = [], 0
+    for paragraph in text.split("\n\n"):
+        paragraphs.append((start, start + len(paragraph)))
+        start += len(paragraph) + 2
+    return paragraphs
+
+
+def _tables(text: str) -> Iterator[list[Span]]:
+    """Yield the lines of each Markdown table with rows: its header, the rule below it, its rows."""
+    table: list[Span] = []
+    before: Span = (0, 0)
+    for line in _lines(text):
+        content = text[slice(*line)]
+        if table and "|" in content:
+            table.append(line)
+        elif not table and is_table_rule(content) and text[slice(*before)].strip():
+            table = [before, line]
+        elif table:
+            if len(table) > 2:
+                yield table
+            table = []
+        before = line
+    if len(table) > 2:
+        yield table

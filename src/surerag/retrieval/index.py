@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.messages import Passage
+from surerag.progress import Progress, reporting
 from surerag.readers.threads import in_thread
-from surerag.retrieval.summaries import LeadSummaries, Summarizer
+from surerag.retrieval.summaries import LeadSummaries, Summarizer, with_summaries
 from surerag.services import Encoder
 
 USUAL_K = 5
@@ -63,15 +64,38 @@ class PassageIndex:
 
     @classmethod
     def from_passages(
-        cls, passages: Iterable[Passage], encoder: Encoder, *, batch_size: int = 1024, k: int = USUAL_K
+        cls,
+        passages: Iterable[Passage],
+        encoder: Encoder,
+        *,
+        batch_size: int = 256,
+        k: int = USUAL_K,
+        progress: Progress = False,
     ) -> Self:
-        """Encode passages, ``batch_size`` at a time, and index them; errors are those of the class."""
+        """Encode passages and index them; errors are those of the class.
+
+        With a :class:`~surerag.encoders.CachedEncoder`, each passage is encoded once and for all.
+
+        Args:
+            passages: The corpus.
+            encoder: Encodes passages and queries.
+            batch_size: Passages that the encoder gets at once; those of like length come together.
+            k: Passages to return where nobody asks for another number.
+            progress: True shows a bar on a terminal; a callable gets (done, total).
+        """
         _at_least_one("batch_size", batch_size)
         corpus = _checked(passages)
-        texts = [passage.text for passage in corpus]
-        parts = [texts[start : start + batch_size] for start in range(0, len(texts), batch_size)]
-        vectors = [_vectors(encoder.encode(part, "document"), len(part)) for part in parts]
-        return cls(corpus, np.concatenate(vectors), encoder, k=k)
+        # Texts of like length are padded least.
+        order = sorted(range(len(corpus)), key=lambda at: len(corpus[at].text))
+        vectors: list[NDArray[np.float32]] = []
+        with reporting(progress, len(corpus), "Passages") as advance:
+            for start in range(0, len(order), batch_size):
+                part = [corpus[at].text for at in order[start : start + batch_size]]
+                vectors.append(_vectors(encoder.encode(part, "document"), len(part)))
+                advance(len(part))
+        places = np.empty(len(order), dtype=np.intp)
+        places[order] = np.arange(len(order))
+        return cls(corpus, np.concatenate(vectors)[places], encoder, k=k)
 
     def __len__(self) -> int:
         return len(self._passages)
@@ -136,22 +160,28 @@ class SummaryIndex(PassageIndex):
         encoder: Encoder,
         *,
         summarize: Summarizer | None = None,
-        batch_size: int = 1024,
+        batch_size: int = 256,
         k: int = USUAL_K,
+        progress: Progress = False,
     ) -> Self:
         """Summarize documents, encode the summaries and index them.
 
         Args:
             documents: The corpus.
             encoder: Encodes summaries and queries.
-            summarize: How; by default the first two sentences.
+            summarize: How; by default the first two sentences of prose. A document without a summary is
+                held by its beginning, see :func:`~surerag.retrieval.with_summaries`.
             batch_size: Summaries that the encoder reads at once.
             k: Summaries to return where nobody asks for another number.
+            progress: True shows a bar on a terminal; a callable gets (done, total).
 
         Raises:
-            InputError: If there is no document, or one without a summary.
+            InputError: If there is no document, or one without a text.
             ConfigurationError: If there are too many for memory.
             ServiceError: If there are not as many summaries as documents.
+
+        Warns:
+            MissingSummariesWarning: If documents have none.
         """
         corpus = list(documents)
         if len(corpus) > MAX_IN_MEMORY:
@@ -165,14 +195,11 @@ class SummaryIndex(PassageIndex):
                     f"expected a Document, got a {type(document).__name__}",
                     hint="make one of a text with surerag.documents.Document(id, text)",
                 )
-        summaries = (summarize or LeadSummaries())(corpus)
-        if len(summaries) != len(corpus):
-            raise ServiceError(f"{len(summaries)} summaries were made of {len(corpus)} documents")
         passages = [
-            Passage(summary, id=document.id, metadata={**document.metadata, "title": document.title})
-            for document, summary in zip(corpus, summaries, strict=True)
+            Passage(one.text, id=one.id, metadata={**one.metadata, "title": one.title})
+            for one in with_summaries(corpus, (summarize or LeadSummaries())(corpus))
         ]
-        return cls.from_passages(passages, encoder, batch_size=batch_size, k=k)
+        return cls.from_passages(passages, encoder, batch_size=batch_size, k=k, progress=progress)
 
 
 def top_places(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:

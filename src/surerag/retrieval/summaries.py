@@ -3,63 +3,132 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, pairwise
 from typing import Protocol
 
 from surerag.documents import Document, split_front_matter
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.lru import LRUDict
-from surerag.messages import SamplingParams, Template
+from surerag.messages import NO_SUMMARY, SamplingParams, Template
+from surerag.progress import Progress, reporting
 from surerag.prompts import SUMMARIZE
 from surerag.readers.protocol import Reader
-from surerag.text import split_sentences
+from surerag.retrieval.chunking import is_table_rule
+from surerag.text import UNSPACED, split_sentences
+
+
+class MissingSummariesWarning(UserWarning):
+    """Some documents have no summary, so that L-RAG searches wherever one of them is the nearest."""
 
 
 class Summarizer(Protocol):
     """Anything that makes a summary of each document."""
 
     def __call__(self, documents: Sequence[Document]) -> list[str]:
-        """Return one summary for each document, in order."""
+        """Return one summary for each document, in order; an empty text where a document has none."""
 
 
-_FENCE = re.compile(r"\s*(```|~~~)")
-_MARKUP = re.compile(
-    r"\s{0,3}(?:#{1,6}(?:\s|$)"  # headings
-    r"|(?:[-*_]\s*){3,}$|=+\s*$"  # rules, and lines under headings
-    r"|\|.*"  # tables
-    r"|(?:\s*\[?!?\[[^\]]*\]\([^)]*\)(?:\]\([^)]*\))?)+\s*$|\[[^\]]+\]:\s"  # pictures, links alone
-    r"|<[^>]*>\s*$)"  # lines of a tag alone
-)
-_UNDERLINE = re.compile(r"\s{0,3}(?:=+|-{2,})\s*$")
-_TABLE_RULE = re.compile(r"\s{0,3}(?=.*\|)[\s:|-]*-{3}[\s:|-]*$")
+_WHOLE_TEXT = 200
+"""A text of at most so many characters is its own summary."""
+
+_SENTENCE_WORDS, _UNPUNCTUATED_WORDS = 5, 25
+"""Words of a sentence that makes a paragraph prose; words of one where no mark ends it."""
+
+_SEARCHED_BY = 1000
+"""Characters of a document without a summary that it is searched by."""
+
+_DECIDED_BY = 4000
+"""Characters of a paragraph that are read to decide whether it is prose."""
+
+_LINK = re.compile(r"!?\[[^\[\]]*\]\([^()]*\)")
+_WORD = re.compile(rf"[{UNSPACED}]{{2}}|[^\W\d_{UNSPACED}]+")
+_END = re.compile(r"[.!?…。！？؟۔।]['\")\]*_»”’]*\Z")  # noqa: RUF001
+_FIELD = re.compile(r"[^\s:][^:]{0,60}:(?:\s|\Z)")
+_UNDERLINES = "=-~^\"'*+#"
 
 
 def prose(text: str) -> str:
-    r"""Return a text without what is no prose in Markdown: front matter, headings, tables, code, pictures.
+    r"""Return the prose of a text in Markdown or reStructuredText.
 
-    Where nothing would be left, it is the text.
+    Front matter, headings, tables, code, pictures, lists of links and of ``name: value`` are left out, and,
+    where the rest has more than 200 characters, paragraphs without a sentence, such as those of a title page.
 
     Example:
         >>> prose("---\ntitle: Velm\n---\n# Velm\n\n| a | b |\n|---|---|\n\nVelm is a town.")
         'Velm is a town.'
     """
-    lines = list(_prose_lines(split_front_matter(text)[1].splitlines()))
-    return "\n".join(lines).strip() or text
+    return "\n\n".join(_prose(text))
 
 
-def _prose_lines(lines: Sequence[str]) -> Iterator[str]:
-    in_code = in_table = False
-    for line, following in zip(lines, [*lines[1:], ""], strict=True):
-        if _FENCE.match(line):
-            in_code = not in_code
-            continue
-        in_table = bool(_TABLE_RULE.match(line)) or (in_table and "|" in line)
-        heads = line.strip() and (_UNDERLINE.match(following) or _TABLE_RULE.match(following))
-        if in_code or in_table or heads or _MARKUP.match(line):
-            yield ""  # ends the paragraph
-        else:
-            yield line
+def _prose(text: str) -> Iterator[str]:
+    """Yield the paragraphs of prose."""
+    paragraphs = _paragraphs(split_front_matter(text)[1])
+    begun: list[str] = []
+    for paragraph in paragraphs:
+        begun.append(paragraph)
+        if sum(map(len, begun)) > _WHOLE_TEXT:
+            yield from filter(_has_sentence, chain(begun, paragraphs))
+            return
+    yield from begun
+
+
+def _paragraphs(text: str) -> Iterator[str]:
+    """Yield paragraphs without lines that are markup, and without those that are lists of values."""
+    lines: list[str] = []
+    for line in chain(_text_lines(text), [""]):
+        if line:
+            lines.append(line)
+        elif lines:
+            if len(lines) == 1 or not all(map(_FIELD.match, lines)):
+                yield "\n".join(lines)
+            lines = []
+
+
+def _text_lines(text: str) -> Iterator[str]:
+    """Yield lines, and empty ones for markup, which ends a paragraph."""
+    fence = before = ""
+    in_table = False
+    for line, following in pairwise(chain(text.splitlines(), [""])):
+        stripped = line.strip()
+        opens = stripped.startswith("```") or (stripped.startswith("~~~") and not before)
+        if opens if not fence else stripped.startswith(fence):
+            fence = "" if fence else stripped[:3]
+            stripped = ""
+        in_table = is_table_rule(line) or (in_table and "|" in line)
+        heads = stripped and (_is_underline(following.strip()) or is_table_rule(following))
+        yield "" if fence or in_table or heads or _is_markup(stripped) else stripped
+        before = stripped
+
+
+def _is_underline(line: str) -> bool:
+    return len(line) > 1 and line[0] in _UNDERLINES and not line.strip(line[0])
+
+
+def _is_markup(line: str) -> bool:
+    """Whether a line is a heading, a rule, part of a table, links alone, a directive or a tag."""
+    without_marks = line.lstrip("#")
+    if len(line) - len(without_marks) in range(1, 7) and (not without_marks or without_marks[0].isspace()):
+        return True
+    if line.startswith(("|", ".. ", "[^")) or (line.startswith("<") and line.find(">") == len(line) - 1):
+        return True
+    if line.startswith("[") and "]: " in line[:200]:
+        return True
+    if line and (not line.strip("-*_= \t") or _is_underline(line)):
+        return True
+    # Twice, since pictures stand inside links.
+    rest = _LINK.sub("", _LINK.sub("", line))
+    return rest != line and not _WORD.search(rest)
+
+
+def _has_sentence(paragraph: str) -> bool:
+    text = paragraph[:_DECIDED_BY]
+    if len(_WORD.findall(text)) >= _UNPUNCTUATED_WORDS and len(text.split("\n")) < _SENTENCE_WORDS:
+        return True
+    ended = (one.text for one in split_sentences(text) if _END.search(one.text))
+    return any(len(_WORD.findall(sentence)) >= _SENTENCE_WORDS for sentence in ended)
 
 
 def lead_summary(
@@ -80,7 +149,7 @@ def lead_summary(
         max_characters: Longest sentence; a text without marks is one long sentence.
 
     Returns:
-        The sentences, joined by spaces; empty if the text is.
+        The sentences, joined by spaces; empty if the text has no prose.
 
     Raises:
         ConfigurationError: If ``sentences`` or ``max_characters`` is less than 1.
@@ -92,18 +161,57 @@ def lead_summary(
     for name, value in (("sentences", sentences), ("max_characters", max_characters)):
         if value < 1:
             raise ConfigurationError(f"{name} must be at least 1, got {value}")
-    body = prose(text)
-    paragraphs = re.split(r"\n[ \t]*\n", body) if per_paragraph else [body]
-    return " ".join(
-        " ".join(sentence.text[:max_characters].split())
-        for paragraph in paragraphs
-        for sentence in split_sentences(paragraph, language)[:sentences]
-    )
+    lead: list[str] = []
+    for paragraph in _prose(text):
+        room = sentences if per_paragraph else sentences - len(lead)
+        lead += [
+            " ".join(sentence.text[:max_characters].split())
+            for sentence in split_sentences(paragraph, language)[:room]
+        ]
+        if len(lead) >= sentences and not per_paragraph:
+            break
+    return " ".join(lead)
+
+
+def with_summaries(documents: Sequence[Document], summaries: Sequence[str]) -> list[Document]:
+    """Return what L-RAG's tier 1 holds for documents: their summaries as texts, with the same metadata.
+
+    One without a summary is held by its title and beginning, and ``NO_SUMMARY`` in its metadata: where it is
+    the nearest, L-RAG searches, and answers nothing from it.
+
+    Raises:
+        ServiceError: If there are not as many summaries as documents.
+
+    Warns:
+        MissingSummariesWarning: How many documents have none.
+    """
+    if len(summaries) != len(documents):
+        raise ServiceError(f"{len(summaries)} summaries were made of {len(documents)} documents")
+    held = [
+        replace(document, text=summary)
+        if summary.strip()
+        else replace(document, text=_beginning(document), metadata={**document.metadata, NO_SUMMARY: True})
+        for document, summary in zip(documents, summaries, strict=True)
+    ]
+    missing = [document.id or document.title for document in held if NO_SUMMARY in document.metadata]
+    if missing:
+        names = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        warnings.warn(
+            f"{len(missing)} of {len(held)} documents have no summary ({names}): L-RAG searches where one of "
+            "them is the nearest. A model can write summaries: summarize=ModelSummaries(reader)",
+            MissingSummariesWarning,
+            stacklevel=3,
+        )
+    return held
+
+
+def _beginning(document: Document) -> str:
+    return " ".join(f"{document.title}\n{document.text[:_SEARCHED_BY]}".split())
 
 
 @dataclass(frozen=True)
 class LeadSummaries:
-    """The first sentences of each document; the fields are :func:`lead_summary`'s arguments."""
+    """The first sentences of each document but tables; the fields are :func:`lead_summary`'s arguments."""
 
     sentences: int = 2
     per_paragraph: bool = False
@@ -112,7 +220,9 @@ class LeadSummaries:
 
     def __call__(self, documents: Sequence[Document]) -> list[str]:
         """Return one summary for each document, in order."""
-        return [lead_summary(document.text, **asdict(self)) for document in documents]
+        return [
+            "" if document.rows else lead_summary(document.text, **asdict(self)) for document in documents
+        ]
 
 
 @dataclass(frozen=True)
@@ -142,12 +252,15 @@ class MetadataSummaries:
 class ModelSummaries:
     """Summaries that a reader writes, once for each text; where it writes none, the first two sentences.
 
+    It is meant for documents whose first sentences do not say what they are about, such as tables.
+
     Args:
         reader: The model.
         prompt: A template with the slot ``document``.
         max_tokens: Longest summary.
         max_characters: Only so much of a document's beginning is shown to the model; None shows all.
         batch_size: Documents that the reader is asked about at once.
+        progress: True shows a bar on a terminal; a callable gets (done, total).
 
     Raises:
         PromptError: If the prompt has other slots.
@@ -160,8 +273,9 @@ class ModelSummaries:
         *,
         prompt: Template = SUMMARIZE,
         max_tokens: int = 96,
-        max_characters: int | None = None,
+        max_characters: int | None = 8000,
         batch_size: int = 16,
+        progress: Progress = True,
     ) -> None:
         if batch_size < 1:
             raise ConfigurationError(f"batch_size must be at least 1, got {batch_size}")
@@ -170,17 +284,20 @@ class ModelSummaries:
         self._sampling = SamplingParams(max_tokens=max_tokens, trace="none")
         self._max_characters = max_characters
         self._batch_size = batch_size
+        self._progress = progress
         self._cache: LRUDict[str] = LRUDict(10_000)
 
     def __call__(self, documents: Sequence[Document]) -> list[str]:
         """Return one summary for each document, in order."""
         summaries = {document.text: self._cache.get(document.text) for document in documents}
         new = [text for text, summary in summaries.items() if summary is None]
-        for start in range(0, len(new), self._batch_size):
-            texts = new[start : start + self._batch_size]
-            prompts = [self._prompt.render(document=text[: self._max_characters]) for text in texts]
-            replies = self._reader.generate(prompts, self._sampling)
-            for text, (reply,) in zip(texts, replies, strict=True):
-                summaries[text] = summary = reply.text or lead_summary(text)
-                self._cache.put(text, summary)
+        with reporting(self._progress, len(new), "Summaries") as advance:
+            for start in range(0, len(new), self._batch_size):
+                texts = new[start : start + self._batch_size]
+                prompts = [self._prompt.render(document=text[: self._max_characters]) for text in texts]
+                replies = self._reader.generate(prompts, self._sampling)
+                for text, (reply,) in zip(texts, replies, strict=True):
+                    summaries[text] = summary = reply.text.strip() or lead_summary(text)
+                    self._cache.put(text, summary)
+                    advance()
         return [summaries[document.text] or "" for document in documents]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from surerag.training.options import RewriterTraining
+from surerag.training.options import APPENDIX_B, RewriterTraining
 from surerag.training.pipeline import StageMeans, TrainingReport, train_rewriter
 from surerag.training.sampling import (
     Preference,
@@ -13,6 +13,7 @@ from surerag.training.sampling import (
 )
 
 __all__ = [
+    "APPENDIX_B",
     "Preference",
     "Query",
     "RewriterTraining",

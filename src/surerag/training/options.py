@@ -9,13 +9,23 @@ from pydantic import Field
 from surerag.options import Options, PromptsOption, prompts_field
 from surerag.prompts import DYNQR_ANSWER, REWRITE, PromptSet
 
+Reward = Literal["uncertainty", "answer", "documents", "relevance"]
+
+APPENDIX_B: dict[str, Any] = {
+    "distil_rate": 1e-6,
+    "distil_epochs": 1,
+    "distil_batch": 100,
+    "align_rate": 1e-5,
+    "align_epochs": 2,
+    "align_batch": 20,
+    "lora_rank": None,
+}
+"""The paper's setting, for ``RewriterTraining(**APPENDIX_B)``: all weights of a model of seven billion, on
+60,000 queries a stage. On a few thousand queries these rates change hardly anything."""
+
 
 class RewriterTraining(Options):
-    """Options of :func:`surerag.training.train_rewriter`.
-
-    The paper trains on 60,000 queries with rates of 1e-6 (distillation, batches of 100, one epoch) and 1e-5
-    (alignment, batches of 20, two epochs); on a few thousand queries these rates change hardly anything.
-    """
+    """Options of :func:`surerag.training.train_rewriter`; :data:`APPENDIX_B` has the paper's."""
 
     PROMPTS: ClassVar[PromptSet] = PromptSet(rewrite=REWRITE, answer=DYNQR_ANSWER)
 
@@ -27,16 +37,27 @@ class RewriterTraining(Options):
     """Rewrites to sample for each query in the second stage."""
     n_pairs: int = Field(3, ge=1)
     """Pairs of rewrites to keep for each query: those with the largest difference in reward."""
-    reward: Literal["uncertainty", "answer"] = "uncertainty"
-    """What a rewrite is rewarded for: the reader's lower perplexity, or a right answer (needs references)."""
+    reward: Reward = "uncertainty"
+    """What a rewrite is rewarded for (appendix B): ``"uncertainty"``, a lower perplexity of the reader
+    (DynQR); ``"answer"``, a right answer of it (RRR); ``"documents"``, a retrieved document with a right
+    answer (RetPO); or ``"relevance"``, documents that are more relevant to the query (RaFe). The second and
+    the third need references, the last an encoder."""
     top_n: int | None = Field(None, ge=1)
     """Passages to answer from; None takes all that the retriever returns."""
     lora_rank: int | None = Field(16, ge=1)
     """Rank of the adapters, which are merged at the end; None trains all weights."""
     distil_rate: float = Field(2e-4, gt=0)
     """Learning rate of distillation; adapters take about ten times the rate of all weights."""
+    distil_epochs: int = Field(3, ge=1)
+    """Times that distillation goes through its examples."""
+    distil_batch: int | None = Field(None, ge=1)
+    """Examples of a step of distillation; None makes at least 30 steps, of 4 to 32 examples."""
     align_rate: float = Field(1e-5, gt=0)
     """Learning rate of alignment."""
+    align_epochs: int = Field(3, ge=1)
+    """Times that alignment goes through its examples."""
+    align_batch: int | None = Field(None, ge=1)
+    """Examples of a step of alignment; None as in distillation."""
     seed: int = 0
     """Seed of the split, of sampling and of training."""
     trainer: dict[str, Any] = Field(default_factory=dict)

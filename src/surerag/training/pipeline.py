@@ -10,18 +10,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from surerag.drivers import run_many
-from surerag.drivers.progress import Progress
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError
 from surerag.measures.statistics import Estimate, paired_difference
+from surerag.progress import Progress
 from surerag.readers.protocol import Reader, as_reader
-from surerag.services import Retriever, Services
+from surerag.services import Encoder, Retriever, Services
 from surerag.training.options import RewriterTraining
 from surerag.training.sampling import (
     Preference,
     Query,
     Trial,
     as_queries,
+    check_reward,
     collect_rewrites,
     rewrite_and_try,
     sample_preferences,
@@ -96,6 +97,7 @@ def train_rewriter(
     reader: Reader,
     retriever: Retriever,
     teacher: Reader | None = None,
+    encoder: Encoder | None = None,
     options: RewriterTraining | None = None,
     progress: Progress = False,
 ) -> TrainingReport:
@@ -110,11 +112,13 @@ def train_rewriter(
         reader: Answers; reports log-probabilities.
         retriever: Finds passages.
         teacher: Writes the rewrites of the first stage; None takes the reader.
+        encoder: Vectors, for the reward ``"relevance"``.
         options: What steers the stages.
         progress: Whether to show progress bars.
 
     Raises:
-        InputError: If there are too few queries.
+        InputError: If there are too few queries, or the reward needs references and a query has none.
+        MissingServiceError: If the reward needs an encoder, and there is none.
         ConfigurationError: If ``base`` cannot be loaded, or ``output`` belongs to other queries or options.
         ServiceError: If the teacher wrote no usable rewrite.
         MissingExtraError: If TRL is not installed.
@@ -123,6 +127,7 @@ def train_rewriter(
     items = as_queries(queries)
     if len(items) < MIN_QUERIES:
         raise InputError(f"{len(items)} distinct queries are too few to train on", hint=f"give {MIN_QUERIES}")
+    check_reward(options, items, encoder)
     texts = [item.text for item in items]
     pairs_file, preferences_file = folder / "rewrites.json", folder / "preferences.json"
     if not pairs_file.exists():
@@ -144,7 +149,9 @@ def train_rewriter(
         own = _load_rewriter(models["distilled"])
         _write_whole(
             preferences_file,
-            sample_preferences(rest[n_distil:], own, reader, retriever, options, progress=progress),
+            sample_preferences(
+                rest[n_distil:], own, reader, retriever, options, encoder=encoder, progress=progress
+            ),
         )
     preferences = [Preference(*item) for item in json.loads(preferences_file.read_text(encoding="utf-8"))]
     if preferences:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
 from surerag.drivers import run_many
-from surerag.drivers.progress import Progress
 from surerag.effects import Program, generate, retrieve
-from surerag.errors import MISCONFIGURED, InputError, ServiceError, SureragError
-from surerag.measures import exact_match, perplexity
+from surerag.errors import MISCONFIGURED, InputError, MissingServiceError, ServiceError, SureragError
+from surerag.measures import contains, exact_match, perplexity
 from surerag.messages import SamplingParams
 from surerag.methods.dynqr.rewrites import read_rewrite
+from surerag.methods.service_answers import embed_unit
+from surerag.progress import Progress
 from surerag.prompts import CLOSED_BOOK, format_passages
 from surerag.readers.protocol import Reader, as_reader
-from surerag.services import Retriever, Services
-from surerag.training.options import RewriterTraining
+from surerag.services import Encoder, Retriever, Services
+from surerag.training.options import Reward, RewriterTraining
 
 logger = logging.getLogger("surerag")
 
@@ -32,7 +33,7 @@ class Query:
 
     Attributes:
         text: The query as users ask it.
-        references: Right answers; needed for the reward ``"answer"``, and for right answers in the report.
+        references: Right answers; for the rewards that need them, and for right answers in the report.
     """
 
     text: str
@@ -62,10 +63,6 @@ class Trial(NamedTuple):
     answer: str
     uncertainty: float
     correct: bool | None
-
-    def reward(self, kind: str) -> float:
-        """Return the reward, larger for a better rewrite."""
-        return -self.uncertainty if kind == "uncertainty" else float(bool(self.correct))
 
 
 def collect_rewrites(
@@ -117,23 +114,26 @@ def sample_preferences(
     retriever: Retriever,
     options: RewriterTraining | None = None,
     *,
+    encoder: Encoder | None = None,
     progress: Progress = False,
 ) -> list[Preference]:
-    """Sample rewrites, answer from what each retrieves, and pair them by reward (second stage, Eq. 2 and 3).
+    """Sample rewrites, reward what each retrieves, and pair them by reward (second stage, Eq. 2 and 3).
 
     Returns:
         At most ``n_pairs`` preferences a query. Queries that fail are left out with a warning.
 
     Raises:
         InputError: If the reward needs references and a query has none.
+        MissingServiceError: If it needs an encoder, and there is none.
     """
     options = options or RewriterTraining()
-    if options.reward == "answer" and not all(query.references for query in queries):
-        raise InputError("the reward 'answer' needs references for every query", hint="or use 'uncertainty'")
+    check_reward(options, queries, encoder)
     sampling = SamplingParams(
         n=options.n_rewrites, temperature=1.0, max_tokens=REWRITE_TOKENS, seed=options.seed, trace="none"
     )
-    services = Services(reader=as_reader(reader), rewriter=as_reader(rewriter), retriever=retriever)
+    services = Services(
+        reader=as_reader(reader), rewriter=as_reader(rewriter), retriever=retriever, encoder=encoder
+    )
     programs = [_try_own_rewrites(query, options, sampling) for query in queries]
     preferences: list[Preference] = []
     failures: list[Exception] = []
@@ -142,9 +142,9 @@ def sample_preferences(
         if isinstance(outcome, BaseException):
             failures.append(_raise_if_misconfigured(outcome))
             continue
-        rewards = [trial.reward(options.reward) for trial in outcome]
+        rewrites, rewards = outcome
         preferences += [
-            Preference(query.text, outcome[better].text, outcome[worse].text, difference)
+            Preference(query.text, rewrites[better], rewrites[worse], difference)
             for better, worse, difference in preference_pairs(rewards, options.n_pairs)
         ]
     if failures:
@@ -157,7 +157,8 @@ def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[i
     """Return the pairs with the largest difference in reward (DynQR, section 2.2, Preference Alignment).
 
     Args:
-        rewards: One for each distinct rewrite of a query, larger for a better one; may be infinite.
+        rewards: One for each distinct rewrite of a query, larger for a better one. One that is infinite, as
+            after an empty or cut answer, makes no pair: its difference to all others would be the largest.
         n_pairs: Pairs to keep.
 
     Returns:
@@ -166,17 +167,13 @@ def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[i
     Example:
         >>> preference_pairs([-1.5, -1.0, -1.5, -4.0])
         [(1, 3, 3.0), (0, 3, 2.5), (2, 3, 2.5)]
-        >>> preference_pairs([0.0, 0.0])
+        >>> preference_pairs([0.0, 0.0, -math.inf])
         []
     """
     if any(math.isnan(reward) for reward in rewards):
         raise InputError(f"a reward is not a number: {list(rewards)}")
-    pairs = [
-        (i, j, better - worse)
-        for i, better in enumerate(rewards)
-        for j, worse in enumerate(rewards)
-        if better > worse
-    ]
+    finite = [(place, reward) for place, reward in enumerate(rewards) if math.isfinite(reward)]
+    pairs = [(i, j, better - worse) for i, better in finite for j, worse in finite if better > worse]
     return list(islice(sorted(pairs, key=lambda pair: -pair[2]), n_pairs))
 
 
@@ -211,13 +208,69 @@ def _write(query: str, options: RewriterTraining, sampling: SamplingParams) -> P
 
 def _try_own_rewrites(
     query: Query, options: RewriterTraining, sampling: SamplingParams
-) -> Program[list[Trial]]:
+) -> Program[tuple[list[str], list[float]]]:
+    """Return the rewrites of a query, and the reward of each."""
     rewrites = yield from _write(query.text, options, sampling)
-    trials: list[Trial] = []
+    rewards: list[float] = []
     for text in rewrites:
-        trial = yield from try_query(query, text, options)
-        trials.append(trial)
-    return trials
+        reward = yield from REWARDS[options.reward](query, text, options)
+        rewards.append(reward)
+    return rewrites, rewards
+
+
+# Rewards of a rewrite, larger for a better one (appendix B)
+
+
+def reward_certainty(query: Query, text: str, options: RewriterTraining) -> Program[float]:
+    """Return minus the perplexity of the reader's answer (DynQR)."""
+    trial = yield from try_query(query, text, options)
+    return -trial.uncertainty
+
+
+def reward_answer(query: Query, text: str, options: RewriterTraining) -> Program[float]:
+    """Return 1 if the reader's answer is right (RRR), else 0."""
+    trial = yield from try_query(query, text, options)
+    return float(bool(trial.correct))
+
+
+def reward_documents(query: Query, text: str, options: RewriterTraining) -> Program[float]:
+    """Return 1 if a right answer stands in a retrieved document (RetPO), else 0."""
+    passages = yield from retrieve(text, options.top_n)
+    return float(any(contains(passage.text, query.references) for passage in passages))
+
+
+def reward_relevance(query: Query, text: str, options: RewriterTraining) -> Program[float]:
+    """Return the mean cosine of the retrieved documents with the original query (RaFe); −1 without any."""
+    passages = yield from retrieve(text, options.top_n)
+    if not passages:
+        return -1.0
+    [wanted] = yield from embed_unit([query.text], "query")
+    documents = yield from embed_unit([passage.text for passage in passages], "document")
+    return float((documents @ wanted).mean())
+
+
+REWARDS: Mapping[Reward, Callable[[Query, str, RewriterTraining], Program[float]]] = {
+    "uncertainty": reward_certainty,
+    "answer": reward_answer,
+    "documents": reward_documents,
+    "relevance": reward_relevance,
+}
+
+
+def check_reward(options: RewriterTraining, queries: Sequence[Query], encoder: Encoder | None) -> None:
+    """Check that there is what the reward needs.
+
+    Raises:
+        InputError: If it needs references and a query has none.
+        MissingServiceError: If it needs an encoder, and there is none.
+    """
+    if options.reward in ("answer", "documents") and not all(query.references for query in queries):
+        raise InputError(
+            f"the reward {options.reward!r} needs references for every query",
+            hint="or use 'uncertainty' or 'relevance', which need none",
+        )
+    if options.reward == "relevance" and encoder is None:
+        raise MissingServiceError("the reward 'relevance' needs an encoder", hint="pass encoder=…")
 
 
 def _raise_if_misconfigured(error: BaseException) -> Exception:

@@ -17,7 +17,7 @@ CHECKPOINTS = "checkpoints"
 def distil(
     pairs: Sequence[tuple[str, str]], base: str | Path, output: Path, options: RewriterTraining
 ) -> Path:
-    """Teach a base model the teacher's rewrites; the loss is on the rewrite alone (DynQR, Eq. 1).
+    """Teach a base model the teacher's rewrites; the loss is on the rewrite alone (DynQR, section 2.2).
 
     Args:
         pairs: Queries and rewrites.
@@ -38,7 +38,7 @@ def distil(
         from trl import SFTConfig, SFTTrainer
     model, tokenizer = load_base(base)
     rows = [_row(options, tokenizer, query, completion=rewrite) for query, rewrite in pairs]
-    arguments = _arguments(output, options, options.distil_rate, len(rows))
+    arguments = _arguments(output, options, "distil", len(rows))
     trainer = SFTTrainer(
         model,
         SFTConfig(**{**arguments, "completion_only_loss": True, **options.trainer}),
@@ -52,7 +52,7 @@ def distil(
 def align(
     preferences: Sequence[Preference], base: str | Path, output: Path, options: RewriterTraining
 ) -> Path:
-    """Teach a distilled rewriter which of its rewrites are better (DPO; DynQR, Eq. 4).
+    """Teach a distilled rewriter which of its rewrites are better (DPO; DynQR, section 2.2).
 
     Args:
         preferences: Triplets of query, better and worse rewrite.
@@ -75,7 +75,7 @@ def align(
     rows = [
         _row(options, tokenizer, item.query, chosen=item.better, rejected=item.worse) for item in preferences
     ]
-    arguments = _arguments(output, options, options.align_rate, len(rows))
+    arguments = _arguments(output, options, "align", len(rows))
     trainer = DPOTrainer(
         model,
         None,
@@ -124,20 +124,21 @@ def _row(options: RewriterTraining, tokenizer: Any, query: str, **texts: str) ->
     return {"prompt": [{"role": "user", "content": prompt}], **answers, **template}
 
 
-def _arguments(output: Path, options: RewriterTraining, rate: float, rows: int) -> dict[str, Any]:
-    """Return the trainer's arguments: at least 30 steps, in batches of 4 to 32 examples."""
+def _arguments(output: Path, options: RewriterTraining, stage: str, rows: int) -> dict[str, Any]:
+    """Return the trainer's arguments for a stage with so many examples."""
     import torch
 
     cuda = torch.cuda.is_available()
-    batch = min(max(rows // 32, 4), 32)
+    batch = getattr(options, f"{stage}_batch") or min(max(rows // 32, 4), 32)
+    at_once = next(size for size in range(8, 0, -1) if batch % size == 0)
     return {
         "use_cpu": not cuda,
         "bf16": cuda and torch.cuda.is_bf16_supported(),
         "output_dir": str(output / CHECKPOINTS),
-        "learning_rate": rate,
-        "per_device_train_batch_size": min(batch, 8),
-        "gradient_accumulation_steps": max(batch // 8, 1),
-        "num_train_epochs": 3,
+        "learning_rate": getattr(options, f"{stage}_rate"),
+        "per_device_train_batch_size": at_once,
+        "gradient_accumulation_steps": batch // at_once,
+        "num_train_epochs": getattr(options, f"{stage}_epochs"),
         "save_strategy": "steps",
         "save_steps": 0.1,
         "save_total_limit": 2,

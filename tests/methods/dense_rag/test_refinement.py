@@ -183,10 +183,11 @@ REPLIES = ["yes", "no", "A", "B", "C", "a long answer of several words", "", "en
     grow=st.integers(0, 3),
     rounds=st.integers(1, 6),
     budget=st.none() | st.integers(1, 120),
+    stop=st.sampled_from(["both", "either", "certain", "sufficient"]),
     fails=st.booleans(),
 )
 def test_it_ends_within_its_budget_whatever_the_reader_says(
-    seed: int, count: int, k: int, grow: int, rounds: int, budget: int | None, fails: bool
+    seed: int, count: int, k: int, grow: int, rounds: int, budget: int | None, stop: Any, fails: bool
 ) -> None:
     def reply(prompt: str) -> Any:
         drawn = zlib.crc32(f"{seed} {prompt}".encode())
@@ -200,6 +201,7 @@ def test_it_ends_within_its_budget_whatever_the_reader_says(
         max_chunks=k + grow,
         max_rounds=rounds,
         max_calls=budget,
+        stop=stop,
         encoder=HashingEncoder(16),
     )
     candidates = passages("abcdefghi"[:count])

@@ -194,6 +194,28 @@ def test_a_conversation_is_shown_to_reader_and_rewriter() -> None:
     assert [result.answer for result in part.run_many([(VAGUE, history), CLEAR])] == ["In Velm", "In Velm"]
 
 
+def test_the_rewrite_can_be_answered_in_place_of_the_question() -> None:
+    model = reader()
+    result = UncertaintyRewriter(model, Library(), answer="rewrite").run(VAGUE)
+    assert (result.answer, result.query, result.rewritten) == ("In Velm", CLEAR, True)
+    assert f"Question: {VAGUE}" in model.prompts[0] and f"Question: {CLEAR}" in model.prompts[2]
+    assert VAGUE not in model.prompts[2]
+
+
+@pytest.mark.parametrize("text", [OTHER, "Nothing has these words"])
+@pytest.mark.parametrize(("logprob", "kept"), [(-0.1, True), (-2.0, False)])
+def test_a_rewrite_that_finds_nothing_new_is_answered_from_the_same_passages(
+    text: str, logprob: float, kept: bool
+) -> None:
+    model = FakeReader([reply("Orun", logprobs=UNSURE), text, reply("Velm", logprobs=logprob)])
+    result = UncertaintyRewriter(model, Library(), answer="rewrite").run(VAGUE)
+    [candidate] = result.candidates
+    assert candidate.passages == result.original.passages == (VAGUELY, COMMON)
+    assert (result.rewritten, result.query) == ((True, text) if kept else (False, VAGUE))
+    # Only the question differs between the two prompts.
+    assert model.prompts[2] == model.prompts[0].replace(VAGUE, text)
+
+
 def test_settings_survive_json() -> None:
     part = UncertaintyRewriter(reader(), Library(), metric="ln_entropy", threshold=0.3, n_candidates=2)
     settings = json.loads(json.dumps(part.to_dict()))

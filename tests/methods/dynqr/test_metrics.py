@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, get_args
 
 import pytest
@@ -13,6 +14,7 @@ from surerag.errors import CapabilityError, ConfigurationError, LogprobsError
 from surerag.messages import EntropyTrace, Generation, TokenTrace
 from surerag.methods.dynqr.metrics import MetricName, uncertainty_of
 from surerag.readers.fake import reply
+from surerag.readers.protocol import Capabilities
 from tests.methods.dynqr.painter import CLEAR, VAGUE, Library, knowing
 
 HALF, EIGHTH = math.log(0.5), math.log(0.125)
@@ -21,12 +23,14 @@ METRICS: tuple[MetricName, ...] = get_args(MetricName)
 
 def answer() -> Generation:
     entropy = EntropyTrace((0.25, 0.5), (0.75, 1.5), exact=False)
-    return Generation("In Velm", trace=TokenTrace(("In", " Velm"), (HALF, EIGHTH), entropy))
+    return Generation("In Velm", trace=TokenTrace(("In", " Velm"), (HALF, EIGHTH), entropy, (2.0, 4.0)))
 
 
 def test_metrics_by_hand() -> None:
     # Two tokens of 1/2 and 1/8: the geometric mean is 1/4.
     assert uncertainty_of("perplexity", answer()) == pytest.approx(4.0)
+    assert uncertainty_of("lowest_probability", answer()) == pytest.approx(math.log(8))
+    assert uncertainty_of("energy", answer()) == pytest.approx(-3.0)
     assert uncertainty_of("token_entropy", answer()) == pytest.approx((0.5 + 1.0) / 2)
     samples = [reply("Velm", logprobs=HALF), reply("In Orun", logprobs=[HALF, EIGHTH]), reply("")]
     assert uncertainty_of("ln_entropy", answer(), samples) == pytest.approx((math.log(2) + math.log(4)) / 2)
@@ -48,7 +52,7 @@ def test_an_answer_without_words_is_infinitely_uncertain(metric: Any) -> None:
 def test_missing_log_probabilities_are_an_error_not_a_number(metric: MetricName) -> None:
     with pytest.raises(LogprobsError):
         uncertainty_of(metric, Generation("Velm"), [Generation("Velm")])
-    if metric == "token_entropy":
+    if metric in ("token_entropy", "energy"):
         with pytest.raises(LogprobsError):
             uncertainty_of(metric, Generation("Velm", trace=TokenTrace(("Velm",), (-0.1,))))
     with pytest.raises(CapabilityError, match=rf'{metric}.* Pass metric="semantic_entropy"'):
@@ -61,7 +65,7 @@ def test_a_function_that_returns_no_number_is_an_error(value: Any) -> None:
         uncertainty_of(lambda _: value, reply("Velm"))
 
 
-@pytest.mark.parametrize("metric", ["token_entropy", "ln_entropy", "perplexity", "semantic_entropy"])
+@pytest.mark.parametrize("metric", METRICS)
 def test_each_metric_steers_the_method(metric: MetricName) -> None:
     texts = iter(["Orun", "Tarn", "Bo"] * 9)
 
@@ -69,15 +73,23 @@ def test_each_metric_steers_the_method(metric: MetricName) -> None:
         generation = knowing(prompt)
         text = next(texts) if "perhaps" in generation.text else generation.text
         logprob = generation.trace.logprobs[0]  # type: ignore[union-attr]
-        return reply(text, logprobs=logprob, entropy=-logprob)
+        scored = reply(text, logprobs=logprob, entropy=-logprob)
+        trace = replace(scored.trace, logsumexp=(logprob,) * len(scored.trace))  # type: ignore[arg-type, type-var]
+        return replace(scored, trace=trace)
 
-    reader = FakeReader(respond)
+    everything = Capabilities(logprobs=True, entropy="exact", energy=True)
+    reader = FakeReader(respond, capabilities=everything if metric == "energy" else None)
     threshold = 2.0 if metric == "perplexity" else 1.0
     rewriter = UncertaintyRewriter(reader, Library(), metric=metric, threshold=threshold, n_samples=3)
     certain, uncertain = rewriter.run(CLEAR), rewriter.run(VAGUE)
     assert (certain.acted, uncertain.acted, uncertain.answer) == (False, True, "In Velm")
     each = 4 if metric in ("ln_entropy", "semantic_entropy") else 1
     assert (certain.usage.requests, uncertain.usage.requests) == (each, 2 * each + 1)
+
+
+def test_energies_are_asked_of_readers_that_have_them() -> None:
+    with pytest.raises(CapabilityError, match=r'log-sum-exp.*or metric="perplexity"'):
+        UncertaintyRewriter(FakeReader(), Library(), metric="energy", threshold=0.0)
 
 
 @pytest.mark.parametrize("threshold", [0.5, None])

@@ -32,7 +32,7 @@ def test_each_cluster_is_compressed_for_the_question_in_one_call_to_the_reader()
     result = tool.run(QUESTION, passages(BO, ADA, RIVER, AGAIN))
     assert [call.verb for call in reader.history] == ["generate"]
     first, second = reader.prompts
-    assert f"Question: {QUESTION}\nDocuments:\n[1] {AGAIN}\n[2] {ADA}\n" in first
+    assert first.startswith(f"Documents:\n[1] {AGAIN}\n[2] {ADA}\nQuestion: {QUESTION}\nCopy from")
     assert f"[1] {BO}\n[2] {RIVER}\n" in second
     [passage] = result.passages
     assert (passage.text, passage.id, passage.score, passage.metadata["page"]) == (AGAIN, "p1", 0.9, 1)
@@ -47,6 +47,32 @@ def test_each_cluster_is_compressed_for_the_question_in_one_call_to_the_reader()
     ]
     assert result.dropped == ("p0", "p2")
     assert (result.usage.requests, result.tokens_before, result.tokens_after) == (2, 54, 11)
+
+
+def test_a_cluster_may_have_nothing_or_copies_what_helps_most() -> None:
+    """Section 4.3 has the sentinel; prompts of one's own take the place of both."""
+    for variant, asked in (("copy", False), ("paper", True)):
+        tool, reader = compressor(variant=variant)
+        tool.run(QUESTION, passages(ADA))
+        assert ("reply: No content to extract" in reader.prompts[0]) is asked
+        assert reader.prompts[0].startswith("Documents:\n[1] Ada") is not asked
+        own = tool.with_options(prompts={"extract": "{passages} {question}"})
+        own.run(QUESTION, passages(ADA))
+        assert reader.prompts[1].startswith("[1] Ada")
+
+
+@pytest.mark.parametrize("reply", ["[2]", "Document [2].", "[2], [7]"])
+def test_passages_that_a_reply_only_names_are_quoted(reply: str) -> None:
+    result = compressor(lambda _: reply)[0].run(QUESTION, passages(BO, AGAIN, ADA))
+    assert result.clusters[0].sources == ("p1", "p2", "p0")
+    assert [passage.text for passage in result.passages] == [ADA]
+    assert result.passages[0].metadata[SENTENCES_KEY] == [{"text": ADA, "source": "p2"}]
+
+
+def test_numbers_of_passages_in_a_reply_are_no_claims() -> None:
+    copied = f"[1] {ADA}\n- Ada the painter was born in Velm [2]."
+    [passage] = compressor(lambda _: copied)[0].run(QUESTION, passages(ADA, AGAIN, BO)).passages
+    assert passage.text == f"{ADA} Ada the painter was born in Velm."
 
 
 def test_passages_come_in_the_order_of_their_best_member() -> None:
@@ -113,6 +139,25 @@ def test_sentences_without_a_source_are_removed() -> None:
     assert [item["source"] for item in off.metadata[SENTENCES_KEY]] == ["p0", None]
 
 
+def test_a_title_in_quotation_marks_makes_no_sentence_a_quotation() -> None:
+    made_up = 'Bo starred in "Tin Roofs", as the painter was born in Velm.'
+    for task in ("extract", "verify"):
+        tool, _ = compressor([made_up], task=task)
+        context = passages(f"{ADA} They wrote of Bo.", AGAIN)
+        assert list(tool.run(QUESTION, context).passages) == context
+
+
+def test_a_compression_that_no_source_supports_gives_way_to_its_passages() -> None:
+    events: list[Event] = []
+    context = passages(f"{ADA} She was born in 1815.", AGAIN, BO)
+    tool, _ = compressor(["Ada was born in Velm in 1816."], on_event=events.append)
+    result = tool.run(QUESTION, context)
+    assert list(result.passages) == context
+    [report] = result.clusters
+    assert (report.outcome, report.removed) == ("passed", ("Ada was born in Velm in 1816.",))
+    assert not result.fell_back and warnings(events) == ["not_compressed"]
+
+
 class LastWord:
     """A statement entails what ends in its last word."""
 
@@ -139,6 +184,77 @@ def test_an_entailer_may_be_the_guard_and_its_failure_keeps_the_originals() -> N
     failing = tool.with_options(entailer=Down(), on_event=events.append)
     assert list(failing.run(QUESTION, context).passages) == context
     assert warnings(events) == ["not_compressed"]
+
+
+def test_each_cluster_may_answer_with_evidence() -> None:
+    """Appendix C.2: the answer stays, in the reader's own words; quotations are checked."""
+    told = 'Yes. The text says "Ada the painter was born in Velm". It adds "Ada the painter left for Tarn".'
+    tool, reader = compressor(
+        lambda prompt: told if "Ada the" in prompt else "The documents do not mention it."
+    )
+    tool = tool.with_options(task="answer", first_cluster_size=2, min_tokens=1000)
+    result = tool.run(QUESTION, passages(ADA, AGAIN, BO, RIVER))
+    assert reader.prompts[0].startswith("Answer the question from the documents, and quote the evidence")
+    [passage] = result.passages
+    assert passage.text == 'Yes. The text says "Ada the painter was born in Velm".'
+    assert [item["source"] for item in passage.metadata[SENTENCES_KEY]] == [None, "p1"]
+    assert [report.outcome for report in result.clusters] == ["compressed", "dropped"]
+    assert result.clusters[0].removed == ('It adds "Ada the painter left for Tarn".',)
+
+
+def test_an_answer_may_be_longer_than_its_sources_and_needs_a_source() -> None:
+    long = "Ada was born in Velm. " * 9
+    context = passages("Ada was born in Velm.", BO)
+    tool = compressor(lambda _: long)[0].with_options(task="answer", first_cluster_size=1)
+    result = tool.run(QUESTION, context)
+    assert result.passages[0].text == long.strip()
+    assert result.passages[1] is context[1]  # "Ada" and "Velm" are in no source of this cluster
+
+
+@pytest.mark.parametrize(
+    ("settings", "temperature"),
+    [
+        ({}, 0.0),
+        ({"task": "verify"}, 0.0),
+        ({"task": "answer"}, 0.7),
+        ({"task": "answer", "temperature": 0}, 0.0),
+        ({"temperature": 0.3}, 0.3),
+    ],
+)
+def test_answers_are_sampled_as_the_paper_does_unless_a_temperature_is_set(
+    settings: dict[str, Any], temperature: float
+) -> None:
+    tool, reader = compressor(**settings)
+    tool.run(QUESTION, passages(ADA))
+    assert reader.history[0].sampling.temperature == temperature
+
+
+def test_a_statement_is_checked_and_may_be_about_a_person() -> None:
+    """Appendices C.1.1 and C.1.2."""
+    tool, reader = compressor(lambda _: AGAIN, task="verify", first_cluster_size="auto")
+    statement = "Ada was born in Tarn."
+    result = tool.run(statement, passages(BO, AGAIN, RIVER))
+    assert [report.sources for report in result.clusters] == [("p1",), ("p0", "p2")]
+    assert f"[1] {AGAIN}\nStatement: {statement}\nCopy from" in reader.prompts[0]
+    assert "Person:" not in reader.prompts[0]
+    about, reader = compressor(lambda _: AGAIN, task="verify", person="Ada {question}")
+    about.run(statement, passages(AGAIN))
+    assert f"Person: Ada {{question}}\nStatement: {statement}\nCopy" in reader.prompts[0]
+    assert "the statement about the person" in reader.prompts[0]
+    about.with_options(variant="paper").run(statement, passages(AGAIN))
+    assert reader.prompts[1].startswith("Extract from the documents only what directly supports, refutes or")
+    assert f"Person: Ada {{question}}\nStatement: {statement}\nDocuments:" in reader.prompts[1]
+    assert "reply: No content to extract" in reader.prompts[1]
+    with pytest.raises(ConfigurationError, match='person is for task="verify"'):
+        tool.with_options(task="extract", person="Ada")
+
+
+def test_the_first_cluster_is_of_one_where_passages_are_few() -> None:
+    """Appendix B.2: τ = 1 for ten passages at most."""
+    for n, first in ((10, 1), (11, 3)):
+        context = passages(*(f"{ADA} {at}" for at in range(n)))
+        result = compressor(first_cluster_size="auto")[0].run(QUESTION, context)
+        assert len(result.clusters[0].members) == first
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -11,7 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surerag import DisagreementGate, EntropyGate, FakeReader, FirstPass, Gate, LazyRAG, MarginGate
+from surerag import (
+    AbstentionGate,
+    DisagreementGate,
+    EntropyGate,
+    FakeReader,
+    FirstPass,
+    Gate,
+    LazyRAG,
+    MarginGate,
+)
 from surerag.errors import CapabilityError, ConfigurationError, LogprobsError
 from surerag.measures import token_entropy
 from surerag.messages import EntropyTrace, Generation, TokenTrace
@@ -44,9 +54,9 @@ def test_equations_two_and_three_on_distributions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("aggregate", "n_tokens", "score"), [("mean", 2, 0.5), ("first", 1, 0.2), ("max", None, 9)]
+    ("aggregate", "n_tokens", "score"), [("mean", 2, 0.5), ("first", 1, 0.2), ("max", 2, 9)]
 )
-def test_each_aggregate_reads_its_tokens(aggregate: Any, n_tokens: int | None, score: float) -> None:
+def test_each_aggregate_reads_its_tokens(aggregate: Any, n_tokens: int, score: float) -> None:
     gate = EntropyGate(n_tokens=2, aggregate=aggregate)
     assert gate.score(first_pass(0.2, 0.8, 9.0)) == pytest.approx(score)
     assert gate.n_tokens == n_tokens
@@ -110,12 +120,26 @@ def test_settings_that_cannot_work_are_refused(make: Any) -> None:
 def test_a_reader_that_cannot_serve_a_gate_is_refused_with_gates_that_it_can_serve() -> None:
     text = FakeReader(logprob=None, entropy=None)
     for gate in ("entropy", "margin"):
-        with pytest.raises(CapabilityError, match=r'no log-probabilities.*gate="semantic_entropy"'):
+        with pytest.raises(CapabilityError, match=r'no log-probabilities.*gate="abstention"'):
             LazyRAG(text, Corpus(), "Ada.", gate=gate)
+    for gate in ("abstention", "semantic_entropy"):
+        LazyRAG(text, Corpus(), "Ada.", gate=gate)
     listed = FakeReader(entropy=None, capabilities=Capabilities(logprobs=True, entropy=None))
     with pytest.raises(CapabilityError, match=r'no alternatives.*gate="margin"'):
         LazyRAG(listed, Corpus(), "Ada.")
     LazyRAG(listed, Corpus(), "Ada.", gate="margin")
+
+
+def test_every_gate_that_an_error_advises_can_be_chosen() -> None:
+    bare = FakeReader(logprob=None, entropy=None)
+    with pytest.raises(CapabilityError) as refused:
+        LazyRAG(bare, Corpus(), "Ada.")
+    with pytest.raises(LogprobsError) as missing:
+        EntropyGate().score(FirstPass(Generation("a")))
+    advised = re.findall(r"""gate=["'](\w+)""", f"{refused.value} {missing.value}")
+    assert len(advised) == 2
+    for gate in advised:
+        LazyRAG(bare, Corpus(), "Ada.", gate=gate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,6 +169,6 @@ def test_the_option_and_the_gate_of_a_name_have_the_same_settings() -> None:
     def rag(gate: Any) -> LazyRAG:
         return LazyRAG(FakeReader([reply("Velm")]), Corpus(), "Ada.", gate=gate)
 
-    for gate in (EntropyGate(), MarginGate(), DisagreementGate()):
+    for gate in (EntropyGate(), MarginGate(), DisagreementGate(), AbstentionGate()):
         assert rag(gate.name).resolved_gate == gate
         assert rag(gate.name).resolved_threshold == rag(gate).resolved_threshold

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from surerag import DisagreementGate, EntropyGate, FakeReader, LazyRAG, Passage
+from surerag import AbstentionGate, DisagreementGate, EntropyGate, FakeReader, LazyRAG, Passage
 from surerag.errors import (
     ConfigurationError,
     InputError,
@@ -90,7 +90,7 @@ def test_samples_that_agree_are_the_answer_and_nothing_more_is_asked() -> None:
         (reply(UNKNOWN, entropy=0.0), "the first answer abstains"),
     ],
 )
-@pytest.mark.parametrize("gate", ["entropy", "semantic_entropy", EntropyGate(aggregate="max")])
+@pytest.mark.parametrize("gate", ["entropy", "semantic_entropy", "abstention", EntropyGate(aggregate="max")])
 def test_an_answer_that_is_none_opens_the_gate_however_sure_the_reader_is(
     first: Any, reason: str, gate: Any
 ) -> None:
@@ -100,6 +100,87 @@ def test_an_answer_that_is_none_opens_the_gate_however_sure_the_reader_is(
     rag, _, _ = pipeline(FakeReader(answer), gate=gate, abstention=UNKNOWN, max_tokens=5)
     result = rag.run("Where?")
     assert (result.answer, result.decision.retrieve, result.decision.reason) == ("Velm", True, reason)
+
+
+@pytest.mark.parametrize("gate", ["entropy", "margin", "abstention"])
+def test_the_first_pass_may_abstain_and_the_second_is_not_asked_to(gate: str) -> None:
+    reader = FakeReader([reply(UNKNOWN, entropy=0.0), "Velm"])
+    rag, _, _ = pipeline(reader, gate=gate)
+    result = rag.run("Where?")
+    assert (result.answer, result.decision.reason) == ("Velm", "the first answer abstains")
+    assert (UNKNOWN in reader.prompts[0], UNKNOWN in reader.prompts[1]) == (True, False)
+
+
+def test_the_users_abstention_is_asked_for_in_both_passes() -> None:
+    reader = FakeReader([reply("Je ne sais pas.", entropy=0.0), "je ne sais pas"])
+    rag, _, _ = pipeline(reader, abstention="Je ne sais pas.")
+    result = rag.run("Where?")
+    assert (result.decision.retrieve, result.abstained) == (True, True)
+    assert all("Je ne sais pas." in prompt and UNKNOWN not in prompt for prompt in reader.prompts)
+
+
+def test_the_papers_first_pass_is_not_asked_to_abstain() -> None:
+    reader = FakeReader([reply(UNKNOWN, entropy=0.0)])
+    rag, _, _ = pipeline(reader, abstention=False)
+    result = rag.run("Where?")
+    assert (result.answer, result.decision.retrieve, result.abstained) == (UNKNOWN, False, False)
+    assert UNKNOWN not in reader.prompts[0]
+
+
+def test_the_gate_abstention_needs_text_and_one_call() -> None:
+    reader = FakeReader(["Velm", UNKNOWN, "Orun"], logprob=None)
+    rag, _, _ = pipeline(reader, gate="abstention")
+    known, unknown = rag.run("Where?"), rag.run("Where?")
+    assert (known.answer, known.decision.retrieve, known.usage.requests) == ("Velm", False, 1)
+    assert known.decision.reason == "the first answer does not abstain"
+    assert (unknown.answer, unknown.decision.retrieve, unknown.usage.requests) == ("Orun", True, 2)
+    reader.add("Velm", "Velm")
+    assert rag.with_options(threshold=-math.inf).run("Where?").decision.retrieve
+
+
+def test_an_abstention_whose_search_finds_nothing_is_the_answer() -> None:
+    reader = FakeReader([UNKNOWN, UNKNOWN], entropy=0.0)
+    result = LazyRAG(reader, Corpus(), SUMMARY).run("Where?")
+    assert (result.answer, result.abstained, result.passages) == (UNKNOWN, True, ())
+    assert reader.prompts[0] == reader.prompts[1]
+
+
+@pytest.mark.parametrize(
+    "gate", [EntropyGate(n_tokens=n) for n in (1, 2, 3, 8)] + [AbstentionGate(n_tokens=1)]
+)
+@pytest.mark.parametrize("first", [UNKNOWN, "I do not know. No summary says so, as far as I can see."])
+def test_a_stream_never_shows_the_abstention_of_the_first_pass(gate: Any, first: str) -> None:
+    rag, _, _ = pipeline(FakeReader([reply(first, entropy=0.0), "in Velm"]), gate=gate)
+    with rag.stream("Where?") as stream:
+        assert "".join(stream) == "in Velm"
+
+
+def test_an_answer_that_only_begins_like_the_abstention_is_not_generated_twice() -> None:
+    reader = FakeReader(["I painted it in Velm."], entropy=0.1)
+    rag, _, _ = pipeline(reader, n_tokens=1)
+    result = rag.run("Where?")
+    assert (result.answer, result.decision.score) == ("I painted it in Velm.", pytest.approx(0.1))
+    assert [call.verb for call in reader.history] == ["begin", "finish"]
+
+
+def test_the_largest_entropy_stops_the_answer_as_soon_as_it_is_above_the_threshold() -> None:
+    words = "a b c d e f g h i j"
+    early = [0.1, 3.0, *[0.1] * 8]
+    late = [*[0.1] * 9, 3.0]
+    gate = EntropyGate(aggregate="max", n_tokens=4)
+    for entropies, verbs in (
+        (early, ["begin", "cancel", "generate"]),
+        (late, ["begin", "finish", "generate"]),
+    ):
+        reader = FakeReader([reply(words, entropy=entropies), "Velm"])
+        rag, _, _ = pipeline(reader, gate=gate)
+        result = rag.run("Where?")
+        assert (result.answer, result.decision.score) == ("Velm", pytest.approx(3.0))
+        assert [call.verb for call in reader.history] == verbs
+        assert reader.tokens_emitted == (4 if entropies is early else 10) + 1
+    reader = FakeReader([reply(words, entropy=0.1)])
+    rag, _, _ = pipeline(reader, gate=gate)
+    assert (rag.run("Where?").answer, reader.open_handles) == (words, 0)
 
 
 def test_an_answer_that_turns_out_empty_opens_the_gate() -> None:
@@ -244,7 +325,9 @@ def test_samples_that_never_differ_warn_once() -> None:
         ({"reader": "gpt-4o"}, ConfigurationError, "expected a reader"),
         ({"retriever": [Passage("x")]}, ConfigurationError, "must be a Retriever"),
         ({"summaries": " "}, InputError, "summary is empty"),
-        ({"gate": "doubt"}, ConfigurationError, "gate should be 'entropy', 'margin' or 'semantic_entropy'"),
+        ({"gate": "doubt"}, ConfigurationError, "gate should be 'entropy', 'margin', 'semantic_entropy'"),
+        ({"gate": "abstention", "abstention": False}, ConfigurationError, "it is not asked to"),
+        ({"gate": AbstentionGate(), "abstention": False}, ConfigurationError, "it is not asked to"),
         ({"gate": "margin", "n_samples": 3}, ConfigurationError, "n_samples is for the gate"),
         ({"gate": DisagreementGate(), "n_samples": 3}, ConfigurationError, "n_samples is for the gate"),
         ({"threshold": math.nan}, ConfigurationError, "threshold must be a number"),

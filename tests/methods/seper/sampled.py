@@ -29,7 +29,7 @@ class Judge:
 
 def sampled(*answers: tuple[str, float]) -> list[Any]:
     """Generations of one token each, with their probabilities."""
-    return [reply(text, entropy=None, logprobs=float(np.log(p))) for text, p in answers]
+    return [reply(text, entropy=None, logprobs=float(np.log(p)), end_logprob=0.0) for text, p in answers]
 
 
 BEFORE = (("Orun", 0.5), ("Orun", 0.5), ("Toren", 0.3), ("Velm", 0.2))

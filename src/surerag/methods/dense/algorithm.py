@@ -1,7 +1,7 @@
 """DENSE: does a reader give the same answer when a part of its context is rephrased?
 
 "DENSE-RAG: Measuring and Improving Context Understanding for Consistent Retrieval-Augmented Generation",
-section 4 (Algorithm 1), and the labels of section 5.2 (Eq. 8 to 10).
+section 4 (Algorithm 1), and the labels of section 5.2 (Algorithm 3, lines 16 to 27).
 """
 
 from __future__ import annotations
@@ -109,9 +109,10 @@ def measure(
 
 
 def label(session: DenseSession, result: DenseResult, most: int | None = None) -> Program[DenseResult]:
-    """Tell necessary chunks from unnecessary ones by the answer without each uncertain one (Eq. 9 and 10).
+    """Tell necessary chunks from unnecessary ones by the answer without each uncertain one (Eq. 9).
 
-    A chunk is unnecessary where the answer stays equivalent; entailment in one direction only is not enough.
+    A chunk is unnecessary where the answer stays equivalent (Algorithm 3, line 24); where entailment holds in
+    one direction only, it is necessary (Eq. 10 would call it unnecessary).
     Only the first ``most`` uncertain chunks are labelled; None is all.
     """
     before = session.budget.spent, session.unusable

@@ -12,6 +12,7 @@ from surerag.options import Options, PromptsOption, prompts_field
 from surerag.prompts import CLOSED_BOOK, DENSE_ANSWER, ENTAILMENT, REPHRASE, SUFFICIENT, PromptSet
 
 OnFailure = Literal["original", "raise"]
+Stop = Literal["both", "either", "certain", "sufficient"]
 
 REPHRASE_MAX_TOKENS = 640
 """Longest rephrasing of a chunk, in tokens."""
@@ -28,7 +29,7 @@ class DenseOptions(Options):
     """A context is certain up to this score, in nats (section 5)."""
 
     label_chunks: bool = False
-    """Tell necessary from unnecessary chunks by the answer without each uncertain one (Eq. 8 to 10)."""
+    """Tell necessary from unnecessary chunks by the answer without each uncertain one (Eq. 8 and 9)."""
 
     max_calls: int | None = Field(None, ge=5)
     """Rephrasings, answers and judgements for a question at most; k chunks need k² + 3 k + 1, and labels 3 k
@@ -64,14 +65,19 @@ class DenseRefinerOptions(Options):
     """Chunks of the first context (the paper's k); the other passages are candidates."""
 
     max_chunks: int | None = Field(None, ge=1)
-    """Chunks of a context at most; None is ``top_n``."""
+    """Chunks of a context at most; None is twice ``top_n``, so that each necessary one can bring another."""
+
+    stop: Stop = "both"
+    """Refinement stops at a context that is ``"certain"`` (its score is within the threshold), that is
+    ``"sufficient"`` by the reader's own word, ``"both"`` and the best so far (Algorithm 3), or ``"either"``
+    (the text of section 5.2). ``"certain"`` needs no self-evaluation (Table 4)."""
 
     max_rounds: int = Field(4, ge=1)
     """Contexts that are measured at most."""
 
     max_calls: int | None = Field(None, ge=1)
-    """Rephrasings, answers and judgements for a question at most; r rounds of k chunks need up to
-    r (k² + 6 k + 2) − 3 k. None is no limit."""
+    """Rephrasings, answers and judgements for a question at most; r rounds of n chunks need up to
+    r (n² + 6 n + 2) − 3 n. None is no limit."""
 
     on_failure: OnFailure = "original"
     """If a model fails: the best context so far or the ``"original"`` one, with a warning; or ``"raise"``."""
@@ -94,7 +100,7 @@ class DenseRefinerOptions(Options):
     @property
     def largest(self) -> int:
         """Chunks of a context at most."""
-        return self.top_n if self.max_chunks is None else self.max_chunks
+        return 2 * self.top_n if self.max_chunks is None else self.max_chunks
 
 
 class SemanticChunkerOptions(Options):

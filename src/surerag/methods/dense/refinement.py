@@ -18,7 +18,7 @@ from surerag.errors import ServiceError
 from surerag.messages import Passage
 from surerag.methods.dense.algorithm import DenseSession, label, measure
 from surerag.methods.dense.chunking import chunk_passages
-from surerag.methods.dense.options import DenseRefinerOptions
+from surerag.methods.dense.options import DenseRefinerOptions, Stop
 from surerag.methods.dense.result import DenseRefinerResult, DenseResult, Round, Stopped, best_round
 from surerag.methods.service_answers import embed_unit, unit_vectors
 from surerag.methods.shared import MUST_RAISE, check_passages, check_question
@@ -85,22 +85,27 @@ def _go_through_rounds(
     context = pool.first(options.top_n)
     if not context:
         return "empty"
+    evaluates = options.stop != "certain"
     while True:
-        if not session.budget.affords(session.cost(context, len(context)) + 1):
+        if not session.budget.affords(session.cost(context, len(context)) + evaluates):
             return "calls"
         measured = yield from measure(session, context)
         if not rounds and measured.certain:
             rounds.append(Round(measured, None, best=True))
             return "certain"
-        sufficient = yield from session.sufficient([passage.text for passage in context])
-        satisfied = measured.certain and sufficient
+        sufficient = None
+        if evaluates:
+            sufficient = yield from session.sufficient([passage.text for passage in context])
         entry = Round(measured, sufficient)
-        rounds.append(replace(entry, best=satisfied or improves(entry, best_round(rounds))))
+        better = improves(entry, best_round(rounds), options.stop)
+        rechunks = chunker and documents  # section 5.1, once, before the loop of Algorithm 3
+        satisfied = not rechunks and meets(entry, options.stop) and (better or options.stop != "both")
+        rounds.append(replace(entry, best=better or satisfied))
         if satisfied:
             return "satisfied"
         if len(rounds) == options.max_rounds:
             return "rounds"
-        if chunker and documents:  # section 5.1, once
+        if rechunks:
             chunks, documents = (yield from chunk_passages(documents, chunker)), ()
             if chunks:
                 yield from pool.replace(chunks)
@@ -129,20 +134,30 @@ def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
     return (stays, removed) if stays else (removed[:1], removed[1:])
 
 
-def improves(entry: Round, best: Round | None) -> bool:
-    """Whether a context replaces the best one so far (Algorithm 3, lines 7 to 12).
+def meets(entry: Round, stop: Stop) -> bool:
+    """Whether a context meets the condition to stop."""
+    certain, sufficient = entry.measured.certain, bool(entry.sufficient)
+    return {
+        "both": certain and sufficient,
+        "either": certain or sufficient,
+        "certain": certain,
+        "sufficient": sufficient,
+    }[stop]
 
-    A context that was judged sufficient gives way only to another such one with a lower score; of two equal
-    scores, that of a sufficient context wins. A score that is not conclusive is worse than any that is.
+
+def improves(entry: Round, best: Round | None, stop: Stop) -> bool:
+    """Whether a context replaces the best one so far: its score is lower (Algorithm 3, lines 8 to 12).
+
+    If it takes ``"both"`` to stop, a context that was judged sufficient gives way only to another such one. A
+    score that is not conclusive is worse than any that is.
     """
     if best is None:
         return True
     if entry.measured.conclusive != best.measured.conclusive:
         return entry.measured.conclusive
-    if best.sufficient and not entry.sufficient:
+    if stop == "both" and best.sufficient and not entry.sufficient:
         return False
-    score, lowest = entry.measured.score, best.measured.score
-    return score < lowest or (score == lowest and bool(entry.sufficient) and not best.sufficient)
+    return entry.measured.score < best.measured.score
 
 
 class Pool:

@@ -14,8 +14,8 @@ Label = Literal["certain", "uncertain", "necessary", "unnecessary", "untested"]
 Rephrasing = Literal["rephrased", "unchanged", "empty", "cut", "untested"]
 
 Stopped = Literal["certain", "satisfied", "unchanged", "rounds", "calls", "failed", "empty"]
-"""Why a refinement ended: certain at first; certain and sufficient; a round that changes nothing; no round or
-no call left; a model failed; no passage with a text."""
+"""Why a refinement ended: certain at first; the condition ``stop`` is met; a round that changes nothing; no
+round or no call left; a model failed; no passage with a text."""
 
 
 class SemanticChunk(NamedTuple):
@@ -37,7 +37,7 @@ class ChunkResult:
         outcome: ``"unchanged"``, ``"empty"`` and ``"cut"`` rephrasings are not used.
         answer: r_i, the answer with the chunk rephrased.
         link: w_i0, between r_i and r_0: 0, ½ or 1 (Eq. 5).
-        label: What that says of the chunk (Eq. 8 and 10).
+        label: What that says of the chunk (Eq. 8; Algorithm 3, lines 16 to 27).
         masked_answer: The answer without the chunk (Eq. 9); None where it was not asked.
     """
 

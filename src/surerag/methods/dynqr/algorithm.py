@@ -128,21 +128,22 @@ class _Steps:
         self.history = history
 
     def try_rewrites(self, original: Attempt) -> Program[list[Attempt]]:
-        """Rewrite the query, retrieve with each usable rewrite, and answer from what is new.
+        """Rewrite the query, retrieve with each usable rewrite, and answer what is a new prompt.
 
         Raises:
-            _NoRewriteError: If no rewrite can be used, or none retrieves anything new.
+            _NoRewriteError: If no rewrite can be used, or none makes a new prompt.
         """
         contexts: dict[str, Sequence[Passage]] = {}
-        prompts = {self._prompt(original.passages)}
+        prompts = {self._prompt(self.question, original.passages)}
         queries = yield from self._rewrites()
         for query in queries:
-            passages = yield from retrieve(query, self.options.top_n)
+            passages: Sequence[Passage] = yield from retrieve(query, self.options.top_n)
             if self.options.documents == "expand":
                 passages = alternated(original.passages, passages, self.options.top_n)
-            prompt = self._prompt(passages)
-            # The same prompt would get the same answer, and no passages are no better context.
-            if passages and prompt not in prompts:
+            passages = passages or original.passages  # nothing is no better context
+            prompt = self._prompt(query, passages)
+            # The same prompt would get the same answer.
+            if prompt not in prompts:
                 prompts.add(prompt)
                 contexts[query] = passages
         if not contexts:
@@ -150,9 +151,9 @@ class _Steps:
         return (yield from self.answer(contexts))
 
     def answer(self, contexts: Mapping[str, Sequence[Passage]]) -> Program[list[Attempt]]:
-        """Answer the question from the passages of each query, in one call, and measure the uncertainty."""
+        """Answer from the passages of each query, in one call, and measure the uncertainty."""
         metric = self.options.metric
-        prompts = [self._prompt(passages) for passages in contexts.values()]
+        prompts = [self._prompt(query, passages) for query, passages in contexts.items()]
         answers = yield from generate(prompts, self.sampling)
         samples: list[list[Generation]] = [[] for _ in prompts]
         if metric in SAMPLED:
@@ -183,11 +184,12 @@ class _Steps:
             return math.inf
         return uncertainty_of(self.options.metric, answer, samples)
 
-    def _prompt(self, passages: Sequence[Passage]) -> Prompt:
+    def _prompt(self, query: str, passages: Sequence[Passage]) -> Prompt:
         prompts = self.options.prompts
+        question = query if self.options.answer == "rewrite" else self.question
         if passages:
             numbered = format_passages(passage.text for passage in passages)
-            prompt = prompts["answer"].render(passages=numbered, question=self.question)
+            prompt = prompts["answer"].render(passages=numbered, question=question)
         else:
-            prompt = prompts["closed_book"].render(question=self.question)
+            prompt = prompts["closed_book"].render(question=question)
         return in_conversation(self.history, with_abstention(prompt, self.options.abstention))

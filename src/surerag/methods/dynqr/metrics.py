@@ -9,13 +9,36 @@ from typing import Literal
 import numpy as np
 
 from surerag.errors import CapabilityError, LogprobsError
-from surerag.measures import discrete_semantic_entropy, length_normalized_entropy, perplexity
+from surerag.measures import (
+    discrete_semantic_entropy,
+    energy,
+    length_normalized_entropy,
+    lowest_probability,
+    perplexity,
+)
 from surerag.messages import Generation, TokenTrace, TraceKind
 from surerag.methods.shared import checked_number, function_name, meaning_clusters
 from surerag.readers.protocol import Reader
 
-MetricName = Literal["perplexity", "token_entropy", "ln_entropy", "semantic_entropy"]
+MetricName = Literal[
+    "perplexity", "lowest_probability", "energy", "token_entropy", "ln_entropy", "semantic_entropy"
+]
 Metric = MetricName | Callable[[Generation], float]
+Needs = Literal["text", "logprobs", "entropy", "energy"]
+
+_NEEDS: dict[MetricName, Needs] = {
+    "perplexity": "logprobs",
+    "lowest_probability": "logprobs",
+    "energy": "energy",
+    "token_entropy": "entropy",
+    "ln_entropy": "logprobs",
+    "semantic_entropy": "text",
+}
+
+_OF_LOGPROBS: dict[str, Callable[[Sequence[float]], float]] = {
+    "perplexity": perplexity,
+    "lowest_probability": lowest_probability,
+}
 
 SAMPLED: tuple[MetricName, ...] = ("ln_entropy", "semantic_entropy")
 """Metrics of sampled answers, each of which is a call of the reader."""
@@ -38,9 +61,9 @@ def trace_of(metric: Metric) -> TraceKind:
         >>> trace_of("perplexity"), trace_of("token_entropy"), trace_of("semantic_entropy")
         ('logprobs', 'entropy', 'none')
     """
-    if metric == "semantic_entropy":
-        return "none"
-    return "logprobs" if metric in ("perplexity", "ln_entropy") else "entropy"
+    if callable(metric) or _NEEDS[metric] == "entropy":
+        return "entropy"
+    return "none" if _NEEDS[metric] == "text" else "logprobs"
 
 
 def check_metric(metric: Metric, reader: Reader) -> None:
@@ -50,25 +73,28 @@ def check_metric(metric: Metric, reader: Reader) -> None:
         CapabilityError: If it does not.
     """
     can = reader.capabilities
-    needed = "none" if callable(metric) else trace_of(metric)
-    if needed == "none" or (can.logprobs if needed == "logprobs" else can.entropy is not None):
+    needs = "text" if callable(metric) else _NEEDS[metric]
+    able = {"text": True, "logprobs": can.logprobs, "entropy": can.entropy is not None, "energy": can.energy}
+    if able[needs]:
         return
-    missing = "entropies" if needed == "entropy" else "log-probabilities"
+    missing = {"logprobs": "log-probabilities", "entropy": "entropies", "energy": "the logits' log-sum-exp"}
+    perplexity_too = ', or metric="perplexity"' if can.logprobs else ""
     raise CapabilityError(
-        f"the metric {metric_name(metric)} needs {missing}, and {reader.name} returns none",
-        hint='pass metric="semantic_entropy", which needs text only, or a function of your own; or use a '
-        "local model (TransformersReader), or a server that returns log-probabilities",
+        f"the metric {metric_name(metric)} needs {missing[needs]}, and {reader.name} returns none",
+        hint=f'pass metric="semantic_entropy", which needs text only{perplexity_too}; or use a local model '
+        "(TransformersReader), or a server that returns log-probabilities",
     )
 
 
 def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generation] = ()) -> float:
-    """Return how uncertain a reader is of its answer.
+    """Return how uncertain a reader is of its answer (U of Eq. 3).
 
     Args:
-        metric: ``"perplexity"`` (the paper's choice); ``"token_entropy"``, the mean entropy of the steps in
-            nats (the middle of each interval); ``"ln_entropy"``, the length-normalised entropy over samples,
-            in nats a token; ``"semantic_entropy"``, the discrete semantic entropy of samples, in nats; or a
-            function of the answer.
+        metric: ``"perplexity"`` (the paper's choice); ``"lowest_probability"``, −log of the least likely
+            token's, in nats; ``"energy"``, the mean of −logsumexp of the logits; ``"token_entropy"``, the
+            mean entropy of the steps in nats (the middle of each interval); ``"ln_entropy"``, the
+            length-normalised entropy over samples, in nats a token; ``"semantic_entropy"``, the discrete
+            semantic entropy of samples, in nats; or a function of the answer.
         answer: The answer; an empty one is infinitely uncertain.
         samples: Sampled answers to the same prompt, for the last two.
 
@@ -95,14 +121,16 @@ def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generat
     trace = _trace(answer)
     if len(trace) == 0:
         return math.inf
-    if metric == "perplexity":
-        return perplexity(trace.logprobs)
-    if trace.entropy is None:
-        raise LogprobsError(
-            "an answer came back without entropies",
-            hint="use a local model, or a server that returns top log-probabilities",
-        )
-    return float(np.mean(trace.entropy.middle))
+    if metric in _OF_LOGPROBS:
+        return _OF_LOGPROBS[metric](trace.logprobs)
+    if metric == "energy" and trace.logsumexp is not None:
+        return energy(trace.logsumexp)
+    if metric == "token_entropy" and trace.entropy is not None:
+        return float(np.mean(trace.entropy.middle))
+    raise LogprobsError(
+        f"an answer came back without what the metric {metric} needs",
+        hint="use a local model, or metric='perplexity'",
+    )
 
 
 def _trace(generation: Generation) -> TokenTrace:

@@ -41,13 +41,18 @@ class DynQROptions(Options):
     reader, metric, retriever or prompt."""
 
     metric: MetricName | Callable[..., Any] = "perplexity"
-    """The uncertainty of an answer (Table 5): ``"perplexity"``, ``"token_entropy"``, ``"ln_entropy"``;
-    ``"semantic_entropy"`` of sampled answers, for models without log-probabilities; or a function of a
-    ``Generation``, larger for a less certain one."""
+    """The uncertainty of an answer (Table 5): ``"perplexity"``, ``"lowest_probability"``, ``"energy"`` (local
+    models), ``"ln_entropy"`` of sampled answers; ``"token_entropy"``; ``"semantic_entropy"`` of sampled
+    answers, for models without log-probabilities; or a function of a ``Generation``, larger for a less
+    certain one."""
 
     documents: Literal["substitute", "expand"] = "substitute"
     """What the second answer is given from (section 3.2): ``"substitute"``, the passages of the rewrite; or
     ``"expand"``, both lists in turn."""
+
+    answer: Literal["original", "rewrite"] = "original"
+    """Which question the second answer is to: ``"original"``, as in the paper; or ``"rewrite"``, for readers
+    that stumble over a question's wording: then a rewrite counts where it retrieves nothing new, too."""
 
     top_n: int | None = Field(default=None, ge=1)
     """Passages to answer from, at most; None takes all that the retriever returns."""

@@ -14,7 +14,7 @@ class Attempt:
     """A query, the passages that it retrieved, and the answer from them.
 
     Attributes:
-        query: Query that was searched for.
+        query: Query that was searched for; with the option ``answer="rewrite"`` also the question answered.
         passages: Passages that the reader saw, best first.
         generation: The answer as the reader returned it.
         uncertainty: Uncertainty of the answer; infinite if it is empty or the option ``abstention``.
@@ -62,7 +62,7 @@ class DynQRResult(Result):
 
     @property
     def query(self) -> str:
-        """Query behind the answer."""
+        """Query behind the answer: the better question of the two, for a pipeline that only rewrites."""
         return self.chosen.query
 
     @property

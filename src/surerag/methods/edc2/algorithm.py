@@ -1,7 +1,7 @@
 """EDC²-RAG: put similar passages into clusters, and compress each cluster for the question.
 
 Li et al., "Efficient Dynamic Clustering-Based Document Compression for Retrieval-Augmented-Generation",
-section 4.
+section 4, and appendix C for answers and statements.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
@@ -18,7 +19,14 @@ from surerag.errors import ConfigurationError
 from surerag.framing import unquoted
 from surerag.messages import Generation, Passage, Prompt
 from surerag.methods.edc2.clusters import form_clusters
-from surerag.methods.edc2.guards import Claim, is_empty_extraction, supporting_sources
+from surerag.methods.edc2.guards import (
+    Claim,
+    is_empty_extraction,
+    named_passages,
+    quotations,
+    supporting_sources,
+    without_numbers,
+)
 from surerag.methods.edc2.options import EDC2Options
 from surerag.methods.edc2.result import (
     SENTENCES_KEY,
@@ -68,7 +76,7 @@ def compress_clusters(
         for report in reports:
             if report.warning:
                 yield from emit(
-                    "edc2.not_compressed" if report.outcome == "passed" else "edc2.unsupported",
+                    "edc2.not_compressed",
                     warning=True,
                     query=query,
                     reason=report.reason,
@@ -81,14 +89,15 @@ def compress_clusters(
             reports = [
                 _report(report.members, passages, measure, "nothing was relevant") for report in reports
             ]
-    context, reports = _within_limit(reports, passages, options.token_limit, measure)
+    context = _Context(reports, options.token_limit, measure)
+    context.fill(_offers(reports, passages))
     result = EDC2Result(
         query=query,
-        passages=tuple(context),
-        clusters=tuple(reports),
+        passages=tuple(context.passages),
+        clusters=tuple(context.reports),
         fell_back=fell_back,
         tokens_before=before,
-        tokens_after=sum(map(measure, context)),
+        tokens_after=sum(map(measure, context.passages)),
     )
     yield from emit(
         "edc2.compressed",
@@ -111,15 +120,17 @@ def _compress(
     """Compress each cluster that is long enough, all at once, and remove what no source supports."""
     clusters = yield from form_clusters(query, passages, options, query_vector)
     reports = [_report(cluster.tolist(), passages, measure, _SHORT) for cluster in clusters]
+    # An answer is no shorter form of its sources, so that every cluster gives one.
+    least = 0 if options.task == "answer" else options.min_tokens
     long = [
         at
         for at, report in enumerate(reports)
-        if report.tokens_before > options.min_tokens and any(passages[i].text.strip() for i in report.members)
+        if report.tokens_before > least and any(passages[i].text.strip() for i in report.members)
     ]
     prompts = [_prompt(query, [passages[at] for at in reports[place].members], options) for place in long]
     replies = yield from _replies(prompts, options)
     for place, reply in zip(long, replies, strict=True):
-        reports[place] = _read(reports[place], reply, options)
+        reports[place] = _read(reports[place], reply, passages, options)
     return (yield from _guard(query, reports, passages, options, measure))
 
 
@@ -132,8 +143,12 @@ def _report(
 
 
 def _prompt(query: str, members: Sequence[Passage], options: EDC2Options) -> Prompt:
-    texts = dict.fromkeys(passage.text for passage in members)
-    return options.prompts["extract"].render(question=query, passages=format_passages(texts))  # type: ignore[no-any-return]
+    """Return what a cluster is asked: each text once, as the task and its prompt say."""
+    values = {"passages": format_passages(_texts(members))}
+    values["statement" if options.task == "verify" else "question"] = query
+    if options.person is not None:
+        values["person"] = options.person
+    return options.prompt.render(**values)
 
 
 def _replies(prompts: Sequence[Prompt], options: EDC2Options) -> Program[list[Generation | Exception]]:
@@ -155,8 +170,18 @@ def _replies(prompts: Sequence[Prompt], options: EDC2Options) -> Program[list[Ge
     return replies
 
 
-def _read(report: ClusterReport, reply: Generation | Exception, options: EDC2Options) -> ClusterReport:
-    """Tell a compression from a failure and from nothing relevant."""
+def _texts(members: Sequence[Passage]) -> list[str]:
+    """Return the texts of a cluster, each once."""
+    return list(dict.fromkeys(passage.text for passage in members))
+
+
+def _read(
+    report: ClusterReport,
+    reply: Generation | Exception,
+    passages: Sequence[Passage],
+    options: EDC2Options,
+) -> ClusterReport:
+    """Tell a compression from a failure and from nothing relevant; named passages are quoted whole."""
     if isinstance(reply, Exception):
         return replace(report, reason=f"{type(reply).__name__}: {reply}", warning=True)
     if reply.is_cut:
@@ -165,6 +190,11 @@ def _read(report: ClusterReport, reply: Generation | Exception, options: EDC2Opt
             report, reason=f"the compression was cut at max_tokens={options.max_tokens}", warning=True
         )
     text = unquoted(reply.text)
+    shown = _texts([passages[at] for at in report.members])
+    if named := named_passages(text, len(shown)):
+        text = "\n\n".join(shown[place] for place in named)
+    else:
+        text = without_numbers(text)
     if is_empty_extraction(text):
         return replace(report, outcome="dropped", reason="nothing relevant")
     sentences = tuple(SupportedSentence(sentence.text, None) for sentence in split_sentences(text))
@@ -178,79 +208,126 @@ def _guard(
     options: EDC2Options,
     measure: Measure,
 ) -> Program[list[ClusterReport]]:
-    """Set each sentence's source, and remove sentences without one; what is longer then is not used."""
-    claims = [
-        Claim(sentence.text, [passages[at].text for at in report.members])
-        for report in reports
-        for sentence in report.sentences
-    ]
+    """Set each sentence's source, and let what no source supports give way."""
+    claims = []
+    for report in reports:
+        texts = [passages[at].text for at in report.members]
+        for sentence in report.sentences:
+            quoted = " ".join(quotations(sentence.text)) if options.task == "answer" else ""
+            claims.append(Claim(quoted or sentence.text, texts))
     if not claims:
         return list(reports)
     sources = iter((yield from supporting_sources(claims, options.guard, query)))
     guarded = []
     for report in reports:
-        sentences = []
-        for sentence in report.sentences:
-            place = next(sources)
-            sentences.append(sentence._replace(source=None if place is None else report.members[place]))
-        supported = [one for one in sentences if one.source is not None or options.guard == "off"]
-        removed = tuple(one.text for one in sentences if one not in supported)
-        report = replace(report, sentences=tuple(supported), removed=removed)
-        if sentences and not supported:
-            reason = "no source supports the compression"
-            report = replace(report, outcome="dropped", reason=reason, warning=True)
-        elif sentences:
-            passage = compressed_passage(supported, report.members, passages)
-            if measure(passage) > report.tokens_before:
-                report = replace(report, outcome="passed", reason="longer than its sources", sentences=())
-        guarded.append(report)
+        places = [next(sources) for _ in report.sentences]
+        sentences = [
+            sentence._replace(source=None if place is None else report.members[place])
+            for sentence, place in zip(report.sentences, places, strict=True)
+        ]
+        guarded.append(_guarded(report, sentences, passages, options, measure) if sentences else report)
     return guarded
 
 
-def _within_limit(
-    reports: Sequence[ClusterReport], passages: Sequence[Passage], limit: int | None, measure: Measure
-) -> tuple[list[Passage], list[ClusterReport]]:
-    """Return what fits the token limit, in order of rank: whole passages, of compressions first sentences."""
-    offers: list[tuple[int, int, list[Passage]]] = []  # rank, cluster, and a passage with its shorter forms
+def _guarded(
+    report: ClusterReport,
+    sentences: Sequence[SupportedSentence],
+    passages: Sequence[Passage],
+    options: EDC2Options,
+    measure: Measure,
+) -> ClusterReport:
+    """Remove sentences without a source; a compression without any, or a longer one, gives way to passages.
+
+    An answer is in the reader's own words: of it only quotations are removed, and it may be longer.
+    """
+    answers = options.task == "answer"
+    if options.guard == "off":
+        left = list(sentences)
+    else:
+        left = [one for one in sentences if one.source is not None or (answers and not quotations(one.text))]
+    removed = tuple(one.text for one in sentences if one not in left)
+    report = replace(report, sentences=tuple(left), removed=removed)
+    if options.guard != "off" and all(one.source is None for one in left):
+        reason = "no source supports the compression"
+        removed = tuple(one.text for one in sentences)
+        return replace(report, outcome="passed", reason=reason, sentences=(), removed=removed, warning=True)
+    if not answers and measure(compressed_passage(left, report.members, passages)) > report.tokens_before:
+        return replace(report, outcome="passed", reason="longer than its sources", sentences=())
+    return report
+
+
+class _Offer(NamedTuple):
+    """What may come into the context: place of its best source, its cluster, and its forms, longest first."""
+
+    rank: int
+    cluster: int
+    forms: Sequence[Passage]
+
+
+def _offers(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> list[_Offer]:
+    """Return passages that stay whole, and compressions with their first sentences, in order of rank."""
+    offers = []
     for at, report in enumerate(reports):
         if report.outcome == "passed":
-            offers += [(member, at, [passages[member]]) for member in report.members]
+            offers += [_Offer(member, at, [passages[member]]) for member in report.members]
         elif report.outcome == "compressed":
             ends = range(len(report.sentences), 0, -1)
             forms = [compressed_passage(report.sentences[:end], report.members, passages) for end in ends]
-            offers.append((min(report.members), at, forms))
-    offers.sort(key=lambda offer: offer[0])
-    settled = list(reports)
-    context: list[Passage] = []
-    room = math.inf if limit is None else limit
-    for _, at, forms in offers:
-        report = settled[at]
-        fitted = next((form for form in forms if measure(form) <= room), None)
+            offers.append(_Offer(min(report.members), at, forms))
+    return sorted(offers, key=lambda offer: offer.rank)
+
+
+class _Context:
+    """The new context under a token limit, and the reports with what each cluster has in it."""
+
+    def __init__(self, reports: Sequence[ClusterReport], limit: int | None, measure: Measure) -> None:
+        self.passages: list[Passage] = []
+        self.reports = list(reports)
+        self._limit = limit
+        self._measure = measure
+        self._room = math.inf if limit is None else limit
+
+    def fill(self, offers: Sequence[_Offer]) -> None:
+        """Take of each offer the longest form that fits; where no text does, the first words of the best.
+
+        Raises:
+            ConfigurationError: If not even one character fits.
+        """
+        for offer in offers:
+            self._take(offer)
+        with_text = [offer for offer in offers if offer.forms[0].text.strip()]
+        if with_text and not any(passage.text.strip() for passage in self.passages):
+            self._take_first_words(with_text)
+
+    def _take(self, offer: _Offer) -> None:
+        report = self.reports[offer.cluster]
+        fitted = next((form for form in offer.forms if self._measure(form) <= self._room), None)
         if fitted is None:
-            lost = report.sources if report.sentences else (forms[0].id,)
-            settled[at] = replace(report, left_out=(*report.left_out, *lost))
-            continue
-        tokens = measure(fitted)
-        room -= tokens
-        context.append(fitted)
-        settled[at] = replace(report, tokens_after=report.tokens_after + tokens)
-    texts = [(at, forms[0]) for _, at, forms in offers if forms[0].text.strip()]
-    if texts and not any(passage.text.strip() for passage in context):
-        at, passage = _first_words(texts, limit or 0, measure)
-        left = tuple(name for name in settled[at].left_out if name != passage.id)
-        settled[at] = replace(settled[at], tokens_after=measure(passage), left_out=left)
-        context = [passage]
-    return context, settled
+            lost = report.sources if report.sentences else (offer.forms[0].id,)
+            report = replace(report, left_out=(*report.left_out, *lost))
+        else:
+            tokens = self._measure(fitted)
+            self._room -= tokens
+            self.passages.append(fitted)
+            report = replace(report, tokens_after=report.tokens_after + tokens)
+        self.reports[offer.cluster] = report
+
+    def _take_first_words(self, offers: Sequence[_Offer]) -> None:
+        best, passage = _first_words(offers, self._limit or 0, self._measure)
+        report = self.reports[best]
+        left = tuple(name for name in report.left_out if name != passage.id)
+        self.reports[best] = replace(report, tokens_after=self._measure(passage), left_out=left)
+        self.passages = [passage]
 
 
-def _first_words(offers: Sequence[tuple[int, Passage]], limit: int, measure: Measure) -> tuple[int, Passage]:
+def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[int, Passage]:
     """Return the longest beginning that fits of the best passage, with its cluster: by words, or characters.
 
     Raises:
         ConfigurationError: If not even one character fits.
     """
     for end in (_WORD_END, _CHARACTER):
-        for at, passage in offers:
+        for _, at, (passage, *_) in offers:
             metadata = {name: value for name, value in passage.metadata.items() if name != SENTENCES_KEY}
             for match in reversed(list(end.finditer(passage.text))):
                 piece = passage.text[: match.end()]

@@ -31,7 +31,7 @@ def form_clusters(
         clusters = [np.array([at]) for at in range(len(texts))]
     else:
         vector, vectors = yield from _vectors(query, [passages[at] for at in texts], query_vector)
-        clusters = dynamic_clusters(vector, vectors, options.first_cluster_size, options.max_cluster_size)
+        clusters = dynamic_clusters(vector, vectors, options.tau(len(texts)), options.max_cluster_size)
     return [np.array(texts, dtype=np.intp)[cluster] for cluster in clusters] + empty
 
 

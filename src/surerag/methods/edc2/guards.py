@@ -58,9 +58,97 @@ def _says_nothing(sentence: str) -> bool:
 
 _WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _COMMON = frozenset(
-    "a an and are as at be been by for from had has have he her his in is it its of on or she that the their "
-    "they this to was were which who will with".split()
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "been",
+        "by",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "he",
+        "her",
+        "his",
+        "in",
+        "is",
+        "it",
+        "its",
+        "of",
+        "on",
+        "or",
+        "she",
+        "that",
+        "the",
+        "their",
+        "they",
+        "this",
+        "to",
+        "was",
+        "were",
+        "which",
+        "who",
+        "will",
+        "with",
+    ]
 )
+
+
+_NUMBER = r"\[\d{1,2}(?:, ?\d{1,2})*\]"
+_NUMBERS = re.compile(rf"[^\S\n]*{_NUMBER}|^[^\S\n]*(?:\d{{1,2}}[.)]|[-*•])[^\S\n]+", re.MULTILINE)
+_ONLY_NUMBERS = re.compile(
+    rf"(?:\W*(?:and|(?:the )?(?:passages?|documents?))?\W*{_NUMBER})+\W*", re.IGNORECASE
+)
+
+
+def named_passages(text: str, n: int) -> list[int]:
+    """Return the places, from 0, of the passages that a reply names, if it consists of nothing else.
+
+    Args:
+        text: The reply.
+        n: How many passages were numbered; other numbers name none.
+
+    Example:
+        >>> named_passages("Documents [1] and [3].", 3), named_passages("[1] Ada was born in Velm.", 3)
+        ([0, 2], [])
+    """
+    if not _ONLY_NUMBERS.fullmatch(text.strip()):
+        return []
+    numbers = dict.fromkeys(int(number) for number in re.findall(r"\d+", text))
+    return [number - 1 for number in numbers if 1 <= number <= n]
+
+
+def without_numbers(text: str) -> str:
+    """Return a reply without passages' numbers and marks of lists, which mean nothing outside its prompt.
+
+    Example:
+        >>> without_numbers("[1] Ada was born in Velm [2]. She left [in 1815].")
+        'Ada was born in Velm. She left [in 1815].'
+        >>> without_numbers("1. Ada was born in 1815.")
+        'Ada was born in 1815.'
+    """
+    return _NUMBERS.sub("", text).strip()
+
+
+_QUOTATION = re.compile(r"[“„]([^“”]*)(?:[“”]|$)|«([^»]*)(?:»|$)|\"([^\"]*)(?:\"|$)")
+_QUOTED_WORDS = 3
+
+
+def quotations(sentence: str) -> list[str]:
+    """Return what a sentence quotes, three words or more at a time, as it must stand in a source.
+
+    Example:
+        >>> quotations('It says: "Ada was born in Velm."'), quotations('She wrote "Tin Roofs" in Velm.')
+        (['Ada was born in Velm.'], [])
+    """
+    pieces = (match[1] or match[2] or match[3] or "" for match in _QUOTATION.finditer(sentence))
+    return [piece.strip() for piece in pieces if len(piece.split()) >= _QUOTED_WORDS]
 
 
 class Claim(NamedTuple):

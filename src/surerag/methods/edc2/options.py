@@ -2,38 +2,81 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from surerag.messages import SamplingParams
+from surerag.errors import ConfigurationError
+from surerag.messages import SamplingParams, Template
 from surerag.options import Options, PromptsOption, prompts_field
-from surerag.prompts import EXTRACT, PromptSet
+from surerag.prompts import (
+    ANSWER_WITH_EVIDENCE,
+    EXTRACT,
+    EXTRACT_OR_NOTHING,
+    VERIFY,
+    VERIFY_ABOUT_PERSON,
+    VERIFY_ABOUT_PERSON_OR_NOTHING,
+    VERIFY_OR_NOTHING,
+    PromptSet,
+)
 
+Task = Literal["extract", "answer", "verify"]
+Variant = Literal["copy", "paper"]
 Guard = Literal["overlap", "entailment", "off"]
 OnFailure = Literal["original", "raise"]
+
+SAMPLING_TEMPERATURE = 0.7
+"""Of the answers of clusters (section 5.1)."""
+
+PAPER_PROMPTS: Mapping[str, Template] = {
+    "extract": EXTRACT_OR_NOTHING,
+    "verify": VERIFY_OR_NOTHING,
+    "verify_about_person": VERIFY_ABOUT_PERSON_OR_NOTHING,
+}
+"""Prompts of ``variant="paper"`` that are not the defaults."""
+
+FEW_PASSAGES = 10
+"""Up to so many, the first cluster is of one (appendix B.2)."""
 
 
 class EDC2Options(Options):
     """Options of :class:`surerag.ClusterCompressor` and its adapters."""
 
-    PROMPTS = PromptSet(extract=EXTRACT)
+    PROMPTS = PromptSet(
+        extract=EXTRACT, answer=ANSWER_WITH_EVIDENCE, verify=VERIFY, verify_about_person=VERIFY_ABOUT_PERSON
+    )
+
+    task: Task = "extract"
+    """What a cluster is asked for: what is relevant to the question (``"extract"``, section 4.3), an answer
+    with quoted evidence (``"answer"``, appendix C.2), or what supports or refutes a statement, which is
+    passed as the query (``"verify"``, appendix C.1)."""
+
+    variant: Variant = "copy"
+    """A cluster's sentences that help most are copied (``"copy"``), or what is relevant is extracted, and the
+    model may say that there is nothing (``"paper"``, section 4.3), as small models nearly always do."""
+
+    person: str | None = Field(None, min_length=1)
+    """For ``task="verify"``: the person whom statements are about (appendix C.1.2)."""
 
     threshold: int | None = Field(None, ge=0)
     """Compress only contexts of more tokens; None compresses all."""
 
-    first_cluster_size: int = Field(3, ge=1)
-    """Size of the first cluster (the paper's τ); each further one is twice as large."""
+    first_cluster_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 3
+    """Size of the first cluster (the paper's τ); each further one is twice as large. ``"auto"`` is 1 for up
+    to ten passages (appendix B.2), else 3."""
 
     max_cluster_size: int = Field(20, ge=1)
     """Size of a cluster at most (the paper's Λ)."""
 
     min_tokens: int = Field(32, ge=0)
-    """Clusters of at most so many tokens stay as they are: a call would gain nothing."""
+    """Clusters of at most so many tokens stay as they are, since a call would gain nothing; not for
+    ``task="answer"``."""
 
     guard: Guard = "overlap"
-    """Remove sentences that no source supports: by their words (``"overlap"``), by the entailer
-    (``"entailment"``), or not at all (``"off"``)."""
+    """Remove sentences (of answers: quotations) that no source supports: by their words (``"overlap"``), by
+    the entailer (``"entailment"``), or not at all (``"off"``). A cluster with no supported sentence gives way
+    to its passages."""
 
     token_limit: int | None = Field(None, ge=1)
     """Tokens of the new context at most: whole passages, then first sentences of compressions."""
@@ -41,13 +84,47 @@ class EDC2Options(Options):
     max_tokens: int = Field(256, ge=1)
     """Longest compression of a cluster in tokens; one that is cut gives way to its passages."""
 
+    temperature: float | None = Field(None, ge=0)
+    """Temperature of the replies; None is 0.7 for ``task="answer"`` (section 5.1), and else 0, which is
+    greedy."""
+
     on_failure: OnFailure = "original"
     """If a model fails: keep the ``"original"`` passages, with a warning, or ``"raise"``."""
 
     prompts: PromptsOption = prompts_field()
-    """Templates by name: ``extract`` (slots ``question``, ``passages``)."""
+    """Templates by name: ``extract`` and ``answer`` (slots ``question``, ``passages``), ``verify``
+    (``statement``, ``passages``), ``verify_about_person`` (also ``person``)."""
+
+    @model_validator(mode="after")
+    def _check_person(self) -> Self:
+        if self.person is not None and self.task != "verify":
+            raise ConfigurationError(
+                f'person is for task="verify", and the task is {self.task!r}', hint="leave person out"
+            )
+        return self
+
+    @property
+    def prompt(self) -> Template:
+        """The prompt of the task: yours, or that of the variant."""
+        name = self.task if self.person is None else "verify_about_person"
+        prompt: Template = self.prompts[name]
+        ours = prompt == self.PROMPTS[name]
+        return PAPER_PROMPTS.get(name, prompt) if ours and self.variant == "paper" else prompt
 
     @property
     def sampling(self) -> SamplingParams:
-        """How clusters are compressed: greedily."""
-        return SamplingParams(max_tokens=self.max_tokens, trace="none")
+        """How clusters are compressed."""
+        own = SAMPLING_TEMPERATURE if self.task == "answer" else 0.0
+        temperature = own if self.temperature is None else self.temperature
+        return SamplingParams(temperature=temperature, max_tokens=self.max_tokens, trace="none")
+
+    def tau(self, n_passages: int) -> int:
+        """Return the size of the first cluster for so many passages.
+
+        Example:
+            >>> EDC2Options(first_cluster_size="auto").tau(10), EDC2Options().tau(10)
+            (1, 3)
+        """
+        if self.first_cluster_size != "auto":
+            return self.first_cluster_size
+        return 1 if n_passages <= FEW_PASSAGES else 3

@@ -19,6 +19,7 @@ from surerag.effects import (
     start_generation,
 )
 from surerag.messages import (
+    NO_SUMMARY,
     Generation,
     PartialGeneration,
     Passage,
@@ -37,7 +38,7 @@ from surerag.methods.shared import (
     typical_sample,
 )
 from surerag.prompts import format_passages, with_abstention
-from surerag.text import begins_abstention, is_abstention
+from surerag.text import begins_abstention, is_abstention, may_become_abstention
 
 _TRACE: dict[Needs, TraceKind] = {"text": "none", "logprobs": "logprobs", "entropy": "entropy"}
 
@@ -45,12 +46,13 @@ _TRACE: dict[Needs, TraceKind] = {"text": "none", "logprobs": "logprobs", "entro
 def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program[LazyRAGResult]:
     """Answer a question by the inference of section III.
 
-    1. Answer from the summaries (Eq. 1), as far as the gate reads it.
+    1. Answer from the summaries (Eq. 1), as far as the gate reads it, or abstain where they do not tell.
     2. If the gate's score (Eq. 2 and 3) is at most τ (Eq. 4), that answer is finished and returned.
     3. Otherwise it is stopped; retrieve (Eq. 5), and answer from summaries and passages (Eq. 6 and 7).
 
-    The gate also opens if the first answer is empty, cut off at ``max_tokens`` or an abstention, and if the
-    first pass fails in a way that may pass.
+    The gate also opens if the first answer abstains, is empty or cut off at ``max_tokens``, if the first pass
+    fails in a way that may pass, and if the nearest document has no summary. Where nothing is retrieved, the
+    prompt of the first pass is answered.
 
     Args:
         question: The question.
@@ -81,7 +83,12 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
     yield from first.cancel()
     passages = yield from _retrieved(question, options)
     yield from _announce(decision, passages, first.summaries)
-    prompt = _prompt(question, options, first.summaries, passages)
+    # Where nothing was retrieved, the reader knows no more than before, and may say so.
+    prompt = (
+        _prompt(options, question, first.summaries, passages, options.abstention or None)
+        if passages
+        else first.prompt
+    )
     [[answer]] = yield from generate([prompt], first.sampling, answer=True)
     return (yield from _result(question, options, decision, passages, first.summaries, answer))
 
@@ -91,6 +98,8 @@ class _FirstAnswer:
 
     Attributes:
         summaries: Summaries that it shows.
+        lacks_summary: Whether the nearest document has none, so that nothing is answered before a search.
+        abstention: What it is asked to reply where they do not tell; None for nothing.
         sampling: How an answer is generated whose trace nobody reads.
         first_pass: What the gate reads; None until it is there.
         score: The gate's score of it.
@@ -101,8 +110,10 @@ class _FirstAnswer:
         self.question = question
         self.options = options
         self.gate = options.resolved_gate
+        self.abstention = options.first_abstention
         self.sampling = SamplingParams(max_tokens=max_tokens, trace="none")
         self.summaries: Sequence[Passage] = ()
+        self.lacks_summary = False
         self.first_pass: FirstPass | None = None
         self.score: float | None = None
         self.interval: Interval | None = None
@@ -111,28 +122,52 @@ class _FirstAnswer:
     def start(self) -> Program[None]:
         """Answer from the summaries, as far as the gate reads it, and score that."""
         gate = self.gate
-        self.summaries = yield from retrieve(self.question, self.options.n_summaries, tier="summaries")
-        prompt = _prompt(self.question, self.options, self.summaries)
+        nearest = yield from retrieve(self.question, self.options.n_summaries, tier="summaries")
+        self.summaries = [summary for summary in nearest if NO_SUMMARY not in summary.metadata]
+        self.lacks_summary = bool(nearest) and NO_SUMMARY in nearest[0].metadata
+        if self.lacks_summary:
+            return
         sampling = replace(self.sampling, trace=_TRACE[gate.needs])
         if gate.n_samples:
             sampling = replace(sampling, n=gate.n_samples, temperature=1.0)
-            [samples] = yield from generate([prompt], sampling)
+            [samples] = yield from generate([self.prompt], sampling)
             clusters = meaning_clusters([sample.text for sample in samples])
             self.first_pass = FirstPass(typical_sample(samples, clusters), tuple(samples), tuple(clusters))
         else:
             n_tokens = gate.n_tokens or sampling.max_tokens
-            self._begun = yield from start_generation([prompt], n_tokens, sampling)
+            self._begun = yield from start_generation([self.prompt], n_tokens, sampling)
             self.first_pass = FirstPass(self._begun[0].partial)
+        self._measure(self.first_pass)
+        if self._is_undecided:
+            self.score = self.interval = None
+            self.first_pass = FirstPass((yield from self._read_on()))
+            self._measure(self.first_pass)
+
+    def _measure(self, first_pass: FirstPass) -> None:
         if self.flaw:
             return
-        score = gate.score(self.first_pass)
+        score = self.gate.score(first_pass)
         if score is not None:
-            self.score = checked_number(score, f"the gate {gate.name}")
-            self.interval = gate.interval(self.first_pass)
+            self.score = checked_number(score, f"the gate {self.gate.name}")
+            self.interval = self.gate.interval(first_pass)
+
+    @property
+    def _is_undecided(self) -> bool:
+        """Whether the gate is shut so far, and what is still to come can open it."""
+        if not self._begun or self._begun[0].done or self.decision("").retrieve:
+            return False
+        return self.gate.reads_all or may_become_abstention(self._begun[0].partial.text, self.abstention)
+
+    @property
+    def prompt(self) -> Prompt:
+        """The question, to be answered from the summaries."""
+        return _prompt(self.options, self.question, self.summaries, (), self.abstention)
 
     @property
     def flaw(self) -> str:
         """Why the answer cannot stand, however sure the reader is; empty if it can."""
+        if self.lacks_summary:
+            return "the nearest document has no summary"
         if self.first_pass is None:
             return "no first answer"
         answer = self.first_pass.answer
@@ -142,7 +177,7 @@ class _FirstAnswer:
         if whole and answer.is_cut:
             withheld = answer.finish == "content_filter"
             return f"the first answer was {'withheld' if withheld else 'cut off at max_tokens'}"
-        if begins_abstention(answer.text, self.options.abstention):
+        if begins_abstention(answer.text, self.abstention):
             return "the first answer abstains"
         return ""
 
@@ -153,12 +188,15 @@ class _FirstAnswer:
 
     def finish(self) -> Program[Generation]:
         """Return the whole answer; nothing is generated twice."""
-        begun, self._begun = self._begun, ()
-        if begun:
-            [answer] = yield from continue_generation(begun, answer=True)
-            return answer
+        if self._begun:
+            return (yield from self._read_on(answer=True))
         assert self.first_pass is not None  # noqa: S101  # start() came to its end
         return (yield from return_answer(self.first_pass.answer))
+
+    def _read_on(self, *, answer: bool = False) -> Program[Generation]:
+        begun, self._begun = self._begun, ()
+        [whole] = yield from continue_generation(begun, answer=answer)
+        return whole
 
     def cancel(self) -> Program[None]:
         """Stop the answer where the gate stopped reading."""
@@ -175,7 +213,11 @@ def _retrieved(question: str, options: LazyRAGOptions) -> Program[list[Passage]]
 
 
 def _prompt(
-    question: str, options: LazyRAGOptions, summaries: Sequence[Passage], passages: Sequence[Passage] = ()
+    options: LazyRAGOptions,
+    question: str,
+    summaries: Sequence[Passage],
+    passages: Sequence[Passage],
+    abstention: str | None,
 ) -> Prompt:
     """Return the prompt of section III-D for what there is: nothing, one context, or both (Eq. 6)."""
     context = "\n".join(summary.text for summary in summaries)
@@ -189,7 +231,7 @@ def _prompt(
         prompt = prompts["from_context"].render(context=context or details, question=question)
     else:
         prompt = prompts["closed_book"].render(question=question)
-    return with_abstention(prompt, options.abstention)
+    return with_abstention(prompt, abstention)
 
 
 def _announce(
@@ -223,5 +265,5 @@ def _result(
         passages=tuple(passages),
         summaries=tuple(summaries),
         generation=answer,
-        abstained=is_abstention(answer.text, options.abstention),
+        abstained=is_abstention(answer.text, options.first_abstention),
     )

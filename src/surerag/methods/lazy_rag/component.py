@@ -78,7 +78,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         super().__init__(**{"reader": reader, "retriever": retriever, "summaries": summaries, **options})
 
     def _connect(self) -> Services:
-        check_abstention(self.abstention)
+        check_abstention(None if self.abstention is False else self.abstention)
         summaries = FixedSummary(self.summaries) if isinstance(self.summaries, str) else self.summaries
         services = Services(
             reader=self.reader,  # type: ignore[arg-type]  # completed by Services

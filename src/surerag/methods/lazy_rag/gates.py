@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -78,7 +78,8 @@ class Gate(ABC):
         needs: What the reader has to report: ``"text"``, ``"logprobs"`` or ``"entropy"``.
         threshold: What the score is compared with, where the option ``threshold`` is None; None if there is
             no sensible value.
-        n_tokens: Tokens of the greedy answer to wait for; None for the whole answer.
+        n_tokens: Tokens of the greedy answer to wait for, at least; None for the whole answer. Where they
+            can still become the abstention, the whole answer is waited for.
         n_samples: Answers to sample (at temperature 1) in place of the greedy one; 0 for none. If the gate
             stays shut, the most typical of them is the answer.
 
@@ -116,6 +117,11 @@ class Gate(ABC):
                     f"{field} must be one of {', '.join(choices)}, got {getattr(self, field)!r}"
                 )
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether only a whole answer keeps the gate shut, while its first tokens can open it."""
+        return False
+
     @abstractmethod
     def score(self, first_pass: FirstPass) -> float | None:
         """Return the score, or None where the first pass says nothing, which opens the gate.
@@ -150,7 +156,8 @@ class EntropyGate(Gate):
 
     Attributes:
         aggregate: ``"mean"`` of these entropies (Eq. 3); ``"max"`` of all tokens (section III-A: "at any
-            generation step"; it waits for the whole answer); or the ``"first"`` one.
+            generation step"): an answer is stopped after n tokens if one of these is above the threshold, and
+            else read to its end; or the ``"first"`` one.
         estimate: Point of the interval to compare, where entropies are bounded and not exact.
     """
 
@@ -162,10 +169,15 @@ class EntropyGate(Gate):
     estimate: Estimate = "middle"
 
     def __post_init__(self) -> None:
-        """Check the settings; the aggregate decides how many tokens are read."""
+        """Check the settings; ``"first"`` reads one token."""
         super().__post_init__()
-        if self.aggregate != "mean":
-            object.__setattr__(self, "n_tokens", None if self.aggregate == "max" else 1)
+        if self.aggregate == "first":
+            object.__setattr__(self, "n_tokens", 1)
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether only a whole answer keeps the gate shut."""
+        return self.aggregate == "max"
 
     def score(self, first_pass: FirstPass) -> float | None:
         """Return H̄ (Eq. 3), at the estimate."""
@@ -193,8 +205,9 @@ class EntropyGate(Gate):
             >>> EntropyGate(aggregate="max").aggregated([1.0, 2.0, 9.0])
             9.0
         """
-        read = np.asarray(entropies[: self.n_tokens], dtype=np.float64)
-        return float(read.max() if self.aggregate == "max" else read.mean())
+        if self.reads_all:
+            return float(max(entropies))
+        return float(np.mean(entropies[: self.n_tokens]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,8 +268,33 @@ class DisagreementGate(Gate):
         return discrete_semantic_entropy(first_pass.clusters)
 
 
-GATES: dict[str, type[EntropyGate | MarginGate | DisagreementGate]] = {
-    gate.name: gate for gate in (EntropyGate, MarginGate, DisagreementGate)
+@dataclass(frozen=True, kw_only=True)
+class AbstentionGate(Gate):
+    """Open where the first answer abstains, and nowhere else; needs one call and text alone.
+
+    The reader is asked to abstain where the summaries do not tell (the option ``abstention``).
+    """
+
+    name: ClassVar[str] = "abstention"
+
+    threshold: float | None = 0.0
+
+    def score(self, first_pass: FirstPass) -> float | None:
+        """Return 0: an abstention opens every gate before its score is asked for."""
+        return 0.0
+
+    def decide(
+        self, score: float | None, interval: Interval | None, threshold: float, flaw: str = ""
+    ) -> GateDecision:
+        """Open for a flaw, as every gate does."""
+        decision = super().decide(score, interval, threshold, flaw)
+        return (
+            decision if decision.retrieve else replace(decision, reason="the first answer does not abstain")
+        )
+
+
+GATES: dict[str, type[EntropyGate | MarginGate | DisagreementGate | AbstentionGate]] = {
+    gate.name: gate for gate in (EntropyGate, MarginGate, DisagreementGate, AbstentionGate)
 }
 """The gates that the option ``gate`` knows by name."""
 
@@ -275,7 +313,7 @@ def check_gate(gate: Gate, reader: Reader) -> None:
     raise CapabilityError(
         f"the gate {gate.name} needs {'entropies' if gate.needs == 'entropy' else 'log-probabilities'}, "
         f"and {reader.name} {missing}",
-        hint=f'pass gate="semantic_entropy", which needs text only{margin}; or use a local model '
+        hint=f'pass gate="abstention", which needs text only{margin}; or use a local model '
         "(TransformersReader), or a server that returns top log-probabilities",
     )
 
@@ -284,7 +322,7 @@ def _trace(first_pass: FirstPass) -> TokenTrace:
     if first_pass.answer.trace is None:
         raise LogprobsError(
             "the first pass came back without log-probabilities",
-            hint="use a reader that reports them, or gate='semantic_entropy'",
+            hint="use a reader that reports them, or gate='abstention'",
         )
     return first_pass.answer.trace
 

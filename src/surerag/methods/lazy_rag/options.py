@@ -8,10 +8,11 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, InstanceOf, field_serializer, field_validator
 
 from surerag.errors import ConfigurationError
-from surerag.methods.lazy_rag.gates import GATES, N_TOKENS, Gate
+from surerag.methods.lazy_rag.gates import GATES, N_TOKENS, AbstentionGate, Gate
 from surerag.methods.shared import N_SAMPLES, AnswerTokensOption, ThresholdOption, threshold_value
 from surerag.options import Options, PromptsOption, prompts_field
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS, PromptSet
+from surerag.text import ABSTENTION
 
 _GATES_OF = {"n_tokens": ("entropy", "margin"), "n_samples": ("semantic_entropy",)}
 """The gates, by name, that each option is for."""
@@ -29,15 +30,17 @@ class LazyRAGOptions(Options):
         from_context_and_details=FROM_CONTEXT_AND_DETAILS,
     )
 
-    gate: Literal["entropy", "margin", "semantic_entropy"] | InstanceOf[Gate] = "entropy"
-    """What decides whether to retrieve: ``"entropy"`` of the first tokens (the paper's); ``"margin"`` of the
-    likeliest token, for servers that list no alternatives; ``"semantic_entropy"`` of a few sampled answers,
-    for models without log-probabilities; or a ``Gate`` with its own settings."""
+    gate: Literal["entropy", "margin", "semantic_entropy", "abstention"] | InstanceOf[Gate] = "entropy"
+    """What decides whether to retrieve, beside an abstention of the first pass: ``"entropy"`` of the first
+    tokens (the paper's); ``"margin"`` of the likeliest token, for servers that list no alternatives;
+    ``"abstention"`` alone, for models without log-probabilities, at one call; ``"semantic_entropy"`` of a few
+    sampled answers, for such models too; or a ``Gate`` with its own settings."""
 
     threshold: ThresholdOption = None
     """Retrieve iff the gate's score exceeds this (τ). None is the gate's own: 1.0 nats of entropy, 0.5 of 1 −
-    margin, 0.65 nats of semantic entropy. A ``ThresholdPolicy`` from a calibration may stand here; it is
-    refused if it was calibrated for another reader, gate, retriever or prompt."""
+    margin, 0.65 nats of semantic entropy. An abstention opens the gate at any threshold. A
+    ``ThresholdPolicy`` from a calibration may stand here; it is refused if it was calibrated for another
+    reader, gate, retriever or prompt."""
 
     n_tokens: int = Field(default=N_TOKENS, ge=1)
     """Tokens of the first pass that the gates ``"entropy"`` and ``"margin"`` read (n of Eq. 3)."""
@@ -54,9 +57,10 @@ class LazyRAGOptions(Options):
     max_tokens: AnswerTokensOption = None
     """Longest answer in tokens; None is the reader's own limit."""
 
-    abstention: str | None = None
-    """What the reader is asked to reply where nothing supports an answer, such as ``"I do not know."``; a
-    first answer that begins with it opens the gate. None asks for no such reply."""
+    abstention: str | Literal[False] | None = None
+    """What the reader is asked to reply where nothing supports an answer. Such a first answer opens the gate,
+    and is not shown. None asks the first pass alone, for ``"I do not know."``; a sentence is asked for in
+    both passes; False asks for none, as in the paper."""
 
     prompts: PromptsOption = prompts_field()
     """Prompts in place of the method's own, by name: ``closed_book`` (slot ``question``), ``from_context``
@@ -86,7 +90,8 @@ class LazyRAGOptions(Options):
         """The gate that these options describe.
 
         Raises:
-            ConfigurationError: If an option is set that this gate does not read.
+            ConfigurationError: If an option is set that this gate does not read, or it waits for an
+                abstention that is not asked for.
         """
         for name, gates in _GATES_OF.items():
             changed = getattr(self, name) != type(self).model_fields[name].default
@@ -96,11 +101,22 @@ class LazyRAGOptions(Options):
                     f"{name} is for the gate {' or '.join(gates)}, and the gate is {named}",
                     hint=f"leave it out, or set it in a gate of its own, such as EntropyGate({name}=…)",
                 )
+        if self.first_abstention is None and (
+            self.gate == "abstention" or isinstance(self.gate, AbstentionGate)
+        ):
+            raise ConfigurationError(
+                "the gate abstention opens where the first pass abstains, and it is not asked to",
+                hint="leave abstention out, or set it to a sentence",
+            )
         if isinstance(self.gate, Gate):
             return self.gate
-        if self.gate == "semantic_entropy":
-            return GATES[self.gate](n_samples=self.n_samples)
-        return GATES[self.gate](n_tokens=self.n_tokens)
+        settings = {name: getattr(self, name) for name, gates in _GATES_OF.items() if self.gate in gates}
+        return GATES[self.gate](**settings)
+
+    @property
+    def first_abstention(self) -> str | None:
+        """What the first pass is asked to reply where the summaries do not tell; None for nothing."""
+        return None if self.abstention is False else self.abstention or ABSTENTION
 
     @property
     def resolved_threshold(self) -> float:

@@ -34,7 +34,7 @@ class LazyRAGResult(Result):
         passages: Passages that the reader saw; empty where the gate stayed shut.
         summaries: Summaries that the reader saw.
         generation: The answer as the reader returned it.
-        abstained: Whether the answer is the option ``abstention``.
+        abstained: Whether the answer is an abstention.
     """
 
     question: str

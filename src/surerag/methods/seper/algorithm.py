@@ -5,7 +5,7 @@ Dai et al., "SePer: Measure Retrieval Utility Through the Lens of Semantic Perpl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from itertools import permutations
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL, Program, emit, generate
 from surerag.errors import InputError
 from surerag.measures import answer_weights, equivalence_clusters, seper_hard, seper_soft
-from surerag.measures.seper import Weights
+from surerag.measures.seper import Weights, belief_in_references
 from surerag.measures.statistics import Interval, bootstrap_interval, difference_interval, resample_counts
 from surerag.messages import Generation, Pair, Passage, Prompt
 from surerag.methods.seper.options import SePerOptions
@@ -75,7 +75,7 @@ def _measure(
     prompts = [_prompt(question, passages, options) for passages in contexts]
     samples = yield from generate(prompts, options.sampling)
     weights = options.rules.weights
-    if any(sample.trace is None for row in samples for sample in row):
+    if any(log_likelihood(sample, weights) is None for row in samples for sample in row):
         weights = "frequency"
         yield from emit("seper.frequency_weights", warning=True, question=question)
     judgements = yield from judge(pairs_to_judge(question, samples, references, options))
@@ -106,12 +106,15 @@ def pairs_to_judge(
 ) -> list[Pair]:
     """Return the pairs that the kernel reads; equal and empty answers need no judge."""
     rules, hard = options.rules, options.kernel == "hard"
+    asked = question if rules.with_question else ""
+    if rules.question_mark and not asked.endswith("?"):
+        asked += "?"
     pairs: dict[Pair, None] = {}
 
     def add(first: str, second: str, both: bool) -> None:
         if first and second and first != second:
             for a, b in ((first, second), (second, first))[: 1 + both]:
-                pairs.setdefault(Pair(a, b, question if rules.with_question else ""))
+                pairs.setdefault(Pair(a, b, asked))
 
     for row in samples:
         texts = list(dict.fromkeys(sample.text for sample in row))
@@ -135,25 +138,27 @@ def _belief(
     """Return the belief in one context: Algorithm 1, lines 2 and 3."""
     rules = options.rules
     texts = [sample.text for sample in samples]
-    logs = [log_likelihood(sample, mean=rules.mean_likelihood) for sample in samples]
+    logs = [log_likelihood(sample, rules.weights) for sample in samples]
     degrees = np.array(
         [
             [degree(judgements, text, reference, rules.both_directions) for reference in references]
             for text in texts
         ]
     )
-    shares = answer_weights(texts, None if weights == "frequency" else logs, weights)  # type: ignore[arg-type]  # no None among them
+    # A text whose tokens can be cut in two ways is two answers, each with its own probability.
+    answers = [(sample.text, sample.trace and sample.trace.tokens) for sample in samples]
+    shares = answer_weights(answers, None if weights == "frequency" else logs, weights)  # type: ignore[arg-type]  # no None among them
     clusters, kernel = None, degrees
     if options.kernel == "soft":
         seper = seper_soft(shares, degrees, options.references)
     else:
-        equivalent = [[judgements.equivalent(a, b) for b in texts] for a in texts]
+        equivalent = [[are_equivalent(judgements, a, b, options.threshold) for b in texts] for a in texts]
         clusters = equivalence_clusters(equivalent, rules.linkage)
         matches = _cluster_matches(texts, clusters, references, judgements, options)
         seper, kernel = seper_hard(shares, clusters, matches, options.references), matches[clusters]
     return Belief(
         seper=seper,
-        interval=_interval(seper, texts, logs, kernel, weights, options, place),
+        interval=belief_interval(seper, answers, shares, kernel, options, place),
         answers=tuple(
             SampledAnswer(
                 text=text,
@@ -168,21 +173,30 @@ def _belief(
     )
 
 
-def log_likelihood(sample: Generation, *, mean: bool) -> float | None:
-    """Return an answer's log-likelihood: the mean or the sum over its tokens (Eq. 7), 0 if it is empty.
+def log_likelihood(sample: Generation, weights: Weights) -> float | None:
+    """Return an answer's log-likelihood: the sum over its tokens and the end token (Eq. 7).
 
-    It is None where the reader has no log-probabilities.
+    Without the end token it would be that of all answers that begin so; of an answer that was cut at
+    ``max_tokens``, that is what was sampled. ``"official"`` weights take the mean over the answer's tokens.
+
+    Returns:
+        Nats, 0 for the mean of an empty answer. None where the reader has no log-probabilities; for the sum
+        also where it does not list the end token, or thought before it answered.
     """
-    if sample.trace is None:
+    trace = sample.trace
+    if trace is None:
         return None
-    logs = np.asarray(sample.trace.logprobs)
-    if not len(logs):
-        return 0.0
-    return float(logs.mean() if mean else logs.sum())
+    logs = np.asarray(trace.logprobs)
+    if weights == "official":
+        return float(logs.mean()) if len(logs) else 0.0
+    ended = trace.end_logprob is not None or sample.finish == "length"
+    if not ended or sample.thinking_tokens:
+        return None
+    return float(logs.sum()) + (trace.end_logprob or 0.0)
 
 
 def degree(judgements: Judgements, answer: str, reference: str, both_directions: bool) -> float:
-    """Return how far an answer means a reference (Eq. 8): the probability of entailment."""
+    """Return how far an answer means a reference, E(r, a*): the probability of entailment."""
     if not answer or answer == reference:
         return float(answer == reference)
     forward = judgements.rows[answer, reference][ENTAILMENT]
@@ -206,45 +220,49 @@ def _cluster_matches(
         members = members[:1] if rules.linkage == "first" else members
         rows.append(
             [
-                all(matches(judgements, text, reference, rules.strict) for text in members)
+                all(matches(judgements, text, reference, rules.strict, options.threshold) for text in members)
                 for reference in references
             ]
         )
     return np.array(rows, dtype=np.float64)
 
 
-def matches(judgements: Judgements, answer: str, reference: str, strict: bool) -> bool:
+def matches(
+    judgements: Judgements, answer: str, reference: str, strict: bool, threshold: float | None = None
+) -> bool:
     """Whether an answer means a reference: equivalent, or loosely no contradiction and not neutral twice."""
-    if strict or not answer or answer == reference:
-        return judgements.equivalent(answer, reference)
+    if strict or threshold is not None or not answer or answer == reference:
+        return are_equivalent(judgements, answer, reference, threshold)
     rows = [judgements.rows[answer, reference], judgements.rows[reference, answer]]
     labels = [int(row.argmax()) for row in rows]
     return CONTRADICTION not in labels and labels != [NEUTRAL, NEUTRAL]
 
 
-def _interval(
+def are_equivalent(judgements: Judgements, first: str, second: str, threshold: float | None) -> bool:
+    """Whether two answers entail each other (Definition 2): as the likeliest label, or with E ≥ τ."""
+    if threshold is None or first == second or not first or not second:
+        return judgements.equivalent(first, second)
+    directions = judgements.rows[first, second], judgements.rows[second, first]
+    return bool(min(row[ENTAILMENT] for row in directions) >= threshold)
+
+
+def belief_interval(
     seper: float,
-    texts: Sequence[str],
-    logs: Sequence[float | None],
+    answers: Sequence[Hashable],
+    shares: Floats,
     kernel: Floats,
-    weights: Weights,
     options: SePerOptions,
     place: int,
 ) -> Interval:
-    """Return the 95 % bootstrap interval over the samples; where they all agree, by their number."""
-    counts = resample_counts(len(texts), (options.seed, place)).astype(np.float64)
-    if weights in ("distinct", "probability"):
-        first = {text: at for at, text in reversed(list(enumerate(texts)))}
-        groups = [[text == other for other in texts] for text in first]
-        counts = np.stack([counts[:, group].any(axis=1) for group in groups], axis=1).astype(np.float64)
-        logs, kernel = [logs[at] for at in first.values()], kernel[list(first.values())]
-    if weights != "frequency":
-        values = np.array(logs, dtype=np.float64)
-        counts *= np.exp(values if weights == "probability" else values - values.max())
-    shares = counts if weights == "probability" else counts / counts.sum(axis=1, keepdims=True)
-    beliefs = shares @ kernel
-    beliefs = beliefs.mean(axis=1) if options.references == "mean" else beliefs.max(axis=1)
-    return bootstrap_interval(beliefs, seper, len(texts)) or Interval(0.0, 1.0)
+    """Return the 95 % bootstrap interval over the samples; where they all agree, by their number.
+
+    Samples of one answer share its weight equally, so that a resample with fewer of them gives it less.
+    """
+    same = np.array([[answer == other for other in answers] for answer in answers])
+    resampled = resample_counts(len(answers), (options.seed, place)) * (same @ shares / same.sum(axis=1))
+    resampled *= shares.sum() / resampled.sum(axis=1, keepdims=True)
+    beliefs = belief_in_references(resampled, kernel, options.references)
+    return bootstrap_interval(beliefs, seper, len(answers)) or Interval(0.0, 1.0)
 
 
 def _result(

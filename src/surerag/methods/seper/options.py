@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from surerag.errors import ConfigurationError
 from surerag.measures.semantic import Linkage
 from surerag.measures.seper import Kernel, References, Weights
 from surerag.messages import SamplingParams
@@ -20,24 +21,24 @@ class Rules(NamedTuple):
 
     Attributes:
         weights: Share of belief of a sampled answer; see :func:`surerag.measures.answer_weights`.
-        mean_likelihood: Whether an answer's likelihood is the mean of its tokens' (Eq. 7 has the product).
         both_directions: Whether the soft kernel is the larger entailment of both directions.
         with_question: Whether the entailer sees the question with both statements.
+        question_mark: Whether a question that the entailer sees is made to end with one.
         linkage: Hard kernel: whether an answer means all members of its cluster, or the first one.
         strict: Hard kernel: whether a match is entailment in both directions, or no contradiction and not
             neutral twice.
     """
 
     weights: Weights
-    mean_likelihood: bool
     both_directions: bool
     with_question: bool
+    question_mark: bool
     linkage: Linkage
     strict: bool
 
 
 RULES: dict[Variant, Rules] = {
-    "default": Rules("distinct", True, True, True, "all", False),
+    "default": Rules("horvitz-thompson", True, True, False, "all", False),
     "paper": Rules("probability", False, False, False, "all", True),
     "official": Rules("official", True, True, True, "first", False),
 }
@@ -52,14 +53,19 @@ class SePerOptions(Options):
     """Answers sampled in each context (the paper's N)."""
 
     kernel: Kernel = "soft"
-    """``"soft"`` (probability of entailment, Eq. 8) or ``"hard"`` (clusters of meaning, Eq. 9)."""
+    """``"soft"`` (probability of entailment) or ``"hard"`` (1 for clusters that mean a reference, Eq. 8)."""
+
+    threshold: float | None = Field(None, ge=0, le=1)
+    """Hard kernel: a statement entails another if the probability of that reaches this (the paper's τ), and a
+    match takes both directions (Definition 2). None: entailment is the likeliest label."""
 
     variant: Variant = "default"
     """``"paper"`` and ``"official"`` (the authors' code) weigh and compare answers as these do; Eq. 10 needs
     ``references="mean"`` besides."""
 
     references: References = "max"
-    """Belief over several reference answers: the largest, or the ``"mean"`` (Eq. 10)."""
+    """Belief over several reference answers: the largest, the ``"mean"`` (Eq. 10), or that in ``"any"`` of
+    them, so that answers which mean different references add up."""
 
     temperature: float = Field(1.0, ge=0)
     """Temperature of the samples."""
@@ -72,6 +78,15 @@ class SePerOptions(Options):
 
     prompts: PromptsOption = prompts_field()
     """Templates by name: ``closed_book`` (slot ``question``), ``from_passages`` (also ``passages``)."""
+
+    @model_validator(mode="after")
+    def _check_threshold(self) -> Any:
+        if self.threshold is not None and self.kernel == "soft":
+            raise ConfigurationError(
+                "threshold is of the hard kernel, and kernel is 'soft'",
+                hint="set kernel='hard', or leave threshold out",
+            )
+        return self
 
     @property
     def rules(self) -> Rules:

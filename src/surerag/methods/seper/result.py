@@ -16,7 +16,7 @@ class SampledAnswer:
 
     Attributes:
         text: The answer.
-        log_likelihood: Mean or sum of its tokens' log-probabilities; None where the reader has none.
+        log_likelihood: Log-likelihood that weighs it; None where it counts by its frequency.
         weight: Its share of the reader's belief.
         entailment: Degree to which it means each reference, in [0, 1].
         cluster: Its cluster of meaning; None under the soft kernel.
@@ -57,7 +57,8 @@ class SePerResult(Result):
         after: Belief with it.
         delta: ΔSePer = after − before (Eq. 11), in [−1, 1].
         interval: 95 % interval of ``delta``, over the samples.
-        weights: How answers were weighed: by ``"frequency"`` where the reader has no log-probabilities.
+        weights: How answers were weighed: by ``"frequency"`` where the reader does not list the
+            log-probability of every token and of the end token, or thinks before it answers.
         kernel: The kernel.
         judgements: Pairs that the entailer judged.
         unusable: Those among them without a usable reply; more than a tenth are an error.

@@ -208,6 +208,11 @@ class TransformersReader(BaseReader):
         """Prompts, their tokens, tokens of answers, and of thoughts, so far."""
         return self._usage.total
 
+    @property
+    def window(self) -> int | None:
+        """Tokens that prompt and answer may have together; None where neither caller nor config names it."""
+        return self._model.window
+
     def count_tokens(self, text: str) -> int:
         """Return how many tokens a text has, without any that a template would add."""
         return self._encoder.count(text)

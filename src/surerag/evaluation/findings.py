@@ -1,0 +1,240 @@
+"""What a run shows, in sentences: which system to take, what it costs, and what cannot be said yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist
+
+import numpy as np
+
+from surerag.evaluation.run import FAILURES, EvaluationRun
+from surerag.evaluation.statistics import Comparison, compare_systems, pairs, summarize
+from surerag.measures.statistics import Estimate
+from surerag.text import printable
+
+SIGNIFICANCE = 0.05
+"""Of a difference, after Holm's adjustment for the number of systems."""
+POWER = 0.8
+"""Share of samples that would show a difference, where the number of questions for it is stated."""
+MARGIN = 0.02
+"""Loss that its interval must exclude for a cheaper system to be recommended."""
+SAVING = 0.1
+"""Share of searches or tokens that makes it cheaper."""
+MANY = 10_000
+"""Questions above which no number is told."""
+NO_CANDIDATES = ("oracle",)
+"""Systems that show what is possible and cannot be taken."""
+_ALWAYS = ("plain", "rewritten", "compressed", "answered", "refined", "strong")
+_NEVER = ("none", "oracle")
+
+
+def base_of(run: EvaluationRun, system: str) -> str:
+    """Return the pipeline that a system was built of, such as ``"lazy"`` for lazy@0.8; empty for others."""
+    return str(run.settings(system).get("system", "")).partition("+")[0].partition("@")[0]
+
+
+def searched(run: EvaluationRun, system: str) -> float | None:
+    """Return the share of questions that a system searched for; None where that is not known."""
+    base = base_of(run, system)
+    if base in (*_ALWAYS, *_NEVER):
+        return float(base in _ALWAYS)
+    flags = [row.answer.acted for row in run.answered(system).values() if row.answer]
+    flags = [flag for flag in flags if flag is not None]
+    return sum(map(bool, flags)) / len(flags) if flags else None
+
+
+def questions_to_show(first: Sequence[float], second: Sequence[float]) -> int | None:
+    """Return about how many pairs would show their mean difference, four times in five, at a level of 5 %.
+
+    By the normal approximation, with the variance of the pairs; None where they do not differ.
+
+    Example:
+        >>> questions_to_show([1] * 12 + [0] * 88, [0] * 10 + [1] * 2 + [0] * 88)
+        71
+    """
+    differences = np.subtract(first, second, dtype=np.float64)
+    mean, normal = float(differences.mean()), NormalDist()
+    if abs(mean) < 1e-12:
+        return None
+    z = normal.inv_cdf(1 - SIGNIFICANCE / 2) + normal.inv_cdf(POWER)
+    return math.ceil(z * z * float(differences.var()) / mean**2)
+
+
+def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] | None = None) -> list[str]:
+    """Return what a run shows: first a recommendation, then what is shown of each system, and its costs.
+
+    Args:
+        run: The run.
+        baseline: System to compare with; empty for the first.
+        labels: Names to show for systems.
+    """
+    systems = run.comparable
+    baseline = baseline or (systems[0] if systems else "")
+    names = {system: printable((labels or {}).get(system, system)) for system in run.systems}
+    others = [system for system in systems if system != baseline]
+    sentences: list[str] = []
+    compared: dict[str, Comparison] = {}
+    if not run.measures:
+        sentences.append(
+            "The questions have no reference answers, so that nothing says which answers are right."
+        )
+    elif others and baseline in systems:
+        compared = {one.system: one for one in compare_systems(run, run.measures[0], baseline)}
+        sentences += _recommendation(run, compared, baseline, names)
+        others.sort(key=lambda name: -compared[name].difference.value if name in compared else math.inf)
+    for system in others:
+        parts = [_costs(run, system, baseline)]
+        if system in compared:
+            parts.insert(0, _difference(run, run.measures[0], compared[system], baseline, names))
+        sentences += [" ".join(filter(None, parts))] if any(parts) else []
+    return [*sentences, *problems(run, names)]
+
+
+def problems(run: EvaluationRun, names: Mapping[str, str]) -> list[str]:
+    """Return which systems failed, or were asked too few questions to be compared."""
+    sentences, comparable = [], run.comparable
+    for system in run.systems:
+        rows = [row for row in run.rows if row.system == system]
+        errors = [row.error for row in rows if row.error]
+        if system not in comparable:
+            text = (
+                f"{names[system]} was asked {len(rows)} of {len(run.questions)} questions and is not compared"
+            )
+            if len(errors) >= FAILURES:
+                text += f": it failed on {FAILURES} in a row ({printable(errors[-1])[:200]})"
+            sentences.append(f"{text}.")
+        elif errors:
+            latest = printable(errors[-1])[:200]
+            sentences.append(f"{names[system]} failed on {len(errors)} of {len(rows)} questions ({latest}).")
+    return sentences
+
+
+def _recommendation(
+    run: EvaluationRun, compared: Mapping[str, Comparison], baseline: str, names: Mapping[str, str]
+) -> list[str]:
+    can = {name: one for name, one in compared.items() if base_of(run, name) not in NO_CANDIDATES}
+    shown = {name: one for name, one in can.items() if one.adjusted < SIGNIFICANCE}
+    better = [name for name, one in shown.items() if one.difference.value > 0]
+    cheaper = [
+        name
+        for name, one in can.items()
+        if one.difference.interval
+        and one.difference.interval.lower >= -MARGIN
+        and _saves(run, name, baseline)
+    ]
+    if better:
+        best = max(better, key=lambda name: can[name].difference.value)
+        return [f"Take {names[best]}: it answers better than {names[baseline]} here."]
+    if cheaper:
+        best = max(cheaper, key=lambda name: can[name].difference.value)
+        loss = f"{100 * MARGIN:g} points"
+        return [f"Take {names[best]}: it is cheaper, and loses less than {loss} against {names[baseline]}."]
+    if can and len(shown) == len(can):
+        return [f"Stay with {names[baseline]}: every other system answers worse."]
+    if can:
+        return [f"Stay with {names[baseline]} for now: no other system is shown to answer better."]
+    return []
+
+
+def _saves(run: EvaluationRun, system: str, baseline: str) -> bool:
+    changes = [_change(run, system, baseline, "tokens")]
+    mine, theirs = searched(run, system), searched(run, baseline)
+    if mine is not None and theirs:
+        changes.append(mine / theirs - 1)
+    return any(change is not None and change <= -SAVING for change in changes) and not any(
+        change is not None and change > SAVING for change in changes
+    )
+
+
+def _difference(
+    run: EvaluationRun, measure: str, one: Comparison, baseline: str, names: Mapping[str, str]
+) -> str:
+    first, second = pairs(run, one.system, baseline, measure)
+    name, other, n = names[one.system], names[baseline], one.difference.n
+    right = measure in run.metrics
+    # A score of a system may have any size; shares are told in points.
+    reach = points(one.difference) if right else f"{one.difference.value:+.3g}"
+    levels = summarize(run, measure)
+    both = [
+        f"{100 * e.value:.1f} %" if right else f"{e.value:.3g}"
+        for s in (one.system, baseline)
+        if (e := levels[s])
+    ]
+    what = {"contains": "right answers", "exact_match": "exact answers"}.get(measure, measure)
+    if one.adjusted < SIGNIFICANCE:
+        word = "better" if one.difference.value > 0 else "worse"
+        if not right:
+            word = "higher" if one.difference.value > 0 else "lower"
+        verb = "answers" if right else f"has a {measure} that is"
+        return f"{name} {verb} {word} than {other}: {both[0]} against {both[1]}, {reach}, {n} questions."
+    text = (
+        f"No difference in {what} is shown between {name} ({both[0]}) and {other} ({both[1]}) with {n} "
+        f"questions: {reach}."
+    )
+    size = questions_to_show(first, second)
+    if size is None:
+        return f"{text} They did equally well."
+    if size > MANY:
+        return f"{text} A difference as small as here would take more than {MANY:,} questions."
+    needed = _rounded(max(size, n + 1))
+    return f"{text} If the difference is as large as here, about {needed} questions would show it."
+
+
+def _costs(run: EvaluationRun, system: str, baseline: str) -> str:
+    """Return what a system searches and takes, against the baseline."""
+    parts = []
+    for cost, unit, less in (("tokens", "tokens", "fewer"), ("seconds", "time", "less")):
+        change = _change(run, system, baseline, cost)
+        if change is None:
+            continue
+        if round(100 * change) == 0:
+            parts.append(f"as {'many' if cost == 'tokens' else 'much'} {unit}")
+        elif change > 2:
+            parts.append(f"{1 + change:.1f} times the {unit}")
+        else:
+            parts.append(f"{100 * abs(change):.0f} % {'more' if change > 0 else less} {unit}")
+    share, of_baseline = searched(run, system), searched(run, baseline)
+    text = f"It takes {joined(parts)}" if parts else ""
+    if share is not None and share != of_baseline:
+        text = f"It searches for {100 * share:.0f} % of the questions" + (
+            f", and t{text[4:]}" if text else ""
+        )
+    return f"{text}." if text else ""
+
+
+def _change(run: EvaluationRun, system: str, baseline: str, cost: str) -> float | None:
+    """Return the relative change of a mean cost against the baseline, on the questions of both."""
+    a, b = run.values(system, cost), run.values(baseline, cost)
+    keys = [key for key in a if key in b]
+    total = sum(b[key] for key in keys)
+    return sum(a[key] for key in keys) / total - 1 if total else None
+
+
+def points(estimate: Estimate) -> str:
+    """Return a difference of shares in points, with its interval.
+
+    Example:
+        >>> points(Estimate(-0.05, None, 40))
+        '-5.0 points'
+    """
+    if estimate.interval is None:
+        return f"{100 * estimate.value:+.1f} points"
+    lower, upper = (100 * end for end in estimate.interval)
+    return f"{100 * estimate.value:+.1f} points [{lower:+.1f}, {upper:+.1f}]"
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Join with commas, and "and" before the last.
+
+    Example:
+        >>> joined(["a", "b", "c"])
+        'a, b and c'
+    """
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _rounded(n: int) -> str:
+    """Return a number of questions in two digits."""
+    digits = max(0, len(str(n)) - 2)
+    return f"{math.ceil(n / 10**digits) * 10**digits:,}"

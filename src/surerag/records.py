@@ -1,0 +1,193 @@
+"""Rows of CSV files and values of JSON and JSON Lines, with the lines where they begin."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Sequence
+from itertools import zip_longest
+from threading import Lock
+from typing import Any, NamedTuple
+
+from surerag.errors import InputError
+
+_DELIMITERS = ",;\t|"
+_LONGEST_CELL = 2**31 - 1
+_SAMPLE = 2**16
+_CELLS = Lock()
+"""Held while the length of a cell, which the csv module limits for the whole process, is not limited."""
+
+
+class Record(NamedTuple):
+    """A row or value, with the number of its last line, or of the element of an array."""
+
+    number: int
+    value: Any
+    unit: str = "line"
+
+    @property
+    def place(self) -> str:
+        """Where it stands, such as ``line 3``."""
+        return f"{self.unit} {self.number}"
+
+
+def csv_delimiter(text: str) -> str:
+    r"""Return the delimiter that cuts most lines of a table into equally many cells.
+
+    Example:
+        >>> csv_delimiter("name;price\nZoë, the elder;1,50\nAda;2,00")
+        ';'
+        >>> csv_delimiter("question\nWho, if anybody?\nWhen?")
+        ','
+    """
+    sample = text[:_SAMPLE].rpartition("\n")[0] if len(text) > _SAMPLE else text
+
+    def fit(delimiter: str) -> float:
+        widths = [len(record.value) for record in _rows(sample, delimiter)]
+        [(width, rows)] = Counter(widths).most_common(1) or [(1, 0)]
+        return rows / len(widths) if width > 1 and width >= widths[0] > 1 else 0.0
+
+    return max(_DELIMITERS, key=fit)
+
+
+def csv_rows(text: str, delimiter: str = "", *, quoted: bool = True) -> list[Record]:
+    """Return the rows of a table as lists of cells, without those that are empty.
+
+    Args:
+        text: The file; Excel's first line ``sep=;`` is understood.
+        delimiter: One character; by default the one that fits.
+        quoted: Whether quotation marks hold cells together.
+
+    Raises:
+        InputError: If a quotation mark is never closed, with its line.
+    """
+    first, _, rest = text.partition("\n")
+    if first.lower().startswith("sep=") and len(first.strip()) == 5:
+        text, delimiter = rest, first[4]
+    delimiter = delimiter or csv_delimiter(text)
+    quoting = csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE
+    try:
+        return _rows(text, delimiter, quoting=quoting, strict=quoted)
+    except _UnclosedError as error:
+        raise InputError(
+            f"line {error}: a quotation mark is opened and never closed", hint="close it, or double it"
+        ) from error
+    except csv.Error:  # something follows a quotation mark that closes
+        return _rows(text, delimiter, quoting=quoting)
+
+
+class _UnclosedError(Exception):
+    """A quotation mark is never closed; the message is the number of its line."""
+
+
+def _rows(text: str, delimiter: str, **dialect: Any) -> list[Record]:
+    rows: list[Record] = []
+    line = 0
+    with _CELLS:
+        usual = csv.field_size_limit(_LONGEST_CELL)
+        try:
+            reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, **dialect)
+            for row in reader:
+                line = reader.line_num
+                cells = [cell.strip() for cell in row]
+                if any(cells):
+                    rows.append(Record(line, cells))
+        except csv.Error as error:
+            if "end of data" in str(error):
+                raise _UnclosedError(line + 1) from error
+            raise
+        finally:
+            csv.field_size_limit(usual)
+    return rows
+
+
+def csv_records(rows: Sequence[Record]) -> list[Record]:
+    r"""Return rows as mappings from the cells of the header.
+
+    The header is the first row of which more than half is filled. Rows before it, cells beyond it, and a
+    table of one row have numbers in the place of names.
+
+    Example:
+        >>> [record.value for record in csv_records(csv_rows("name,town\nAda,Velm\n"))]
+        [{'name': 'Ada', 'town': 'Velm'}]
+    """
+    widest = max((len(row.value) for row in rows), default=0)
+    header = next((at for at, row in enumerate(rows) if 2 * sum(map(bool, row.value)) > widest), 0)
+    numbered = [f"column {place}" for place in range(1, widest + 1)]
+    names: list[str] = []
+    for cell, number in zip_longest(
+        rows[header].value if len(rows) > header + 1 else [], numbered, fillvalue=""
+    ):
+        names.append(number if not cell else f"{cell} ({number})" if cell in names else cell)
+    return [
+        Record(
+            row.number,
+            {
+                name: cell
+                for name, cell in zip(numbered if at < header else names, row.value, strict=False)
+                if cell
+            },
+        )
+        for at, row in enumerate(rows)
+        if at != header or len(rows) == header + 1
+    ]
+
+
+def parse_json(text: str, name: str, line: int = 1) -> Any:
+    """Return the value of a JSON text.
+
+    Args:
+        text: The text.
+        name: Names the file in errors.
+        line: Number of the text's first line in the file.
+
+    Raises:
+        InputError: With line and column of what is wrong.
+    """
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InputError(
+            f"{name}, line {line + error.lineno - 1}, column {error.colno}: not JSON: {error.msg}",
+            hint="correct it there; in JSON Lines each line holds one value",
+        ) from error
+    except RecursionError:
+        raise InputError(
+            f"{name}, line {line}: brackets are nested too deep", hint="make the values flatter"
+        ) from None
+    except ValueError as error:  # a number of thousands of digits
+        raise InputError(f"{name}, line {line}: {error}", hint="write the number as a text") from error
+
+
+def json_records(text: str, name: str) -> list[Record]:
+    r"""Return the values of JSON Lines, or the elements of a JSON array; anything else is one value.
+
+    Lines end at ``\n`` alone, as the format has it.
+
+    Args:
+        text: The file.
+        name: Names it in errors.
+
+    Raises:
+        InputError: With line and column of what is wrong.
+
+    Example:
+        >>> [record.value for record in json_records('{"a": 1}\n{"a": 2}', "a.jsonl")]
+        [{'a': 1}, {'a': 2}]
+    """
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if len(lines) > 1 and _is_json(lines[0][1]):
+        return [Record(number, parse_json(line, name, number)) for number, line in lines]
+    value = parse_json(text, name) if lines else []
+    values = value if isinstance(value, list) else [value]
+    return [Record(place, one, "element") for place, one in enumerate(values, 1)]
+
+
+def _is_json(line: str) -> bool:
+    try:
+        parse_json(line, "")
+    except InputError:
+        return False
+    return True

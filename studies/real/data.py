@@ -1,0 +1,166 @@
+"""The data sets of the tables, read from a folder that the user names; none of them is part of the project.
+
+``squad2_dev.json`` and ``xquad.en.json`` (SQuAD's JSON format), ``hotpotqa_100.json`` (HotpotQA with
+distractors), ``disfl_qa.json`` (Disfl-QA) and ``traces/2wiki.parquet`` (2WikiMultiHopQA).
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from surerag import Passage
+from surerag.errors import extra
+from surerag.evaluation import Question
+
+
+@dataclass(frozen=True)
+class Item:
+    """A question, and what belongs to it.
+
+    Attributes:
+        text: What is asked.
+        references: Right answers.
+        gold: Passages that hold the answer.
+        passages: Passages to answer from where nothing is retrieved, gold and distractors, as they are shown.
+        clean: The question without slips, where ``text`` has some.
+        article: Where it comes from; items of one article share their passages.
+    """
+
+    text: str
+    references: tuple[str, ...]
+    gold: tuple[Passage, ...]
+    passages: tuple[Passage, ...] = ()
+    clean: str = ""
+    article: str = ""
+
+    @property
+    def question(self) -> Question:
+        """The question of an evaluation; its contexts are the gold passages."""
+        return Question(self.text, self.references, tuple(passage.text for passage in self.gold))
+
+
+@dataclass(frozen=True)
+class Data:
+    """Items of a data set, and the corpus that their passages come from.
+
+    Attributes:
+        name: Name with its settings, for tables.
+        items: The questions.
+        corpus: Passages to search; empty where every item has its own.
+    """
+
+    name: str
+    items: tuple[Item, ...]
+    corpus: tuple[Passage, ...] = field(default=(), repr=False)
+
+    @property
+    def by_text(self) -> Mapping[str, Item]:
+        """Items by the text of the question."""
+        return {item.text: item for item in self.items}
+
+
+def load_squad(folder: Path, n: int, seed: int, articles: Sequence[str] = ()) -> Data:
+    """Return answerable questions of SQuAD 2.0, n at most, in a random order; the corpus are the paragraphs.
+
+    Args:
+        folder: Holds ``squad2_dev.json``.
+        n: Number of questions.
+        seed: Of the sample.
+        articles: Titles to take questions from; empty for all.
+    """
+    corpus, items = [], []
+    for title, number, text, asked in _squad(folder / "squad2_dev.json"):
+        if articles and title not in articles:
+            continue
+        paragraph = Passage(text, id=f"{title}/{number}", metadata={"title": title})
+        corpus.append(paragraph)
+        items += [
+            Item(one["question"], references, (paragraph,), article=title)
+            for one in asked
+            if (references := tuple(dict.fromkeys(answer["text"] for answer in one["answers"])))
+        ]
+    return Data(f"SQuAD 2.0 ({_listed(articles)})", _sample(items, n, seed), tuple(corpus))
+
+
+def load_disfl(folder: Path, n: int, seed: int, articles: Sequence[str] = ()) -> Data:
+    """Return questions of Disfl-QA that have an answer; the corpus are the paragraphs of their articles."""
+    slips = {
+        (one["source"], one["question"]): one["disfluent"]
+        for one in json.loads((folder / "disfl_qa.json").read_text(encoding="utf-8"))
+    }
+    corpus, items = [], []
+    for source, name in (("squad2", "squad2_dev.json"), ("xquad", "xquad.en.json")):
+        for title, number, text, asked in _squad(folder / name):
+            if articles and title not in articles:
+                continue
+            paragraph = Passage(text, id=f"{title}/{number}", metadata={"title": title})
+            corpus.append(paragraph)
+            for one in asked:
+                references = tuple(dict.fromkeys(answer["text"] for answer in one["answers"]))
+                if references and (said := slips.get((source, one["question"]))):
+                    items.append(Item(said, references, (paragraph,), clean=one["question"], article=title))
+    return Data(f"Disfl-QA ({_listed(articles)})", _sample(items, n, seed), tuple(corpus))
+
+
+def load_hotpot(folder: Path, places: slice = slice(None), k: int = 10) -> Data:
+    """Return questions of HotpotQA with k passages: the gold ones and distractors, in a random order.
+
+    With fewer than ten, distractors are left out; with more, paragraphs of the questions that follow come
+    in as noise. Questions to be answered with yes or no are left out: a text that holds such a word says
+    nothing.
+    """
+    rows = json.loads((folder / "hotpotqa_100.json").read_text(encoding="utf-8"))
+    rows = [row for row in rows if row["answer"].lower() not in ("yes", "no")]
+    contexts = [
+        [
+            Passage("".join(lines).strip(), id=title, metadata={"title": title})
+            for title, lines in row["context"]
+        ]
+        for row in rows
+    ]
+    items = []
+    for at, row in list(enumerate(rows))[places]:
+        titles = {title for title, _ in row["supporting_facts"]}
+        gold = [passage for passage in contexts[at] if passage.id in titles]
+        others = [passage for passage in contexts[at] if passage.id not in titles]
+        noise = contexts[(at + 1) % len(rows)] + contexts[(at + 2) % len(rows)]
+        shown = (gold + others + [passage for passage in noise if passage.id not in titles])[:k]
+        random.Random(at).shuffle(shown)
+        items.append(Item(row["question"], (row["answer"],), tuple(gold), tuple(shown)))
+    return Data(f"HotpotQA with distractors, {k} passages", tuple(items))
+
+
+def load_2wiki(folder: Path, n: int, seed: int, k: int = 10) -> Data:
+    """Return questions of 2WikiMultiHopQA with k passages: the gold ones and distractors."""
+    with extra("evaluation"):
+        import pyarrow.parquet as pq
+    items = []
+    for at, row in enumerate(pq.read_table(folder / "traces" / "2wiki.parquet").to_pylist()):
+        passages = [Passage(text, id=str(number)) for number, text in enumerate(row["paragraphs"])]
+        gold = [one for one, supports in zip(passages, row["supporting"], strict=True) if supports]
+        shown = (gold + [one for one in passages if one not in gold])[:k]
+        random.Random(at).shuffle(shown)
+        if not {"yes", "no"} & {one.lower() for one in row["golds"]}:
+            items.append(Item(row["question"], tuple(row["golds"]), tuple(gold), tuple(shown)))
+    return Data(f"2WikiMultiHopQA, {k} passages", _sample(items, n, seed))
+
+
+def _squad(file: Path) -> Iterator[tuple[str, int, str, list[dict[str, Any]]]]:
+    """Yield the title, the number and the text of every paragraph, and its questions."""
+    for article in json.loads(file.read_text(encoding="utf-8"))["data"]:
+        for number, paragraph in enumerate(article["paragraphs"]):
+            yield article["title"], number, paragraph["context"], paragraph["qas"]
+
+
+def _sample(items: Sequence[Item], n: int, seed: int) -> tuple[Item, ...]:
+    distinct = list({item.text: item for item in items}.values())
+    return tuple(random.Random(seed).sample(distinct, min(n, len(distinct))))
+
+
+def _listed(articles: Sequence[str]) -> str:
+    return ", ".join(articles) if articles else "all articles"

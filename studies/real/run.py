@@ -1,0 +1,408 @@
+"""Asks the systems of a table their questions: ``python -m studies.real.run TABLE --data FOLDER``.
+
+A run is a file that resumes; its rows stay with whoever made it. What the tables print of it is in
+``studies/real/results``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from studies.common import LookupRetriever, console, load_encoder, load_reader
+from studies.real import systems as parts
+from studies.real.data import Data, load_2wiki, load_disfl, load_hotpot, load_squad
+from studies.real.systems import MAX_TOKENS, Meter, answer_from, choosing, searching
+from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, Passage, SePer, UncertaintyRewriter
+from surerag.cli.display import progress_bar
+from surerag.entailment import ExactEntailer
+from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, evaluate
+from surerag.evaluation.systems import Parts, System, as_system, build_system
+from surerag.measures import contains, token_f1
+from surerag.messages import Usage
+from surerag.prompts import (
+    CLOSED_BOOK,
+    FROM_CONTEXT,
+    FROM_CONTEXT_AND_DETAILS,
+    PromptTemplate,
+    format_passages,
+    with_abstention,
+)
+from surerag.readers.protocol import BaseReader
+from surerag.retrieval import PassageIndex, chunk_text, lead_summary
+from surerag.services import Encoder
+
+ABSTENTION = "I do not know."
+TOP_N = 3
+
+ASK_WHETHER = PromptTemplate(
+    "ask_whether",
+    "Context: {context}\nQuestion: {question}\n"
+    "Is the context enough to answer the question? Reply only with yes or no.",
+)
+ASK_WHETHER_SURE = PromptTemplate(
+    "ask_whether_sure",
+    "Context:\n{context}\nQuestion: {question}\nAnswer: {answer}\n"
+    "Is this answer right? Reply only with yes or no.",
+)
+ASK_WHETHER_USEFUL = PromptTemplate(
+    "ask_whether_useful",
+    "Context:\n{context}\nQuestion: {question}\nReference answer: {answer}\n"
+    "How useful is the context to answer the question? Reply only with a number from 0 (useless) to 10 "
+    "(it holds the whole answer).",
+)
+
+
+class Setting(NamedTuple):
+    """What the systems of a table are built of."""
+
+    reader: BaseReader
+    encoder: Encoder
+    data: Data
+    k: int
+
+
+Build = Callable[[Setting], Mapping[str, System]]
+
+
+def gates(setting: Setting) -> dict[str, System]:
+    """L-RAG's Table I: the paragraph of a question is its document, its first two sentences the summary."""
+    reader, encoder, data, _ = setting
+    summaries: dict[str, list[Passage]] = {}
+    passages: dict[str, list[Passage]] = {}
+    for item in data.items:
+        [paragraph] = item.gold
+        summaries[item.text] = [Passage(lead_summary(paragraph.text))]
+        chunks = [Passage(chunk.text) for chunk in chunk_text(paragraph.text, 100, 20)]
+        passages[item.text] = PassageIndex.from_passages(chunks, encoder).retrieve(item.text, TOP_N)
+
+    def prompt(question: str, mode: str) -> Any:
+        summary = "\n".join(one.text for one in summaries[question])
+        details = format_passages(one.text for one in passages[question])
+        if mode == "never":
+            return CLOSED_BOOK.render(question=question)
+        if mode == "plain":
+            return FROM_CONTEXT.render(context=details, question=question)
+        if mode == "always":
+            return FROM_CONTEXT_AND_DETAILS.render(context=summary, details=details, question=question)
+        first = FROM_CONTEXT.render(context=summary, question=question)
+        return first if mode == "summary" else with_abstention(first, ABSTENTION)
+
+    def fixed(mode: str) -> System:
+        def answer(question: Question) -> EvaluationAnswer:
+            meter = Meter(reader)
+            first = mode.startswith("summary")
+            found = meter.ask(prompt(question.text, mode), trace="entropy" if first else "none")
+            scores = {"searches": float(mode in ("plain", "always"))}
+            entropies = (
+                () if found.trace is None or found.trace.entropy is None else found.trace.entropy.middle
+            )
+            scores |= {
+                f"entropy of {n}": sum(entropies[:n]) / n for n in range(1, 1 + len(entropies)) if first
+            }
+            return EvaluationAnswer(found.text, (), meter.usage, found.finish, scores=scores)
+
+        return System(mode, answer, {"system": mode, "reader": reader.name})
+
+    def asked(question: Question) -> EvaluationAnswer:
+        meter = Meter(reader)
+        summary = "\n".join(one.text for one in summaries[question.text])
+        reply = meter.ask(ASK_WHETHER.render(context=summary, question=question.text), 4)
+        enough = reply.text.strip().lower().startswith("yes")
+        found = meter.ask(prompt(question.text, "summary" if enough else "always"))
+        return EvaluationAnswer(
+            found.text, (), meter.usage, found.finish, None, not enough, {"searches": float(not enough)}
+        )
+
+    lazy = LazyRAG(
+        reader,
+        LookupRetriever(passages),
+        LookupRetriever(summaries),
+        top_n=TOP_N,
+        n_summaries=1,
+        max_tokens=MAX_TOKENS,
+    )
+    sampled = lazy.with_options(gate="semantic_entropy", threshold=float("inf"))
+    modes = ("never", "plain", "always", "summary", "summary or abstain")
+    return {
+        **{mode: fixed(mode) for mode in modes},
+        "asks whether to search": System("asks whether to search", asked, {"reader": reader.name}),
+        "semantic entropy": as_system("semantic entropy", sampled),
+        "lazy": as_system("lazy", lazy),
+    }
+
+
+def compression(setting: Setting) -> dict[str, System]:
+    """Answer from all passages, from the gold ones, and from what is left after compression."""
+    reader, encoder, data, _ = setting
+    shown = {item.text: item.passages for item in data.items}
+    gold = {item.text: item.gold for item in data.items}
+    few = max(2, setting.k // 3)
+
+    def compressed(**options: Any) -> System:
+        compressor = ClusterCompressor(reader, encoder, **options)
+
+        def answer(question: Question) -> EvaluationAnswer:
+            result = compressor.run(question.text, list(shown[question.text]))
+            meter = Meter(reader)
+            meter.usage += result.usage
+            share = result.tokens_after / result.tokens_before
+            return answer_from(
+                meter, question.text, result.passages, context_share=share, fell_back=float(result.fell_back)
+            )
+
+        return System("", answer, {"system": "compressed", **compressor.to_dict()})
+
+    own = {
+        "EDC² extract": compressed(),
+        "EDC² paper extract": compressed(variant="paper"),
+        "EDC² answered": build_system(
+            "answered", Parts(reader, LookupRetriever(shown), encoder=encoder, max_tokens=MAX_TOKENS)
+        ),
+    }
+    peers = choosing(
+        reader,
+        shown,
+        plain=lambda meter, question, passages: passages,
+        gold_alone=lambda meter, question, passages: gold[question.text],
+        EmbeddingsFilter=parts.with_embeddings_filter(encoder, few),
+        SentenceEmbeddingOptimizer=parts.with_sentence_optimizer(encoder, 0.5),
+        LLMRerank=parts.with_llm_rerank(few),
+        LLMChainExtractor=parts.with_chain_extractor,
+    )
+    return {**peers, **own}
+
+
+def rewriting(setting: Setting) -> dict[str, System]:
+    """Answer what people said, with their slips, over the paragraphs of its articles."""
+    reader, encoder, data, k = setting
+    index = PassageIndex.from_passages(data.corpus, encoder)
+    clean = {item.text: item.clean for item in data.items}
+    # The prompt of plain RAG for the answer, so that nothing but the search differs.
+    wording = {"answer": FROM_CONTEXT.text.replace("{context}", "{passages}")}
+    options: dict[str, Any] = {"top_n": k, "max_tokens": MAX_TOKENS, "prompts": wording}
+    components = {
+        "DynQR": UncertaintyRewriter(reader, index, **options),
+        "DynQR answering the rewrite": UncertaintyRewriter(reader, index, answer="rewrite", **options),
+        "rewritten always": UncertaintyRewriter(
+            reader, index, threshold=float("-inf"), verify=False, **options
+        ),
+    }
+
+    def system(name: str, component: UncertaintyRewriter) -> System:
+        def answer(question: Question) -> EvaluationAnswer:
+            result = component.run(question.text)
+            shown = [passage.text for passage in result.chosen.passages]
+            scores = {"hit": float(any(text in question.contexts for text in shown))}
+            scores |= {
+                "searches": 1.0 + len(result.candidates),
+                "kept": float(result.chosen is not result.original),
+            }
+            scores["perplexity"] = min(result.original.uncertainty, 1e6)
+            return EvaluationAnswer(
+                result.answer, tuple(shown), result.usage, result.chosen.generation.finish,
+                scores["perplexity"], result.acted, scores,
+            )  # fmt: skip
+
+        return System(name, answer, {"system": name, **component.to_dict()})
+
+    return {
+        **searching(
+            reader,
+            clean,
+            plain=lambda meter, question: index.retrieve(question, k),
+            clean_question=lambda meter, question: index.retrieve(clean[question], k),
+            RePhraseQuery=parts.with_rephrase_query(index, k),
+            MultiQuery=parts.with_multi_query(index, k),
+            HyDE=parts.with_hyde(index, encoder, k),
+        ),
+        **{name: system(name, component) for name, component in components.items()},
+    }
+
+
+def understanding(setting: Setting) -> dict[str, System]:
+    """Scores to tell wrong answers from right ones; every system reports one of plain RAG's answer."""
+    reader, encoder, data, k = setting
+    index = PassageIndex.from_passages(data.corpus, encoder) if data.corpus else None
+    own = {item.text: item.passages for item in data.items}
+
+    def passages_of(question: str) -> list[Passage]:
+        return list(own[question]) if index is None else index.retrieve(question, k)
+
+    def plain(question: Question) -> EvaluationAnswer:
+        meter = Meter(reader)
+        passages = passages_of(question.text)
+        prompt = FROM_CONTEXT.render(
+            context=format_passages(p.text for p in passages), question=question.text
+        )
+        found = meter.ask(prompt, trace="entropy")
+        scores = {}
+        if found.trace and len(found.trace):
+            trace = found.trace
+            scores["log-perplexity"] = -sum(trace.logprobs) / len(trace)
+            if trace.entropy:
+                scores["entropy"] = sum(trace.entropy.middle) / len(trace)
+        return EvaluationAnswer(found.text, (), meter.usage, found.finish, scores=scores)
+
+    def sure(question: Question) -> EvaluationAnswer:
+        meter = Meter(reader)
+        passages = passages_of(question.text)
+        context = format_passages(passage.text for passage in passages)
+        answer = answer_from(meter, question.text, passages).text
+        meter.usage = Usage()
+        prompt = ASK_WHETHER_SURE.render(context=context, question=question.text, answer=answer)
+        reply = meter.ask(prompt, 2, "logprobs")
+        yes = reply.text.strip().lower().startswith("yes")
+        first = 2.718281828 ** reply.trace.logprobs[0] if reply.trace and len(reply.trace) else 0.5
+        doubt = 1 - first if yes else first
+        return EvaluationAnswer(answer, (), meter.usage, reply.finish, scores={"doubt": doubt})
+
+    lazy = LazyRAG(
+        reader,
+        LookupRetriever({item.text: passages_of(item.text) for item in data.items}),
+        LookupRetriever({item.text: passages_of(item.text) for item in data.items}),
+        gate="semantic_entropy",
+        threshold=float("inf"),
+        n_summaries=k,
+        max_tokens=MAX_TOKENS,
+    )
+
+    def sampled(question: Question) -> EvaluationAnswer:
+        result = lazy.run(question.text)
+        score = result.decision.score or 0.0
+        return EvaluationAnswer(result.answer, (), result.usage, scores={"semantic entropy": score})
+
+    dense = DenseEvaluator(reader, ExactEntailer(), max_tokens=MAX_TOKENS)
+
+    def understood(question: Question) -> EvaluationAnswer:
+        result = dense.run(question.text, passages_of(question.text))
+        return EvaluationAnswer(result.answer or "", (), result.usage, scores={"DSE": result.score or 0.0})
+
+    named = {"plain": plain, "are you sure?": sure, "semantic entropy": sampled, "DENSE": understood}
+    return {name: System(name, f, {"system": name, "reader": reader.name}) for name, f in named.items()}
+
+
+def worth(setting: Setting) -> dict[str, System]:
+    """Measures of what passages are worth: all gold passages, half of them, or distractors alone."""
+    reader, _, data, _ = setting
+    items = data.by_text
+    seper = SePer(reader, ExactEntailer(), max_tokens=16)
+
+    def contexts_of(question: str, kind: str) -> list[Passage]:
+        item = items[question]
+        others = [passage for passage in item.passages if passage not in item.gold]
+        gold = list(item.gold)
+        return {"gold": gold, "half": gold[:1], "distractors": others[: len(gold)]}[kind]
+
+    def system(kind: str) -> System:
+        def answer(question: Question) -> EvaluationAnswer:
+            passages = contexts_of(question.text, kind)
+            result = seper.run(question.text, list(question.references), passages)
+            meter = Meter(reader)
+            without = meter.ask(CLOSED_BOOK.render(question=question.text)).text
+            found = answer_from(meter, question.text, passages)
+            context = format_passages(passage.text for passage in passages)
+            prompt = ASK_WHETHER_USEFUL.render(
+                context=context, question=question.text, answer=question.references[0]
+            )
+            digits = "".join(c for c in meter.ask(prompt, 4).text if c.isdigit())
+            scores = {
+                "ΔSePer": result.delta,
+                "difference of token F1": token_f1(found.text, question.references)
+                - token_f1(without, question.references),
+                "difference of right answers": float(contains(found.text, question.references))
+                - float(contains(without, question.references)),
+                "hit": float(any(contains(passage.text, question.references) for passage in passages)),
+                "LLM judge": min(10.0, float(digits or 0)) / 10,
+            }
+            return EvaluationAnswer(found.text, (), result.usage, scores=scores)
+
+        return System(kind, answer, {"system": kind, "reader": reader.name, **seper.to_dict()})
+
+    return {kind: system(kind) for kind in ("gold", "half", "distractors")}
+
+
+TABLES: dict[str, Build] = {
+    "gates": gates,
+    "compression": compression,
+    "rewriting": rewriting,
+    "understanding": understanding,
+    "worth": worth,
+}
+
+
+def load_data(arguments: argparse.Namespace) -> Data:
+    """Return the data of a table, as the command line describes them."""
+    folder, n, seed, articles = arguments.data, arguments.n, arguments.seed, arguments.articles
+    if arguments.set == "hotpot":
+        return load_hotpot(folder, slice(arguments.skip, arguments.skip + n), arguments.k)
+    if arguments.set == "2wiki":
+        return load_2wiki(folder, n, seed, arguments.k)
+    return (load_disfl if arguments.set == "disfl" else load_squad)(folder, n, seed, articles)
+
+
+USUAL = {
+    "gates": "squad",
+    "compression": "hotpot",
+    "rewriting": "disfl",
+    "understanding": "squad",
+    "worth": "hotpot",
+}
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the arguments of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("table", choices=TABLES)
+    parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("--reader", required=True, help="hub id, folder, demo, or ADDRESS#MODEL of a server")
+    parser.add_argument("--dtype", help="of a local reader, such as bfloat16")
+    parser.add_argument("--set", choices=("squad", "hotpot", "2wiki", "disfl"), help="data set")
+    parser.add_argument("--articles", type=lambda text: text.split(","), default=[], help="titles, by commas")
+    parser.add_argument("--n", type=int, default=200, help="questions")
+    parser.add_argument("--skip", type=int, default=0, help="questions of HotpotQA to leave out first")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
+    parser.add_argument("--k", type=int, default=0, help="passages to show or retrieve")
+    parser.add_argument("--systems", type=lambda text: text.split(","), default=[], help="only these")
+    parser.add_argument("--at-a-time", type=int, default=8, help="questions at a time")
+    parser.add_argument("--run", type=Path, required=True, help="file of the run")
+    found = parser.parse_args(arguments)
+    found.set = found.set or USUAL[found.table]
+    found.k = found.k or (10 if found.set in ("hotpot", "2wiki") else TOP_N)
+    return found
+
+
+def main() -> None:
+    """Ask what is missing."""
+    logging.getLogger("surerag").setLevel(logging.ERROR)
+    arguments = parse()
+    started = time.monotonic()
+    reader, encoder, data = (
+        load_reader(arguments.reader, arguments.dtype),
+        load_encoder(),
+        load_data(arguments),
+    )
+    setting = Setting(reader, encoder, data, arguments.k)
+    chosen = TABLES[arguments.table](setting)
+    chosen = {name: one for name, one in chosen.items() if not arguments.systems or name in arguments.systems}
+    label = f"{arguments.table}: {len(data.items)} questions of {data.name}, {len(chosen)} systems"
+    with progress_bar(label) as progress:
+        run: EvaluationRun = evaluate(
+            chosen,
+            [item.question for item in data.items],
+            arguments.run,
+            metrics=("contains", "exact_match", "f1"),
+            at_a_time=arguments.at_a_time,
+            on_change="ask",
+            progress=progress,
+        )
+    run.close()
+    console.print(f"{label}: {time.monotonic() - started:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

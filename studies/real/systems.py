@@ -1,0 +1,349 @@
+"""The systems of the tables: plain RAG, the methods, and the frameworks' own parts for the same problem.
+
+Every system is a function from a question to an answer with what it cost; all of them use the same reader,
+the same encoder and the same last prompt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.retrievers import BaseRetriever
+from llama_index.core.llms import CompletionResponse, CompletionResponseGen, CustomLLM, LLMMetadata
+from pydantic import PrivateAttr
+
+from surerag import Passage, SamplingParams, Services
+from surerag.drivers import arun, run
+from surerag.effects import Program, generate
+from surerag.evaluation import EvaluationAnswer, Question
+from surerag.evaluation.systems import System
+from surerag.messages import Generation, Message, Prompt, TraceKind, Usage
+from surerag.prompts import FROM_CONTEXT, format_passages
+from surerag.readers.protocol import BaseReader
+from surerag.retrieval import PassageIndex
+from surerag.retrieval.index import top_places
+from surerag.services import Encoder
+
+MAX_TOKENS = 32
+"""Longest answer."""
+
+WRITTEN = 256
+"""Longest text that a model writes on the way to an answer."""
+
+
+class Meter:
+    """A reader's answers to one question, and what they cost.
+
+    Args:
+        reader: The reader.
+    """
+
+    def __init__(self, reader: BaseReader) -> None:
+        self._services = Services(reader=reader)
+        self.usage = Usage()
+
+    def ask(self, prompt: Prompt, max_tokens: int = MAX_TOKENS, trace: TraceKind = "none") -> Generation:
+        """Return the greedy answer; calls of several threads become one batch."""
+        return self._counted(run(_asked(prompt, max_tokens, trace), self._services))
+
+    async def aask(self, prompt: Prompt, max_tokens: int = MAX_TOKENS) -> Generation:
+        """Return the greedy answer; calls of several tasks become one batch."""
+        return self._counted(await arun(_asked(prompt, max_tokens, "none"), self._services))
+
+    def _counted(self, answer: Generation) -> Generation:
+        self.usage += Usage(1, answer.prompt_tokens, answer.completion_tokens)
+        return answer
+
+
+def _asked(prompt: Prompt, max_tokens: int, trace: TraceKind) -> Program[Generation]:
+    [[answer]] = yield from generate([prompt], SamplingParams(max_tokens=max_tokens, trace=trace))
+    return answer
+
+
+# The reader as the frameworks' models
+
+
+class ReaderChat(BaseChatModel):
+    """A reader as LangChain's chat model, greedy."""
+
+    max_tokens: int = WRITTEN
+    _meter: Meter = PrivateAttr()
+
+    def __init__(self, meter: Meter, **fields: Any) -> None:
+        super().__init__(**fields)
+        self._meter = meter
+
+    @property
+    def _llm_type(self) -> str:
+        return "reader"
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return _chat_result(self._meter.ask(_prompt(messages), self.max_tokens))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        return _chat_result(await self._meter.aask(_prompt(messages), self.max_tokens))
+
+
+def _prompt(messages: Sequence[BaseMessage]) -> Prompt:
+    roles: dict[str, Any] = {"human": "user", "ai": "assistant"}
+    return tuple(Message(roles.get(one.type, one.type), str(one.content)) for one in messages)
+
+
+def _chat_result(answer: Generation) -> ChatResult:
+    return ChatResult(generations=[ChatGeneration(message=AIMessage(answer.text))])
+
+
+class ReaderLLM(CustomLLM):
+    """A reader as LlamaIndex's LLM, greedy."""
+
+    max_tokens: int = WRITTEN
+    _meter: Meter = PrivateAttr()
+
+    def __init__(self, meter: Meter, **fields: Any) -> None:
+        super().__init__(**fields)
+        self._meter = meter
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """The window, as LlamaIndex asks for it."""
+        return LLMMetadata(context_window=16_384, num_output=self.max_tokens)
+
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """Return the greedy answer."""
+        return CompletionResponse(text=self._meter.ask(prompt, self.max_tokens).text)
+
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        """Yield the greedy answer at once."""
+        yield self.complete(prompt)
+
+
+class EncoderEmbeddings(Embeddings):
+    """An encoder as LangChain's embeddings."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        self._encoder = encoder
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return vectors of documents."""
+        return [list(map(float, row)) for row in self._encoder.encode(texts, "document")]
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a query."""
+        return list(map(float, self._encoder.encode([text], "query")[0]))
+
+
+class IndexRetriever(BaseRetriever):
+    """An index as LangChain's retriever."""
+
+    k: int
+    _index: PassageIndex = PrivateAttr()
+
+    def __init__(self, index: PassageIndex, k: int) -> None:
+        super().__init__(k=k)
+        self._index = index
+
+    def _get_relevant_documents(self, query: str, **_: Any) -> list[Document]:
+        return _documents(self._index.retrieve(query, self.k))
+
+
+def _documents(passages: Sequence[Passage]) -> list[Document]:
+    return [Document(one.text, id=one.id, metadata={"id": one.id}) for one in passages]
+
+
+def _passages(documents: Sequence[Document]) -> list[Passage]:
+    return [Passage(one.page_content, id=str(one.metadata.get("id", one.id))) for one in documents]
+
+
+# Systems
+
+
+Choose = Callable[[Meter, Question, Sequence[Passage]], Sequence[Passage]]
+"""Returns the passages to answer from, in place of those that a question has."""
+
+Find = Callable[[Meter, str], Sequence[Passage]]
+"""Returns the passages that a search for a question ends with."""
+
+
+def answer_from(
+    meter: Meter, question: str, passages: Sequence[Passage], trace: TraceKind = "none", **scores: float
+) -> EvaluationAnswer:
+    """Answer from passages in the prompt of plain RAG."""
+    texts = [passage.text for passage in passages]
+    prompt = FROM_CONTEXT.render(context=format_passages(texts), question=question)
+    answer = meter.ask(prompt, trace=trace)
+    return EvaluationAnswer(answer.text, tuple(texts), meter.usage, answer.finish, scores=scores)
+
+
+def choosing(reader: BaseReader, shown: Mapping[str, Sequence[Passage]], **ways: Choose) -> dict[str, System]:
+    """Return systems that answer from some of a question's passages, or from what is made of them."""
+
+    def system(name: str, choose: Choose) -> System:
+        def answer(question: Question) -> EvaluationAnswer:
+            meter = Meter(reader)
+            chosen = choose(meter, question, shown[question.text])
+            read = sum(len(one.text) for one in chosen) / max(
+                1, sum(len(o.text) for o in shown[question.text])
+            )
+            return answer_from(meter, question.text, chosen, context_share=read)
+
+        return System(name, answer, {"system": name, "reader": reader.name})
+
+    return {name.replace("_", " "): system(name.replace("_", " "), way) for name, way in ways.items()}
+
+
+def searching(reader: BaseReader, asked: Mapping[str, str], **ways: Find) -> dict[str, System]:
+    """Return systems that answer each question, or what ``asked`` has in its place, from what a search finds.
+
+    The score ``hit`` says whether a gold passage was retrieved.
+    """
+
+    def system(name: str, find: Find) -> System:
+        def answer(question: Question) -> EvaluationAnswer:
+            meter = Meter(reader)
+            passages = find(meter, question.text)
+            text = asked[question.text] if name.startswith("clean") else question.text
+            hit = float(any(one.text in question.contexts for one in passages))
+            return answer_from(meter, text, passages, hit=hit)
+
+        return System(name, answer, {"system": name, "reader": reader.name})
+
+    return {name.replace("_", " "): system(name.replace("_", " "), way) for name, way in ways.items()}
+
+
+# The frameworks' parts that shorten contexts
+
+
+def with_chain_extractor(meter: Meter, question: Question, passages: Sequence[Passage]) -> Sequence[Passage]:
+    """LangChain's ``LLMChainExtractor``: a call a passage; all calls of a question at a time."""
+    from langchain_classic.retrievers.document_compressors import LLMChainExtractor
+
+    compressor = LLMChainExtractor.from_llm(ReaderChat(meter))
+    return _passages(list(asyncio.run(compressor.acompress_documents(_documents(passages), question.text))))
+
+
+def with_embeddings_filter(encoder: Encoder, k: int) -> Choose:
+    """LangChain's ``EmbeddingsFilter``: the k passages nearest to the question."""
+    from langchain_classic.retrievers.document_compressors import EmbeddingsFilter
+
+    compressor = EmbeddingsFilter(embeddings=EncoderEmbeddings(encoder), k=k)
+
+    def choose(meter: Meter, question: Question, passages: Sequence[Passage]) -> Sequence[Passage]:
+        return _passages(list(compressor.compress_documents(_documents(passages), question.text)))
+
+    return choose
+
+
+def with_llm_rerank(k: int) -> Choose:
+    """LlamaIndex's ``LLMRerank``: the model names the passages that help, and how much.
+
+    Where its reply cannot be parsed, the part raises, and a user would keep the first k passages.
+    """
+    from llama_index.core.postprocessor import LLMRerank
+    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+
+    def choose(meter: Meter, question: Question, passages: Sequence[Passage]) -> Sequence[Passage]:
+        nodes = [NodeWithScore(node=TextNode(text=one.text, id_=one.id)) for one in passages]
+        part = LLMRerank(llm=ReaderLLM(meter), top_n=k, choice_batch_size=len(nodes))
+        try:
+            ranked = part.postprocess_nodes(nodes, QueryBundle(question.text))
+        except (ValueError, IndexError):
+            ranked = []
+        return [Passage(one.node.get_content(), id=one.node.node_id) for one in ranked or nodes[:k]]
+
+    return choose
+
+
+def with_sentence_optimizer(encoder: Encoder, share: float) -> Choose:
+    """LlamaIndex's ``SentenceEmbeddingOptimizer``: the sentences of each passage nearest to the question."""
+    from llama_index.core.embeddings import BaseEmbedding
+    from llama_index.core.postprocessor import SentenceEmbeddingOptimizer
+    from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
+
+    from surerag.text import split_sentences
+
+    class Encoded(BaseEmbedding):
+        def _get_query_embedding(self, query: str) -> list[float]:
+            return EncoderEmbeddings(encoder).embed_query(query)
+
+        def _get_text_embedding(self, text: str) -> list[float]:
+            return EncoderEmbeddings(encoder).embed_documents([text])[0]
+
+        def _get_text_embeddings(self, texts: list[str]) -> list[list[float]]:
+            return EncoderEmbeddings(encoder).embed_documents(texts)
+
+        async def _aget_query_embedding(self, query: str) -> list[float]:
+            return self._get_query_embedding(query)
+
+    part = SentenceEmbeddingOptimizer(
+        embed_model=Encoded(),
+        percentile_cutoff=share,
+        tokenizer_fn=lambda text: [one.text for one in split_sentences(text)],
+    )
+
+    def choose(meter: Meter, question: Question, passages: Sequence[Passage]) -> Sequence[Passage]:
+        nodes = [NodeWithScore(node=TextNode(text=one.text, id_=one.id)) for one in passages]
+        found = part.postprocess_nodes(nodes, QueryBundle(question.text))
+        return [Passage(one.node.get_content(), id=one.node.node_id) for one in found]
+
+    return choose
+
+
+# The frameworks' parts that rewrite queries
+
+
+def with_rephrase_query(index: PassageIndex, k: int) -> Find:
+    """LangChain's ``RePhraseQueryRetriever``: the model strips the question before the search."""
+    from langchain_classic.retrievers import RePhraseQueryRetriever
+
+    def find(meter: Meter, question: str) -> Sequence[Passage]:
+        chat: Any = ReaderChat(meter, max_tokens=64)  # typed for completions alone
+        return _passages(RePhraseQueryRetriever.from_llm(IndexRetriever(index, k), chat).invoke(question))
+
+    return find
+
+
+def with_multi_query(index: PassageIndex, k: int) -> Find:
+    """LangChain's ``MultiQueryRetriever``: three wordings of the question, and all that they find.
+
+    It returns the union without an order of its own; the first k of it are shown.
+    """
+    from langchain_classic.retrievers import MultiQueryRetriever
+
+    def find(meter: Meter, question: str) -> Sequence[Passage]:
+        chat = ReaderChat(meter, max_tokens=128)
+        part = MultiQueryRetriever.from_llm(IndexRetriever(index, k), chat, include_original=True)
+        return _passages(part.invoke(question))[:k]
+
+    return find
+
+
+def with_hyde(index: PassageIndex, encoder: Encoder, k: int) -> Find:
+    """LlamaIndex's ``HyDEQueryTransform``: the question and an answer that the model makes up."""
+    from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+
+    def find(meter: Meter, question: str) -> Sequence[Passage]:
+        bundle = HyDEQueryTransform(llm=ReaderLLM(meter, max_tokens=96), include_original=True)(question)
+        vector = encoder.encode(bundle.embedding_strs, "query").mean(axis=0)
+        return [index.passages[at] for at in top_places(index.vectors @ vector, k)]
+
+    return find

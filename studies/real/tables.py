@@ -1,0 +1,365 @@
+"""Makes the tables of the runs, and fills the pages with them.
+
+``python -m studies.real.tables add TABLE … --run FILE`` reads a run and writes its summary into
+``studies/real/results``; ``python -m studies.real.tables pages`` puts the summaries into the pages, each
+where a comment names it. The tests hold pages and summaries together.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from studies.common import difference, separation, share
+from studies.real.run import ABSTENTION, parse
+from surerag.evaluation import EvaluationRun
+from surerag.measures import break_even_latency
+from surerag.measures.statistics import Estimate, mean_interval
+from surerag.text import is_abstention
+
+RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).parents[2]
+GATE_MS = 50
+"""Milliseconds that a gate takes, as L-RAG's Table III has it."""
+
+Row = dict[str, Any]
+
+
+def right_of(run: EvaluationRun, system: str) -> dict[str, float]:
+    """Return whether a reference stands in the answer, by the key of the question."""
+    return run.values(system, "contains")
+
+
+def common_keys(run: EvaluationRun, systems: Sequence[str]) -> list[str]:
+    """Return the keys of the questions that all systems answered, in the order of the run."""
+    answered = [set(run.answered(system)) for system in systems]
+    return [question.key for question in run.questions if all(question.key in keys for keys in answered)]
+
+
+def row_of(
+    name: str,
+    right: Sequence[float],
+    baseline: Sequence[float] | None,
+    costs: Mapping[str, Sequence[float]],
+    **further: Any,
+) -> Row:
+    """Return a row: share of right answers, difference to the baseline in points, and mean costs."""
+    row: Row = {"system": name, "n": len(right), "right": _numbers(share([bool(one) for one in right]))}
+    if baseline is not None:
+        row["difference"] = _numbers(difference([bool(a) for a in right], [bool(b) for b in baseline]))
+    row |= {cost: float(np.mean(values)) for cost, values in costs.items()}
+    return row | further
+
+
+def _numbers(estimate: Estimate, scale: float = 100, digits: int = 1) -> list[float | None]:
+    ends = estimate.interval or (None, None)
+    return [None if one is None else round(scale * one, digits) for one in (estimate.value, *ends)]
+
+
+def _costs(run: EvaluationRun, system: str, keys: Sequence[str]) -> dict[str, list[float]]:
+    rows = run.answered(system)
+    costs = {}
+    for cost in ("tokens", "calls", "seconds", "searches", "hit", "context_share", "fell_back"):
+        values = [rows[key].measured(cost) for key in keys]
+        if all(value is not None for value in values):
+            costs[cost] = [float(value) for value in values if value is not None]
+    return costs
+
+
+def plain_rows(run: EvaluationRun, baseline: str) -> list[Row]:
+    """Return a row for each system, over the questions that all of them answered."""
+    keys = common_keys(run, run.systems)
+    base = [right_of(run, baseline)[key] for key in keys]
+    return [
+        row_of(
+            name,
+            [right_of(run, name)[key] for key in keys],
+            None if name == baseline else base,
+            _costs(run, name, keys),
+        )
+        for name in run.systems
+    ]
+
+
+def gates_rows(run: EvaluationRun) -> list[Row]:
+    """Return L-RAG's Table I: fixed modes, and gates over their answers (Eq. 4).
+
+    Answers are greedy, so that what a gate's decision leads to is the answer of a fixed mode; the row
+    ``lazy`` is the component itself, where the run has it.
+    """
+    fixed = [
+        name for name in ("never", "plain", "always", "summary", "summary or abstain") if name in run.systems
+    ]
+    own = [name for name in run.systems if name not in fixed]
+    keys = common_keys(run, run.systems)
+    right = {name: [right_of(run, name)[key] for key in keys] for name in run.systems}
+    answers = {name: run.answered(name) for name in run.systems}
+    costs = {name: _costs(run, name, keys) for name in run.systems}
+    base = right["always"]
+    rows = [row_of(name, right[name], None if name == "always" else base, costs[name]) for name in fixed]
+
+    def entropy(name: str, key: str, n: int = 8) -> float:
+        scores = answers[name][key].answer.scores  # type: ignore[union-attr]  # rows with an answer
+        steps = [at for at in range(1, n + 1) if f"entropy of {at}" in scores]
+        return scores[f"entropy of {steps[-1]}"] if steps else math.inf
+
+    def gated(name: str, first: str, opens: Sequence[bool]) -> Row:
+        mixed = [a if o else f for o, f, a in zip(opens, right[first], base, strict=True)]
+        spent = {
+            cost: [
+                f + a * o for o, f, a in zip(opens, costs[first][cost], costs["always"][cost], strict=True)
+            ]
+            for cost in ("tokens", "calls")
+        }
+        spent["searches"] = [float(one) for one in opens]
+        rate = float(np.mean(opens))
+        latency = break_even_latency(rate, GATE_MS) if rate < 1 else None
+        return row_of(name, mixed, base, spent, break_even_ms=latency)
+
+    for first in ("summary", "summary or abstain"):
+        if first not in run.systems:
+            continue
+        label = "" if first == "summary" else ", may abstain"
+        scores = [entropy(first, key) for key in keys]
+        abstains = [
+            is_abstention(answers[first][key].answer.text, ABSTENTION)  # type: ignore[union-attr]
+            for key in keys
+        ]
+        if label:
+            rows.append(gated("an abstention opens the gate", first, abstains))
+        for tau in (0.3, 0.5, 1.0, 1.5):
+            opens = [score > tau or said for score, said in zip(scores, abstains, strict=True)]
+            rows.append(gated(f"entropy, τ = {tau:g}{label}", first, opens))
+            if tau == 1.0:
+                rate = float(np.mean(opens))
+                mixture = [rate * a + (1 - rate) * f for a, f in zip(base, right[first], strict=True)]
+                rows.append(
+                    {
+                        "system": f"random, as often{label}",
+                        "n": len(keys),
+                        "right": _numbers(mean_interval(mixture)),
+                        "difference": _numbers(mean_interval(np.subtract(mixture, base), bounds=(-1, 1))),
+                        "searches": rate,
+                    }
+                )
+    for name in own:
+        if name == "semantic entropy":
+            flags = [(answers[name][key].answer.uncertainty or 0.0) > 0.65 for key in keys]  # type: ignore[union-attr]
+            rows.append(gated("semantic entropy of 5 answers, τ = 0.65", name, flags))
+            continue
+        acted = [bool(answers[name][key].answer.acted) for key in keys]  # type: ignore[union-attr]
+        found = {**costs[name], "searches": [float(one) for one in acted]}
+        rows.append(row_of(name, right[name], base, found))
+    return rows
+
+
+def understanding_rows(run: EvaluationRun) -> list[Row]:
+    """Return how well each score tells wrong answers of plain RAG from right ones (AUROC)."""
+    keys = common_keys(run, run.systems)
+    right = right_of(run, "plain")
+    rows = []
+    for system in run.systems:
+        answered = run.answered(system)
+        for score in sorted({name for key in keys for name in answered[key].answer.scores}):  # type: ignore[union-attr]
+            values = {key: answered[key].measured(score) for key in keys}
+            there = {key: value for key, value in values.items() if value is not None}
+            found = separation(
+                [value for key, value in there.items() if not right[key]],
+                [value for key, value in there.items() if right[key]],
+            )
+            calls = float(np.mean([answered[key].measured("calls") or 0 for key in keys]))
+            more = 0.0 if system == "plain" else calls
+            row: Row = {"system": score, "n": len(there), "further calls": more}
+            rows.append(row | {"auroc": None if found is None else _numbers(found, 1, 2)})
+    return rows
+
+
+UTILITY = {"gold": 1.0, "half": 0.5, "distractors": 0.0}
+
+
+def worth_rows(run: EvaluationRun) -> list[Row]:
+    """Return how each measure follows the known worth of passages (Pearson's r, cf. Table 2)."""
+    keys = common_keys(run, run.systems)
+    rng = np.random.default_rng(0)
+    resamples = [rng.integers(0, len(keys), len(keys)) for _ in range(2000)]
+    rows = []
+    for measure in run.scores:
+        values = np.array(
+            [[run.answered(kind)[key].measured(measure) for key in keys] for kind in run.systems]
+        )
+        known = np.array([[UTILITY[kind]] * len(keys) for kind in run.systems])
+
+        def pearson(at: Any, values: Any = values, known: Any = known) -> float:
+            one = values[:, at].ravel().astype(float)
+            return float(np.corrcoef(one, known[:, at].ravel())[0, 1]) if np.ptp(one) else 0.0
+
+        ends = np.quantile([pearson(at) for at in resamples], (0.025, 0.975))
+        r = [round(float(one), 2) for one in (pearson(slice(None)), *ends)]
+        means = {
+            kind: round(float(np.mean(values[at].astype(float))), 2) for at, kind in enumerate(run.systems)
+        }
+        rows.append({"system": measure, "n": len(keys), "r": r, **means})
+    return rows
+
+
+MAKE: dict[str, Callable[[EvaluationRun], list[Row]]] = {
+    "gates": gates_rows,
+    "compression": lambda run: plain_rows(run, "plain"),
+    "rewriting": lambda run: plain_rows(run, "plain"),
+    "understanding": understanding_rows,
+    "worth": worth_rows,
+}
+
+
+def add(arguments: Sequence[str]) -> Path:
+    """Write the summary of a run; the arguments are those of the run, and ``--name`` and ``--label``."""
+    rest = list(arguments)
+    named = {}
+    for option in ("--name", "--label"):
+        place = rest.index(option)
+        named[option] = rest[place + 1]
+        del rest[place : place + 2]
+    settings = parse(rest)
+    with EvaluationRun(settings.run) as run:
+        rows = MAKE[settings.table](run)
+        seconds = sum(row.seconds or 0.0 for row in run.rows)
+        questions = len(common_keys(run, run.systems))
+    shown = {"table": settings.table, "set": settings.set, "reader": named["--label"], "questions": questions}
+    command = [
+        "python",
+        "-m",
+        "studies.real.run",
+        settings.table,
+        "--reader",
+        named["--label"],
+        "--set",
+        settings.set,
+    ]
+    command += ["--n", str(settings.n), "--seed", str(settings.seed), "--k", str(settings.k)]
+    command += ["--skip", str(settings.skip)] if settings.skip else []
+    command += ["--articles", ",".join(settings.articles)] if settings.articles else []
+    summary = {
+        **shown,
+        "seed": settings.seed,
+        "articles": settings.articles,
+        "command": f"{shlex.join(command)} --data DATA --run RUN",
+        "version": version("surerag"),
+        "date": datetime.now(UTC).date().isoformat(),
+        "hours": round(seconds / 3600, 2),
+        "rows": rows,
+    }
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{named['--name']}.json"
+    path.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
+
+
+# Pages
+
+_HEADS = {
+    "system": "",
+    "n": "n",
+    "right": "right, %",
+    "difference": "difference, points",
+    "auroc": "AUROC",
+    "r": "Pearson's r",
+    "gold": "gold",
+    "half": "half",
+    "distractors": "distractors",
+    "hit": "gold retrieved, %",
+    "context_share": "context kept, %",
+    "fell_back": "originals came back, %",
+    "searches": "searches",
+    "calls": "calls",
+    "further calls": "further calls",
+    "tokens": "tokens",
+    "break_even_ms": "break-even, ms",
+}
+_PERCENT = ("hit", "context_share", "fell_back")
+
+
+def markdown(summary: Mapping[str, Any], only: Sequence[str] = ()) -> str:
+    """Return a summary as a Markdown table, with what it was measured on below it.
+
+    Args:
+        summary: As :func:`add` wrote it.
+        only: Systems to show; empty for all.
+    """
+    rows = [row for row in summary["rows"] if not only or row["system"] in only]
+    columns = [name for name in _HEADS if any(row.get(name) is not None for row in rows) and name != "n"]
+    lines = [
+        f"| {' | '.join(_HEADS[name] for name in columns)} |",
+        f"|---|{'---:|' * (len(columns) - 1)}",
+        *(f"| {' | '.join(_cell(name, row.get(name)) for name in columns)} |" for row in rows),
+    ]
+    sizes = sorted({row["n"] for row in rows})
+    n = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "0"
+    lines += ["", f"{summary['reader']}, n = {n}, {summary['date']}: `{summary['command']}`"]
+    return "\n".join(lines)
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        sign = "+" if name == "difference" else ""
+        digits = 2 if name in ("auroc", "r") else 1
+        middle, *ends = (
+            format(one, f"{sign}.{digits}f").replace("-", "−") for one in value if one is not None
+        )
+        return f"{middle} [{', '.join(ends)}]" if ends else middle
+    if isinstance(value, str):
+        return value
+    if name in _PERCENT:
+        return f"{100 * value:.0f}"
+    return f"{value:.0f}" if name in ("tokens", "break_even_ms") else f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+_MARK = re.compile(
+    r"(<!-- table (?P<name>[\w.-]+)(?: only (?P<only>[^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL
+)
+
+
+def filled(page: str) -> str:
+    """Return a page with every table between ``<!-- table NAME -->`` and ``<!-- end -->`` made anew."""
+
+    def fill(match: re.Match[str]) -> str:
+        summary = json.loads((RESULTS / f"{match['name']}.json").read_text(encoding="utf-8"))
+        only = [one.strip() for one in (match["only"] or "").split(";") if one.strip()]
+        return f"{match[1]}\n{markdown(summary, only)}\n\n{match[4]}"
+
+    return _MARK.sub(fill, page)
+
+
+def pages() -> list[Path]:
+    """Return the pages that may hold tables."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def main() -> None:
+    """Add a summary, or fill the pages."""
+    match sys.argv[1:]:
+        case ["add", *arguments]:
+            print(markdown(json.loads(add(arguments).read_text(encoding="utf-8"))))
+        case ["pages"]:
+            for path in pages():
+                text = path.read_text(encoding="utf-8")
+                if (new := filled(text)) != text:
+                    path.write_text(new, encoding="utf-8")
+                    print(path.relative_to(ROOT))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""Studies on real readers: every system answers, runs resume, and the pages show what the summaries hold."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from studies.real import run as study
+from studies.real import tables
+from studies.real.data import load_hotpot, load_squad
+from surerag import FakeReader
+from surerag.encoders import HashingEncoder
+
+LONG = "Ada was born in Velm. She plays the harp. "
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder with a small data set of each kind."""
+    asked = [
+        {"question": f"Where was Ada born, {at}?", "answers": [{"text": "Velm"}], "is_impossible": False}
+        for at in range(4)
+    ]
+    nowhere = {"question": "Where was Bo born?", "answers": [], "is_impossible": True}
+    others = [{"context": f"Rivers are wet in spring {at}.", "qas": []} for at in range(3)]
+    article = {"title": "Velm", "paragraphs": [{"context": LONG * 20, "qas": [*asked, nowhere]}, *others]}
+    for name in ("squad2_dev.json", "xquad.en.json"):
+        (tmp_path / name).write_text(json.dumps({"data": [article] if name.startswith("squad") else []}))
+    slips = [
+        {"source": "squad2", "question": one["question"], "disfluent": f"Where is no {one['question']}"}
+        for one in asked
+    ]
+    (tmp_path / "disfl_qa.json").write_text(json.dumps(slips))
+    rows = [
+        {
+            "question": f"Which harbour has Velm, {at}?",
+            "answer": answer,
+            "supporting_facts": [["Velm", 0], ["Ada", 0]],
+            "context": [["Velm", ["Velm has the harbour Orun."]], ["Ada", [LONG, LONG]]]
+            + [[f"Bo {other}", [f"Bo lives in Tarn {other}. ", "He sings."]] for other in range(8)],
+        }
+        for at, answer in enumerate(("Orun", "yes", "Orun", "Orun"))
+    ]
+    (tmp_path / "hotpotqa_100.json").write_text(json.dumps(rows))
+    return tmp_path
+
+
+def answer(prompt: str) -> str:
+    if "yes or no" in prompt.lower():
+        return "Yes" if len(prompt) % 2 else "No"
+    if "from 0 (useless)" in prompt:
+        return "10"
+    return "In Velm" if "born" in prompt else "Orun"
+
+
+def ask(table: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -> list[str]:
+    """Run a table on a scripted reader; return the arguments."""
+    monkeypatch.setattr(study, "load_reader", lambda *_: FakeReader(answer, entropy=0.7))
+    monkeypatch.setattr(study, "load_encoder", HashingEncoder)
+    arguments = [
+        table,
+        "--data",
+        str(folder),
+        "--reader",
+        "fake",
+        "--run",
+        str(folder / "run.db"),
+        "--n",
+        "3",
+    ]
+    monkeypatch.setattr(sys, "argv", ["run", *arguments, *more])
+    study.main()
+    return [*arguments, *more]
+
+
+@pytest.mark.parametrize("table", list(study.TABLES))
+def test_every_system_of_a_table_answers(
+    table: str, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arguments = ask(table, folder, monkeypatch)
+    with study.EvaluationRun(folder / "run.db") as run:
+        assert [row.error for row in run.rows if row.error] == []
+        names, questions = run.systems, len(run.questions)
+        assert len(run.rows) == len(names) * questions
+    assert questions == 3
+    monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
+    path = tables.add([*arguments, "--name", "one", "--label", "org/model"])
+    summary = json.loads(path.read_text())
+    assert summary["command"].startswith(f"python -m studies.real.run {table} --reader org/model")
+    assert str(tmp_path) not in path.read_text()  # no path of a machine in what is published
+    assert {row["n"] for row in summary["rows"]} == {questions}
+    page = tables.filled("# A page\n\n<!-- table one -->\nsomething else\n<!-- end -->\n")
+    assert "something else" not in page
+    assert f"org/model, n = {questions}" in page
+    assert tables.filled(page) == page
+
+
+def test_a_gate_has_the_answers_that_its_decisions_lead_to(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask("gates", folder, monkeypatch)
+    with study.EvaluationRun(folder / "run.db") as run:
+        rows = {row["system"]: row for row in tables.gates_rows(run)}
+    never, always = rows["entropy, τ = 1"], rows["entropy, τ = 0.5"]  # the scripted entropy is 0.7
+    assert (never["searches"], always["searches"]) == (0, 1)
+    assert never["right"] == rows["summary"]["right"]
+    assert always["right"] == rows["always"]["right"]
+    assert always["difference"][0] == 0
+    assert always["tokens"] == rows["summary"]["tokens"] + rows["always"]["tokens"]
+
+
+def test_noise_fills_a_context_and_gold_stays(folder: Path) -> None:
+    for k, own in ((4, 4), (10, 10)):
+        data = load_hotpot(folder, k=k)
+        assert [len(item.passages) for item in data.items] == [own] * len(data.items)
+        assert all(passage in item.passages for item in data.items for passage in item.gold)
+
+
+def test_unanswerable_questions_are_left_out_and_articles_chosen(folder: Path) -> None:
+    assert {item.article for item in load_squad(folder, 9, 0).items} == {"Velm"}
+    assert len(load_squad(folder, 9, 0).items) == 4
+    assert load_squad(folder, 9, 0, ["Orun"]).items == ()
+
+
+@pytest.mark.parametrize("page", tables.pages(), ids=lambda page: page.name)
+def test_pages_show_what_the_summaries_hold(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert tables.filled(text) == text
