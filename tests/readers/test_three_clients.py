@@ -315,14 +315,7 @@ CASES: dict[str, tuple[Reply, SamplingParams, tuple[str, ...], Expected]] = {
     ),
 }
 
-EACH_CLIENT = pytest.mark.parametrize(
-    "client",
-    [
-        "hosted",
-        "langchain",
-        "llama_index",
-    ],
-)
+EACH_CLIENT = pytest.mark.parametrize("client", CLIENTS)
 
 
 @EACH_CLIENT
