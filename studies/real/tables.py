@@ -333,7 +333,8 @@ def _cell(name: str, value: Any) -> str:
 
 
 _MARK = re.compile(
-    r"(<!-- table (?P<name>[\w.-]+)(?P<bare> bare)?(?: only (?P<only>[^>]*?))? -->\n).*?(?P<end><!-- end -->)",
+    r"(<!-- table (?P<name>[\w.-]+)(?P<bare> bare)?(?: only (?P<only>[^>]*?))? -->\n)"
+    r".*?(?P<end><!-- end -->)",
     re.DOTALL,
 )
 
