@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import logging
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -70,9 +72,17 @@ class Claim(NamedTuple):
 
 
 def make_parser(description: str, n: int = 200) -> argparse.ArgumentParser:
-    """Return a parser with the arguments that all studies have; warnings of single questions are left out."""
+    """Return a parser with the arguments that all studies have.
+
+    Warnings of single questions are left out; at its end the study prints how long it took.
+    """
+    started = time.monotonic()
+    atexit.register(lambda: console.print(f"It took {time.monotonic() - started:.0f} s."))
     logging.getLogger("surerag").setLevel(logging.ERROR)
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(
+        description=description,
+        epilog="A bar shows how far it is, and at its end it says how long it took: try a small -n first.",
+    )
     parser.add_argument("--seed", type=int, default=0, help="seed of the world, or of the sample")
     parser.add_argument("-n", type=int, default=n, help="number of questions")
     parser.add_argument(
@@ -147,7 +157,8 @@ def ask_many(
         [samples] = yield from generate([prompt], sampling)
         return samples
 
-    return run_many([program(prompt) for prompt in prompts], Services(reader=reader), window=128)
+    programs = [program(prompt) for prompt in prompts]
+    return run_many(programs, Services(reader=reader), window=128, progress=True)
 
 
 def share(values: Sequence[bool]) -> Estimate:

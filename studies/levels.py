@@ -1,6 +1,6 @@
 """How often the statistics are wrong, and how often they show what is there: simulated levels and power.
 
-    python -m studies.levels              # 1,000 samples a row; some three minutes on one core
+    python -m studies.levels              # 1,000 samples a row
     python -m studies.levels --samples 100
 
 Requirements are drawn where they just do not hold (level: at most 5 % may pass) and where both systems are

@@ -1,4 +1,4 @@
-"""The packages: what each holds and needs, and that each works in an environment of its own (``make dist``)."""
+"""The packages: what each holds and needs, and that each works alone (``make dist``)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 DIST = os.environ.get("SURERAG_DIST", "")
-CLONE, CORE, WEIGHTS, LANGCHAIN, LLAMA_INDEX = (
-    ROOT / folder / "pyproject.toml"
-    for folder in (
-        "", "src", "src/surerag/demo/adapter", "integrations/langchain_surerag", "integrations/llama_index_surerag"
-    )
-)  # fmt: skip
+CLONE, CORE = ROOT / "pyproject.toml", ROOT / "src" / "pyproject.toml"
+WEIGHTS = ROOT / "src/surerag/demo/adapter/pyproject.toml"
+LANGCHAIN = ROOT / "integrations/langchain_surerag/pyproject.toml"
+LLAMA_INDEX = ROOT / "integrations/llama_index_surerag/pyproject.toml"
 
 built = pytest.mark.skipif(not DIST, reason="make dist builds the packages first")
 
@@ -89,14 +87,17 @@ from langchain_core.documents import Document
 from langchain_surerag import LazyRetrievalChain
 from surerag import FakeReader
 search = RunnableLambda(lambda question: [Document("Ada was born in Velm.")])
-print(LazyRetrievalChain(FakeReader(["Velm"]), search, "Ada is a painter.").invoke("Where was Ada born?")["answer"])
+chain = LazyRetrievalChain(FakeReader(["Velm"]), search, "Ada is a painter.")
+print(chain.invoke("Where was Ada born?")["answer"])
 """
 _LLAMA_INDEX = """
 from llama_index.core import Document, MockEmbedding, VectorStoreIndex
 from llama_index_surerag import LazyRetrievalQueryEngine
 from surerag import FakeReader
-index = VectorStoreIndex.from_documents([Document(text="Ada was born in Velm.")], embed_model=MockEmbedding(8))
-engine = LazyRetrievalQueryEngine.from_args(index, FakeReader(["Velm"]), embed_model=MockEmbedding(8))
+embed_model = MockEmbedding(8)
+documents = [Document(text="Ada was born in Velm.")]
+index = VectorStoreIndex.from_documents(documents, embed_model=embed_model)
+engine = LazyRetrievalQueryEngine.from_args(index, FakeReader(["Velm"]), embed_model=embed_model)
 print(engine.query("Where was Ada born?"))
 """
 

@@ -101,7 +101,9 @@ class ClusterCompressor(Compressor, EDC2Options):
     A compressed document has its best source's id and metadata; ``compressed_from`` in its metadata lists all
     sources with their ids and metadata, and ``compressed_sentences`` the source of each sentence. Documents
     that are not compressed come back as copies. Clusters for which the model fails pass as they are, with a
-    warning and a custom event.
+    warning and a custom event. With ``task="answer"`` the documents are answers of the clusters with their
+    evidence, for ``surerag.prompts.SELECT_ANSWER`` as the prompt of the chain; with ``task="verify"`` the
+    query is a statement.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or the model is none.

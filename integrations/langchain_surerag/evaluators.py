@@ -100,9 +100,6 @@ class ExampleEvaluator(Part):
     key: str
     """Name of the feedback, or its beginning."""
 
-    def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
-        super().__init__(**{"llm": llm, "entailer": entailer, **options})
-
     @property
     def __name__(self) -> str:
         """Name of the evaluator in LangSmith's own traces."""
@@ -215,6 +212,9 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
 
     key: str = "delta_seper"
 
+    def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "entailer": entailer, **options})
+
     def _make_core(self) -> SePer:
         judge = self.entailer
         if isinstance(judge, Runnable):
@@ -283,6 +283,9 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
     METHOD = "dense"
 
     key: str = "dense"
+
+    def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "entailer": entailer, **options})
 
     @property
     def _main_key(self) -> str:

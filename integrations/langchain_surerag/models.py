@@ -282,20 +282,25 @@ class ModelReader(AskingReader):
     # What is called, and what comes back.
 
     async def _call(self, request: Request, keywords: Keywords, calls: Calls) -> Sequence[Part]:
-        spelled, config = self.keywords(keywords), request.context.config
-        cached = request.drawn and (
-            get_llm_cache() is not None
-            or any(getattr(leaf.model, "cache", None) for leaf in request.context.leaves)
-        )
+        cached = request.drawn and _is_cached(request.context.leaves)
         value = _prompt_value(request.prompt, request.number if cached and not self._completes else None)
-        if not self._is_bare:
-            if cached and self._completes:
-                raise ConfigurationError(
-                    f"{self.described} samples through LangChain's LLM cache, which answers all with one",
-                    hint="build the LLM with cache=False, or pass it without what is around it",
-                )
-            return [self._part(await calls.call(self.model, "invoke", value, config, **spelled), request)]
-        uncached = cached and self._completes
+        spelled, config = self.keywords(keywords), request.context.config
+        if self._is_bare:
+            result = await self._generate_bare(value, config, spelled, calls, past_cache=cached)
+            return self._parts_of(result, request)
+        if cached and self._completes:
+            raise ConfigurationError(
+                f"{self.described} samples through LangChain's LLM cache, which answers all with one",
+                hint="build the LLM with cache=False, or pass it without what is around it",
+            )
+        return [self._part(await calls.call(self.model, "invoke", value, config, **spelled), request)]
+
+    async def _generate_bare(
+        self, value: PromptValue, config: RunnableConfig, spelled: Keywords, calls: Calls, *, past_cache: bool
+    ) -> LLMResult:
+        """Ask the model below plain bindings, which returns every sample, with what is bound to it."""
+        # A chat model's cache tells samples apart by their number.
+        uncached = past_cache and self._completes
         owner = self._bare.model_copy(update={"cache": False}) if uncached else self._bare
         config = merge_configs(*self._configs, config)
         names = ("callbacks", "tags", "metadata", "run_name", "run_id")
@@ -303,6 +308,9 @@ class ModelReader(AskingReader):
         result: LLMResult = await calls.call(
             owner, "generate_prompt", [value], **{**traced, **self._bound, **spelled}
         )
+        return result
+
+    def _parts_of(self, result: LLMResult, request: Request) -> list[Part]:
         counted = (result.llm_output or {}).get("token_usage")
         usage = usage_of(counted) if counted else None
         outputs = result.generations[0] if result.generations else []
@@ -347,11 +355,11 @@ class ModelReader(AskingReader):
             usage = _usage_of(message)
         elif isinstance(message, Output):
             metadata = message.generation_info or {}
-        traced = request.top is not None and self.family.logprobs is not None
+        logprobs = self.family.logprobs if request.top is not None else None
         return Part(
             message if isinstance(message, str) else str(message.text),
             thoughts,
-            entries_of(self.family.logprobs(metadata)) if traced else (),
+            entries_of(logprobs(metadata)) if logprobs else (),
             next((str(metadata[name]) for name in _REASONS if metadata.get(name)), None),
             usage,
         )
@@ -387,6 +395,11 @@ def _may_count(models: Sequence[Leaf]) -> bool:
     return all(
         hasattr(leaf.model, "stream_usage") and leaf.setting("stream_usage") is None for leaf in models
     )
+
+
+def _is_cached(models: Sequence[Leaf]) -> bool:
+    """Tell whether LangChain may answer the same request from a cache."""
+    return get_llm_cache() is not None or any(getattr(leaf.model, "cache", None) for leaf in models)
 
 
 def _usage_of(message: BaseMessage) -> Usage | None:

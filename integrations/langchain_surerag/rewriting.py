@@ -24,16 +24,16 @@ from surerag.drivers import complete
 
 
 class _RewritingPart(SerializablePart, DynQROptions):
-    """DynQR with its services."""
+    """DynQR with its services.
+
+    Each class below has its own ``__init__``, without which type checkers see fields by name alone.
+    """
 
     SERVICES = ("llm", "retriever", "rewriter")
 
     llm: Any = service_field("The reader: a chat model, an LLM or a reader of surerag.")
     retriever: Any = service_field("A retriever, or a runnable from a question to documents.")
     rewriter: Any = service_field("A model that rewrites; the reader itself if left out.")
-
-    def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
-        super().__init__(**{"llm": llm, "retriever": retriever, **options})
 
     def _make_core(self) -> CoreRewriter:
         reader = reader_of(self.llm)
@@ -82,6 +82,9 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
         [Document(metadata={}, page_content='Results for Where was Ada born?')]
     """
 
+    def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "retriever": retriever, **options})
+
     def invoke(self, input: ChainInput, config: RunnableConfig | None = None, **options: Any) -> str:
         """Return the question to search with."""
         return self._call_with_config(self._rewrite, input, config, **options)
@@ -126,6 +129,9 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
 
     decision_key: str | None = "uncertainty_rewrite"
     """Key in a document's metadata for the decision; None writes none."""
+
+    def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
+        super().__init__(**{"llm": llm, "retriever": retriever, **options})
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
         """Retrieve; the whole config reaches model and retriever (LangChain passes callbacks alone)."""

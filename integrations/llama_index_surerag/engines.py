@@ -65,7 +65,7 @@ class Window:
             tokens = self._count(passage.text) + 5
             if total + tokens > self._left:
                 if not fitting:
-                    fitting.append(self._cut(passage, max(self._left, _LEAST)))
+                    fitting.append(self._cut(passage, max(self._left - 5, _LEAST)))
                     total = self._left
                 if len(passages) > len(fitting):
                     shown = len(fitting)

@@ -12,7 +12,7 @@ import gc
 import sys
 import warnings
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from inspect import isasyncgen, isgenerator
 from types import CellType
@@ -288,7 +288,7 @@ class LLMReader(Shareable, AskingReader):
 
     @property
     def _most_top(self) -> int:
-        own = self._family.own(self.llm).get("top_logprobs", 20 if self._chats else 5)
+        own: int = self._family.own(self.llm).get("top_logprobs", 20 if self._chats else 5)
         return own if self._top_requested is None else min(own, self._top_requested)
 
     def _limit(self, items: int) -> int:
@@ -371,13 +371,14 @@ class LLMReader(Shareable, AskingReader):
             return
         try:
             first = True
-            async for response in _each(responses):
-                part, shown = part_of(response, shown, logprobs=request.top is not None)
-                says_end = says_end or part.finish is not None or _has_choices(response)
-                if first:
-                    yield self._counted(Part(), request)
-                    first = False
-                yield part
+            async with aclosing(_each(responses)) as each:
+                async for response in each:
+                    part, shown = part_of(response, shown, logprobs=request.top is not None)
+                    says_end = says_end or part.finish is not None or _has_choices(response)
+                    if first:
+                        yield self._counted(Part(), request)
+                        first = False
+                    yield part
             if not says_end:
                 yield Part(finish="")
         finally:

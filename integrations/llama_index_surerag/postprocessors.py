@@ -142,7 +142,9 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
     compressed come back as copies; nodes without text stay, at the end. No node that goes in is changed.
 
     Clusters for which the LLM fails stay as they are, with a warning and a ``ProgressEvent``; without a query
-    all nodes do. Prompts are texts or LlamaIndex templates.
+    all nodes do. Prompts are texts or LlamaIndex templates. With ``task="answer"`` the nodes are answers of
+    the clusters with their evidence, for ``surerag.prompts.SELECT_ANSWER`` as ``text_qa_template``; with
+    ``task="verify"`` the query is a statement.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.

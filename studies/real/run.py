@@ -21,7 +21,7 @@ from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, Passage, SePer, 
 from surerag.cli.display import progress_bar
 from surerag.entailment import ExactEntailer
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, evaluate
-from surerag.evaluation.systems import System, as_system
+from surerag.evaluation.systems import Parts, System, as_system, build_system
 from surerag.measures import contains, token_f1
 from surerag.messages import Usage
 from surerag.prompts import (
@@ -143,17 +143,28 @@ def compression(setting: Setting) -> dict[str, System]:
     gold = {item.text: item.gold for item in data.items}
     few = max(2, setting.k // 3)
 
-    def compressed(**options: Any) -> parts.Choose:
+    def compressed(**options: Any) -> System:
         compressor = ClusterCompressor(reader, encoder, **options)
 
-        def choose(meter: Meter, question: Question, passages: Sequence[Passage]) -> Sequence[Passage]:
-            result = compressor.run(question.text, list(passages))
+        def answer(question: Question) -> EvaluationAnswer:
+            result = compressor.run(question.text, list(shown[question.text]))
+            meter = Meter(reader)
             meter.usage += result.usage
-            return result.passages
+            share = result.tokens_after / result.tokens_before
+            return answer_from(
+                meter, question.text, result.passages, context_share=share, fell_back=float(result.fell_back)
+            )
 
-        return choose
+        return System("", answer, {"system": "compressed", **compressor.to_dict()})
 
-    return choosing(
+    own = {
+        "EDC² extract": compressed(),
+        "EDC² paper extract": compressed(variant="paper"),
+        "EDC² answered": build_system(
+            "answered", Parts(reader, LookupRetriever(shown), encoder=encoder, max_tokens=MAX_TOKENS)
+        ),
+    }
+    peers = choosing(
         reader,
         shown,
         plain=lambda meter, question, passages: passages,
@@ -162,8 +173,8 @@ def compression(setting: Setting) -> dict[str, System]:
         SentenceEmbeddingOptimizer=parts.with_sentence_optimizer(encoder, 0.5),
         LLMRerank=parts.with_llm_rerank(few),
         LLMChainExtractor=parts.with_chain_extractor,
-        compressed=compressed(),
     )
+    return {**peers, **own}
 
 
 def rewriting(setting: Setting) -> dict[str, System]:
@@ -176,6 +187,7 @@ def rewriting(setting: Setting) -> dict[str, System]:
     options: dict[str, Any] = {"top_n": k, "max_tokens": MAX_TOKENS, "prompts": wording}
     components = {
         "DynQR": UncertaintyRewriter(reader, index, **options),
+        "DynQR answering the rewrite": UncertaintyRewriter(reader, index, answer="rewrite", **options),
         "rewritten always": UncertaintyRewriter(
             reader, index, threshold=float("-inf"), verify=False, **options
         ),

@@ -175,9 +175,10 @@ def test_evaluate_measures_contexts(folder: Path) -> None:
     records = [json.loads(line) for line in (folder / "questions.jsonl").read_text().splitlines()[:6]]
     named = [record | {"system": name} for record in records for name in ("bm25", "dense")]
     (folder / "two.jsonl").write_text("\n".join(map(json.dumps, named)))
-    assert "bm25" in run(
-        "evaluate", "two.jsonl", "--score", "dense", "--entailer", "exact", "--run", "two.db"
-    )
+    for score, text in (("seper", "Stay with bm25 for now"), ("dense", "No difference in dse is shown")):
+        options = ("--score", score, "--entailer", "exact", "--run", f"{score}.db")
+        output = " ".join(run("evaluate", "two.jsonl", *options).split())
+        assert text in output and "bm25" in output and ("Stay" in output) == (score == "seper")
     for name in ("contexts", "answers"):
         lacking = [{key: value for key, value in record.items() if key != name} for record in records]
         (folder / "lacking.jsonl").write_text("\n".join(map(json.dumps, lacking)))
@@ -326,7 +327,7 @@ def test_the_model_demo_is_the_demos_reader(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_page_shows_no_password_of_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     address = "https://me:secret@host:8000/v1?key=secret"
     monkeypatch.setattr(sys, "argv", ["surerag", "compare", f"--base-url={address}"])
-    assert compare._command(address) == "surerag compare --base-url=https://host:8000/v1"
+    assert models._command(address) == "surerag compare --base-url=https://host:8000/v1"
 
 
 def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

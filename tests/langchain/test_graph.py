@@ -110,6 +110,8 @@ READS_ALL: Any = {"gate": EntropyGate(aggregate="max")}
     ("options", "logprob", "first", "expected"),
     [
         ({}, SURE, ABSTAINS, FINAL),
+        ({"n_tokens": 2}, SURE, ABSTAINS, FINAL),
+        ({"n_tokens": 2}, SURE, "I do not doubt it.", "I do not doubt it."),
         (READS_ALL, UNSURE, DRAFT, FINAL),
         (READS_ALL, SURE, DRAFT, DRAFT),
         (SAMPLED, SURE, DRAFT, DRAFT),

@@ -55,11 +55,11 @@ async def test_a_sure_reader_answers_without_retrieval(retriever: Any, question:
         assert output["finish"] == "stop"
         assert output["decision"] == {
             "retrieve": False,
-            "reason": "entropy 0.1 at or below threshold 1",
+            "reason": "entropy 0.1 at or below threshold 0.5",
             "gate": "entropy",
             "score": pytest.approx(0.1),
             "interval": pytest.approx((0.1, 0.1)),
-            "threshold": 1.0,
+            "threshold": 0.5,
         }
     assert [call.verb for call in reader.history] == ["begin", "finish"] * 2
 

@@ -142,7 +142,7 @@ NAMES = list(compositions(FakeOpenAI()))
 @pytest.mark.parametrize("sure", [True, False])
 async def test_every_composition_leads_to_the_same_decision(name: str, sure: bool) -> None:
     with FakeOpenAI([ANSWER], logprob=SURE if sure else UNSURE) as server:
-        chain = LazyRetrievalChain(compositions(server)[name], search, SUMMARY)
+        chain = LazyRetrievalChain(compositions(server)[name], search, SUMMARY, threshold=1.0)
         p = math.exp(server.logprob)
         entropy = -p * math.log(p) - (1 - p) * math.log(1 - p)
         chunks = [*chain.stream("Where?")]
@@ -678,3 +678,42 @@ async def test_whoever_leaves_closes_the_connection() -> None:
             if all(stream["closed"] for stream in server.streams):
                 break
         assert [stream["closed"] for stream in server.streams] == [True] * 2
+
+
+# Families.
+
+
+def test_a_chat_model_of_hugging_face_is_what_its_llm_is() -> None:
+    huggingface = pytest.importorskip("langchain_huggingface")
+    # Built without their checks, which load a model or ask the hub.
+    pipeline = huggingface.HuggingFacePipeline.model_construct(pipeline_kwargs={"top_k": 5})
+    endpoint = huggingface.HuggingFaceEndpoint.model_construct(model="toy")
+    local = huggingface.ChatHuggingFace.model_construct(llm=pipeline, model_id="toy")
+    hosted = huggingface.ChatHuggingFace.model_construct(llm=endpoint, model_id="toy")
+    with pytest.warns(UserWarning, match=r"llm\.llm\.pipeline"):
+        assert reader_from_model(local).keywords({"stop": ["."]}) == {"pipeline_kwargs": {"top_k": 5}}
+    reader = reader_from_model(hosted)
+    assert reader.capabilities.native_async
+    assert reader.keywords({"temperature": 0.7, "max_tokens": 9}) == {"temperature": 0.7}
+
+
+def test_a_class_of_the_users_own_with_a_known_name_is_not_taken_for_the_known_one(
+    server: FakeOpenAI,
+) -> None:
+    class ChatOpenAI(OneOfMine):
+        """Another class than LangChain's, which is installed here."""
+
+    assert reader_from_model(chat(server)).capabilities.logprobs
+    assert not reader_from_model(ChatOpenAI(inner=chat(server))).capabilities.logprobs
+
+
+def test_what_the_config_chooses_holds_on_the_wire(server: FakeOpenAI) -> None:
+    model = chat(server).configurable_fields(
+        temperature=ConfigurableField(id="heat"), max_tokens=ConfigurableField(id="length")
+    )
+    chain = LazyRetrievalChain(model, search, SUMMARY)
+    chain.invoke("Where?", {"configurable": {"heat": 0.3, "length": 7}})
+    chain.invoke("Where?")
+    sent = [(body["temperature"], body["max_completion_tokens"]) for body in server.requests]
+    assert sent[-2] == (0.3, 7)
+    assert sent[-1][0] == 0.0 and sent[-1][1] > 7

@@ -42,6 +42,7 @@ from llama_index_surerag import (
     summary_index,
     summary_nodes,
 )
+from llama_index_surerag.engines import aread_to_end
 from surerag import FakeReader
 from surerag.errors import ConfigurationError, InputError, PromptError, RefusedError
 from surerag.readers.fake import reply
@@ -592,6 +593,19 @@ def test_many_threads_and_loops_share_an_engine() -> None:
             answers = list(pool.map(lambda _: str(lazy.query(KNOWN)), range(32)))
         answers += [str(asyncio.run(lazy.aquery(KNOWN))) for _ in range(3)]
     assert set(answers) == {KNOWN_ANSWER}
+
+
+async def test_an_abstention_opens_the_gate_of_an_llm_that_returns_text_alone() -> None:
+    def say(prompt: str) -> str:
+        return FOUND_ANSWER if "lake of Mir" in prompt else "I do not know."
+
+    for streaming in (False, True):
+        lazy = engine(llm=Own(reply_to=say), gate="abstention", streaming=streaming, n_summaries=1)
+        for response in (lazy.query(UNKNOWN), await lazy.aquery(UNKNOWN)):
+            assert response.metadata["retrieve"] is True
+            assert response.metadata["gate"] == "abstention"
+            text = await aread_to_end(response)
+            assert str(text) == FOUND_ANSWER
 
 
 def test_semantic_entropy_needs_text_only() -> None:

@@ -73,6 +73,15 @@ def test_a_certain_answer_stands() -> None:
     assert (metadata["acted"], metadata["calls"]) == (False, 1)
 
 
+@pytest.mark.parametrize("answer", ["original", "rewrite"])
+async def test_answers_the_question_or_its_rewrite(answer: str) -> None:
+    model = reader()
+    rewriting = engine(model, answer=answer)
+    assert str(rewriting.query(VAGUE)) == str(await rewriting.aquery(VAGUE)) == "In the lake of Mir"
+    [prompt] = {text for call in model.history for text in call.prompts if "lake of Mir" in text}
+    assert (UNKNOWN in prompt, VAGUE in prompt) == (answer == "rewrite", answer == "original")
+
+
 def test_a_rewriter_of_its_own_is_asked() -> None:
     rewriter = FakeReader([UNKNOWN])
     assert str(engine(rewriter=rewriter).query(VAGUE)) == "In the lake of Mir"

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import random
-import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 
-from surerag.cli.display import progress_bar, show, show_error, step
+from surerag.cli.display import progress_bar, show, show_error, show_findings, step
 from surerag.cli.models import (
     DEMO,
     AskAgain,
@@ -26,6 +21,7 @@ from surerag.cli.models import (
     load_corpus,
     load_reader,
     parse_columns,
+    provenance,
     split_names,
 )
 from surerag.errors import ConfigurationError
@@ -107,20 +103,10 @@ def compare(
             progress=progress,
         )
     with rows:
-        rows.record(
-            {
-                "model": reader.name + (f" at {_without_secrets(base_url)}" if base_url else ""),
-                "documents": f"{documents} ({len(corpus.passages):,} passages)",
-                "questions": f"{questions} ({len(items):,})",
-                "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
-                "surerag": version("surerag"),
-                "command": _command(base_url),
-            }
-        )
+        indexed, asked = f"{documents} ({len(corpus.passages):,} passages)", f"{questions} ({len(items):,})"
+        rows.record(provenance(reader, base_url, {"documents": indexed, "questions": asked}))
         if not dry_run:
-            for number, text in enumerate(findings(rows)):
-                show(text if number == 0 else f"- {text}")
-            show("")
+            show_findings(findings(rows))
         show(terminal_table(rows, price_in=price_in, price_out=price_out))
         if dry_run:
             show(forecast(rows, len(items), price_in, price_out))
@@ -176,17 +162,3 @@ def _interruptible(run: Path) -> Iterator[None]:
             f"interrupted; {stored:,} answers are stored in {run}. The same command goes on from there."
         )
         raise typer.Exit(INTERRUPTED) from None
-
-
-def _without_secrets(base_url: str) -> str:
-    """Return an address without its user, password and query."""
-    address = urlsplit(base_url)
-    return address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
-
-
-def _command(base_url: str | None) -> str:
-    """Return the command as it was typed, without what an address may hide."""
-    words = ["surerag", *sys.argv[1:]]
-    if base_url is not None:
-        words = [word.replace(base_url, _without_secrets(base_url)) for word in words]
-    return shlex.join(words)

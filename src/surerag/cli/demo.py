@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, SePer, UncertaintyRewriter
-from surerag.cli.display import progress_bar, show, step
+from surerag.cli.display import progress_bar, show, show_findings, step
 from surerag.cli.models import load_demo_reader
 from surerag.demo import EXTRACT_PROMPT
 from surerag.encoders import packaged_minilm
@@ -43,9 +43,7 @@ def demo(questions: NQuestions = 40, output: Output = Path("surerag-demo"), base
     with progress_bar(f"{len(items)} questions, {len(SYSTEMS)} systems") as progress:
         run = evaluate(built, items, output / "demo.db", at_a_time=8, on_change="ask", progress=progress)
     with run:
-        for number, text in enumerate(findings(run, labels=SYSTEMS)):
-            show(f"\n{text}" if number == 0 else f"- {text}")
-        show("")
+        show_findings(findings(run, labels=SYSTEMS))
         show(terminal_table(run))
         page = output / "demo.html"
         write_report(run, page, title="surerag: five methods on real text", labels=SYSTEMS)

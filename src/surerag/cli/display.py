@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
@@ -26,6 +26,13 @@ def show(content: str | Table) -> None:
         console.print(printable(content), markup=False, highlight=False, soft_wrap=True)
     else:
         console.print(content)
+
+
+def show_findings(sentences: Sequence[str]) -> None:
+    """Print what a run shows: a sentence, and a line for each other one."""
+    for number, text in enumerate(sentences):
+        show(f"- {text}" if number else f"\n{text}")
+    show("")
 
 
 def show_error(message: str) -> None:

@@ -9,12 +9,22 @@ from typing import Annotated, Any
 
 import typer
 
-from surerag.cli.display import progress_bar, show
-from surerag.cli.models import AskAgain, AtATime, BaseUrl, Columns, Model, load_reader, parse_columns
+from surerag.cli.display import progress_bar, show, show_findings
+from surerag.cli.models import (
+    AskAgain,
+    AtATime,
+    BaseUrl,
+    Columns,
+    Model,
+    load_reader,
+    parse_columns,
+    provenance,
+)
 from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
 from surerag.errors import InputError
 from surerag.evaluation import EvaluationAnswer, Question, read_questions
 from surerag.evaluation import evaluate as evaluate_systems
+from surerag.evaluation.findings import findings
 from surerag.evaluation.report import terminal_table, write_report
 from surerag.evaluation.systems import System
 from surerag.messages import Passage
@@ -96,6 +106,8 @@ def evaluate(
             progress=progress,
         )
     with result:
+        result.record(provenance(reader, base_url, {"contexts": f"{file} ({len(questions):,} questions)"}))
+        show_findings(findings(result))
         show(terminal_table(result))
         write_report(result, run.with_suffix(".html"))
     show(f"Report: {run.with_suffix('.html')}. Rows: {run}.")

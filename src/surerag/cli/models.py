@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import socket
+import sys
 from collections.abc import Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -101,6 +105,37 @@ def check_server(base_url: str) -> None:
             f"no server answers at {address.hostname}, port {port}: {error}",
             hint="start it, or correct --base-url; without a server, --model demo takes a small local model",
         ) from None
+
+
+def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]) -> dict[str, str]:
+    """Return what a page says about how it was made; secrets of an address are left out.
+
+    Args:
+        reader: The model.
+        base_url: Its server.
+        more: Further lines by name, such as the documents.
+    """
+    return {
+        "model": reader.name + (f" at {_without_secrets(base_url)}" if base_url else ""),
+        **more,
+        "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
+        "surerag": version("surerag"),
+        "command": _command(base_url),
+    }
+
+
+def _without_secrets(base_url: str) -> str:
+    """Return an address without its user, password and query."""
+    address = urlsplit(base_url)
+    return address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
+
+
+def _command(base_url: str | None) -> str:
+    """Return the command as it was typed, without what an address may hide."""
+    words = ["surerag", *sys.argv[1:]]
+    if base_url is not None:
+        words = [word.replace(base_url, _without_secrets(base_url)) for word in words]
+    return shlex.join(words)
 
 
 def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:

@@ -23,6 +23,8 @@ SAVING = 0.1
 """Share of searches or tokens that makes it cheaper."""
 MANY = 10_000
 """Questions above which no number is told."""
+WORTH = "delta_seper"
+"""The score of contexts, of which more is better."""
 NO_CANDIDATES = ("oracle",)
 """Systems that show what is possible and cannot be taken."""
 _ALWAYS = ("plain", "rewritten", "compressed", "answered", "refined", "strong")
@@ -81,7 +83,8 @@ def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] |
         )
     elif others and baseline in systems:
         compared = {one.system: one for one in compare_systems(run, run.measures[0], baseline)}
-        sentences += _recommendation(run, compared, baseline, names)
+        if run.measures[0] in (*run.metrics, WORTH):  # of another score more may be worse
+            sentences += _recommendation(run, compared, baseline, names)
         others.sort(key=lambda name: -compared[name].difference.value if name in compared else math.inf)
     for system in others:
         parts = [_costs(run, system, baseline)]
@@ -113,6 +116,7 @@ def problems(run: EvaluationRun, names: Mapping[str, str]) -> list[str]:
 def _recommendation(
     run: EvaluationRun, compared: Mapping[str, Comparison], baseline: str, names: Mapping[str, str]
 ) -> list[str]:
+    worth = run.measures[0] == WORTH
     can = {name: one for name, one in compared.items() if base_of(run, name) not in NO_CANDIDATES}
     shown = {name: one for name, one in can.items() if one.adjusted < SIGNIFICANCE}
     better = [name for name, one in shown.items() if one.difference.value > 0]
@@ -123,17 +127,20 @@ def _recommendation(
         and one.difference.interval.lower >= -MARGIN
         and _saves(run, name, baseline)
     ]
+    other = names[baseline]
     if better:
-        best = max(better, key=lambda name: can[name].difference.value)
-        return [f"Take {names[best]}: it answers better than {names[baseline]} here."]
-    if cheaper:
-        best = max(cheaper, key=lambda name: can[name].difference.value)
-        loss = f"{100 * MARGIN:g} points"
-        return [f"Take {names[best]}: it is cheaper, and loses less than {loss} against {names[baseline]}."]
+        best = names[max(better, key=lambda name: can[name].difference.value)]
+        why = f"its contexts are worth more to the model than those of {other}" if worth else ""
+        return [f"Take {best}: {why or f'it answers better than {other}'} here."]
+    if cheaper and not worth:
+        best = names[max(cheaper, key=lambda name: can[name].difference.value)]
+        return [f"Take {best}: it is cheaper, and loses less than {100 * MARGIN:g} points against {other}."]
     if can and len(shown) == len(can):
-        return [f"Stay with {names[baseline]}: every other system answers worse."]
+        worse = "is worth less to the model" if worth else "answers worse"
+        return [f"Stay with {other}: every other system {worse}."]
     if can:
-        return [f"Stay with {names[baseline]} for now: no other system is shown to answer better."]
+        more = "be worth more to the model" if worth else "answer better"
+        return [f"Stay with {other} for now: no other system is shown to {more}."]
     return []
 
 

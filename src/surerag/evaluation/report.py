@@ -226,7 +226,7 @@ def charts(run: EvaluationRun, baseline: str = "") -> str:
     systems = run.comparable
     baseline = baseline or next(iter(systems), "")
     shares = {s: Estimate(100 * v, None, 0) for s in systems if (v := searched(run, s)) is not None}
-    panels = [
+    panels: list[tuple[str, str | dict[str, Estimate]]] = [
         *((f"{name}, with intervals of 95 %", name) for name in run.measures[:1]),
         ("questions searched for, %", shares),
         *((f"{cost} a question", cost) for cost in ("tokens", "seconds")),
@@ -252,7 +252,7 @@ def _chart(title: str, values: Mapping[str, Estimate], baseline: str) -> str:
         from matplotlib.backends.backend_svg import FigureCanvasSVG
         from matplotlib.figure import Figure
     ink, mark = "#010203", "#040506"  # replaced by colours of the page, which has a dark mode
-    settings = {
+    settings: Any = {
         **dict.fromkeys(
             ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), ink
         ),

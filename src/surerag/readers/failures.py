@@ -292,6 +292,10 @@ def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
         return TransientServiceError
     if status is None:
         return RefusedError if _is_misuse(error, text) else ServiceError
+    return _kind_of_status(status, text)
+
+
+def _kind_of_status(status: int, text: str) -> type[ServiceError]:
     if status in _MAY_PASS or status >= 500:
         return TransientServiceError
     if status == 413:

@@ -71,7 +71,7 @@ def token_trace(
     if not entries and answer.strip():
         raise LogprobsError("the server's answer has no log-probabilities", hint=NO_LOGPROBS_HINT)
     inside = answer_tokens(map(token_of, entries), answer, thought=thought)
-    return trace_of(
+    return trace_of_entries(
         entries[inside.start : inside.stop], top_logprobs=top_logprobs, vocabulary_size=vocabulary_size
     )
 
@@ -113,7 +113,7 @@ def _rows(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     ]
 
 
-def trace_of(
+def trace_of_entries(
     entries: Sequence[Mapping[str, Any]], *, top_logprobs: int, vocabulary_size: int = ANY_VOCABULARY
 ) -> TokenTrace:
     """Return the trace of exactly these entries of the chat API.

@@ -103,16 +103,11 @@ class SupportedParameters:
 
     def _changes(self, message: str, body: Mapping[str, Any]) -> list[tuple[str, str | int | None]]:
         """Return parameters that a message rejects, with a new name, a limit, or None to drop them."""
-        changes: list[tuple[str, str | int | None]] = []
-        for name, value in self.apply(body).items():
-            limit = _limit_of(message, name) if name in _COUNTS else None
-            if name in _RENAMED and _RENAMED[name] in message:
-                changes.append((name, _RENAMED[name]))
-            elif limit is not None:
-                if isinstance(value, int) and not isinstance(value, bool) and value > limit:
-                    changes.append((name, limit or None))
-            elif _rejects(message, name):
-                changes.append((name, None))
+        changes = [
+            (name, change[0])
+            for name, value in self.apply(body).items()
+            if (change := _change_of(message, name, value))
+        ]
         # Beside a name in quotes, others are ordinary words, such as "stop" or "model".
         quoted = [one for one in changes if re.search(rf"['\"`]{re.escape(one[0])}['\"`]", message)]
         original = {new: old for old, new in self.rename.items()}
@@ -151,6 +146,17 @@ def warn_of_dropped(model: str, names: Collection[str], sampling: SamplingParams
             LeftOutWarning,
             stacklevel=2,
         )
+
+
+def _change_of(message: str, name: str, value: object) -> tuple[str | int | None] | None:
+    """Return, in a tuple, a new name or limit of a parameter, or None to drop it; None if it is taken."""
+    limit = _limit_of(message, name) if name in _COUNTS else None
+    if name in _RENAMED and _RENAMED[name] in message:
+        return (_RENAMED[name],)
+    if limit is not None:
+        above = isinstance(value, int) and not isinstance(value, bool) and value > limit
+        return (limit or None,) if above else None
+    return (None,) if _rejects(message, name) else None
 
 
 def _limit_of(message: str, name: str) -> int | None:

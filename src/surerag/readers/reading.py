@@ -34,7 +34,7 @@ from surerag.readers.logprobs import (
     answer_tokens,
     end_logprob,
     token_of,
-    trace_of,
+    trace_of_entries,
     without_surrogates,
 )
 from surerag.readers.pieces import TrimmedPieces, cut_at_stop, held_for_stop
@@ -312,7 +312,7 @@ class Reading:
         if finish == "stop" and not self._has_reason and len(own) == self._limit and not self.full:
             finish = "length"
         with self._named_errors():
-            trace = trace_of(own, top_logprobs=top, vocabulary_size=self._vocabulary_size)
+            trace = trace_of_entries(own, top_logprobs=top, vocabulary_size=self._vocabulary_size)
         if finish == "stop" and not self.full:
             trace = replace(trace, end_logprob=end_logprob(behind, self._stop))
         return text, finish, trace
@@ -342,7 +342,8 @@ class Reading:
     def _counted_tokens(self) -> int:
         """Return the answer's length as the server counted it; by its pieces where it did not."""
         counted = self._server_count - self.thinking_tokens
-        return max(counted, 0) or (self._pieces.count if self._streamed else 0)
+        pieces = min(self._pieces.count, self._limit) if self.full else self._pieces.count
+        return max(counted, 0) or (pieces if self._streamed else 0)
 
     def _goes_on_behind_the_limit(self) -> bool:
         pieces = self._pieces.count if self._token_pieces else 0

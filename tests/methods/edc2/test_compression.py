@@ -226,7 +226,8 @@ def test_answers_are_sampled_as_the_paper_does_unless_a_temperature_is_set(
 ) -> None:
     tool, reader = compressor(**settings)
     tool.run(QUESTION, passages(ADA))
-    assert reader.history[0].sampling.temperature == temperature
+    sampling = reader.history[0].sampling
+    assert sampling is not None and sampling.temperature == temperature
 
 
 def test_a_statement_is_checked_and_may_be_about_a_person() -> None:

@@ -144,7 +144,7 @@ def _report(
 
 def _prompt(query: str, members: Sequence[Passage], options: EDC2Options) -> Prompt:
     """Return what a cluster is asked: each text once, as the task and its prompt say."""
-    values = {"passages": format_passages(_texts(members))}
+    values: dict[str, str] = {"passages": format_passages(_texts(members))}
     values["statement" if options.task == "verify" else "question"] = query
     if options.person is not None:
         values["person"] = options.person

@@ -164,7 +164,7 @@ class EntropyGate(Gate):
     name: ClassVar[str] = "entropy"
     needs: ClassVar[Needs] = "entropy"
 
-    threshold: float | None = 1.0
+    threshold: float | None = 0.5
     aggregate: Aggregate = "mean"
     estimate: Estimate = "middle"
 
@@ -224,7 +224,7 @@ class MarginGate(Gate):
     name: ClassVar[str] = "margin"
     needs: ClassVar[Needs] = "logprobs"
 
-    threshold: float | None = 0.5
+    threshold: float | None = 0.2
     estimate: Estimate = "middle"
 
     def score(self, first_pass: FirstPass) -> float | None:

@@ -10,7 +10,13 @@ from surerag.errors import LogprobsError
 from surerag.messages import Prompt, TokenTrace, as_messages
 from surerag.readers.hosted.answers import choices_of
 from surerag.readers.hosted.requests import Scoring
-from surerag.readers.logprobs import NO_LOGPROBS_HINT, entries_of, excerpt, trace_of, without_surrogates
+from surerag.readers.logprobs import (
+    NO_LOGPROBS_HINT,
+    entries_of,
+    excerpt,
+    trace_of_entries,
+    without_surrogates,
+)
 
 Json = Mapping[str, Any]
 
@@ -37,7 +43,7 @@ def score_trace(how: Scoring, answer: Json, prompt: Prompt, continuation: str, t
             f"{continuation[:60]!r} cannot be separated from its prompt by the server's tokens",
             hint="score texts that start where a token starts, or use TransformersReader",
         )
-    return trace_of([entries[place] for place in inside], top_logprobs=top)
+    return trace_of_entries([entries[place] for place in inside], top_logprobs=top)
 
 
 def _prompt_entries(listed: object) -> list[Json]:

@@ -13,6 +13,7 @@ import re
 import secrets
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -28,6 +29,62 @@ _MARK = f"\U000f5a10{secrets.token_hex(8)}"
 _QUESTION = (Message("user", "x"),)
 # Qwen3, SmolLM3, GLM and most templates have the first, DeepSeek-V3.1 and Granite the second.
 _SWITCHES = ("enable_thinking", "thinking")
+
+
+ThinkingMode = Literal["none", "off", "apart"]
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How a model thinks before it answers.
+
+    Attributes:
+        mode: As in :class:`surerag.readers.protocol.Capabilities`.
+        expected: Whether an answer begins with thoughts, even if the prompt does not open them.
+        scores: Whether there is a prompt that an answer without thoughts follows.
+    """
+
+    mode: ThinkingMode
+    expected: bool
+    scores: bool
+
+    @classmethod
+    def of(
+        cls,
+        on: bool | None,
+        requested: bool | None,
+        *,
+        mentioned: bool,
+        begun: bool,
+        in_channels: bool,
+        templated: bool,
+    ) -> Thinking:
+        """Return what follows from a chat template and the user's choice.
+
+        =============================================  ======  ======================  ======================
+        case                                           mode    expected                scores
+        =============================================  ======  ======================  ======================
+        switched off, and the prompt opens no thoughts off     no                      yes
+        neither on, nor requested, nor mentioned       none    no                      yes
+        otherwise                                      apart   on, requested, or       there is a switch, or
+                                                               the model has channels  plain text is continued
+        =============================================  ======  ======================  ======================
+
+        Args:
+            on: To what the template's switch is set; None if it has none.
+            requested: Whether the user chose that it thinks; None for no choice.
+            mentioned: Whether the template mentions thoughts.
+            begun: Whether the prompt opens thoughts.
+            in_channels: Whether the model writes channels, of which the first is an analysis.
+            templated: Whether the template is used; a plain text is continued, not answered.
+        """
+        if on is False and not begun:
+            return cls("off", expected=False, scores=True)
+        chosen = bool(on) or requested is True
+        if not chosen and not mentioned:
+            return cls("none", expected=False, scores=True)
+        scores = on is not None or (not templated and requested is None)
+        return cls("apart", expected=chosen or in_channels, scores=scores)
 
 
 class PromptEncoder:
@@ -49,7 +106,7 @@ class PromptEncoder:
         ConfigurationError: If a setting or the template cannot work.
     """
 
-    thinking: Literal["none", "off", "apart"]
+    thinking: ThinkingMode
 
     def __init__(
         self,
@@ -61,12 +118,26 @@ class PromptEncoder:
         self._tokenizer = tokenizer
         self._template = str(tokenizer.chat_template or "") if chat_template else ""
         self.options = dict(options or {})
-        _check_options(self.options)
-        if self.options and not self._template:
-            raise ConfigurationError(
-                "there is no chat template in use that could heed template_options", hint="leave them out"
-            )
+        _check_options(self.options, bool(self._template))
         switch = self._switch() if self._template else None
+        on = self._switched(switch, thinking)
+        if switch is not None:
+            self.options = {switch: on, **self.options}
+        rendered = self._render(_QUESTION, self.options) if self._template else ""
+        found = Thinking.of(
+            on,
+            thinking,
+            mentioned=mentions_thoughts(str(tokenizer.chat_template or "")),
+            begun=bool(open_mark(rendered)),
+            in_channels=CHANNEL in self._template,
+            templated=bool(self._template),
+        )
+        self.thinking, self.expects_thoughts, self.scores = found.mode, found.expected, found.scores
+        off = {} if switch is None or found.mode != "apart" else {switch: False}
+        self._unthought = {**self.options, **off}
+
+    def _switched(self, switch: str | None, thinking: bool | None) -> bool | None:
+        """Return to what the template's switch is set; None if it has none."""
         on = None if switch is None else bool(self.options.get(switch, thinking))
         if thinking is not None and on is not None and on is not thinking:
             raise ConfigurationError(
@@ -79,18 +150,7 @@ class PromptEncoder:
                 hint="leave thinking=False out: thoughts are told from answers. Where the template knows "
                 "another variable, set it, such as template_options={'reasoning_effort': 'low'}",
             )
-        if switch is not None:
-            self.options = {switch: on, **self.options}
-        # A template that opens thoughts all the same has not switched them off.
-        rendered = self._render(_QUESTION, self.options) if self._template else ""
-        off = on is False and not open_mark(rendered)
-        speaks = mentions_thoughts(str(tokenizer.chat_template or ""))
-        thinks = not off and (bool(on) or thinking is True or speaks)
-        self.thinking = "off" if off else "apart" if thinks else "none"
-        self.expects_thoughts = thinks and (bool(on) or thinking is True or CHANNEL in self._template)
-        # After a plain text the model goes on, it does not answer: nothing is thought before.
-        self.scores = not thinks or switch is not None or (not self._template and thinking is None)
-        self._unthought = {**self.options, switch: False} if switch is not None and thinks else self.options
+        return on
 
     def _switch(self) -> str | None:
         """Return the variable that switches thinking: one that makes a difference to a conversation."""
@@ -239,7 +299,11 @@ class PromptEncoder:
         return fast and any(self._controls.values())
 
 
-def _check_options(options: Mapping[str, Any]) -> None:
+def _check_options(options: Mapping[str, Any], templated: bool) -> None:
+    if options and not templated:
+        raise ConfigurationError(
+            "there is no chat template in use that could heed template_options", hint="leave them out"
+        )
     try:
         plain = json.loads(json.dumps(options, allow_nan=False)) == options
     except (TypeError, ValueError):

@@ -27,7 +27,7 @@ from surerag.messages import (
 from surerag.readers.local.chat import PromptEncoder, describe_options
 from surerag.readers.local.engine import Engine, Handle, PlainEngine
 from surerag.readers.local.model import CausalModel, load
-from surerag.readers.local.sequences import Detokenizer, GrowingAnswer, Request, Vocabulary, trace_of
+from surerag.readers.local.sequences import Detokenizer, GrowingAnswer, Request, Vocabulary, trace_of_scores
 from surerag.readers.pieces import TrimmedPieces, UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole
 from surerag.readers.thinking import THINKING_TOKENS
@@ -271,7 +271,7 @@ class TransformersReader(BaseReader):
                 detokenizer = Detokenizer(self._engine.vocabulary.decode)
                 pieces = [detokenizer.feed(one.token) for one in scored]
                 pieces[-1] += detokenizer.flush()
-                traces.append(trace_of(scored, pieces))
+                traces.append(trace_of_scores(scored, pieces))
             return traces
 
     def begin(

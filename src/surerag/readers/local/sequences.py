@@ -173,38 +173,53 @@ class GrowingAnswer:
 
     def accept(self, scored: ScoredToken) -> None:
         """Take the next token; an end token ends the sequence and is not kept."""
-        token, thoughts = scored.token, self._thoughts
         self._steps += 1
-        inside = thoughts is not None and thoughts.has_thoughts and not thoughts.closed
-        if token in self._vocabulary.ends and not (inside and token in self._vocabulary.between):
-            if self._thinks:
-                self._count_as_thoughts()
-            else:
-                self._update()
-                self._end_logprob = None if self.ended else scored.logprob
-            self.ended = self.ended or "stop"
+        if self._is_end(scored.token):
+            self._end(scored.logprob)
             return
-        self.last_token = token
-        mark = self._vocabulary.marks.get(token) if thoughts else None
-        piece = self._detokenizer.feed(token) if mark is None else mark
+        self.last_token = scored.token
+        if self._thoughts is None:
+            self._add(scored, self._detokenizer.feed(scored.token))
+            self._update()
+        else:
+            self._accept_before_answer(scored, self._thoughts)
+
+    def _is_end(self, token: int) -> bool:
+        thoughts = self._thoughts
+        inside = thoughts is not None and thoughts.has_thoughts and not thoughts.closed
+        return token in self._vocabulary.ends and not (inside and token in self._vocabulary.between)
+
+    def _end(self, logprob: float) -> None:
+        if self._thinks:
+            self._count_as_thoughts()
+        else:
+            self._update()
+            self._end_logprob = None if self.ended else logprob
+        self.ended = self.ended or "stop"
+
+    def _add(self, scored: ScoredToken, piece: str) -> None:
         self._tokens.append(scored)
         self._pieces.append(piece)
-        if thoughts is not None:
-            fresh = thoughts.feed(piece)
-            if thoughts.begins is not None:
-                self._thoughts = None
-                if thoughts.has_thoughts and piece[: len(piece) - len(fresh)].strip():
-                    self._pieces[-1] = fresh  # a token's own white space stays; what ends the thoughts goes
-            elif thoughts.has_thoughts:
-                if piece or not self._detokenizer.flush():
-                    # Otherwise the token began a character, which may be the first of the answer.
-                    self._count_as_thoughts()
-                if self.thinking_tokens > self.request.thinking_tokens:
-                    self.ended = "thinking"
-                return
-            elif thoughts.text.strip():
-                return  # what may become a mark is held back; white space is an answer so far
-        self._update()
+
+    def _accept_before_answer(self, scored: ScoredToken, thoughts: ThoughtSplitter) -> None:
+        """Take a token of thoughts, of what may become their mark, or the first one of the answer."""
+        mark = self._vocabulary.marks.get(scored.token)
+        piece = self._detokenizer.feed(scored.token) if mark is None else mark
+        self._add(scored, piece)
+        fresh = thoughts.feed(piece)
+        if thoughts.begins is not None:
+            self._thoughts = None
+            if thoughts.has_thoughts and piece[: len(piece) - len(fresh)].strip():
+                self._pieces[-1] = fresh  # a token's own white space stays; what ends the thoughts goes
+            self._update()
+        elif thoughts.has_thoughts:
+            if piece or not self._detokenizer.flush():
+                # Otherwise the token began a character, which may be the first of the answer.
+                self._count_as_thoughts()
+            if self.thinking_tokens > self.request.thinking_tokens:
+                self.ended = "thinking"
+        elif not thoughts.text.strip():
+            self._update()  # white space is an answer so far; what may become a mark is held back
 
     def _count_as_thoughts(self) -> None:
         self.thinking_tokens += len(self._tokens)
@@ -242,12 +257,12 @@ class GrowingAnswer:
                 break
             pieces.append(piece[: len(self._text) - position])
             position += len(piece)
-        trace = trace_of(self._tokens[: len(pieces)], pieces, self._end_logprob)
+        trace = trace_of_scores(self._tokens[: len(pieces)], pieces, self._end_logprob)
         prompt, thought = len(self.request.ids), self.thinking_tokens
         return Generation(self._text.strip(), prompt, trace, self.ended or "partial", len(self), thought)
 
 
-def trace_of(
+def trace_of_scores(
     tokens: Sequence[ScoredToken], pieces: Sequence[str], end_logprob: float | None = None
 ) -> TokenTrace:
     """Return tokens and their texts as a trace."""
