@@ -132,7 +132,7 @@ _HAPPENED = {
     "edc2.unsupported": "A compression is not supported by its passages and gives way to them",
     "edc2.fallback": "Nothing was found relevant, so that the passages are left as they are",
     "edc2.embedded_again": "The query's vector does not fit the passages', which are embedded again",
-    "seper.frequency_weights": "Answers without log-probabilities are weighed by how often they came",
+    "seper.frequency_weights": "Answers of unknown probability are weighed by how often they came",
     "seper.truncated": "Some answers were cut off at their longest length",
 }
 _EXCERPT = 120
