@@ -202,7 +202,7 @@ def _as_text(value: Any) -> str | None:
 
 
 def _items(value: Any) -> Sequence[Any]:
-    return () if not value or isinstance(value, str) else value  # type: ignore[no-any-return]
+    return () if not value or isinstance(value, str) else value
 
 
 def _context_text(item: Any) -> str | None:
