@@ -267,24 +267,28 @@ class _IndexSummaries(Shareable, BaseRetriever):
 
     def _follow(self) -> None:
         """Bring the summaries of those documents up to date whose nodes have come, changed or gone."""
-        store = self._source.docstore
-        ids, hashes = _node_ids(self._source), store.get_all_document_hashes()
+        ids, hashes = _node_ids(self._source), self._source.docstore.get_all_document_hashes()
         if ids == self._ids and hashes == self._hashes:
             return
         # Two nodes of equal contents have one hash: which one came or went is in the ids.
         changed = ids.keys() ^ self._ids.keys() | {name for _, name in hashes.items() ^ self._hashes.items()}
+        names, nodes = self._to_summarize(changed, ids)
+        _update(self._made, _summary_nodes(nodes), [_summary_id(name) for name in names])
+        for name in changed:
+            self._documents.pop(name, None)
+        self._documents |= {node.node_id: _document_of(node) for node in nodes}
+        self._ids, self._hashes = ids, hashes
+
+    def _to_summarize(self, changed: set[str], ids: dict[str, None]) -> tuple[set[str], list[BaseNode]]:
+        """Return the documents of changed nodes, and all their nodes that are there."""
+        store = self._source.docstore
         come = {node.node_id: node for node in store.get_nodes(list(changed & ids.keys()), raise_error=False)}
         names = {self._documents.get(name, name) for name in changed} | {*map(_document_of, come.values())}
         listed = [store.get_ref_doc_info(name) for name in names if name not in come]
         parts = names | {part for info in listed if info is not None for part in info.node_ids}
         stayed = store.get_nodes(list(parts & ids.keys() - come.keys()), raise_error=False)
         come |= {node.node_id: node for node in stayed}
-        nodes = [come[name] for name in ids if name in come]
-        _update(self._made, _summary_nodes(nodes), [_summary_id(name) for name in names])
-        for name in changed:
-            self._documents.pop(name, None)
-        self._documents |= {node.node_id: _document_of(node) for node in nodes}
-        self._ids, self._hashes = ids, hashes
+        return names, [come[name] for name in ids if name in come]
 
     def _search(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         with self._lock:

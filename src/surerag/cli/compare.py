@@ -117,7 +117,7 @@ def compare(
     raise typer.Exit(EXIT_CODES["fail" if "fail" in outcomes else max(outcomes, default="pass")])
 
 
-def _check_names(systems: str, require: Sequence[str], run: Path) -> list[str]:
+def _check_names(systems: str, require: Sequence[str], run: Path) -> Sequence[str]:
     """Return the systems; what is misspelt is refused before a model is asked and documents are read."""
     names = split_names(systems)
     if len(set(names)) < len(names) or not names:

@@ -209,12 +209,12 @@ def _question(record: Any, names: Mapping[str, str], place: str) -> Question:
             f"{place} has no question; its columns are {', '.join(flat)}",
             hint=f"name the column: question={next(iter(near), 'NAME')}",
         )
-    texts = (
+    references, contexts = (
         _texts(flat.get(one or ""), f"{place}, column {one!r}")
         for one in (columns["references"], columns["contexts"])
     )
     others = (str(flat.get(columns[field] or "") or "") for field in ("id", "system"))
-    return Question(_text(flat[column], f"{place}, column {column!r}"), *texts, *others)
+    return Question(_text(flat[column], f"{place}, column {column!r}"), references, contexts, *others)
 
 
 def _column(field: str, flat: Mapping[str, Any], names: Mapping[str, str], place: str) -> str | None:

@@ -107,6 +107,10 @@ def as_system(name: str, target: Any) -> System:
             hint="pass a query engine, a runnable, a component, or a function from a question to an answer",
         )
     function = target if verb is None else getattr(target, verb)
+    return System(name, lambda question: function(question.text), _settings_of(target))
+
+
+def _settings_of(target: Any) -> dict[str, Any]:
     kind = target if hasattr(target, "__qualname__") else type(target)
     settings: dict[str, Any] = {"type": f"{kind.__module__}.{kind.__qualname__}"}
     if callable(getattr(target, "to_dict", None)):
@@ -115,7 +119,7 @@ def as_system(name: str, target: Any) -> System:
     elif isinstance(code := getattr(target, "__code__", None), CodeType):
         values = [*(cell.cell_contents for cell in target.__closure__ or ()), *(target.__defaults__ or ())]
         settings["code"] = [*_code_parts(code), *(v for v in values if isinstance(v, str | int | float))]
-    return System(name, lambda question: function(question.text), settings)
+    return settings
 
 
 def as_answer(value: Any) -> EvaluationAnswer:
@@ -140,30 +144,37 @@ def as_answer(value: Any) -> EvaluationAnswer:
             f"a system returned a {type(value).__name__} without an answer: {ascii(value)[:80]}",
             hint="return a text, a mapping with 'answer' and 'contexts', or an EvaluationAnswer",
         )
-    contexts = [item for name in _CONTEXTS for item in (read(name) or ()) if not isinstance(read(name), str)]
+    contexts = [item for name in _CONTEXTS for item in _items(read(name))]
+    contexts = [text for text in map(_context_text, contexts) if text is not None]
     # A query engine of LlamaIndex has its decision, costs and finish in the response's metadata.
     metadata = read("metadata") if isinstance(read("metadata"), Mapping) else {}
     decision, generation = read("decision"), read("generation")
-    scores = (
+    uncertainty = _first(
+        _is_number,
         _field(decision, "score"),
         _field(read("original"), "uncertainty"),
         metadata.get("original_uncertainty"),
         metadata.get("score"),
         read("uncertainty"),
     )
-    uncertainty = next(
-        (float(s) for s in scores if isinstance(s, int | float) and not isinstance(s, bool)), None
-    )
     flags = (_field(decision, "retrieve"), read("acted"), metadata.get("retrieve"), metadata.get("acted"))
-    acted = next((flag for flag in flags if isinstance(flag, bool)), None)
+    finishes = (getattr(generation, "finish", ""), read("finish"), metadata.get("finish"))
     return EvaluationAnswer(
         text,
-        tuple(text for item in contexts if (text := _context_text(item)) is not None),
-        _usage(read("usage") or read("usage_metadata") or metadata),
-        str(getattr(generation, "finish", "") or read("finish") or metadata.get("finish") or ""),
-        uncertainty,
-        acted,
+        tuple(contexts),
+        _usage(_first(bool, read("usage"), read("usage_metadata"), metadata)),
+        str(_first(bool, *finishes) or ""),
+        None if uncertainty is None else float(uncertainty),
+        _first(lambda flag: isinstance(flag, bool), *flags),
     )
+
+
+def _first(holds: Callable[[Any], bool], *values: Any) -> Any:
+    return next(filter(holds, values), None)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _code_parts(code: CodeType) -> Iterator[str]:
@@ -188,6 +199,10 @@ def _field(value: Any, name: str) -> Any:
 def _as_text(value: Any) -> str | None:
     value = getattr(value, "content", value)  # a message in a mapping
     return value if isinstance(value, str) else None
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return () if not value or isinstance(value, str) else value
 
 
 def _context_text(item: Any) -> str | None:

@@ -83,10 +83,8 @@ def _go_through_rounds(
 ) -> Program[Stopped]:
     """Append each round as soon as it is measured, so that no failure loses it; return why they ended."""
     context = pool.first(options.top_n)
-    if not context:
-        return "empty"
     evaluates = options.stop != "certain"
-    while True:
+    while context:
         if not session.budget.affords(session.cost(context, len(context)) + evaluates):
             return "calls"
         measured = yield from measure(session, context)
@@ -99,7 +97,7 @@ def _go_through_rounds(
         entry = Round(measured, sufficient)
         better = improves(entry, best_round(rounds), options.stop)
         rechunks = chunker and documents  # section 5.1, once, before the loop of Algorithm 3
-        satisfied = not rechunks and meets(entry, options.stop) and (better or options.stop != "both")
+        satisfied = not rechunks and meets(entry, better, options.stop)
         rounds.append(replace(entry, best=better or satisfied))
         if satisfied:
             return "satisfied"
@@ -112,19 +110,31 @@ def _go_through_rounds(
                 context = pool.first(options.top_n)
                 rounds[-1] = replace(rounds[-1], rechunked=True)
                 continue
-        uncertain = sum(chunk.label == "uncertain" for chunk in measured.chunks)
-        if not session.budget.affords(3 * uncertain):
-            return "calls"
-        measured = yield from label(session, measured)
-        stays, removed = prune(measured)
-        # The candidate nearest to each necessary chunk comes (Algorithm 3, lines 33 to 38).
-        necessary = [chunk.passage for chunk in measured.chunks if chunk.label == "necessary"]
-        added = yield from pool.nearest(necessary[: max(options.largest - len(stays), 0)])
-        rounds[-1] = replace(rounds[-1], measured=measured, removed=tuple(removed), added=tuple(added))
-        if not removed and not added:
-            return "unchanged"
-        # Chunks that stay keep their places, so that the contexts share their beginning.
-        context = [*stays, *added]
+        following = yield from _exchange_chunks(session, pool, options, rounds)
+        if isinstance(following, str):
+            return following
+        context = following
+    return "empty"
+
+
+def _exchange_chunks(
+    session: DenseSession, pool: Pool, options: DenseRefinerOptions, rounds: list[Round]
+) -> Program[list[Passage] | Stopped]:
+    """Complete the last round; return the context of the next one, or why there is none."""
+    measured = rounds[-1].measured
+    uncertain = sum(chunk.label == "uncertain" for chunk in measured.chunks)
+    if not session.budget.affords(3 * uncertain):
+        return "calls"
+    measured = yield from label(session, measured)
+    stays, removed = prune(measured)
+    # The candidate nearest to each necessary chunk comes (Algorithm 3, lines 33 to 38).
+    necessary = [chunk.passage for chunk in measured.chunks if chunk.label == "necessary"]
+    added = yield from pool.nearest(necessary[: max(options.largest - len(stays), 0)])
+    rounds[-1] = replace(rounds[-1], measured=measured, removed=tuple(removed), added=tuple(added))
+    if not removed and not added:
+        return "unchanged"
+    # Chunks that stay keep their places, so that the contexts share their beginning.
+    return [*stays, *added]
 
 
 def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
@@ -134,11 +144,11 @@ def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
     return (stays, removed) if stays else (removed[:1], removed[1:])
 
 
-def meets(entry: Round, stop: Stop) -> bool:
-    """Whether a context meets the condition to stop."""
+def meets(entry: Round, better: bool, stop: Stop) -> bool:
+    """Whether a context meets the condition to stop; ``"both"`` also asks for the best one so far."""
     certain, sufficient = entry.measured.certain, bool(entry.sufficient)
     return {
-        "both": certain and sufficient,
+        "both": certain and sufficient and better,
         "either": certain or sufficient,
         "certain": certain,
         "sufficient": sufficient,
