@@ -10,7 +10,7 @@ import inspect
 import json
 import logging
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NotRequired, cast
 
@@ -59,6 +59,7 @@ from surerag.messages import Message
 from surerag.readers.logprobs import ANY_VOCABULARY
 from surerag.readers.protocol import Capabilities
 from surerag.readers.thinking import THINKING_TOKENS, split_thoughts
+from surerag.text import is_abstention
 
 Request = ModelRequest[Any]
 Response = ModelResponse[Any]
@@ -121,11 +122,14 @@ class AgentModel(RunnableBindingBase[Any, Any]):  # type: ignore[no-redef]  # it
     _request: Request = PrivateAttr()
     _handler: Handler = PrivateAttr()
     _may_call_tools: bool = PrivateAttr()
+    _abstention: str | None = PrivateAttr()
     _responses: dict[str, Response] = PrivateAttr(default_factory=dict)
 
-    def __init__(self, request: Request, handler: Handler, *, may_call_tools: bool) -> None:
+    def __init__(
+        self, request: Request, handler: Handler, *, may_call_tools: bool, abstention: str | None
+    ) -> None:
         super().__init__(bound=request.model, kwargs=request.model_settings)
-        self._request, self._handler = request, handler
+        self._request, self._handler, self._abstention = request, handler, abstention
         self._may_call_tools = may_call_tools
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **settings: Any) -> AIMessage:
@@ -144,7 +148,10 @@ class AgentModel(RunnableBindingBase[Any, Any]):  # type: ignore[no-redef]  # it
         message = message or AIMessage("")
         if message.tool_calls and not str(message.text).strip():
             held = [call["args"] for call in message.tool_calls]
-            message = message.model_copy(update={"content": json.dumps(held, sort_keys=True, default=str)})
+            # A structured answer abstains in one of its fields.
+            abstains = any(is_abstention(text, self._abstention) for text in _texts_in(held))
+            content = self._abstention if abstains else json.dumps(held, sort_keys=True, default=str)
+            message = message.model_copy(update={"content": content})
         self._responses.pop(text := split_thoughts(str(message.text))[1].strip(), None)
         self._responses[text] = response
         return message
@@ -290,7 +297,8 @@ class LazyRetrievalMiddleware(_Middleware):
             first = await _respond(request, handler, _draft_config())
             if answer_of(first) is None:
                 return first
-        model = AgentModel(request, handler, may_call_tools=sampled)
+        abstention = self.options.first_abstention
+        model = AgentModel(request, handler, may_call_tools=sampled, abstention=abstention)
         reader = AgentReader(model, None, None, self._vocabulary_size, 8, THINKING_TOKENS)
         with with_advice(reader):
             core = LazyRAG(reader, self._retriever, self._summaries, **self.options.options())
@@ -311,6 +319,15 @@ class LazyRetrievalMiddleware(_Middleware):
             response = _with_note(response, message, "retrieval", note)
         update = {"context": documents_of(result.passages), "retrieval": note}
         return ExtendedModelResponse(response, Command(update=update))
+
+
+def _texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts_in(one)
 
 
 def _search_standalone(

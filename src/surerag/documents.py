@@ -405,7 +405,7 @@ def _main_html(text: str) -> tuple[str, str]:
     """
     with extra("documents"):
         from bs4 import BeautifulSoup
-    soup = BeautifulSoup(text, "html.parser")
+    soup = BeautifulSoup(text, "lxml")  # closes what old pages leave open, such as <p> and <li>
     title = " ".join(soup.title.get_text().split()) if soup.title else ""
     for tag in soup(["script", "style", "noscript", "template"]):
         tag.decompose()
@@ -439,15 +439,20 @@ def _is_navigation(tag: Any) -> bool:
 
 
 @cache
-def _converter() -> Any:
+def _converter(suffix: str) -> Any:
+    """Return a converter; for binary kinds one that takes no damaged file for a text."""
     with extra("documents"):
-        from markitdown import MarkItDown
-    return MarkItDown(enable_plugins=False)
+        from markitdown import MarkItDown, converters
+    if suffix not in CONVERTED:
+        return MarkItDown(enable_plugins=False)
+    converter = MarkItDown(enable_builtins=False, enable_plugins=False)
+    converter.register_converter(getattr(converters, f"{suffix[1:].capitalize()}Converter")())
+    return converter
 
 
 def _convert(data: bytes, suffix: str, **info: str) -> str:
     """Convert a file to Markdown."""
-    converter = _converter()
+    converter = _converter(suffix)
     from markitdown import StreamInfo
 
     try:
@@ -455,9 +460,7 @@ def _convert(data: bytes, suffix: str, **info: str) -> str:
             io.BytesIO(data), stream_info=StreamInfo(extension=suffix, **info)
         ).text_content
     except Exception as error:  # parsers of damaged files fail in any way
-        raise _UnreadableError(f"{type(error).__name__}: {' '.join(str(error).split())[:200]}") from error
-    if text.lstrip().startswith(("%PDF-", "PK\x03\x04")):  # what no parser could read, it takes for text
-        raise _UnreadableError("damaged")
+        raise _UnreadableError(f"damaged: {type(error).__name__}") from error
     return str(text.replace("\f", "\n\n").encode("utf-8", "replace").decode())
 
 

@@ -284,14 +284,22 @@ def test_what_cannot_be_read_is_skipped_and_listed(tmp_path: Path) -> None:
     (folder / "binary.txt").write_bytes(b"a\0b")
     (folder / "large.txt").write_text("x" * 50_000)
     (folder / "damaged.pdf").write_bytes(b"%PDF-1.7 nothing")
+    (folder / "cut.docx").write_bytes(b"PK\x03\x04an office file without its end")
     (folder / "song.mp3").write_bytes(b"x")
-    with pytest.warns(SkippedFilesWarning, match="skipped 7 files: binary.txt"):
+    with pytest.warns(SkippedFilesWarning, match="skipped 8 files: binary.txt"):
         loaded = load_documents(folder, max_bytes=40_000)
     assert [document.id for document in loaded.documents] == ["good.txt"]
     assert set(loaded.skipped) == {
-        "link.txt", "loop.txt", "empty.md", "binary.txt", "large.txt", "damaged.pdf", "song.mp3",
+        "link.txt", "loop.txt", "empty.md", "binary.txt", "large.txt", "damaged.pdf", "cut.docx",
+        "song.mp3",
     }  # fmt: skip
     assert loaded.skipped["large.txt"] == "more than 40,000 bytes"
+
+
+def test_a_page_that_closes_no_paragraph_is_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "book.html").write_text("".join(f"<p>Paragraph {n} of it.\n" for n in range(1500)))
+    [document] = load_documents(tmp_path).documents
+    assert document.text.split("\n\n") == [f"Paragraph {n} of it." for n in range(1500)]
 
 
 def test_no_folder_and_nothing_to_read_are_errors(tmp_path: Path) -> None:

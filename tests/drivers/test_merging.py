@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -127,3 +129,30 @@ def test_a_forked_child_asks_the_model_that_was_busy_in_its_parent() -> None:
     reader.gate.set()
     busy.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_end_of_the_program_stops_the_model_and_waits_for_it() -> None:
+    script = """
+import threading, time
+from surerag.drivers import run
+from surerag.readers.threads import raise_if_cancelled
+from surerag.services import Services
+from tests.drivers.local_reader import LocalReader, ask_once
+
+began = threading.Event()
+
+class Model(LocalReader):
+    def generate(self, prompts, sampling):
+        began.set()
+        try:
+            while True:
+                time.sleep(0.05)
+                raise_if_cancelled()
+        finally:
+            print("stopped", flush=True)
+
+threading.Thread(target=run, args=(ask_once("q"), Services(Model())), daemon=True).start()
+began.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "stopped\n"

@@ -359,6 +359,15 @@ async def test_a_structured_answer_that_cannot_be_measured_opens_the_gate(asynch
 
 
 @both
+async def test_a_structured_answer_abstains_in_a_field(asynchronously: bool) -> None:
+    model = ScriptedChat(structured("I do not know."), structured("Velm"))
+    agent = create_agent(model, middleware=[lazy(gate="abstention")], response_format=ToolStrategy(Born))
+    state = await run(agent, asynchronously)
+    assert state["structured_response"] == Born(town="Velm")
+    assert state["retrieval"]["reason"] == "the first answer abstains"
+
+
+@both
 async def test_a_tool_call_is_never_a_sample(asynchronously: bool) -> None:
     other = AIMessage("", tool_calls=[{"name": "find", "args": {"query": "drawn"}, "id": "2"}])
     model = ScriptedChat(CALL, AIMessage("Velm"))

@@ -13,6 +13,7 @@ requests have met. The moment is 5 ms, or a tenth of the last call, which larger
 from __future__ import annotations
 
 import asyncio
+import atexit
 import threading
 import time
 import weakref
@@ -34,6 +35,9 @@ _SHARE = 0.1
 
 _LARGEST = 256
 """Requests in one batch at most; the model's own token budget cuts it further."""
+
+_ENDING = 10.0
+"""Longest wait for a running call of a model at the end of the program, in seconds."""
 
 _IDLE = 5.0
 """Seconds after which an idle worker ends."""
@@ -136,7 +140,10 @@ class MergingQueue:
         if not batch:
             return
         try:
-            with cancel_when(lambda: all(request.abandoned for request in batch)):
+            with (
+                _Running(),
+                cancel_when(lambda: _Running.ending or all(request.abandoned for request in batch)),
+            ):
                 outcomes = ask_merged([request.effect for request in batch], self._service())
         except BaseException as error:
             for request in batch:
@@ -162,12 +169,37 @@ class MergingQueue:
             service.cancel(future.result())
 
 
+class _Running:
+    """A call of a model, which the end of the program stops and waits for: torch aborts the process else."""
+
+    ending = False
+    calls = 0
+    changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self.changed:
+            _Running.calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.changed:
+            _Running.calls -= 1
+            self.changed.notify_all()
+
+
+@atexit.register
+def _end() -> None:
+    _Running.ending = True
+    with _Running.changed:
+        _Running.changed.wait_for(lambda: not _Running.calls, timeout=_ENDING)
+
+
 _queues: weakref.WeakKeyDictionary[Any, MergingQueue] = weakref.WeakKeyDictionary()
 
 
 def _renew() -> None:
     global _queues
     _queues = weakref.WeakKeyDictionary()
+    _Running.calls, _Running.changed = 0, threading.Condition()
 
 
 renew_after_fork(_renew)

@@ -17,7 +17,7 @@ from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, RefusedError, ServiceError
 from surerag.messages import Event, Pair
 from surerag.methods.edc2.clusters import dynamic_cluster_sizes
-from surerag.methods.edc2.guards import is_empty_extraction
+from surerag.methods.edc2.guards import is_empty_extraction, names_in, overlap_support
 from surerag.methods.edc2.result import SENTENCES_KEY
 from surerag.text import estimated_tokens
 from tests.methods.edc2.cases import ADA, AGAIN, BO, QUESTION, RIVER, compressor, passages, quoting
@@ -263,6 +263,7 @@ def test_the_first_cluster_is_of_one_where_passages_are_few() -> None:
     [
         ("", True),
         ("**No content to extract.**", True),
+        ("[No content to extract。]", True),
         ("There is no relevant information in the provided documents.", True),
         ("The documents do not mention where Ada was born. There is no information about her.", True),
         ("I couldn't find anything about Ada.", True),
@@ -274,6 +275,12 @@ def test_the_first_cluster_is_of_one_where_passages_are_few() -> None:
 )
 def test_what_counts_as_an_empty_extraction(text: str, empty: bool) -> None:
     assert is_empty_extraction(text) is empty
+
+
+def test_letters_are_compared_in_whichever_way_they_are_written() -> None:
+    composed, apart = "It lies in Ch\u00e2tel.", "Ada's inn lies in Cha\u0302tel."
+    assert overlap_support(composed, apart) == 1
+    assert names_in(apart) == names_in(composed) == {"ch\u00e2tel"}
 
 
 def failing(prompt: str) -> Any:

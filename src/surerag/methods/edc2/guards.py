@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ _REFUSALS = (
 )
 _REFUSAL = re.compile("|".join(f"(?:{pattern})" for pattern in _REFUSALS), re.IGNORECASE | re.DOTALL)
 _SENTINEL = NOTHING_TO_EXTRACT.casefold()
-_FRAME = " \t\r\n\"'`*.!“”"
+_FRAME = " \t\r\n\"'`*_.!。“”„«»「」()[]<>"
 
 
 def is_empty_extraction(text: str) -> bool:
@@ -161,6 +162,11 @@ class Claim(NamedTuple):
 _TOKEN = re.compile(rf"{_WORD.pattern}|[.,;:!?]")
 
 
+def _composed(text: str) -> str:
+    """Write letters in one way, as PDF files write an accent behind its letter, and ﬁ as one sign."""
+    return unicodedata.normalize("NFKC", text)
+
+
 def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> float:
     """Share of a sentence's content words that a source has.
 
@@ -180,8 +186,8 @@ def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> 
         >>> overlap_support("Bo was born in Velm.", "Ada was born in Velm.", names_in("Where was Bo born?"))
         0.0
     """
-    words = _WORD.findall(sentence)
-    in_source = {word.casefold() for word in _WORD.findall(source)}
+    words = _WORD.findall(_composed(sentence))
+    in_source = {word.casefold() for word in _WORD.findall(_composed(source))}
     strict = [word.casefold() for at, word in enumerate(words) if at and word[:1].isupper()]
     strict += [word for word in map(str.casefold, words) if word in names or word[0].isdigit()]
     if any(word not in in_source for word in strict):
@@ -200,7 +206,7 @@ def names_in(text: str) -> set[str]:
         ['bo', 'velm']
     """
     names, begins = set(), True
-    for token in _TOKEN.findall(text):
+    for token in _TOKEN.findall(_composed(text)):
         if token[0].isupper() and not begins:
             names.add(token.casefold())
         begins = not token[0].isalnum() and token not in (",", ";")
