@@ -60,7 +60,8 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_pages_stay_short() -> None:
     pages = [page for page in PAGES if page.name != "README.md"]
-    words = sum(len(page.read_text(encoding="utf-8").split()) for page in pages)
+    filled = re.compile(r"<!-- table .*?<!-- end -->", re.DOTALL)  # by a script, from summaries
+    words = sum(len(filled.sub("", page.read_text(encoding="utf-8")).split()) for page in pages)
     assert len(pages) <= 24
     assert words <= 22_000
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import pickle
+import re
 import tomllib
 import traceback
 from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
 
+import surerag
 from surerag import errors
 from surerag.errors import ConfigurationError, ContextLengthError, RefusedError
 
@@ -44,3 +48,31 @@ def test_a_copy_from_another_process_links_there_once() -> None:
     error = pickle.loads(pickle.dumps(ContextLengthError("too long", hint="show less")))
     assert error.hint == "show less"
     assert len(error.__notes__) == 1
+
+
+def _choices(annotation: Any) -> set[str]:
+    """Return the texts that an option's annotation allows."""
+    if get_origin(annotation) is Literal:
+        return {value for value in get_args(annotation) if isinstance(value, str)}
+    return {value for part in get_args(annotation) for value in _choices(part)}
+
+
+def test_options_that_texts_name_exist() -> None:
+    kinds = [getattr(surerag, name) for name in surerag.__all__ if name.endswith("Options")]
+    assert len(kinds) >= 5
+    allowed: dict[str, set[str]] = {}
+    for kind in kinds:
+        for name, field in kind.model_fields.items():
+            if values := _choices(field.annotation):
+                allowed.setdefault(name, set()).update(values)
+    named = [
+        (path.name, option, value)
+        for folder in ("src", "integrations")
+        for path in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for option, value in re.findall(r'\b(\w+)="(\w+)"', node.value)
+        if option in allowed
+    ]
+    assert {"gate", "metric"} <= {option for _, option, _ in named}
+    assert [one for one in named if one[2] not in allowed[one[1]]] == []

@@ -51,6 +51,12 @@ def test_a_text_has_no_fewer_tokens_than_its_beginning(text: str, more: str) -> 
         ("ฉันไม่ทราบชื่อ แต่เธอเล่นพิณ", THAI, False),
         ("لا أعرف، فلا شيء يقول ذلك", "لا أعرف.", True),
         ("Das wei\u00df ich nicht, scho\u0308n.", "Das weiß ich nicht, schön.", True),
+        ("**I do not know.** The context says nothing of it.", ABSTENTION, True),
+        ("I do not know \u2014 the context says nothing of it.", ABSTENTION, True),
+        ("I do not know-how to mend it.", ABSTENTION, False),
+        ('I do not know "Tin Roofs", a book.', ABSTENTION, False),
+        ("\u00a1No lo s\u00e9! El texto no lo dice.", "\u00a1No lo s\u00e9!", True),
+        ("Sorry, I do not know. The context says nothing of it.", "Sorry, I do not know.", True),
         ("I do not know", None, False),
     ],
 )

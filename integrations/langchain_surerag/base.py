@@ -15,6 +15,7 @@ from pydantic import Field, PrivateAttr, field_serializer, field_validator, mode
 from langchain_surerag.prompts import plain_prompt, prompt_of
 from surerag.errors import MissingServiceError
 from surerag.options import Options
+from surerag.readers.failures import is_secret_name
 
 T = TypeVar("T")
 
@@ -124,7 +125,7 @@ class SerializablePart(Part, Serializable):
     def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
         """Write this down; services that could not be loaded again are left out and named."""
         services = {name: getattr(self, name) for name in self.SERVICES if getattr(self, name) is not None}
-        loadable = {name: service for name, service in services.items() if _loads_again(service)}
+        loadable = {name: _without_keys(one) for name, one in services.items() if _loads_again(one)}
         left = [name for name in services if name not in loadable]
         detached = tuple(dict.fromkeys([*self.detached, *left]))
         options = self.model_dump(mode="json", include=set(self.option_names()) & self.model_fields_set)
@@ -139,6 +140,26 @@ def _loads_again(service: object) -> bool:
     if isinstance(service, str):
         return True
     return isinstance(service, Serializable) and not _is_lossy(dumpd(service))
+
+
+def _without_keys(value: Any) -> Any:
+    """Return a service, or what is in it, without keys that LangChain would write down, as in its headers."""
+    if isinstance(value, Mapping):
+        held = {
+            name: _without_keys(one)
+            for name, one in value.items()
+            if not (isinstance(one, str) and is_secret_name(name))
+        }
+        same = len(held) == len(value) and all(held[name] is one for name, one in value.items())
+        return value if same else held
+    if isinstance(value, Serializable):
+        public = {name: _without_keys(getattr(value, name)) for name in type(value).model_fields}
+        changed = {name: one for name, one in public.items() if one is not getattr(value, name)}
+        return value.model_copy(update=changed) if changed else value
+    if isinstance(value, list):
+        items = [_without_keys(one) for one in value]
+        return value if all(one is old for one, old in zip(items, value, strict=True)) else items
+    return value
 
 
 def _is_lossy(dumped: Any) -> bool:

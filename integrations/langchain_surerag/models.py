@@ -20,7 +20,6 @@ from langchain_core.outputs import Generation as Output
 from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
-from pydantic import BaseModel, SecretStr
 
 from langchain_surerag.calls import Awaiting, Blocking
 from langchain_surerag.families import PIPELINE, Leaf, family_of, leaves, unbound
@@ -29,6 +28,7 @@ from surerag.errors import CapabilityError, ConfigurationError, MissingServiceEr
 from surerag.messages import Chunk, Generation, Message, Prompt, SamplingParams, Usage, as_messages
 from surerag.readers.asking import AskingReader, Keywords, Request
 from surerag.readers.asking import Blocking as Calls
+from surerag.readers.failures import secrets_in
 from surerag.readers.logprobs import ANY_VOCABULARY, entries_of
 from surerag.readers.protocol import BaseReader, Capabilities, Reader
 from surerag.readers.reading import OpenReading, Part, Reading, usage_of
@@ -254,14 +254,15 @@ class ModelReader(AskingReader):
 
     def _secrets(self) -> Iterator[str]:
         for leaf in leaves(self.model):
-            values = [value for _, value in leaf.model] if isinstance(leaf.model, BaseModel) else []
-            yield from (value.get_secret_value().strip() for value in values if isinstance(value, SecretStr))
+            yield from secrets_in(leaf.model)
+            yield from secrets_in(leaf.bound)
 
     def _rejection(self, error: Exception) -> str:
         return super()._rejection(error).replace("stream_usage", "stream_options")
 
     def _keywords(self, request: Request) -> Keywords:
         sampling, models = request.sampling, request.context.leaves
+        top = None if request.top is None else max(request.top, self.least_top)
         settings: Keywords = {"max_tokens": sampling.max_tokens + request.budget}
         if request.drawn or all(leaf.setting("temperature") is None for leaf in models):
             settings["temperature"] = sampling.temperature
@@ -271,8 +272,8 @@ class ModelReader(AskingReader):
             "top_p": (sampling.top_p, sampling.top_p != 1),
             "n": (sampling.n, sampling.n > 1),
             "stop": (list(sampling.stop), sampling.stop),
-            "logprobs": (True, request.top is not None),
-            "top_logprobs": (request.top, request.top),
+            "logprobs": (True, top is not None),
+            "top_logprobs": (top, top),
             # A stream that counts its tokens is recognised where it repeats itself.
             "stream_options": ({"include_usage": True}, request.streamed and _may_count(models)),
         }

@@ -21,13 +21,14 @@ from typing import Any, NamedTuple
 from llama_index.core.llms import LLM
 from llama_index.core.settings import Settings
 
-from llama_index_surerag.pickles import Shareable, secrets_of
+from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
 from llama_index_surerag.replies import part_of, parts_of
 from surerag.errors import CapabilityError, ConfigurationError
 from surerag.messages import Generation, Prompt, SamplingParams, Usage
 from surerag.readers import Reader
 from surerag.readers.asking import AskingReader, Blocking, Keywords, Request
+from surerag.readers.failures import secrets_in
 from surerag.readers.protocol import Capabilities
 from surerag.readers.reading import Part
 from surerag.readers.thinking import THINKING_TOKENS
@@ -206,6 +207,7 @@ _EFFECTS = {
 class LLMReader(Shareable, AskingReader):
     """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
 
+    least_top = 1
     thinking_hint = "build the LLM without max_tokens, or switch thinking off in the LLM"
 
     def __init__(
@@ -293,7 +295,7 @@ class LLMReader(Shareable, AskingReader):
         return min(items, self._max_concurrency)
 
     def _secrets(self) -> Iterator[str]:
-        return secrets_of(self.llm)
+        return secrets_in(vars(self.llm))
 
     def _budget(self) -> int:
         return THINKING_TOKENS if self._thinks else 0
@@ -304,7 +306,7 @@ class LLMReader(Shareable, AskingReader):
         return self._most_top if sampling.trace == "entropy" else 0
 
     def _keywords(self, request: Request) -> Keywords:
-        sampling = request.sampling
+        sampling, top = request.sampling, max(request.top or 0, self.least_top)
         if sampling.top_k is not None:
             raise CapabilityError(f"{self.name} takes no top_k", hint="set it in the LLM itself")
         optional = {
@@ -313,9 +315,8 @@ class LLMReader(Shareable, AskingReader):
             "n": (sampling.n, sampling.n > 1),
             # They belong to the answer, and may stand in the thoughts.
             "stop": (list(sampling.stop), sampling.stop and not request.budget),
-            "logprobs": (True if self._chats else max(request.top or 0, 1), request.top is not None),
-            # Some servers list nothing where nothing is asked of the alternatives.
-            "top_logprobs": (max(request.top or 0, 1), request.top is not None and self._chats),
+            "logprobs": (True if self._chats else top, request.top is not None),
+            "top_logprobs": (top, request.top is not None and self._chats),
             # A stream that counts its tokens is recognised where it repeats itself.
             "stream_options": ({"include_usage": True}, request.streamed and self._family.several),
         }

@@ -5,8 +5,6 @@ Where a pickle is loaded, clients read their keys from the environment, as Llama
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from enum import Enum
 from functools import partial
 from types import MethodType
@@ -19,10 +17,8 @@ from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.vector_stores.simple import SimpleVectorStoreData
 from pydantic import SecretStr
 
-_SECRET = re.compile(
-    r"token|(.*[_-])?(api_?-?key|access_key|secret|password|authorization|(api|auth|access|session|ad)_token)",
-    re.IGNORECASE,
-)
+from surerag.readers.failures import is_secret_name
+
 _DATA = (BaseNode, IndexStruct, SimpleKVStore, SimpleVectorStoreData, Enum)
 """What holds no client; it may be large."""
 
@@ -93,19 +89,10 @@ def without_keys(value: Any, copies: dict[int, Any]) -> Any:
     return copied
 
 
-def secrets_of(part: object) -> Iterator[str]:
-    """Yield the keys of a model, those in its headers among them, as no error may show them."""
-    for name, value in vars(part).items():
-        named = value if isinstance(value, dict) else {name: value}
-        for inner, one in named.items():
-            if _is_secret(inner, one):
-                text = one.get_secret_value() if isinstance(one, SecretStr) else one
-                yield text.strip().split(" ")[-1]
-
-
 def _is_secret(name: object, value: object) -> bool:
     is_text = isinstance(value, SecretStr) or (isinstance(value, str) and value != "")
-    return is_text and isinstance(name, str) and _SECRET.fullmatch(name) is not None
+    # The key of a filter names a field of metadata.
+    return is_text and name != "key" and is_secret_name(name)
 
 
 def _is_looked_through(value: object) -> bool:

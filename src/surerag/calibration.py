@@ -408,18 +408,10 @@ def calibrate_threshold(
     _check(target, max_loss, max_rate, confidence, on_infeasible)
     sample, level = _sample(rows), 1 - confidence
     uncertainty, benefit, n = sample.uncertainty, sample.benefit, len(sample.uncertainty)
-    threshold: float | None
-    needed: int | None = None
     if target == "rate":
         threshold, needed = _threshold_of_rate(uncertainty, max_rate or 0.0, level)
-    elif benefit is None:
-        raise InputError(
-            f"{sample.unscored} of {n} rows have no scores", hint='pass reference answers, or target="rate"'
-        )
-    elif target == "best":
-        threshold = _best_threshold(uncertainty, benefit)
     else:
-        threshold, needed = _threshold_of_loss(uncertainty, benefit, sample.binary, max_loss, level)
+        threshold, needed = _threshold_by_scores(sample, target, max_loss, level)
     if threshold is None and on_infeasible == "raise":
         raise InputError(
             f"no threshold can be guaranteed {_on_more_questions(n, needed)}",
@@ -429,9 +421,6 @@ def calibrate_threshold(
     at = fallback if threshold is None else threshold
     acts = uncertainty > at
     gain = None if benefit is None else _gain(uncertainty, benefit, at, confidence)
-    verdict: Verdict = "holds" if gain is None or gain.lower > 0 else "no gain shown"
-    if target == "best":
-        verdict = "no guarantee"
     return ThresholdPolicy(
         threshold=at,
         target=target,
@@ -442,10 +431,30 @@ def calibrate_threshold(
         rate=float(acts.mean()),
         loss=None if benefit is None else float(benefit[~acts].sum()) / n,
         gain=gain,
-        verdict="infeasible" if threshold is None else verdict,
+        verdict="infeasible" if threshold is None else _verdict(target, gain),
         needed=needed,
         scope=scope_of(component),
     )
+
+
+def _verdict(target: Target, gain: Gain | None) -> Verdict:
+    if target == "best":
+        return "no guarantee"
+    return "holds" if gain is None or gain.lower > 0 else "no gain shown"
+
+
+def _threshold_by_scores(
+    sample: _Sample, target: Target, max_loss: float, level: float
+) -> tuple[float | None, int | None]:
+    uncertainty, benefit = sample.uncertainty, sample.benefit
+    if benefit is None:
+        raise InputError(
+            f"{sample.unscored} of {len(uncertainty)} rows have no scores",
+            hint='pass reference answers, or target="rate"',
+        )
+    if target == "best":
+        return _best_threshold(uncertainty, benefit), None
+    return _threshold_of_loss(uncertainty, benefit, sample.binary, max_loss, level)
 
 
 def _on_more_questions(n: int, needed: int | None) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from surerag.errors import InputError, extra
-from surerag.records import Record, csv_records, csv_rows, json_records
+from surerag.records import Record, csv_records, csv_rows, json_records, key_of_rows
 from surerag.text import decode
 
 __all__ = ["Document", "FileNotesWarning", "LoadedDocuments", "SkippedFilesWarning", "load_documents"]
@@ -213,10 +213,8 @@ def _read(path: Path, name: str, root: Path, max_bytes: int) -> _File:
         file = (
             _read_binary(data, suffix) if suffix in CONVERTED else _read_text(data, suffix, name, path.stem)
         )
-    except (OSError, RuntimeError) as error:
+    except (OSError, RuntimeError, InputError) as error:
         raise _UnreadableError(getattr(error, "strerror", None) or str(error)) from error
-    except InputError as error:
-        raise _UnreadableError(str(error)) from error
     if not file.text.strip() and not file.documents:
         raise _UnreadableError("; ".join(file.notes) or "no text")
     if not file.title and suffix not in TEXT | TABLES | JSON:
@@ -310,23 +308,24 @@ def _yaml_values(block: str) -> dict[str, str | int | float | bool] | None:
     try:
         value = yaml.load(block, _YAMLLoader)  # noqa: S506  # it builds texts and numbers alone
     except (yaml.YAMLError, RecursionError, ValueError):
-        # Values with a colon in them are common, and no YAML.
-        lines = [line.partition(":") for line in block.splitlines() if line.strip()]
-        if not all(colon and key.strip().isidentifier() for key, colon, _ in lines):
-            return None
-        value = {key.strip(): text.strip() for key, _, text in lines}
+        return _lines_with_colons(block)
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         return {} if value is None or value == "" else None
-    lists = {key: ", ".join(map(str, one)) for key, one in value.items() if _is_flat(one)}
-    return {
-        key: one
-        for key, one in {**value, **lists}.items()
-        if isinstance(one, str | int | float) and one != ""
-    }
+    values = {key: _joined(one) for key, one in value.items()}
+    return {key: one for key, one in values.items() if isinstance(one, str | int | float) and one != ""}
 
 
-def _is_flat(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, str | int | float) for one in value)
+def _lines_with_colons(block: str) -> dict[str, str | int | float | bool] | None:
+    """Read what is not YAML because of colons in its values, which are common."""
+    lines = [line.partition(":") for line in block.splitlines() if line.strip()]
+    if not all(colon and key.strip().isidentifier() for key, colon, _ in lines):
+        return None
+    return {key.strip(): text.strip() for key, _, text in lines if text.strip()}
+
+
+def _joined(value: Any) -> Any:
+    is_flat = isinstance(value, list) and all(isinstance(one, str | int | float) for one in value)
+    return ", ".join(map(str, value)) if is_flat else value
 
 
 def _first_heading(text: str) -> str:
@@ -353,14 +352,11 @@ def _first_heading(text: str) -> str:
 
 def _main_records(records: Sequence[Record]) -> Sequence[Record]:
     """Return the rows of an object that has one list of rows, and what else it states, as records."""
-    value = records[0].value if len(records) == 1 else None
-    if not isinstance(value, dict):
+    key = key_of_rows(records)
+    if key is None:
         return records
-    lists = [key for key, one in value.items() if isinstance(one, list) and one and isinstance(one[0], dict)]
-    if len(lists) != 1:
-        return records
-    rows = value[lists[0]]
-    rest = {key: one for key, one in value.items() if key != lists[0]}
+    rest = dict(records[0].value)
+    rows = rest.pop(key)
     return [Record(0, rest), *(Record(place, row) for place, row in enumerate(rows, 1))]
 
 
@@ -384,8 +380,7 @@ def _fields(value: Any) -> Iterator[tuple[str, str | int | float | bool]]:
     stack: list[tuple[str, Any]] = [("", value)]
     while stack:
         name, one = stack.pop()
-        if _is_flat(one):
-            one = ", ".join(map(str, one))
+        one = _joined(one)
         if isinstance(one, dict | list):
             inner = one.items() if isinstance(one, dict) else enumerate(one, 1)
             stack.extend(reversed([(f"{name}.{key}" if name else str(key), part) for key, part in inner]))

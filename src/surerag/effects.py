@@ -6,19 +6,22 @@ of the same name in lower case that yields it and types its answer::
 
     answers = yield from generate([prompt], SamplingParams())
 
-The functions replace lone surrogates in texts, which no tokenizer can hold: one of them would fail the whole
+An effect also says which service answers it, how several are answered in one call, and what that took. The
+functions replace lone surrogates in texts, which no tokenizer can hold: one of them would fail the whole
 batch that its text is merged into.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Generator, Hashable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from surerag.errors import ConfigurationError
 from surerag.messages import (
     Event,
     Generation,
@@ -29,8 +32,12 @@ from surerag.messages import (
     Prompt,
     SamplingParams,
     TokenTrace,
+    Usage,
 )
 from surerag.text import replace_surrogates
+
+if TYPE_CHECKING:
+    from surerag.services import Services
 
 R = TypeVar("R")
 TextKind = Literal["query", "document"]
@@ -38,8 +45,47 @@ Tier = Literal["passages", "summaries", "documents"]
 ModelRole = Literal["reader", "rewriter"]
 
 
+class Effect:
+    """Base of all effects.
+
+    Attributes:
+        SERVICE: Name of the service that answers it, in :class:`~surerag.services.Services`.
+        METHOD: The service's method.
+        ARGUMENTS: Fields that are passed to the method, in order.
+        SAME: Fields in which effects are equal that one call can answer.
+    """
+
+    __slots__ = ()
+    SERVICE: ClassVar[str] = "reader"
+    METHOD: ClassVar[str] = ""
+    ARGUMENTS: ClassVar[tuple[str, ...]] = ()
+    SAME: ClassVar[tuple[str, ...]] = ()
+
+    def service_in(self, services: Services) -> str:
+        """Return the name of the service that answers it; ``SERVICE`` unless a field chooses."""
+        return self.SERVICE
+
+    @property
+    def arguments(self) -> tuple[Any, ...]:
+        """Arguments of the method."""
+        return tuple(getattr(self, name) for name in self.ARGUMENTS)
+
+    @staticmethod
+    def ask_merged(parts: Sequence[Any], service: Any) -> list[Any]:
+        """Answer several effects of one type, equal in ``SAME``, by one call."""
+        raise TypeError(f"{type(parts[0]).__name__} cannot be merged")
+
+    def checked(self, answer: Any, service: object) -> Any:
+        """Return the service's answer as the program receives it."""
+        return answer
+
+    def usage(self, answer: Any) -> Usage:
+        """Return the calls and tokens of the answered effect; retrieving and embedding are no calls."""
+        return Usage()
+
+
 @dataclass(frozen=True, slots=True)
-class Generate:
+class Generate(Effect):
     """Ask the reader for ``sampling.n`` answers to each prompt; answered by a list for each prompt.
 
     Attributes:
@@ -54,49 +100,134 @@ class Generate:
     answer: bool = False
     role: ModelRole = "reader"
 
+    METHOD = "generate"
+    ARGUMENTS = ("prompts", "sampling")
+
+    def service_in(self, services: Services) -> str:
+        """Return the rewriter for its role, where there is one."""
+        return "reader" if self.role == "reader" or services.rewriter is None else "rewriter"
+
+    @staticmethod
+    def ask_merged(parts: Sequence[Generate], service: Any) -> list[Any]:
+        """Ask for each distinct request once, with the largest number of samples of any part."""
+        samples: dict[tuple[Prompt, SamplingParams], int] = {}
+        for part in parts:
+            for key in part._requests():
+                samples[key] = max(samples.get(key, 0), part.sampling.n)
+        samplings = [replace(sampling, n=n) for (_, sampling), n in samples.items()]
+        answers = service.generate_each([prompt for prompt, _ in samples], samplings)
+        answers_to = dict(zip(samples, answers, strict=True))
+        return [[answers_to[key][: part.sampling.n] for key in part._requests()] for part in parts]
+
+    def _requests(self) -> list[tuple[Prompt, SamplingParams]]:
+        return [(prompt, replace(self.sampling, n=1)) for prompt in self.prompts]
+
+    def usage(self, answer: list[list[Generation]]) -> Usage:
+        """Samples of one prompt read it once."""
+        drawn = [item for samples in answer for item in samples]
+        return _prompts([samples[0] for samples in answer], len(drawn)) + _completions(drawn)
+
 
 @dataclass(frozen=True, slots=True)
-class StartGeneration:
+class StartGeneration(Effect):
     """Ask for the first ``n_tokens`` tokens of each prompt; answered by one partial generation each."""
 
     prompts: tuple[Prompt, ...]
     n_tokens: int
     sampling: SamplingParams
 
+    METHOD = "begin"
+    ARGUMENTS = ("prompts", "n_tokens", "sampling")
+    SAME = ("n_tokens",)
+
+    @staticmethod
+    def ask_merged(parts: Sequence[StartGeneration], service: Any) -> list[Any]:
+        """Begin all prompts, each with its sampling."""
+        prompts = [prompt for part in parts for prompt in part.prompts]
+        samplings = [part.sampling for part in parts for _ in part.prompts]
+        begun = service.begin_each(prompts, parts[0].n_tokens, samplings)
+        return _split(begun, [len(part.prompts) for part in parts])
+
+    def usage(self, answer: list[PartialGeneration]) -> Usage:
+        """Reading the prompts."""
+        return _prompts([item.partial for item in answer], len(answer))
+
 
 @dataclass(frozen=True, slots=True)
-class ContinueGeneration:
+class ContinueGeneration(Effect):
     """Finish what was begun, reading nothing again; answered by one generation each."""
 
     begun: tuple[PartialGeneration, ...]
     answer: bool = False
 
+    METHOD = "finish"
+    ARGUMENTS = ("begun",)
+
+    @staticmethod
+    def ask_merged(parts: Sequence[ContinueGeneration], service: Any) -> list[Any]:
+        """Finish all."""
+        finished = service.finish([begun for part in parts for begun in part.begun])
+        return _split(finished, [len(part.begun) for part in parts])
+
+    def usage(self, answer: list[Generation]) -> Usage:
+        """Tokens of the answers."""
+        return _completions(answer)
+
 
 @dataclass(frozen=True, slots=True)
-class CancelGeneration:
+class CancelGeneration(Effect):
     """Free what was begun; answered by None."""
 
     begun: tuple[PartialGeneration, ...]
 
+    METHOD = "cancel"
+    ARGUMENTS = ("begun",)
+
+    def usage(self, answer: None) -> Usage:
+        """Tokens that were begun."""
+        return _completions([item.partial for item in self.begun])
+
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class Score(Effect):
     """Score continuations of prompts by the reader; answered by one trace a pair."""
 
     prompts: tuple[Prompt, ...]
     continuations: tuple[str, ...]
 
+    METHOD = "score"
+    ARGUMENTS = ("prompts", "continuations")
+
+    @staticmethod
+    def ask_merged(parts: Sequence[Score], service: Any) -> list[Any]:
+        """Score each distinct pair once."""
+        scored = [list(zip(part.prompts, part.continuations, strict=True)) for part in parts]
+        unique = list(dict.fromkeys(pair for pairs in scored for pair in pairs))
+        traces = service.score([prompt for prompt, _ in unique], [text for _, text in unique])
+        trace_of = dict(zip(unique, traces, strict=True))
+        return [[trace_of[pair] for pair in pairs] for pairs in scored]
+
 
 @dataclass(frozen=True, slots=True)
-class Embed:
+class Embed(Effect):
     """Ask the encoder for vectors; answered by an array [texts, dimensions]."""
 
     texts: tuple[str, ...]
     kind: TextKind
 
+    SERVICE = "encoder"
+    METHOD = "encode"
+    ARGUMENTS = ("texts", "kind")
+    SAME = ("kind",)
+
+    @staticmethod
+    def ask_merged(parts: Sequence[Embed], service: Any) -> list[Any]:
+        """Embed each distinct text once."""
+        return _rows(service.encode, [part.texts for part in parts], parts[0].kind)
+
 
 @dataclass(frozen=True, slots=True)
-class Retrieve:
+class Retrieve(Effect):
     """Ask the retriever or the index of summaries for passages, best first.
 
     ``k`` None leaves the number to the retriever.
@@ -106,13 +237,43 @@ class Retrieve:
     k: int | None
     tier: Tier = "passages"
 
+    METHOD = "retrieve"
+    ARGUMENTS = ("query", "k")
+    SAME = ("k",)
+
+    def service_in(self, services: Services) -> str:
+        """Return the index of summaries for its tier, or the retriever."""
+        return "summaries" if self.tier == "summaries" else "retriever"
+
+    @staticmethod
+    def ask_merged(parts: Sequence[Retrieve], service: Any) -> list[Any]:
+        """Search for each distinct query once."""
+        queries = list(dict.fromkeys(part.query for part in parts))
+        passages = dict(zip(queries, service.retrieve_many(queries, parts[0].k), strict=True))
+        return [part.checked(passages[part.query], service) for part in parts]
+
+    def checked(self, answer: Any, service: object) -> list[Passage]:
+        """Return the results of a retriever as a list.
+
+        Raises:
+            ConfigurationError: If they are something other than passages.
+        """
+        passages = list(answer)
+        for item in passages:
+            if not isinstance(item, Passage):
+                raise ConfigurationError(
+                    f"the retriever {type(service).__name__} returned a {type(item).__name__}",
+                    hint="return surerag.Passage(text, id=…) from it",
+                )
+        return passages
+
 
 CONTRADICTION, NEUTRAL, ENTAILMENT = range(3)
 """Columns of an entailer's probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entail:
+class Entail(Effect):
     """Ask the entailer about pairs; answered by an array [pairs, 3] of probabilities.
 
     The columns are contradiction, neutral, entailment; a row of zeros is a reply that cannot be used.
@@ -120,9 +281,22 @@ class Entail:
 
     pairs: tuple[Pair, ...]
 
+    SERVICE = "entailer"
+    METHOD = "entail"
+    ARGUMENTS = ("pairs",)
+
+    @staticmethod
+    def ask_merged(parts: Sequence[Entail], service: Any) -> list[Any]:
+        """Ask about each distinct pair once."""
+        return _rows(service.entail, [part.pairs for part in parts])
+
+    def usage(self, answer: Any) -> Usage:
+        """A call a pair."""
+        return Usage(requests=len(self.pairs))
+
 
 @dataclass(frozen=True, slots=True)
-class ReturnAnswer:
+class ReturnAnswer(Effect):
     """Return a finished answer; answered by itself.
 
     No service is called; a streaming driver yields it as a single piece.
@@ -132,24 +306,12 @@ class ReturnAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class Emit:
+class Emit(Effect):
     """Report an event to the listener; answered by None."""
 
     event: Event
 
 
-Effect = (
-    Generate
-    | StartGeneration
-    | ContinueGeneration
-    | CancelGeneration
-    | Score
-    | Embed
-    | Retrieve
-    | Entail
-    | ReturnAnswer
-    | Emit
-)
 Program = Generator[Effect, Any, R]
 """A method at work: yields effects, receives their answers, returns its result."""
 
@@ -228,4 +390,31 @@ def _clean_prompts(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
         if isinstance(prompt, str)
         else tuple(Message(turn.role, replace_surrogates(turn.content)) for turn in prompt)
         for prompt in prompts
+    )
+
+
+def _rows(call: Callable[..., Any], parts: Sequence[Sequence[Hashable]], *arguments: Any) -> list[Any]:
+    """Ask for the array rows of distinct items once, and return those of each part."""
+    at = {item: index for index, item in enumerate(dict.fromkeys(chain.from_iterable(parts)))}
+    rows = call(list(at), *arguments)
+    return [rows[[at[item] for item in items]] for items in parts]
+
+
+def _split(values: Sequence[Any], lengths: Sequence[int]) -> list[list[Any]]:
+    iterator = iter(values)
+    return [[next(iterator) for _ in range(length)] for length in lengths]
+
+
+def _prompts(first: Sequence[Generation], requests: int) -> Usage:
+    return Usage(
+        requests=requests,
+        prompt_tokens=sum(item.prompt_tokens for item in first),
+        cached_tokens=sum(item.cached_tokens for item in first),
+    )
+
+
+def _completions(generations: Sequence[Generation]) -> Usage:
+    return Usage(
+        completion_tokens=sum(item.completion_tokens for item in generations),
+        thinking_tokens=sum(item.thinking_tokens for item in generations),
     )

@@ -191,3 +191,17 @@ def _is_json(line: str) -> bool:
     except InputError:
         return False
     return True
+
+
+def key_of_rows(records: Sequence[Record]) -> str | None:
+    """Return the key of the one list of objects that a file's only object holds, if it is such a file.
+
+    Example:
+        >>> key_of_rows([Record(1, {"version": 2, "data": [{"question": "Who?"}]})])
+        'data'
+    """
+    value = records[0].value if len(records) == 1 else None
+    if not isinstance(value, dict):
+        return None
+    keys = [key for key, one in value.items() if isinstance(one, list) and one and isinstance(one[0], dict)]
+    return keys[0] if len(keys) == 1 else None

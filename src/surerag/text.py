@@ -284,7 +284,7 @@ def check_abstention(abstention: str | None) -> None:
 
 
 def is_abstention(answer: str, abstention: str | None = ABSTENTION) -> bool:
-    """Whether an answer is the abstention, or has it as its first sentence; marks and case do not count.
+    """Whether an answer is the abstention, or begins with it as a sentence; marks and case do not count.
 
     Example:
         >>> is_abstention("i do not know"), is_abstention("I do not know. No passage says so.")
@@ -294,7 +294,12 @@ def is_abstention(answer: str, abstention: str | None = ABSTENTION) -> bool:
     """
     if abstention is None:
         return False
-    return _letters(abstention) in (_letters(answer), _letters(_first_sentence(answer)))
+    letters = _letters(abstention)
+    marks = r"[\W_]*"
+    begins = re.match(f"{marks.join(['', *letters])}({marks})", _composed(answer))
+    if begins is None:
+        return False
+    return begins.end() == len(begins.string) or _ends_sentence(begins[1], letters[-1])
 
 
 def begins_abstention(beginning: str, abstention: str | None) -> bool:
@@ -321,19 +326,22 @@ def may_become_abstention(beginning: str, abstention: str | None) -> bool:
     return abstention is not None and _letters(abstention).startswith(_letters(beginning))
 
 
-def _first_sentence(text: str) -> str:
-    """Cut a text at its first mark; in scripts without spaces between words, at its first space."""
-    for position, letter in enumerate(text):
-        if letter == "\n" or (unicodedata.category(letter) == "Po" and letter not in "'\""):
-            return text[:position]
-        if letter == " " and _UNSPACED_LETTER.match(text, position - 1):
-            return text[:position]
-    return text
+def _ends_sentence(gap: str, last: str) -> bool:
+    """Whether what stands behind a letter ends its sentence: a mark, or a space in scripts without spaces."""
+    return gap != "-" and any(
+        letter == "\n"
+        or (letter == " " and _UNSPACED_LETTER.match(last))
+        or (unicodedata.category(letter) in ("Po", "Pd", "Ps") and letter not in "'\"")
+        for letter in gap
+    )
 
 
 def _letters(text: str) -> str:
-    composed = unicodedata.normalize("NFC", text.casefold())
-    return "".join(letter for letter in composed if letter.isalnum())
+    return "".join(letter for letter in _composed(text) if letter.isalnum())
+
+
+def _composed(text: str) -> str:
+    return unicodedata.normalize("NFC", text.casefold())
 
 
 # Control codes

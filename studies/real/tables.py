@@ -136,16 +136,16 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
             for key in keys
         ]
         if label:
-            rows.append(gated("an abstention opens the gate", first, abstains))
+            rows.append(gated("abstention", first, abstains))
         for tau in (0.3, 0.5, 1.0, 1.5):
             opens = [score > tau or said for score, said in zip(scores, abstains, strict=True)]
             rows.append(gated(f"entropy, τ = {tau:g}{label}", first, opens))
-            if tau == 1.0:
+            if label or tau == 1.0:
                 rate = float(np.mean(opens))
                 mixture = [rate * a + (1 - rate) * f for a, f in zip(base, right[first], strict=True)]
                 rows.append(
                     {
-                        "system": f"random, as often{label}",
+                        "system": f"at random, as often as τ = {tau:g}{label}",
                         "n": len(keys),
                         "right": _numbers(mean_interval(mixture)),
                         "difference": _numbers(mean_interval(np.subtract(mixture, base), bounds=(-1, 1))),
@@ -288,20 +288,27 @@ _HEADS = {
 _PERCENT = ("hit", "context_share", "fell_back")
 
 
-def markdown(summary: Mapping[str, Any], only: Sequence[str] = ()) -> str:
+def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: bool = True) -> str:
     """Return a summary as a Markdown table, with what it was measured on below it.
 
     Args:
         summary: As :func:`add` wrote it.
-        only: Systems to show; empty for all.
+        only: Systems to show, in this order; empty for all.
+        source: Whether to say how it was measured.
     """
-    rows = [row for row in summary["rows"] if not only or row["system"] in only]
-    columns = [name for name in _HEADS if any(row.get(name) is not None for row in rows) and name != "n"]
+    rows = summary["rows"]
+    if only:
+        named = {row["system"]: row for row in rows}
+        rows = [named[name] for name in only]
+    shown = [name for name in _HEADS if name != "n" and (source or name != "break_even_ms")]
+    columns = [name for name in shown if any(row.get(name) is not None for row in rows)]
     lines = [
         f"| {' | '.join(_HEADS[name] for name in columns)} |",
         f"|---|{'---:|' * (len(columns) - 1)}",
         *(f"| {' | '.join(_cell(name, row.get(name)) for name in columns)} |" for row in rows),
     ]
+    if not source:
+        return "\n".join(lines)
     sizes = sorted({row["n"] for row in rows})
     n = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "0"
     lines += ["", f"{summary['reader']}, n = {n}, {summary['date']}: `{summary['command']}`"]
@@ -326,7 +333,9 @@ def _cell(name: str, value: Any) -> str:
 
 
 _MARK = re.compile(
-    r"(<!-- table (?P<name>[\w.-]+)(?: only (?P<only>[^>]*?))? -->\n).*?(<!-- end -->)", re.DOTALL
+    r"(<!-- table (?P<name>[\w.-]+)(?P<bare> bare)?(?: only (?P<only>[^>]*?))? -->\n)"
+    r".*?(?P<end><!-- end -->)",
+    re.DOTALL,
 )
 
 
@@ -336,7 +345,7 @@ def filled(page: str) -> str:
     def fill(match: re.Match[str]) -> str:
         summary = json.loads((RESULTS / f"{match['name']}.json").read_text(encoding="utf-8"))
         only = [one.strip() for one in (match["only"] or "").split(";") if one.strip()]
-        return f"{match[1]}\n{markdown(summary, only)}\n\n{match[4]}"
+        return f"{match[1]}{markdown(summary, only, source=not match['bare'])}\n{match['end']}"
 
     return _MARK.sub(fill, page)
 

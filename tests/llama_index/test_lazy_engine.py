@@ -90,7 +90,7 @@ async def test_answers_from_summaries_or_retrieves(
         metadata = response.metadata
         assert metadata["retrieve"] is retrieve
         assert metadata["finish"] == "stop"
-        assert metadata["threshold"] == 1.0
+        assert metadata["threshold"] == 0.5
         assert metadata["calls"] == 1 + retrieve
         assert sources(response) == expected_ids
         assert metadata["passage_ids"] + metadata["summary_ids"] == expected_ids

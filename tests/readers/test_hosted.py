@@ -143,7 +143,7 @@ def test_temperature_is_left_out_with_a_warning_and_needed_for_samples(fake_open
 
 def test_logprobs_are_needed(fake_openai: FakeOpenAI) -> None:
     fake_openai.options["refuses"] = ("logprobs",)
-    with pytest.raises(LogprobsError, match="disagreement"):
+    with pytest.raises(LogprobsError, match="abstention"):
         reader_of(fake_openai).generate(["q"], GREEDY)
     assert reader_of(fake_openai).generate(["q"], SamplingParams(trace="none"))[0][0].trace is None
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
+import json
 import time
+import tracemalloc
+import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +21,7 @@ from surerag.errors import (
     TransientServiceError,
 )
 from surerag.messages import Generation, SamplingParams
-from surerag.readers.hosted import OpenAIReader
+from surerag.readers.hosted import OpenAIReader, client
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.faults import FAULTS
 
@@ -129,3 +133,69 @@ def test_many_requests_against_a_misbehaving_server_end_and_none_is_wrong_in_sil
     assert all(one.text == f"Velm number {number}" for number, one in answers if one.finish == "stop")
     assert sum(one.finish == "stop" for _, one in answers) == 280
     assert {one.finish for _, one in answers} == {"stop", "length", "empty", "content_filter"}
+
+
+def test_a_redirect_to_another_server_is_refused_and_one_on_the_same_is_followed(
+    server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with FakeOpenAI(lambda _: "of another") as other:
+        reader = OpenAIReader("toy", base_url=server.base_url, api_key="k", extra_body={"auth_token": "t"})
+        monkeypatch.setitem(
+            FAULTS,
+            "elsewhere",
+            lambda handler, body: handler.send(307, b"", Location=f"{other.base_url}/chat/completions"),
+        )
+        server.fault, before = "elsewhere", len(server.requests)
+        for way, ask in WAYS.items():
+            with pytest.raises(RefusedError, match=f"another server, {other.base_url[:-3]}"):
+                ask(reader)
+            assert not other.requests, way
+        assert len(server.requests) == before + len(WAYS)  # nor is it asked again
+    server.fault = None
+    monkeypatch.setitem(FAULTS, "here", lambda handler, body: handler.send(307, b"", Location=handler.path))
+    server.fail("here")
+    answer = reader.generate(["q"], SAMPLING)[0][0]
+    assert answer.text == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("br", bytes)]
+)
+def test_what_is_compressed_as_requested_is_read(
+    server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, encoding: str, pack: Callable[[bytes], bytes]
+) -> None:
+    def compress(handler: Any, body: Any) -> None:
+        handler.send(200, pack(json.dumps(handler.whole(body)).encode()), Content_Encoding=encoding)
+
+    monkeypatch.setitem(FAULTS, "compressed", compress)
+    server.fault = "compressed"
+    reader = OpenAIReader("toy", base_url=server.base_url, api_key="k")
+    if encoding == "br":
+        with pytest.raises(ServiceError, match="'br', which was not requested"):
+            reader.generate(["q"], SAMPLING)
+    else:
+        assert reader.generate(["q"], SAMPLING)[0][0].text == ANSWER
+
+
+@pytest.mark.parametrize(("status", "kind"), [(200, ServiceError), (500, TransientServiceError)])
+@pytest.mark.parametrize("encoding", ["identity", "gzip"])
+def test_bytes_are_counted_as_they_are_after_decompression(
+    server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, status: int, kind: Any, encoding: str
+) -> None:
+    limit = 2**18
+    monkeypatch.setattr(client, "MAX_BYTES", limit)
+    whole = b'{"choices": "' + b" " * 2**26 + b'"}'
+    data = gzip.compress(whole) if encoding == "gzip" else whole[: 2**20]
+    monkeypatch.setitem(
+        FAULTS, "large", lambda handler, body: handler.send(status, data, Content_Encoding=encoding)
+    )
+    server.fault = "large"
+    reader = OpenAIReader("toy", base_url=server.base_url, api_key="k", max_retries=0)
+    tracemalloc.start()
+    try:
+        with pytest.raises(kind, match="larger than 0.25 MiB" if status == 200 else "answered 500"):
+            reader.generate(["q"], SAMPLING)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 2**23

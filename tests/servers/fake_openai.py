@@ -56,6 +56,8 @@ OPTIONS: Json = {
     "ignores_n": False,  # one choice, whatever n (llama.cpp)
     "no_logprobs": False,
     "no_stream_logprobs": False,
+    "needs_top": False,  # no log-probabilities unless alternatives are requested, too (llama.cpp)
+    "ignores": (),  # parameters that are as if they were not there
     "after_temperature": False,  # log-probabilities of the tempered distribution
     "counts_end_token": False,  # the end token among the log-probabilities
     "max_top": 20,
@@ -233,6 +235,7 @@ class _Handler(BaseHTTPRequestHandler):
         time.sleep(self.fake.options["seconds"])
         # Before the answer is sent: a client may send its next request before this thread goes on.
         self.fake.leave()
+        body = {name: value for name, value in body.items() if name not in self.fake.options["ignores"]}
         refused = [name for name in self.fake.options["refuses"] if name in body]
         if fault:
             from tests.servers.faults import FAULTS
@@ -330,7 +333,8 @@ class _Handler(BaseHTTPRequestHandler):
         choice |= {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         if reasoning:
             choice["message"]["reasoning_content"] = reasoning
-        if body.get("logprobs") and not options["no_logprobs"]:
+        lists = body.get("top_logprobs") or not self.chat or not options["needs_top"]
+        if body.get("logprobs") and lists and not options["no_logprobs"]:
             top = body.get("top_logprobs", 0) if self.chat else body["logprobs"]
             choice["logprobs"] = _listed(tokens, seen, min(top, options["max_top"]), self.chat)
             if body.get("echo") and not self.chat:

@@ -79,14 +79,7 @@ def compare(
 ) -> None:
     """Ask systems your own questions over your own documents; print and write a report."""
     items = read_questions(questions, columns=parse_columns(columns))
-    names = split_names(systems)
-    if len(set(names)) < len(names) or not names:
-        raise ConfigurationError(f"--systems names each system once, got {systems!r}")
-    # What is misspelt is refused before a model is asked and documents are read.
-    for name in names:
-        parse_system(name)
-    for text in require or ():
-        parse_requirement(text).check([*names, *_stored_systems(run)], MEASURES)
+    names = _check_names(systems, require or (), run)
     reader = load_reader(base_url, model)
     corpus = load_corpus(documents)
     parts = Parts(
@@ -122,6 +115,18 @@ def compare(
     show(f"Report: {page}. Rows: {run}.")
     outcomes = {verdict.outcome for verdict in verdicts}
     raise typer.Exit(EXIT_CODES["fail" if "fail" in outcomes else max(outcomes, default="pass")])
+
+
+def _check_names(systems: str, require: Sequence[str], run: Path) -> list[str]:
+    """Return the systems; what is misspelt is refused before a model is asked and documents are read."""
+    names = split_names(systems)
+    if len(set(names)) < len(names) or not names:
+        raise ConfigurationError(f"--systems names each system once, got {systems!r}")
+    for name in names:
+        parse_system(name)
+    for text in require:
+        parse_requirement(text).check([*names, *_stored_systems(run)], MEASURES)
+    return names
 
 
 def _sample(items: Sequence[Question], n: int) -> list[Question]:

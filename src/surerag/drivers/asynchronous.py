@@ -6,19 +6,10 @@ import asyncio
 import threading
 from typing import Any, TypeVar
 
-from surerag.drivers.answering import (
-    Answered,
-    Failed,
-    Outcome,
-    ask,
-    call_of,
-    is_merged,
-    passages_of,
-    service_of,
-)
+from surerag.drivers.answering import Answered, Failed, Outcome, ask, is_merged, service_of
 from surerag.drivers.merging import queue_of
 from surerag.drivers.session import Listener, Session
-from surerag.effects import CancelGeneration, Effect, Program, Retrieve, StartGeneration
+from surerag.effects import CancelGeneration, Effect, Program, StartGeneration
 from surerag.readers.threads import cancel_when, start_in_thread
 from surerag.services import Services
 
@@ -64,17 +55,16 @@ async def _aask(session: Session[Any], effect: Effect) -> Any:
         if isinstance(effect, CancelGeneration):
             return ask(effect, service)
         return await queue_of(service).aask(effect)
-    method, arguments = call_of(effect)
-    native = getattr(service, f"a{method}", None)
+    native = getattr(service, f"a{effect.METHOD}", None)
     capabilities = getattr(service, "capabilities", None)
     if native is None or (capabilities is not None and not capabilities.native_async):
         return await _ask_in_thread(session, effect, service)
 
     async def call() -> Any:
-        return await native(*arguments)
+        return await native(*effect.arguments)
 
     answer = await asyncio.get_running_loop().create_task(call(), context=session.context)
-    return passages_of(answer, service) if isinstance(effect, Retrieve) else answer
+    return effect.checked(answer, service)
 
 
 async def _ask_in_thread(session: Session[Any], effect: Effect, service: Any) -> Any:

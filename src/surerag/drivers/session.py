@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextvars
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -16,13 +16,11 @@ from surerag.effects import (
     ContinueGeneration,
     Effect,
     Emit,
-    Entail,
-    Generate,
     Program,
     ReturnAnswer,
     StartGeneration,
 )
-from surerag.messages import Event, Generation, PartialGeneration, Result, Usage
+from surerag.messages import Event, PartialGeneration, Result, Usage
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -117,7 +115,7 @@ class Session(Generic[R]):
             for begun in self.effect.begun:
                 self._open.pop(id(begun), None)
         if self.effect is not None:
-            self._usage += usage_of_effect(self.effect, value)
+            self._usage += self.effect.usage(value)
 
 
 _HAPPENED = {
@@ -134,7 +132,7 @@ _HAPPENED = {
     "edc2.unsupported": "A compression is not supported by its passages and gives way to them",
     "edc2.fallback": "Nothing was found relevant, so that the passages are left as they are",
     "edc2.embedded_again": "The query's vector does not fit the passages', which are embedded again",
-    "seper.frequency_weights": "Answers without log-probabilities are weighed by how often they came",
+    "seper.frequency_weights": "Answers of unknown probability are weighed by how often they came",
     "seper.truncated": "Some answers were cut off at their longest length",
 }
 _EXCERPT = 120
@@ -157,39 +155,3 @@ def sentence_of(event: Event) -> str:
         short = text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]} …"
         parts.append(f"{name.replace('_', ' ')}: {short}")
     return f"{'; '.join(parts)} [{event.name}]"
-
-
-def usage_of_effect(effect: Effect, answer: Any) -> Usage:
-    """Return the calls and tokens of an answered effect; retrieving and embedding are no calls."""
-    match effect:
-        case Generate():
-            first = [samples[0] for samples in answer]
-            return _prompts(first, sum(map(len, answer))) + _completions(
-                [item for row in answer for item in row]
-            )
-        case StartGeneration():
-            return _prompts([item.partial for item in answer], len(answer))
-        case ContinueGeneration():
-            return _completions(answer)
-        case CancelGeneration(begun):
-            return _completions([item.partial for item in begun])
-        case Entail(pairs):
-            return Usage(requests=len(pairs))
-        case _:
-            return Usage()
-
-
-def _prompts(first: Sequence[Generation], requests: int) -> Usage:
-    """Return the usage of reading prompts; samples of one prompt read it once."""
-    return Usage(
-        requests=requests,
-        prompt_tokens=sum(item.prompt_tokens for item in first),
-        cached_tokens=sum(item.cached_tokens for item in first),
-    )
-
-
-def _completions(generations: Sequence[Generation]) -> Usage:
-    return Usage(
-        completion_tokens=sum(item.completion_tokens for item in generations),
-        thinking_tokens=sum(item.thinking_tokens for item in generations),
-    )

@@ -87,11 +87,10 @@ def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] |
             sentences += _recommendation(run, compared, baseline, names)
         others.sort(key=lambda name: -compared[name].difference.value if name in compared else math.inf)
     for system in others:
-        parts = [_costs(run, system, baseline)]
-        if system in compared:
-            parts.insert(0, _difference(run, run.measures[0], compared[system], baseline, names))
-        sentences += [" ".join(filter(None, parts))] if any(parts) else []
-    return [*sentences, *problems(run, names)]
+        one = compared.get(system)
+        difference = "" if one is None else _difference(run, run.measures[0], one, baseline, names)
+        sentences.append(f"{difference} {_costs(run, system, baseline)}".strip())
+    return [*filter(None, sentences), *problems(run, names)]
 
 
 def problems(run: EvaluationRun, names: Mapping[str, str]) -> list[str]:
@@ -116,37 +115,38 @@ def problems(run: EvaluationRun, names: Mapping[str, str]) -> list[str]:
 def _recommendation(
     run: EvaluationRun, compared: Mapping[str, Comparison], baseline: str, names: Mapping[str, str]
 ) -> list[str]:
-    worth = run.measures[0] == WORTH
+    wording = _WORTH_MORE if run.measures[0] == WORTH else _ANSWERS_BETTER
     can = {name: one for name, one in compared.items() if base_of(run, name) not in NO_CANDIDATES}
     shown = {name: one for name, one in can.items() if one.adjusted < SIGNIFICANCE}
     better = [name for name, one in shown.items() if one.difference.value > 0]
-    cheaper = [
-        name
-        for name, one in can.items()
-        if one.difference.interval
-        and one.difference.interval.lower >= -MARGIN
-        and _saves(run, name, baseline)
-    ]
-    other = names[baseline]
+    cheaper = [name for name, one in can.items() if _is_cheaper(run, one, baseline)]
+    other, why = names[baseline], f"{wording[0]} {names[baseline]} here"
+    if wording is _ANSWERS_BETTER and not better:
+        better, why = cheaper, f"it is cheaper, and loses less than {100 * MARGIN:g} points against {other}"
     if better:
         best = names[max(better, key=lambda name: can[name].difference.value)]
-        why = f"its contexts are worth more to the model than those of {other}" if worth else ""
-        return [f"Take {best}: {why or f'it answers better than {other}'} here."]
-    if cheaper and not worth:
-        best = names[max(cheaper, key=lambda name: can[name].difference.value)]
-        return [f"Take {best}: it is cheaper, and loses less than {100 * MARGIN:g} points against {other}."]
-    if can and len(shown) == len(can):
-        worse = "is worth less to the model" if worth else "answers worse"
-        return [f"Stay with {other}: every other system {worse}."]
-    if can:
-        more = "be worth more to the model" if worth else "answer better"
-        return [f"Stay with {other} for now: no other system is shown to {more}."]
-    return []
+        return [f"Take {best}: {why}."]
+    if not can:
+        return []
+    if len(shown) == len(can):
+        return [f"Stay with {other}: every other system {wording[1]}."]
+    return [f"Stay with {other} for now: no other system is shown to {wording[2]}."]
 
 
-def _saves(run: EvaluationRun, system: str, baseline: str) -> bool:
-    changes = [_change(run, system, baseline, "tokens")]
-    mine, theirs = searched(run, system), searched(run, baseline)
+_ANSWERS_BETTER = ("it answers better than", "answers worse", "answer better")
+_WORTH_MORE = (
+    "its contexts are worth more to the model than those of",
+    "is worth less to the model",
+    "be worth more to the model",
+)
+
+
+def _is_cheaper(run: EvaluationRun, one: Comparison, baseline: str) -> bool:
+    """Whether a system saves searches or tokens, takes more of neither, and loses less than the margin."""
+    if one.difference.interval is None or one.difference.interval.lower < -MARGIN:
+        return False
+    changes = [_change(run, one.system, baseline, "tokens")]
+    mine, theirs = searched(run, one.system), searched(run, baseline)
     if mine is not None and theirs:
         changes.append(mine / theirs - 1)
     return any(change is not None and change <= -SAVING for change in changes) and not any(

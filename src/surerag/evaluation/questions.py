@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from surerag.documents import FileNotesWarning
 from surerag.errors import InputError, extra
-from surerag.records import Record, csv_rows, json_records
+from surerag.records import Record, csv_rows, json_records, key_of_rows
 from surerag.text import decode
 
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -121,27 +121,28 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
 def _records(path: str) -> Iterator[Record]:
     kind = path.rpartition(".")[2].lower()
     if kind == "parquet":
-        with extra("evaluation"):
-            import pyarrow.dataset
-        try:
-            batches = pyarrow.dataset.dataset(path, format="parquet").to_batches()
-            rows = (row for batch in batches for row in batch.to_pylist())
-            yield from (Record(number, row, "row") for number, row in enumerate(rows, 1))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read: {error}") from error
+        yield from _parquet(path)
     elif kind in ("csv", "tsv"):
         yield from _table(_file_text(path), "\t" if kind == "tsv" else "", path)
     elif kind in ("json", "jsonl", "ndjson"):
         records = json_records(_file_text(path), path)
-        if len(records) == 1 and isinstance(value := records[0].value, dict):
-            lists = [
-                one for one in value.values() if isinstance(one, list) and one and isinstance(one[0], dict)
-            ]
-            if len(lists) == 1 and not any(name in value for name in ALIASES["question"]):
-                records = [Record(number, one, "element") for number, one in enumerate(lists[0], 1)]
+        rows = key_of_rows(records)
+        if rows is not None and not any(name in records[0].value for name in ALIASES["question"]):
+            records = [Record(number, row, "element") for number, row in enumerate(records[0].value[rows], 1)]
         yield from records
     else:
         raise InputError(f"{path} has no known ending", hint="name it .jsonl, .json, .csv, .tsv or .parquet")
+
+
+def _parquet(path: str) -> Iterator[Record]:
+    with extra("evaluation"):
+        import pyarrow.dataset
+    try:
+        batches = pyarrow.dataset.dataset(path, format="parquet").to_batches()
+        rows = (row for batch in batches for row in batch.to_pylist())
+        yield from (Record(number, row, "row") for number, row in enumerate(rows, 1))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
 
 
 def _table(text: str, delimiter: str, path: str) -> Iterator[Record]:
@@ -200,32 +201,29 @@ def _question(record: Any, names: Mapping[str, str], place: str) -> Question:
     for name, value in record.items():
         if isinstance(value := _cell(value), Mapping):
             flat |= {f"{name}.{inner}": item for inner, item in value.items()}
-
-    def column_of(name: str) -> str | None:
-        if (column := names.get(name)) is not None:
-            if column not in flat:
-                raise InputError(f"{place} has no column {column!r}; there are {', '.join(flat)}")
-            return column
-        return next((alias for alias in ALIASES[name] if flat.get(alias) is not None), None)
-
-    def texts(name: str) -> tuple[str, ...]:
-        column = column_of(name)
-        return () if column is None else _texts(flat[column], f"{place}, column {column!r}")
-
-    column = column_of("question")
+    columns = {field: _column(field, flat, names, place) for field in ALIASES}
+    column = columns["question"]
     if column is None:
-        near = [match for name in flat for match in get_close_matches(name, ALIASES["question"], 1)]
+        near = [name for name in flat if get_close_matches(name, ALIASES["question"], 1)]
         raise InputError(
             f"{place} has no question; its columns are {', '.join(flat)}",
-            hint=f"name the column: question={next((n for n in flat if near), 'NAME')}",
+            hint=f"name the column: question={next(iter(near), 'NAME')}",
         )
-    others = {name: flat.get(column_of(name) or "") for name in ("id", "system")}
-    return Question(
-        _text(flat[column], f"{place}, column {column!r}"),
-        texts("references"),
-        texts("contexts"),
-        *(str(value or "") for value in others.values()),
+    texts = (
+        _texts(flat.get(one or ""), f"{place}, column {one!r}")
+        for one in (columns["references"], columns["contexts"])
     )
+    others = (str(flat.get(columns[field] or "") or "") for field in ("id", "system"))
+    return Question(_text(flat[column], f"{place}, column {column!r}"), *texts, *others)
+
+
+def _column(field: str, flat: Mapping[str, Any], names: Mapping[str, str], place: str) -> str | None:
+    """Return the column of a field: the one that is named for it, or the first alias with a value."""
+    if (column := names.get(field)) is None:
+        return next((alias for alias in ALIASES[field] if flat.get(alias) is not None), None)
+    if column not in flat:
+        raise InputError(f"{place} has no column {column!r}; there are {', '.join(flat)}")
+    return column
 
 
 def _text(value: Any, place: str) -> str:

@@ -315,9 +315,8 @@ def _question_list(run: EvaluationRun) -> str:
             by_key.setdefault(row.question.key, []).append(row)
     groups: dict[str, list[list[Row]]] = {kind: [] for kind in _KINDS}
     for key, rows in by_key.items():
-        marks = {scores[row.system][key] >= 0.5 for row in rows if key in scores[row.system]}
-        kind = "" if not marks else "differ" if len(marks) > 1 else "right" if marks == {True} else "wrong"
-        groups[kind].append(rows)
+        kinds = {_kind(scores[row.system].get(key)) for row in rows} - {""}
+        groups["differ" if len(kinds) > 1 else next(iter(kinds), "")].append(rows)
     text, left = "", LISTED
     for kind, questions in groups.items():
         if questions[:left]:
@@ -328,6 +327,10 @@ def _question_list(run: EvaluationRun) -> str:
     return text + (f"<p>{more:,} more questions are in the run.</p>" if more > 0 else "")
 
 
+def _kind(score: float | None) -> str:
+    return "" if score is None else "right" if score >= 0.5 else "wrong"
+
+
 def _question(
     run: EvaluationRun, rows: Sequence[Row], metric: str, scores: Mapping[str, Mapping[str, float]]
 ) -> str:
@@ -335,7 +338,7 @@ def _question(
     answers, passages = [], dict[str, int]()
     for row in rows:
         score = scores[row.system].get(question.key)
-        kind = "" if score is None else "right" if score >= 0.5 else "wrong"
+        kind = _kind(score)
         text = row.error if row.answer is None else row.answer.text
         shown = () if row.answer is None else row.answer.contexts
         numbers = [passages.setdefault(passage, len(passages) + 1) for passage in shown]

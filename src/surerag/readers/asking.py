@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-import traceback
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -35,7 +34,7 @@ from surerag.errors import (
     ThinkingBudgetError,
 )
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage
-from surerag.readers.failures import masked, reply_of, service_error
+from surerag.readers.failures import masked, reply_of, service_error, shortened, without_secrets
 from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
 from surerag.readers.parameters import (
     PARAMETER_HINTS,
@@ -188,6 +187,9 @@ class AskingReader(BaseReader):
     """Tokens that the model can emit, or a number no smaller."""
     token_pieces: bool = True
     """Whether a piece of a stream is a token."""
+    least_top: int = 0
+    """Likeliest tokens to request where log-probabilities alone are needed: 1 once a server sent none for 0,
+    as that of llama.cpp does."""
     _top_parameter: str = "top_logprobs"
     """Name of the setting that says how many likeliest tokens are listed."""
 
@@ -256,15 +258,15 @@ class AskingReader(BaseReader):
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine for a sync caller."""
-        return complete(work)
+        return complete(self._safely(work))
 
     async def _reach(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine for an async caller."""
-        return await work
+        return await self._safely(work)
 
     def _hang_up(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine that closes a stream; may be called by a finaliser."""
-        complete(work)
+        complete(self._safely(work))
 
     def _note(self, reading: Reading) -> None:
         """Note what an answer shows of its model: whether it thinks, and marks the beginning of that."""
@@ -396,17 +398,24 @@ class AskingReader(BaseReader):
         raise failure
 
     def _failure(self, error: Exception) -> SureragError:
-        """Return what a client raised as an error of ours that says what the server sent, and no secret."""
+        """Return what a client raised as an error of ours that says what the server sent."""
         if isinstance(error, SureragError):
             return error
-        message, secrets = str(error)[:500], list(self._secrets())
-        if (reply := reply_of(error)) and reply not in message:
+        secrets = tuple(self._secrets())
+        message = shortened(masked(str(error), secrets), 500)
+        if (reply := shortened(masked(reply_of(error), secrets), 300)) and reply not in message:
             message += f"; the server sent {reply!r}"
-        failure = service_error(error, self.name, masked(message, secrets))
-        shown = "".join(traceback.format_exception(error))
-        # A secret in a client's message must not follow in the traceback.
-        failure.__cause__ = error if masked(shown, secrets) == shown else None
+        failure = service_error(error, self.name, message)
+        failure.__cause__ = error
         return failure
+
+    async def _safely(self, work: Coroutine[Any, Any, R]) -> R:
+        """Await what a verb does; no error that leaves it shows a secret, nor one behind it."""
+        try:
+            return await work
+        except Exception as error:
+            failure = without_secrets(error, self._secrets())
+        raise failure
 
     # Whole answers.
 
@@ -463,7 +472,11 @@ class AskingReader(BaseReader):
 
     async def ask(self, request: Request, calls: Blocking) -> list[Reading]:
         """Send a request, again without what the model rejects, and return its answers."""
+        least = self.least_top
         parts = await self._send(request, lambda keywords: self._call(request, keywords, calls))
+        if self._requested_too_few(request, least, parts):
+            self._usage.add(parts[0].usage or Usage(1))
+            parts = await self._send(request, lambda keywords: self._call(request, keywords, calls))
         if not parts:
             raise ServiceError(f"{self.name} returned no answer", hint="look at what its server returns")
         usage = parts[0].usage or Usage(1)
@@ -478,6 +491,19 @@ class AskingReader(BaseReader):
         answered = usage.completion_tokens - (thinking - usage.thinking_tokens)
         self._usage.add(Usage(1, usage.prompt_tokens, answered, thinking, usage.cached_tokens))
         return readings
+
+    def _requested_too_few(self, request: Request, least: int, parts: Sequence[Part]) -> bool:
+        """Tell whether log-probabilities may come once likeliest tokens are requested, too; note it.
+
+        Args:
+            request: What was sent.
+            least: ``least_top`` when it was; a request beside it may have changed that.
+            parts: What came.
+        """
+        if request.top != 0 or least or any(part.entries or not part.text for part in parts):
+            return False
+        self.least_top = 1
+        return True
 
     # Streams.
 
@@ -526,16 +552,20 @@ class AskingReader(BaseReader):
 
     async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[Part]:
         """Yield the pieces of a stream, which is requested again without what the model rejects."""
-        began = False
+        began = answered = False
         try:
             while True:
-                keywords = self._allowed(request)
+                keywords, least = self._allowed(request), self.least_top
                 try:
                     async with aclosing(self._open(request, keywords, calls)) as parts:
                         async for part in parts:
-                            began = True
+                            if not answered and self._requested_too_few(request, least, [part]):
+                                break
+                            began, answered = True, answered or bool(part.text or part.entries)
                             yield part
-                    return
+                        else:
+                            return
+                    continue
                 except Exception as error:
                     failure = error
                 if began:

@@ -7,11 +7,17 @@ parameter): every question would be answered worse, and a line in a log would be
 
 from __future__ import annotations
 
+import base64
+import json
 import re
 import socket
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from pydantic import BaseModel, SecretStr
 
 from surerag.errors import (
     ContextLengthError,
@@ -28,7 +34,17 @@ STRANGE_HINT = (
 )
 TOO_LONG_HINT = "give the model fewer or shorter passages, or fewer max_tokens"
 
-_KEY = re.compile(r"Bearer\s+[^\s'\"]+|\bsk-[\w-]{6,}")
+E = TypeVar("E", bound=BaseException)
+
+_KEY = re.compile(r"Bearer\s+[^\s'\"]+|Basic\s+[\w+/=-]{8,}|\bsk-[\w-]{6,}")
+_SECRET_NAME = re.compile(
+    r"(?!(.*[_-])?(bos|eos|pad|sep|cls|unk|mask|image|special|stop|end|next|page)[_-]token)"
+    r"(key|auth|(.*[_.-])?(token|secret|passw(or)?d|authorization|bearer|credentials?"
+    r"|(api|access|auth|secret|private|session|subscription)[_-]?key))",
+    re.IGNORECASE,
+)
+_LEAST = 6
+"""Characters of a secret's beginning that are hidden where a message is cut off behind them."""
 
 _MAY_PASS = frozenset({408, 409, 425, 429})
 _PASSING_KINDS = (
@@ -73,27 +89,185 @@ def service_error(error: BaseException, name: str, message: str = "") -> Surerag
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a text without these secrets, and without what looks like a key.
 
+    A secret is hidden in either case, percent-encoded, escaped as in JSON, in base64 (also behind a user's
+    name, as Basic authorization has it), and where the text is cut off within it.
+
     Example:
         >>> masked("Invalid key 9f8e7d6c; sent with Bearer abc", ["9f8e7d6c"])
         'Invalid key [key]; sent with [key]'
+        >>> masked("no user dXNlcjo5ZjhlN2Q2Yw==, key 9F8E7D6C, 9f8e7d…", ["9f8e7d6c"])
+        'no user [key], key [key], [key]…'
     """
-    for secret in sorted(set(secrets), key=len, reverse=True):
-        if len(secret) >= 8:
-            text = text.replace(secret, "[key]")
-        elif secret:
-            text = re.sub(rf"(?<![\w-]){re.escape(secret)}(?![\w-])", "[key]", text)
+    for secret in sorted(filter(None, set(secrets)), key=len, reverse=True):
+        for spelled in dict.fromkeys((secret, quote(secret, safe=""), json.dumps(secret)[1:-1])):
+            if len(secret) < 8:
+                # As part of a word, or in another case, it is no secret: "EMPTY" is a key of some servers.
+                text = re.sub(rf"(?<![\w-]){re.escape(spelled)}(?![\w-])", "[key]", text)
+            else:
+                text = re.sub(re.escape(spelled), "[key]", text, flags=re.IGNORECASE)
+                text = _without_beginning(text, spelled)
+        for core in _in_base64(secret):
+            if core in text:
+                text = re.sub(rf"[\w+/=-]{{0,200}}{re.escape(core)}[\w+/=-]{{0,200}}", "[key]", text)
     return _KEY.sub("[key]", text)
 
 
+def _in_base64(secret: str) -> Iterator[str]:
+    """Yield what a secret is in base64, in whatever company: the characters that it alone decides."""
+    data = secret.encode("utf-8", "replace")
+    for before in range(3):
+        encoded = base64.b64encode(bytes(before) + data).decode()
+        core = encoded[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
+        if len(core) >= _LEAST:
+            yield from {core, core.translate(str.maketrans("+/", "-_"))}
+
+
+def _without_beginning(text: str, secret: str) -> str:
+    """Return a text without the beginning of a secret that it is cut off in: at its end, or before dots."""
+    ends = [len(text.rstrip("'\" \n")), *(dots.start() for dots in re.finditer(r"…|\.\.\.", text))]
+    for end in sorted(set(ends), reverse=True):
+        before = text[max(end - len(secret), 0) : end].lower()
+        sizes = range(len(before), _LEAST - 1, -1)
+        size = next((size for size in sizes if before.endswith(secret[:size].lower())), 0)
+        if size:
+            text = f"{text[: end - size]}[key]{text[end:]}"
+    return text
+
+
+def without_secrets(error: E, secrets: Iterable[str]) -> E:
+    """Return an error that shows no secret, nor does any error behind it.
+
+    Of an error that shows one, a copy of the same class takes its place, without secrets and without the
+    client's request and response; :func:`status_of` and :func:`kind_of` are those of the error.
+
+    Example:
+        >>> safe = without_secrets(ValueError("Invalid key 9f8e7d6c"), ["9f8e7d6c"])
+        >>> type(safe).__name__, str(safe)
+        ('ValueError', 'Invalid key [key]')
+    """
+    secrets = tuple(secrets)
+    copies: dict[int, Any] = {}
+
+    def hide(text: str) -> str:
+        return masked(text, secrets)
+
+    def copied(one: BaseException | None) -> Any:
+        if one is None or id(one) in copies:
+            return copies.get(id(one))
+        copies[id(one)] = one
+        cause, context = copied(one.__cause__), copied(one.__context__)
+        if _shows(one, hide):
+            copies[id(one)] = copy = _stand_in(one, hide)
+        elif cause is one.__cause__ and context is one.__context__:
+            return one
+        else:
+            copy = one
+        suppressed = one.__suppress_context__
+        copy.__cause__, copy.__context__, copy.__suppress_context__ = cause, context, suppressed
+        return copy
+
+    safe: E = copied(error)
+    return safe
+
+
+def _shows(error: BaseException, hide: Callable[[str], str]) -> bool:
+    """Whether an error's text, its attributes or the response that it carries hold a secret."""
+    carried = [str(error), error.args, vars(error)]
+    with suppress(Exception):
+        # A response that is not read yet has no text.
+        carried.append(vars(error)["response"].text)
+    return any(_hidden(one, hide) is not one for one in carried)
+
+
+def _stand_in(error: BaseException, hide: Callable[[str], str]) -> BaseException:
+    """Return a copy of an error with its texts and numbers; of a class that shows more, a plain one."""
+    kind = type(error)
+    copy = kind.__new__(kind, *_hidden(error.args, hide))
+    for name, one in vars(error).items():
+        if isinstance(one, str | bytes | int | float | Mapping | list | tuple | None):
+            copy.__dict__[name] = _hidden(one, hide)
+    if (status := status_of(error)) is not None:
+        with suppress(AttributeError):
+            copy.status_code = status  # type: ignore[attr-defined]  # where status_of looks first
+    with suppress(Exception):
+        if hide(str(copy)) == str(copy) != "":
+            return copy.with_traceback(error.__traceback__)
+    return Exception(f"{kind.__name__}: {hide(str(error))}").with_traceback(error.__traceback__)
+
+
+def _hidden(value: Any, hide: Callable[[str], str]) -> Any:
+    """Return a value without secrets in its texts; the same object where there is none."""
+    if isinstance(value, str):
+        text = hide(value)
+        return value if text == value else text
+    if isinstance(value, bytes):
+        text = value.decode("utf-8", "replace")
+        return value if hide(text) == text else hide(text).encode()
+    if isinstance(value, Mapping):
+        held = {name: _hidden(one, hide) for name, one in value.items()}
+        return value if all(held[name] is one for name, one in value.items()) else held
+    if isinstance(value, list | tuple):
+        items = [_hidden(one, hide) for one in value]
+        same = all(one is other for one, other in zip(items, value, strict=True))
+        return value if same else tuple(items) if isinstance(value, tuple) else items
+    return value
+
+
+def is_secret_name(name: object) -> bool:
+    """Tell whether a setting, field or header of this name holds a secret.
+
+    Example:
+        >>> [is_secret_name(name) for name in ("x-api-key", "hf_token", "eos_token", "max_tokens", "id_key")]
+        [True, True, False, False, False]
+    """
+    return isinstance(name, str) and _SECRET_NAME.fullmatch(name) is not None
+
+
+def secrets_in(value: object, name: str = "") -> Iterator[str]:
+    """Yield the secrets among a client's settings: by their type, their names, and in addresses.
+
+    Example:
+        >>> settings = {"headers": {"Authorization": "Bearer abc"}, "base_url": "http://ada:p%40ss@host/v1"}
+        >>> list(secrets_in(settings))
+        ['abc', 'p@ss', 'p%40ss', 'ada']
+    """
+    if isinstance(value, SecretStr):
+        value, name = value.get_secret_value(), "secret"
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            yield from secrets_in(one, name if is_secret_name(name) else str(key))
+    elif isinstance(value, BaseModel):
+        yield from secrets_in({**vars(value), **(value.model_extra or {})})
+    elif isinstance(value, str) and is_secret_name(name):
+        # Of a header, what stands behind the scheme.
+        yield from value.split()[-1:]
+    elif isinstance(value, str) and "://" in value[:12]:
+        with suppress(ValueError):
+            parts = urlsplit(value)
+            for part in filter(None, (parts.password, parts.username)):
+                yield from dict.fromkeys((unquote(part), part))
+            yield from (one for _, one in parse_qsl(parts.query))
+
+
+def shortened(text: str, size: int) -> str:
+    """Return a text, or its beginning and dots.
+
+    Example:
+        >>> shortened("Velm", 4), shortened("Velmland", 4)
+        ('Velm', 'Velm…')
+    """
+    return text if len(text) <= size else f"{text[:size]}…"
+
+
 def reply_of(error: BaseException) -> str:
-    """Return the beginning of what a server sent, where an error or what it was raised from carries it."""
+    """Return what a server sent, where an error or what it was raised from carries it."""
     for cause in _causes(error):
         with suppress(Exception):
             response = getattr(getattr(cause, "response", None), "text", None)
             sent = (getattr(cause, name, None) for name in ("doc", "body", "obj"))
             for text in (*sent, response):
                 if text and isinstance(text, str | bytes | Mapping | list):
-                    return str(text)[:300]
+                    return str(text)
     return ""
 
 

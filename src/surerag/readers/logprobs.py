@@ -26,8 +26,8 @@ ANY_VOCABULARY = 300_000
 
 NO_LOGPROBS_HINT = (
     "see what this server and model give with reader.probe(); one that thinks may give log-probabilities "
-    'with thinking=False. Without them, gate="semantic_entropy" (LazyRAG) and metric="semantic_entropy" '
-    "(DynQR) go by the answers' texts"
+    'with thinking=False. Without them, gate="abstention" (L-RAG) and metric="semantic_entropy" (DynQR) go '
+    "by the answers' texts"
 )
 
 _ROUNDED_UP = 1e-3
@@ -241,9 +241,11 @@ def without_surrogates(text: str) -> str:
 def excerpt(value: object, size: int = 120) -> str:
     """Return the beginning of a value for an error's message."""
     try:
-        return without_surrogates(repr(value)[:size])
+        shown = repr(value)
     except (ValueError, RecursionError):
         return f"a {type(value).__name__} too large to show"
+    # What masks secrets looks for one that is cut off before dots.
+    return without_surrogates(shown if len(shown) <= size else f"{shown[:size]}…")
 
 
 def _malformed(what: str, value: object) -> LogprobsError:

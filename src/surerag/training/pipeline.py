@@ -189,29 +189,24 @@ def _measure(
 
 
 def _means(name: str, trials: Sequence[Trial], before: Sequence[Trial] | None) -> StageMeans:
-    logs = [math.log(trial.uncertainty) for trial in trials if math.isfinite(trial.uncertainty)]
-    judged = [float(trial.correct) for trial in trials if trial.correct is not None]
-    change = correct_change = None
-    if before is not None:
-        finite = [
-            (math.log(trial.uncertainty), math.log(first.uncertainty))
-            for trial, first in zip(trials, before, strict=True)
-            if math.isfinite(trial.uncertainty) and math.isfinite(first.uncertainty)
-        ]
-        right = [
-            (float(trial.correct), float(first.correct))
-            for trial, first in zip(trials, before, strict=True)
-            if trial.correct is not None and first.correct is not None
-        ]
-        change = paired_difference(*zip(*finite, strict=True), bounds=None) if finite else None
-        correct_change = paired_difference(*zip(*right, strict=True)) if right else None
+    logs, judged = _measured(trials)
+    logs_before, judged_before = _measured(before or ())
+    finite = [(logs[place], logs_before[place]) for place in logs if place in logs_before]
+    right = [(judged[place], judged_before[place]) for place in judged if place in judged_before]
     return StageMeans(
         name,
-        sum(logs) / len(logs) if logs else math.inf,
-        change,
-        sum(judged) / len(judged) if judged else None,
-        correct_change,
+        sum(logs.values()) / len(logs) if logs else math.inf,
+        paired_difference(*zip(*finite, strict=True), bounds=None) if finite else None,
+        sum(judged.values()) / len(judged) if judged else None,
+        paired_difference(*zip(*right, strict=True)) if right else None,
     )
+
+
+def _measured(trials: Sequence[Trial]) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the logarithms of uncertainties, and the correctness, by the places of trials that have them."""
+    numbered = list(enumerate(trials))
+    logs = {at: math.log(trial.uncertainty) for at, trial in numbered if math.isfinite(trial.uncertainty)}
+    return logs, {at: float(trial.correct) for at, trial in numbered if trial.correct is not None}
 
 
 def _load_rewriter(folder: Path) -> Reader:

@@ -111,6 +111,15 @@ def test_without_log_probabilities_frequencies_stand_in_with_a_warning() -> None
     assert [(event.name, event.warning) for event in events] == [("seper.frequency_weights", True)]
 
 
+def test_probabilities_that_sum_to_more_than_one_are_no_weights() -> None:
+    events: list[Event] = []
+    samples = [reply(text, logprobs=-0.1, end_logprob=-0.1) for text in ("Velm", "Orun", "Velm", "Velm")]
+    component = SePer(FakeReader(samples), ExactEntailer(), n_samples=2, on_event=events.append)
+    result = component.run("Where?", ["Velm"], [FIRST])
+    assert (result.weights, result.before.seper, result.after.seper) == ("frequency", 0.5, 1.0)
+    assert [event.name for event in events] == ["seper.frequency_weights"]
+
+
 def sampling(*samples: Any, **settings: Any) -> SePer:
     queue = list(samples)
     reader = FakeReader(lambda prompt: queue.pop(0) if "born" in prompt else "Orun", end_logprob=-0.1)

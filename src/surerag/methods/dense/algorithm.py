@@ -198,14 +198,7 @@ class DenseSession:
                 if not reply.is_cut:
                     rephrased[text] = reply.text.strip()
                     self.rephrasings.put(self._key(text), reply.text.strip())
-
-        def outcome(text: str) -> tuple[str, Rephrasing]:
-            changed = rephrased.get(text, "")
-            if not changed:
-                return text, "cut" if changed is None else "empty"
-            return (text, "unchanged") if changed == text.strip() else (changed, "rephrased")
-
-        results = [outcome(passage.text) for passage in passages]
+        results = [_rephrasing(passage.text, rephrased.get(passage.text, "")) for passage in passages]
         unused = [
             passage.id for passage, (_, how) in zip(passages, results, strict=True) if how in ("cut", "empty")
         ]
@@ -267,6 +260,12 @@ class DenseSession:
 
     def _key(self, text: str) -> tuple[str, int, Prompt]:
         return self.reader, self.options.rephrase_max_tokens, self._rephrase_prompt(text)
+
+
+def _rephrasing(text: str, changed: str | None) -> tuple[str, Rephrasing]:
+    if not changed:
+        return text, "cut" if changed is None else "empty"
+    return (text, "unchanged") if changed == text.strip() else (changed, "rephrased")
 
 
 def is_yes(reply: str) -> bool | None:

@@ -75,7 +75,7 @@ def _measure(
     prompts = [_prompt(question, passages, options) for passages in contexts]
     samples = yield from generate(prompts, options.sampling)
     weights = options.rules.weights
-    if any(log_likelihood(sample, weights) is None for row in samples for sample in row):
+    if not all(_can_weigh(row, weights) for row in samples):
         weights = "frequency"
         yield from emit("seper.frequency_weights", warning=True, question=question)
     judgements = yield from judge(pairs_to_judge(question, samples, references, options))
@@ -145,8 +145,7 @@ def _belief(
             for text in texts
         ]
     )
-    # A text whose tokens can be cut in two ways is two answers, each with its own probability.
-    answers = [(sample.text, sample.trace and sample.trace.tokens) for sample in samples]
+    answers = _answers_of(samples)
     shares = answer_weights(answers, None if weights == "frequency" else logs, weights)  # type: ignore[arg-type]  # no None among them
     clusters, kernel = None, degrees
     if options.kernel == "soft":
@@ -171,6 +170,26 @@ def _belief(
         ),
         truncated=sum(sample.is_cut for sample in samples),
     )
+
+
+def _answers_of(samples: Sequence[Generation]) -> list[Hashable]:
+    """Return what tells answers apart: a text that is cut into tokens in two ways is two answers."""
+    return [(sample.text, sample.trace and sample.trace.tokens) for sample in samples]
+
+
+def _can_weigh(samples: Sequence[Generation], weights: Weights) -> bool:
+    """Whether every answer has its probability, and all of them together are not likelier than 1.
+
+    Servers that report probabilities after temperature or top-p can exceed it.
+    """
+    logs = [log_likelihood(sample, weights) for sample in samples]
+    if any(log is None for log in logs):
+        return False
+    try:
+        answer_weights(_answers_of(samples), [log or 0.0 for log in logs], weights)
+    except ValueError:
+        return False
+    return True
 
 
 def log_likelihood(sample: Generation, weights: Weights) -> float | None:

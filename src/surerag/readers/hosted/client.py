@@ -1,7 +1,8 @@
 """One asynchronous client on one background event loop, for verbs of either kind.
 
 The openai SDK retries, obeys Retry-After, times out and reads streams. Added here: a limit of bytes and one
-deadline for each request, errors of surerag that show no key, and a new loop and client in a forked process.
+deadline for each request, no redirects to other servers, errors of surerag, and a new loop and client in a
+forked process.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+import zlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import urlsplit
 
 from surerag.errors import (
     ConfigurationError,
@@ -27,7 +30,15 @@ from surerag.errors import (
     SureragError,
     TransientServiceError,
 )
-from surerag.readers.failures import PASSING_HINT, REFUSED_HINT, TOO_LONG_HINT, kind_of, status_of
+from surerag.readers.failures import (
+    PASSING_HINT,
+    REFUSED_HINT,
+    TOO_LONG_HINT,
+    kind_of,
+    secrets_in,
+    shortened,
+    status_of,
+)
 from surerag.readers.logprobs import NO_LOGPROBS_HINT, excerpt, without_surrogates
 from surerag.readers.parameters import PARAMETER_HINTS
 from surerag.readers.threads import renew_after_fork
@@ -40,15 +51,18 @@ R = TypeVar("R")
 Json = Mapping[str, Any]
 
 MAX_BYTES = 64 * 2**20
-"""Size of one response at most."""
+"""Size of one response at most, as it is after decompression."""
+
+MAX_ERROR_BYTES = 2**16
+"""How much is read of a response that reports an error."""
+
+_STEP = 2**16
+"""Bytes to decompress at a time."""
 
 DEADLINE = 10
 """How many times the time-out one request may take in all, retries and reading included."""
 
 _OPENAI = "https://api.openai.com/v1"
-_SECRET_NAME = re.compile(
-    r"(?i)(^|[_.-])((api|access|auth|secret|private|session|refresh|id)?[_-]?(key|token)|secret|passw(or)?d|authorization|auth|bearer|credentials?)$"
-)
 _HINTS = {
     401: "set OPENAI_API_KEY, or pass api_key=…",
     403: "set OPENAI_API_KEY, or pass api_key=…",
@@ -142,7 +156,7 @@ class Client:
         self._max_retries = max_retries
         self._max_concurrency = max_concurrency
         self._own = own
-        self._body_secrets = tuple(_secrets_of(secrets))
+        self._body_secrets = tuple(secrets_in(secrets))
         _check_url(self.base_url)
         if own is None:
             self._resolved_key()
@@ -237,7 +251,12 @@ class Client:
         if self._own is not None:
             return self._own
         openai = _sdk()
-        http = openai.DefaultAsyncHttpxClient(timeout=self._timeout, limits=openai.DEFAULT_CONNECTION_LIMITS)
+        http = openai.DefaultAsyncHttpxClient(
+            timeout=self._timeout,
+            limits=openai.DEFAULT_CONNECTION_LIMITS,
+            headers={"Accept-Encoding": "gzip, deflate"},
+            event_hooks={"response": [partial(_admit, self.address)]},
+        )
         weakref.finalize(self, _close_later, background_loop(), http).atexit = False
         return openai.AsyncOpenAI(
             base_url=self.base_url,
@@ -273,14 +292,16 @@ class Client:
         except SureragError as error:
             failure: Exception = error
         except Exception as error:
-            failure = self._explained(error, body)
+            cause = error.__cause__
+            failure = cause if isinstance(cause, SureragError) else self._explained(error, body)
         # Outside, so that the client's error, which holds the request and its key, is not behind ours.
         raise failure
 
     def _explained(self, error: Exception, body: Json) -> ServiceError:
         """Return our error for one of the SDK's."""
         cause, reply = error.__cause__ or error, getattr(error, "body", None)
-        message = self.masked(_message_in(reply) if reply else str(cause) or str(error))[:300].rstrip(". ")
+        whole = without_surrogates(_message_in(reply) if reply else str(cause) or str(error))
+        message = shortened(whole, 300).rstrip(". ")
         kind, status = kind_of(error, message), status_of(error)
         if kind is RefusedError and "logprob" in message.lower() and "logprobs" in body:
             return LogprobsRefusedError(
@@ -303,24 +324,13 @@ class Client:
             happened = f"cannot be asked: {type(cause).__name__}: {message}"
         else:
             sent = excerpt(getattr(error, "doc", None) or getattr(error, "object", None) or message)
-            happened = f"sent a reply that cannot be read ({type(error).__name__}): {self.masked(sent)}"
+            happened = f"sent a reply that cannot be read ({type(error).__name__}): {sent}"
         return kind(f"{self.address} {happened}", hint=hints.get(kind, ""))
 
-    def masked(self, text: str) -> str:
-        """Return a text without the secrets that this client holds."""
-        for secret in sorted(set(self._secrets()), key=len, reverse=True):
-            if len(secret) >= 8:
-                text = text.replace(secret, "[key]")
-            elif secret:
-                text = re.sub(rf"(?<![\w-]){re.escape(secret)}(?![\w-])", "[key]", text)
-        return without_surrogates(text)
-
-    def _secrets(self) -> Iterator[str]:
-        parts = urlsplit(self.base_url)
-        headers = dict(self._own.default_headers) if self._own is not None else {}
-        yield from (unquote(secret) for secret in (parts.password, parts.username) if secret)
-        yield from (value for _, value in parse_qsl(parts.query))
-        yield from (str(value) for name, value in headers.items() if _SECRET_NAME.search(name))
+    def secrets(self) -> Iterator[str]:
+        """Yield what no error may show."""
+        yield from secrets_in(self.base_url)
+        yield from secrets_in(dict(self._own.default_headers) if self._own is not None else {})
         yield from self._body_secrets
         yield from (key for key in (self._key, os.environ.get("OPENAI_API_KEY")) if key)
 
@@ -358,26 +368,77 @@ class EventStream:
             await self._response.aclose()
 
 
+async def _admit(address: str, response: httpx.Response) -> None:
+    """Limit what may be read of a response, and refuse one that leads to another server."""
+    try:
+        _limited(response)
+        if response.has_redirect_location:
+            _check_target(address, response.request.url, response.headers["location"])
+    except SureragError as error:
+        # What is no error of the SDK's own is taken for a lost connection, and asked again.
+        raise _sdk().OpenAIError(str(error)) from error
+
+
+def _check_target(address: str, asked: httpx.URL, location: str) -> None:
+    target = asked.join(location)
+    if (target.scheme, target.host, target.port) != (asked.scheme, asked.host, asked.port):
+        raise RefusedError(
+            f"{address} redirects to another server, {target.scheme}://{target.netloc.decode()}; nothing was "
+            "sent there",
+            hint="pass that server's address as base_url, if it is to read prompts",
+        )
+
+
 def _limited(response: httpx.Response) -> httpx.Response:
-    """Limit the bytes that may be read of a response."""
+    """Limit the bytes that may be read of a response; they are decompressed here, a step at a time."""
     import httpx
 
+    if "x-limited" in response.extensions:
+        return response
+    response.extensions["x-limited"] = True
     stream: Any = response.stream
+    decoded = _decoder(response.headers.pop("content-encoding", "identity"))
 
     class Limited(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             size = 0
-            async for piece in stream:
-                size += len(piece)
-                if size > MAX_BYTES:
-                    raise ServiceError(f"the server's answer is larger than {MAX_BYTES // 2**20} MiB")
-                yield piece
+            async for raw in stream:
+                for piece in decoded(raw):
+                    size += len(piece)
+                    if response.status_code >= 400 and size > MAX_ERROR_BYTES:
+                        return
+                    if size > MAX_BYTES:
+                        raise ServiceError(f"the server's answer is larger than {MAX_BYTES / 2**20:g} MiB")
+                    yield piece
 
         async def aclose(self) -> None:
             await stream.aclose()
 
     response.stream = Limited()
     return response
+
+
+def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
+    """Return what decompresses the pieces of a body, no more than a step at once.
+
+    Raises:
+        ServiceError: If it comes in a form that was not requested.
+    """
+    if encoding == "identity":
+        return lambda raw: iter((raw,))
+    if encoding not in ("gzip", "deflate"):
+        raise ServiceError(
+            f"the server's answer is compressed as {encoding!r}, which was not requested",
+            hint="have the server, or the proxy before it, obey Accept-Encoding",
+        )
+    inflater = zlib.decompressobj(wbits=47)  # of gzip and zlib, whichever the first bytes say
+
+    def inflated(raw: bytes) -> Iterator[bytes]:
+        while piece := inflater.decompress(raw, _STEP):
+            yield piece
+            raw = inflater.unconsumed_tail
+
+    return inflated
 
 
 def checked(answer: Any) -> Json:
@@ -413,23 +474,14 @@ def _message_in(body: object) -> str:
     return ": ".join(words) or str(body)
 
 
-def _secrets_of(body: object, name: str = "") -> Iterator[str]:
-    """Yield the texts that a body holds under names of secrets."""
-    if isinstance(body, Mapping):
-        for key, value in body.items():
-            yield from _secrets_of(value, name if _SECRET_NAME.search(name) else str(key))
-    elif isinstance(body, str) and _SECRET_NAME.search(name):
-        yield body
-
-
-def without_secrets(body: Json) -> dict[str, Any]:
+def public_fields(body: Json) -> dict[str, Any]:
     """Return a body without the fields that hold secrets.
 
     Example:
-        >>> without_secrets({"repeat_penalty": 1.0, "auth": {"api_key": "k"}, "max_tokens": 3})
+        >>> public_fields({"repeat_penalty": 1.0, "auth": {"api_key": "k"}, "max_tokens": 3})
         {'repeat_penalty': 1.0, 'max_tokens': 3}
     """
-    return {key: value for key, value in body.items() if not any(_secrets_of({key: value}))}
+    return {key: value for key, value in body.items() if not any(secrets_in({key: value}))}
 
 
 def _checked_key(key: str | None) -> str | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from surerag.errors import ServiceError
 from surerag.messages import Prompt, SamplingParams
 from surerag.readers.asking import Request
+from surerag.readers.failures import masked
 from surerag.readers.hosted.requests import THINKING_OFF, Scoring
 from surerag.readers.reading import Reading
 
@@ -36,6 +37,7 @@ class Probe:
         name: The reader that asked.
         logprobs: Whether sampled tokens come with log-probabilities.
         top_logprobs: How many of the likeliest tokens it lists, of those that were requested.
+        least_top: Likeliest tokens to request for log-probabilities to come at all.
         raw_logprobs: Whether they are those of the model, rather than those after temperature; None if
             that could not be seen.
         samples: Whether ``n`` is honoured.
@@ -57,15 +59,17 @@ class Probe:
     stream_logprobs: bool
     scoring: Scoring | None
     thinks: bool
+    least_top: int = 0
     rejected: tuple[str, ...] = ()
     limits: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         raw = {True: "the model's own", False: "after temperature", None: "of unknown kind"}
+        least = f"; no log-probabilities without top_logprobs={self.least_top}" if self.least_top else ""
         rows = [
             ("log-probabilities", f"yes, {raw[self.raw_logprobs]}" if self.logprobs else "no"),
-            ("likeliest tokens listed", str(self.top_logprobs)),
+            ("likeliest tokens listed", f"{self.top_logprobs}{least}"),
             ("n samples a request", "yes" if self.samples else "no, requested one by one"),
             ("streaming", "yes" if self.streams else "no"),
             ("log-probabilities in streams", "yes" if self.stream_logprobs else "no"),
@@ -87,17 +91,19 @@ async def probe(reader: OpenAIReader, prompt: Prompt | None) -> Probe:
     """
     questions = _Questions(reader, await _answered(reader, _PROMPTS if prompt is None else (prompt,)))
     top = await questions.largest_top()
+    least = await questions.least_top(top) if top is not None else reader.least_top
     streamed = await questions.streamed(top)
     return Probe(
         name=reader.name,
         logprobs=top is not None,
         top_logprobs=top or 0,
         raw_logprobs=await questions.raw(top) if top else None,
-        samples=await questions.samples(),
+        samples=await questions.samples(top),
         streams=streamed is not None,
         stream_logprobs=bool(streamed),
         scoring=await questions.scoring(top) if top is not None else None,
         thinks=reader.capabilities.thinking == "apart",
+        least_top=least,
         rejected=tuple(sorted(reader.supported.drop - set(THINKING_OFF))),
         limits=tuple(sorted(reader.supported.cap.items())),
         notes=tuple(dict.fromkeys(questions.notes)),
@@ -133,23 +139,39 @@ class _Questions:
                 return min(top, max(len(entry.get("top_logprobs") or ()) for entry in reading.entries))
         return None
 
-    async def streamed(self, top: int | None) -> bool | None:
-        """Stream a few tokens, and return whether log-probabilities came with them; None if nothing came."""
-        for requested in dict.fromkeys((top, None)):
-            try:
-                opened = self._reader.open_reading(
-                    self._request(_SHORT, requested, streamed=True), self._reader.awaiting
-                )
-                return (await opened.until(_SHORT.max_tokens + 1)).partial.trace is not None
-            except ServiceError as error:
-                self._note(error)
-        return None
+    async def least_top(self, top: int) -> int:
+        """Return how many alternatives to request where log-probabilities alone are needed."""
+        if top and await self._ask(_SHORT, 0) is None:
+            return top
+        return self._reader.least_top
 
-    async def samples(self) -> bool:
-        """See whether two samples come to one request."""
+    async def streamed(self, top: int | None) -> bool | None:
+        """Return whether log-probabilities come in streams, in each way that methods request them.
+
+        None if nothing can be streamed.
+        """
+        ways = [] if top is None else [top] if top == 0 else [top, 0]
+        traced = [await self._stream(way) for way in ways]
+        if any(came is None for came in traced) or not traced:
+            return False if await self._stream(None) is not None else None
+        return all(traced)
+
+    async def _stream(self, top: int | None) -> bool | None:
+        """Stream a few tokens, and return whether log-probabilities came with them; None if nothing came."""
         try:
-            two = replace(_SHORT, n=2, temperature=1.0)
-            return len(await self._reader.ask(self._request(two, None), self._reader.awaiting)) == 2
+            request = self._request(_SHORT, top, streamed=True)
+            opened = self._reader.open_reading(request, self._reader.awaiting)
+            return (await opened.until(_SHORT.max_tokens + 1)).partial.trace is not None
+        except ServiceError as error:
+            self._note(error)
+            return None
+
+    async def samples(self, top: int | None) -> bool:
+        """See whether two samples come to one request, with log-probabilities where there are any."""
+        try:
+            two = self._request(replace(_SHORT, n=2, temperature=1.0), None if top is None else 0)
+            readings = await self._reader.ask(two, self._reader.awaiting)
+            return len([reading.generation() for reading in readings]) == 2
         except ServiceError as error:
             self._note(error)
             return False
@@ -209,7 +231,7 @@ class _Questions:
 
     def _note(self, error: ServiceError) -> None:
         """Keep what the service said, without our advice."""
-        self.notes.append(error.message)
+        self.notes.append(masked(error.message, self._reader._client.secrets()))
 
 
 def _differ(one: Sequence[float], other: Sequence[float]) -> bool:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from surerag.errors import CapabilityError, ConfigurationError
 from surerag.messages import Prompt, SamplingParams, TokenTrace
 from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request
 from surerag.readers.hosted.answers import next_part, parts_of
-from surerag.readers.hosted.client import Client, arun, run, run_soon, without_secrets
+from surerag.readers.hosted.client import Client, arun, public_fields, run, run_soon
 from surerag.readers.hosted.probe import Probe, probe
 from surerag.readers.hosted.requests import THINKING_OFF, Api, Scoring, body_of, scoring_body
 from surerag.readers.hosted.scoring import score_trace
@@ -118,11 +118,13 @@ class OpenAIReader(AskingReader):
         self._client = Client(
             base_url, api_key, timeout, max_retries, max_concurrency, own=client, secrets=self._extra_body
         )
+        # Some servers take 0 of completions for no log-probabilities at all.
+        self.least_top = 0 if api == "chat" else 1
         self._scoring: Scoring | None = None
         self._streamed = True
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_extra_body": without_secrets(self._extra_body)}
+        return {**self.__dict__, "_extra_body": public_fields(self._extra_body)}
 
     def __repr__(self) -> str:
         return f"OpenAIReader({self.name!r}, api={self.api!r}, top_logprobs={self.top or 0})"
@@ -165,11 +167,11 @@ class OpenAIReader(AskingReader):
             CapabilityError: If the server cannot score, or was not probed yet.
             ServiceError: As ``generate``.
         """
-        return run(self._score(prompts, continuations))
+        return self._wait(self._score(prompts, continuations))
 
     async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         """Like ``score``, without blocking the event loop."""
-        return await arun(self._score(prompts, continuations))
+        return await self._reach(self._score(prompts, continuations))
 
     async def _score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
         how = self._scoring
@@ -201,15 +203,16 @@ class OpenAIReader(AskingReader):
         Raises:
             ServiceError: If the server does not even answer a plain question.
         """
-        return self._adopt(run(probe(self, prompt)))
+        return self._adopt(self._wait(probe(self, prompt)))
 
     async def aprobe(self, prompt: Prompt | None = None) -> Probe:
         """Like ``probe``, without blocking the event loop."""
-        return self._adopt(await arun(probe(self, prompt)))
+        return self._adopt(await self._reach(probe(self, prompt)))
 
     def _adopt(self, result: Probe) -> Probe:
         promised = result.logprobs and result.raw_logprobs is not False
         self.top = min(self.top or 0, result.top_logprobs) if promised else None
+        self.least_top = result.least_top
         self._scoring = result.scoring
         self._streamed = result.streams and (result.stream_logprobs or not promised)
         self._together = result.samples
@@ -228,13 +231,16 @@ class OpenAIReader(AskingReader):
     blocking = awaiting = Awaiting()
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
-        return run(work)
+        return run(self._safely(work))
 
     async def _reach(self, work: Coroutine[Any, Any, R]) -> R:
-        return await arun(work)
+        return await arun(self._safely(work))
 
     def _hang_up(self, work: Coroutine[Any, Any, object]) -> None:
         run_soon(work)
+
+    def _secrets(self) -> Iterator[str]:
+        return self._client.secrets()
 
     def _top(self, sampling: SamplingParams) -> int | None:
         if self.top is None or sampling.trace == "none":
@@ -246,7 +252,8 @@ class OpenAIReader(AskingReader):
 
     def _keywords(self, request: Request) -> Keywords:
         switches = THINKING_OFF if self.thinking is False and self.api == "chat" else {}
-        body = request.context or body_of(self.api, self.model, request)
+        top = None if request.top is None else max(request.top, self.least_top)
+        body = request.context or body_of(self.api, self.model, request._replace(top=top))
         return {**switches, **body, **self._extra_body}
 
     def _needed(self, request: Request) -> Collection[str]:

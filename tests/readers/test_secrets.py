@@ -1,0 +1,202 @@
+"""No secret leaves a reader, whatever a server echoes: all three readers, all that an error becomes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from langchain_openai import ChatOpenAI
+from llama_index.llms.openai_like import OpenAILike
+
+from langchain_surerag import reader_from_model
+from llama_index_surerag import reader_from_llm
+from surerag import LazyRAG, OpenAIReader, Passage, SamplingParams
+from surerag.errors import SureragError
+from surerag.evaluation import evaluate
+from surerag.messages import Generation
+from surerag.readers.failures import kind_of, masked, status_of, without_secrets
+from surerag.readers.protocol import BaseReader
+from tests.servers.fake_openai import FakeOpenAI
+from tests.servers.faults import FAULTS
+
+KEY = "9f8e7d6c5b4a39281706f5e4d3c2b1a0"
+ODD_KEY = "Az+/9_x=7f8e7d6c5b4a3928"
+SAMPLING = SamplingParams(max_tokens=6, trace="logprobs")
+
+READERS: dict[str, Callable[[str, str], BaseReader]] = {
+    "hosted": lambda url, key: OpenAIReader("toy", base_url=url, api_key=key, max_retries=0),
+    "LangChain": lambda url, key: reader_from_model(
+        ChatOpenAI(model="toy", base_url=url, api_key=key, max_retries=0)  # type: ignore[arg-type]  # a str
+    ),
+    "LlamaIndex": lambda url, key: reader_from_llm(
+        OpenAILike(model="toy", api_base=url, api_key=key, is_chat_model=True, max_retries=0)
+    ),
+}
+
+
+def answer(**choice: Any) -> bytes:
+    message = {"role": "assistant", "content": "Velm"}
+    entry = {"token": "Velm", "logprob": -0.1, "top_logprobs": []}
+    whole = {"index": 0, "message": message, "finish_reason": "stop", "logprobs": {"content": [entry]}}
+    return json.dumps({"id": "1", "object": "chat.completion", "choices": [{**whole, **choice}]}).encode()
+
+
+def said(text: str) -> bytes:
+    return json.dumps({"error": {"message": f"Invalid API key provided: {text}", "code": text}}).encode()
+
+
+ECHOES: dict[str, Callable[[str], tuple[int, str, bytes]]] = {
+    "401": lambda text: (401, "application/json", said(text)),
+    "401 as text": lambda text: (401, "text/plain", text.encode()),
+    "500": lambda text: (500, "application/json", said(text)),
+    "500, long": lambda text: (500, "text/plain", ("x" * 280 + text + "y" * 900).encode()),
+    "error with status 200": lambda text: (200, "application/json", said(text)),
+    "no choices": lambda text: (200, "application/json", json.dumps({"detail": text}).encode()),
+    "a bad choice": lambda text: (200, "application/json", json.dumps({"choices": [text]}).encode()),
+    "HTML": lambda text: (200, "text/html", f"<html>no key {text}</html>".encode()),
+    "plain text": lambda text: (200, "text/plain", f"no key {text}".encode()),
+    "not UTF-8": lambda text: (200, "application/json", b'{"choices": "\xff' + text.encode() + b'"}'),
+    "cut off by us": lambda text: (200, "application/json", json.dumps({"x": "y" * 85 + text}).encode()),
+    "a log-probability": lambda text: (
+        200,
+        "application/json",
+        answer(logprobs={"content": [{"token": "Velm", "logprob": text, "top_logprobs": []}]}),
+    ),
+    "log-probabilities": lambda text: (200, "application/json", answer(logprobs={"content": text})),
+}
+
+SPELLED: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "upper case": str.upper,
+    "base64": lambda key: base64.b64encode(key.encode()).decode(),
+    "Basic": lambda key: base64.b64encode(f"ada:{key}".encode()).decode(),
+    "in an address": lambda key: f"http://ada:{quote(key, safe='')}@host/v1?key={quote(key, safe='')}",
+}
+
+
+def everything_in(error: BaseException | None) -> Iterator[str]:
+    """Yield all texts of an error and of those behind it."""
+    while error is not None:
+        yield from (str(error), repr(error.args), repr(vars(error)))
+        with suppress(Exception):
+            yield vars(error)["response"].text
+        error = error.__cause__ or error.__context__
+
+
+def assert_hidden(key: str, *texts: str) -> None:
+    for text in texts:
+        lower = text.lower()
+        assert key.lower()[:8] not in lower
+        assert quote(key, safe="").lower()[:8] not in lower
+        for before in ("", "ada:"):
+            assert base64.b64encode(f"{before}{key}".encode()).decode()[8:24] not in text
+
+
+class Search:
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        return [Passage("Velm lies by the sea.", id="velm")]
+
+
+@pytest.fixture
+def echo(fake_openai: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str, str], str]:
+    def echo(echoed: str, spelled: str, key: str) -> str:
+        status, kind, data = ECHOES[echoed](SPELLED[spelled](key))
+        monkeypatch.setitem(
+            FAULTS, "echo", lambda handler, body: handler.send(status, data, Content_Type=kind)
+        )
+        fake_openai.fault = "echo"
+        return fake_openai.base_url
+
+    return echo
+
+
+@pytest.mark.parametrize(
+    ("echoed", "spelled", "key"),
+    [
+        *((echoed, "as it is", KEY) for echoed in ECHOES),
+        *(("no choices", spelled, ODD_KEY) for spelled in SPELLED),
+        ("401", "Basic", ODD_KEY),
+    ],
+)
+@pytest.mark.parametrize("name", READERS)
+def test_no_error_shows_a_key_that_the_server_echoes(
+    echo: Any, name: str, echoed: str, spelled: str, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    reader = READERS[name](echo(echoed, spelled, key), key)
+
+    def ask(question: str) -> str:
+        return reader.generate([question], SAMPLING)[0][0].text
+
+    def ask_in_pieces() -> object:
+        return reader.finish(reader.begin(["Where?"], 2, SAMPLING))
+
+    with pytest.raises(SureragError) as caught:
+        ask("Where?")
+    errors: list[BaseException] = [caught.value]
+    for attempt in (ask_in_pieces, lambda: evaluate({"one": ask}, [("Where?", "Velm")]).rows):
+        try:
+            shown = repr(attempt())
+        except SureragError as error:
+            errors.append(error)
+        else:
+            assert_hidden(key, shown)
+    assert_hidden(key, caplog.text)
+    for error in errors:
+        assert_hidden(key, "".join(traceback.format_exception(error)), *everything_in(error))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_decision_shows_a_key_that_the_server_echoes(
+    echo: Any, name: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = READERS[name](echo("500", "as it is", KEY), KEY)
+    # What passes degrades: the first pass fails, and the second one does not.
+    monkeypatch.setattr(type(reader), "generate", lambda *_: [[Generation("By the sea.")]])
+    result = LazyRAG(reader, Search(), "A page about towns.", gate="entropy").run("Where is Velm?")
+    assert "failed" in result.decision.reason
+    assert "failed" in caplog.text
+    assert_hidden(KEY, repr(result), caplog.text)
+
+
+def test_a_stand_in_keeps_class_status_and_kind() -> None:
+    class Refused(Exception):
+        def __init__(self, message: str, *, response: object) -> None:
+            super().__init__(message)
+            self.response, self.body = response, {"message": message}
+
+    class Response:
+        status_code, text = 429, f"slow down, {KEY}"
+
+    client_error = Refused(f"slow down, {KEY}", response=Response())
+    ours = SureragError("failed")
+    ours.__cause__ = client_error
+    safe = without_secrets(ours, [KEY])
+    assert safe is ours and type(safe.__cause__) is Refused
+    assert (status_of(safe), kind_of(safe.__cause__)) == (429, kind_of(client_error))
+    assert_hidden(KEY, *everything_in(safe))
+    clean = ValueError("no secret")
+    assert without_secrets(clean, [KEY]) is clean
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 8, 16, 40])
+def test_a_secret_is_hidden_at_every_place_of_base64(size: int) -> None:
+    key = (KEY * 2)[:size]
+    for before in range(6):
+        for behind in range(3):
+            encoded = base64.b64encode(b"x" * before + key.encode() + b"y" * behind).decode()
+            shown = masked(f"sent {encoded} there", [key])
+            assert shown == (f"sent {encoded} there" if size < 7 else "sent [key] there"), (before, behind)
+
+
+@pytest.mark.parametrize("key", ["EMPTY", "none", "k"])
+def test_a_short_key_is_hidden_as_a_word_alone(key: str) -> None:
+    text = f"an empty answer, nonetheless; {key}."
+    assert masked(text, [key]) == "an empty answer, nonetheless; [key]."
