@@ -205,8 +205,15 @@ def _id_of(document: Document) -> str:
 
 def _with_text(documents: Iterable[Any]) -> Iterator[Document]:
     empty = True
-    for document in documents:
-        if passage_of(document).text.strip():
+    for document in documents if isinstance(documents, Iterable) else [documents]:
+        if not isinstance(document, Document):
+            kind = type(document)
+            raise InputError(
+                f"expected a list of LangChain's documents, got {kind.__module__}.{kind.__qualname__}",
+                hint="make them of what load_documents returns: [Document(item.text, id=item.id, "
+                "metadata=dict(item.metadata)) for item in loaded.documents]",
+            )
+        if document.page_content.strip():
             empty = False
             yield document
     if empty:

@@ -67,7 +67,10 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
     Raises:
         InputError: If there is no document with text, or a metadata key is missing.
     """
-    nodes = _nodes_in(source) if isinstance(source, BaseIndex) else list(source)
+    if isinstance(source, BaseIndex):
+        nodes = _nodes_in(source)
+    else:
+        nodes = list(source) if isinstance(source, Iterable) else [source]
     summaries = _summary_nodes(nodes, summarize)
     if not summaries:
         raise InputError(
@@ -324,9 +327,12 @@ def _documents(nodes: Sequence[BaseNode]) -> list[Document]:
     parts: dict[str, list[BaseNode]] = {}
     for node in nodes:
         if not isinstance(node, BaseNode):
+            kind = type(node)
             raise ConfigurationError(
-                f"summaries cannot be made of a {type(node).__name__}",
-                hint="pass documents, nodes or an index",
+                f"summaries cannot be made of {kind.__module__}.{kind.__qualname__}",
+                hint="pass LlamaIndex's documents, nodes or an index; of what load_documents returns make "
+                "[Document(text=item.text, id_=item.id, metadata=dict(item.metadata)) "
+                "for item in loaded.documents]",
             )
         parts.setdefault(_document_of(node), []).append(node)
     documents = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +25,7 @@ from langchain_tests.unit_tests import ToolsUnitTests
 from langchain_surerag import LazyRetrievalChain, create_lazy_retrieval_tool
 from surerag import FakeReader, MarginGate
 from surerag.calibration import ThresholdPolicy, scope_of
+from surerag.documents import load_documents
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError, ServiceError
 from tests.langchain.conftest import KEY, SUMMARY, UNSURE, HashEmbeddings, chat, search
 from tests.servers.fake_openai import FakeOpenAI
@@ -67,6 +69,14 @@ async def test_a_sure_reader_answers_without_retrieval(retriever: Any, question:
 def test_documents_are_no_summaries(documents: list[Document]) -> None:
     with pytest.raises(ConfigurationError, match=r"summaries must be a vector store.*summaries_of"):
         LazyRetrievalChain(sure, search, documents)
+
+
+def test_other_documents_are_refused_with_the_way_to_convert_them(tmp_path: Path, retriever: Any) -> None:
+    (tmp_path / "ada.md").write_text("Ada was born in Velm.")
+    loaded = load_documents(tmp_path)
+    for documents, kind in ((loaded.documents, "Document"), (loaded, "LoadedDocuments"), ("docs", "str")):
+        with pytest.raises(InputError, match=rf"got \S*{kind}\. .*Document\(item\.text"):
+            LazyRetrievalChain.from_documents(documents, sure, retriever, HashEmbeddings())
 
 
 def test_documents_without_text_are_not_shown() -> None:

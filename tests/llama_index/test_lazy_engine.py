@@ -44,6 +44,7 @@ from llama_index_surerag import (
 )
 from llama_index_surerag.engines import aread_to_end
 from surerag import FakeReader
+from surerag.documents import load_documents
 from surerag.errors import ConfigurationError, InputError, PromptError, RefusedError
 from surerag.readers.fake import reply
 from tests.llama_index import corpus
@@ -63,6 +64,14 @@ def engine(retriever: Any = None, llm: Any = None, **settings: Any) -> LazyRetri
 
 def sources(response: Any) -> list[str]:
     return [node.node_id for node in response.source_nodes]
+
+
+def test_other_documents_are_refused_with_the_way_to_convert_them(tmp_path: Path) -> None:
+    (tmp_path / "ada.md").write_text("Ada was born in Velm.")
+    loaded = load_documents(tmp_path)
+    for documents, kind in ((loaded.documents, "Document"), (loaded, "LoadedDocuments"), ("docs", "str")):
+        with pytest.raises(ConfigurationError, match=rf"made of \S*{kind}\. .*Document\(text=item"):
+            summary_nodes(documents)
 
 
 @pytest.mark.parametrize(
