@@ -206,7 +206,8 @@ def worth_rows(run: EvaluationRun) -> list[Row]:
         ends = np.quantile([pearson(at) for at in resamples], (0.025, 0.975))
         r = [round(float(one), 2) for one in (pearson(slice(None)), *ends)]
         means = {
-            kind: round(float(np.mean(values[at].astype(float))), 2) for at, kind in enumerate(run.systems)
+            kind: round(float(np.mean(values[at].astype(float))), 2) + 0.0  # no −0
+            for at, kind in enumerate(run.systems)
         }
         rows.append({"system": measure, "n": len(keys), "r": r, **means})
     return rows
