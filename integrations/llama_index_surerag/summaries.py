@@ -326,8 +326,8 @@ def _documents(nodes: Sequence[BaseNode]) -> list[Document]:
     """Put documents together from their nodes, in the order of offsets, with the metadata they share."""
     parts: dict[str, list[BaseNode]] = {}
     for node in nodes:
-        if not isinstance(node, BaseNode):
-            kind = type(node)
+        kind: type = type(node)
+        if not issubclass(kind, BaseNode):
             raise ConfigurationError(
                 f"summaries cannot be made of {kind.__module__}.{kind.__qualname__}",
                 hint="pass LlamaIndex's documents, nodes or an index; of what load_documents returns make "

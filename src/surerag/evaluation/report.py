@@ -18,7 +18,7 @@ from surerag.errors import MissingExtraError, extra
 from surerag.evaluation.findings import base_of, findings, searched
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.run import EvaluationRun, Row
-from surerag.evaluation.statistics import COSTS, Comparison, compare_systems, summarize
+from surerag.evaluation.statistics import COSTS, compare_systems, summarize
 from surerag.measures.statistics import Estimate, mean_interval
 from surerag.text import printable
 
@@ -44,37 +44,45 @@ def summary_rows(
     """
     measures, systems = run.measures, run.comparable
     baseline = baseline or next(iter(systems), "")
-    costs = [cost for cost in COSTS if any(run.values(system, cost) for system in systems)]
-    columns = {name: summarize(run, name) for name in [*measures, *costs]}
-    compared: dict[str, Comparison] = {}
-    head = ["system", "n", *measures]
+    columns: dict[str, Mapping[str, str]] = {
+        "system": {system: system for system in systems},
+        "n": {system: str(len(run.values(system, "errors"))) for system in systems},
+    }
+    for name in measures:
+        columns[name] = {system: estimate_text(one) for system, one in summarize(run, name).items()}
     if measures and len(systems) > 1:
-        head += [f"Δ {measures[0]}", "p (Holm)"]
-        compared = {one.system: one for one in compare_systems(run, measures[0], baseline)}
+        columns |= _comparison_columns(run, measures[0], systems, baseline)
+    columns |= _cost_columns(run, systems, price_in, price_out)
+    return list(columns), [[column[system] for column in columns.values()] for system in systems]
+
+
+def _comparison_columns(
+    run: EvaluationRun, measure: str, systems: Sequence[str], baseline: str
+) -> dict[str, dict[str, str]]:
+    difference = {system: "baseline" if system == baseline else "–" for system in systems}
+    adjusted = dict.fromkeys(systems, "–")
+    for one in compare_systems(run, measure, baseline):
+        difference[one.system] = estimate_text(one.difference, "+")
+        adjusted[one.system] = f"{one.adjusted:.3g}"
+    return {f"Δ {measure}": difference, "p (Holm)": adjusted}
+
+
+def _cost_columns(
+    run: EvaluationRun, systems: Sequence[str], price_in: float, price_out: float
+) -> dict[str, dict[str, str]]:
+    columns: dict[str, dict[str, str]] = {}
     shares = {system: searched(run, system) for system in systems}
-    with_searches = any(share is not None for share in shares.values())
-    priced = bool(price_in or price_out)
-    head += [*(["searched"] if with_searches else []), *costs, *(["money"] if priced else []), "errors"]
-    cells = []
-    for system in systems:
-        errors = run.values(system, "errors")
-        line = [system, str(len(errors)), *(estimate_text(columns[name][system]) for name in measures)]
-        if compared:
-            one = compared.get(system)
-            without = ["baseline" if system == baseline else "–", "–"]
-            line += without if one is None else [estimate_text(one.difference, "+"), f"{one.adjusted:.3g}"]
-        if with_searches:
-            share = shares[system]
-            line.append("–" if share is None else f"{100 * share:.0f} %")
-        for cost in costs:
-            estimate = columns[cost][system]
-            line.append("–" if estimate is None else number_text(estimate.value))
-        if priced:
-            money = money_spent(run, system, price_in, price_out)
-            line.append("–" if money is None else f"{money:.4g}")
-        line.append(str(round(sum(errors.values()))))
-        cells.append(line)
-    return head, cells
+    if any(share is not None for share in shares.values()):
+        columns["searched"] = {s: "–" if one is None else f"{100 * one:.0f} %" for s, one in shares.items()}
+    for cost in COSTS:
+        if any(run.values(system, cost) for system in systems):
+            means = summarize(run, cost)
+            columns[cost] = {s: "–" if one is None else number_text(one.value) for s, one in means.items()}
+    if price_in or price_out:
+        money = {system: money_spent(run, system, price_in, price_out) for system in systems}
+        columns["money"] = {s: "–" if one is None else f"{one:.4g}" for s, one in money.items()}
+    columns["errors"] = {system: str(round(sum(run.values(system, "errors").values()))) for system in systems}
+    return columns
 
 
 def terminal_table(run: EvaluationRun, **options: float | str) -> Table:

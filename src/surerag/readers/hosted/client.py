@@ -313,18 +313,7 @@ class Client:
             TransientServiceError: PASSING_HINT,
             ContextLengthError: TOO_LONG_HINT,
         }
-        if status:
-            happened = f"answered {status}: {message}"
-        elif reply is not None:
-            happened = f"failed while it answered: {message}"
-        elif kind is TransientServiceError:
-            late = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
-            happened = "did not answer in time" if late else f"could not be reached: {message}"
-        elif kind is RefusedError:
-            happened = f"cannot be asked: {type(cause).__name__}: {message}"
-        else:
-            sent = excerpt(getattr(error, "doc", None) or getattr(error, "object", None) or message)
-            happened = f"sent a reply that cannot be read ({type(error).__name__}): {sent}"
+        happened = _what_happened(error, kind, status, message)
         return kind(f"{self.address} {happened}", hint=hints.get(kind, ""))
 
     def secrets(self) -> Iterator[str]:
@@ -333,6 +322,22 @@ class Client:
         yield from secrets_in(dict(self._own.default_headers) if self._own is not None else {})
         yield from self._body_secrets
         yield from (key for key in (self._key, os.environ.get("OPENAI_API_KEY")) if key)
+
+
+def _what_happened(error: Exception, kind: type[ServiceError], status: int | None, message: str) -> str:
+    """Say behind the server's address what it, or the connection to it, did."""
+    cause = error.__cause__ or error
+    if status:
+        return f"answered {status}: {message}"
+    if getattr(error, "body", None) is not None:
+        return f"failed while it answered: {message}"
+    if kind is TransientServiceError:
+        late = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
+        return "did not answer in time" if late else f"could not be reached: {message}"
+    if kind is RefusedError:
+        return f"cannot be asked: {type(cause).__name__}: {message}"
+    sent = excerpt(getattr(error, "doc", None) or getattr(error, "object", None) or message)
+    return f"sent a reply that cannot be read ({type(error).__name__}): {sent}"
 
 
 class EventStream:
