@@ -155,9 +155,9 @@ def load_documents(directory: str | Path, *, max_bytes: int = 64 * 2**20) -> Loa
         FileNotesWarning: If an encoding was guessed, or pages of a PDF have no text.
     """
     root = Path(directory).expanduser()
-    if not root.is_dir():
+    if not str(directory).strip() or not root.is_dir():
         raise InputError(
-            f"folder not found: {directory}", hint="pass a local folder with text, Markdown or PDF"
+            f"folder not found: {str(directory)!r}", hint="pass a local folder with text, Markdown or PDF"
         )
     documents: list[Document] = []
     skipped: dict[str, str] = {}
@@ -180,7 +180,7 @@ def load_documents(directory: str | Path, *, max_bytes: int = 64 * 2**20) -> Loa
             hint=f"add files that end in {', '.join(sorted(KINDS))}",
         )
     if skipped:
-        message = f"skipped {len(skipped)} files: {_listing(skipped)}"
+        message = f"skipped {len(skipped)} file{'s' if len(skipped) > 1 else ''}: {_listing(skipped)}"
         warnings.warn(message, SkippedFilesWarning, stacklevel=2)
     if notes:
         message = f"check {len(notes)} files that were read: {_listing(notes)}"

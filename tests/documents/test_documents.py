@@ -305,6 +305,9 @@ def test_a_page_that_closes_no_paragraph_is_read_whole(tmp_path: Path) -> None:
 def test_no_folder_and_nothing_to_read_are_errors(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="folder not found"):
         load_documents(tmp_path / "nowhere")
+    for unset in ("", " "):  # as a variable that is not set has it, which means no folder
+        with pytest.raises(InputError, match="folder not found"):
+            load_documents(unset)
     (tmp_path / "song.mp3").write_bytes(b"x")
     with pytest.raises(InputError, match=r"song.mp3 \(no known kind of file: .mp3\)"):
         load_documents(tmp_path)
