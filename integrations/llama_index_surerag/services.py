@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -122,7 +122,7 @@ class NodeRetriever(Shareable):
     @property
     def name(self) -> str:
         """Class of the retriever; what a calibration belongs to."""
-        return type(self._retriever).__name__
+        return getattr(self._retriever, "kind", type(self._retriever).__name__)
 
     def bound_to(self, bundle: QueryBundle) -> NodeRetriever:
         """Return a retriever that searches with this very query."""
@@ -164,6 +164,21 @@ def bundle_of(query: QueryType) -> QueryBundle:
     return QueryBundle(query) if isinstance(query, str) else query
 
 
+class _IndexRetriever(Shareable, BaseRetriever):
+    """Searches an index as it is at each query; its own retriever keeps to the nodes of when it was made."""
+
+    def __init__(self, index: BaseIndex[Any], options: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._index, self._options = index, dict(options)
+        self.kind = type(index.as_retriever(**options)).__name__
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self._index.as_retriever(**self._options).retrieve(query_bundle)
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await self._index.as_retriever(**self._options).aretrieve(query_bundle)
+
+
 def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -> BaseRetriever:
     """Return a retriever as it is, or that of an index, which returns ``k`` nodes (its own number if None).
 
@@ -173,7 +188,7 @@ def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -
     if isinstance(source, BaseRetriever):
         return source
     if isinstance(source, BaseIndex):
-        return source.as_retriever() if k is None else source.as_retriever(similarity_top_k=k)
+        return _IndexRetriever(source, {} if k is None else {"similarity_top_k": k})
     raise ConfigurationError(
         f"expected a LlamaIndex retriever or index, got {type(source).__name__}",
         hint="pass index, or index.as_retriever(similarity_top_k=…)",

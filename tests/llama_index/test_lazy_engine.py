@@ -623,3 +623,17 @@ def test_semantic_entropy_needs_text_only() -> None:
     response = engine(llm=reader, gate="semantic_entropy").query(UNKNOWN)
     assert response.metadata["retrieve"] is True
     assert str(response) == FOUND_ANSWER
+
+
+async def test_both_tiers_follow_the_index() -> None:
+    index = VectorStoreIndex.from_documents(
+        [Document(text="Ada was born in Velm. She paints.", doc_id="ada")], embed_model=corpus.HashEmbedding()
+    )
+    lazy = LazyRetrievalQueryEngine.from_args(
+        index, FakeReader(default="Velm"), embed_model=corpus.HashEmbedding(), threshold=-math.inf
+    )
+    index.update_ref_doc(Document(text="Ada was born in Orun. She sings.", doc_id="ada"))
+    for response in (lazy.query("Where was Ada born?"), await lazy.aquery("Where was Ada born?")):
+        texts = [node.text for node in response.source_nodes]
+        assert len(texts) == 2
+        assert all("Orun" in text for text in texts)
