@@ -172,7 +172,9 @@ def test_every_method_of_both_frameworks_runs(
     root: str, method: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING)
-    assert METHODS[method](root) is not None
+    found = METHODS[method](root)
+    # A model of 135 M parameters may copy what it should reword, and DENSE says that this shows nothing.
+    assert found is not None or (method.endswith("DENSE-RAG") and "dense.not_conclusive" in caplog.text)
     # Where a server lists no end token, ΔSePer counts answers, and says so.
     assert "no log-prob" not in caplog.text
     assert "failed" not in caplog.text
