@@ -145,13 +145,7 @@ def _loads_again(service: object) -> bool:
 def _without_keys(value: Any) -> Any:
     """Return a service, or what is in it, without keys that LangChain would write down, as in its headers."""
     if isinstance(value, Mapping):
-        held = {
-            name: _without_keys(one)
-            for name, one in value.items()
-            if not (isinstance(one, str) and is_secret_name(name))
-        }
-        same = len(held) == len(value) and all(held[name] is one for name, one in value.items())
-        return value if same else held
+        return _mapping_without_keys(value)
     if isinstance(value, Serializable):
         public = {name: _without_keys(getattr(value, name)) for name in type(value).model_fields}
         changed = {name: one for name, one in public.items() if one is not getattr(value, name)}
@@ -160,6 +154,16 @@ def _without_keys(value: Any) -> Any:
         items = [_without_keys(one) for one in value]
         return value if all(one is old for one, old in zip(items, value, strict=True)) else items
     return value
+
+
+def _mapping_without_keys(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    held = {
+        name: _without_keys(one)
+        for name, one in value.items()
+        if not (isinstance(one, str) and is_secret_name(name))
+    }
+    same = len(held) == len(value) and all(held[name] is one for name, one in value.items())
+    return value if same else held
 
 
 def _is_lossy(dumped: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from string import Template
@@ -73,16 +73,21 @@ def _cost_columns(
     columns: dict[str, dict[str, str]] = {}
     shares = {system: searched(run, system) for system in systems}
     if any(share is not None for share in shares.values()):
-        columns["searched"] = {s: "–" if one is None else f"{100 * one:.0f} %" for s, one in shares.items()}
+        columns["searched"] = _cells(shares, lambda share: f"{100 * share:.0f} %")
     for cost in COSTS:
         if any(run.values(system, cost) for system in systems):
-            means = summarize(run, cost)
-            columns[cost] = {s: "–" if one is None else number_text(one.value) for s, one in means.items()}
+            means = {system: one and one.value for system, one in summarize(run, cost).items()}
+            columns[cost] = _cells(means, number_text)
     if price_in or price_out:
         money = {system: money_spent(run, system, price_in, price_out) for system in systems}
-        columns["money"] = {s: "–" if one is None else f"{one:.4g}" for s, one in money.items()}
+        columns["money"] = _cells(money, lambda amount: f"{amount:.4g}")
     columns["errors"] = {system: str(round(sum(run.values(system, "errors").values()))) for system in systems}
     return columns
+
+
+def _cells(values: Mapping[str, float | None], form: Callable[[float], str]) -> dict[str, str]:
+    """Return numbers as texts, a dash where there is none."""
+    return {name: "–" if value is None else form(value) for name, value in values.items()}
 
 
 def terminal_table(run: EvaluationRun, **options: float | str) -> Table:
