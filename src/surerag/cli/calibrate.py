@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from surerag.calibration import AbstentionPolicy, ThresholdPolicy, calibrate_abstention, calibrate_threshold
+from surerag.calibration import (
+    AbstentionPolicy,
+    PolicyScope,
+    ThresholdPolicy,
+    calibrate_abstention,
+    calibrate_threshold,
+)
 from surerag.cli.display import show
 from surerag.evaluation import EvaluationRun
 
@@ -42,14 +48,14 @@ def calibrate(
     """Calibrate when to retrieve or rewrite, or when to abstain, and write the policy as JSON."""
     with EvaluationRun(run, metrics=(metric,)) as rows:
         sample = rows.calibration_rows(system)
-        scope = next(rows.scope(n) for n in rows.systems if n.startswith(system) and n.endswith("@inf"))
+        name = next(name for name in rows.systems if name.startswith(system) and name.endswith("@inf"))
+        scope = PolicyScope(**rows.settings(name).get("scope", {}))
     policy: ThresholdPolicy | AbstentionPolicy
     if max_risk is not None:
         policy = calibrate_abstention(sample, max_risk=max_risk, confidence=confidence, component=scope)
     else:
         policy = calibrate_threshold(
             sample,
-            target="loss" if max_rate is None else "rate",
             max_loss=max_loss,
             max_rate=max_rate,
             confidence=confidence,
