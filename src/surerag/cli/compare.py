@@ -100,14 +100,15 @@ def compare(
         rows.record(provenance(reader, base_url, {"documents": indexed, "questions": asked}))
         if not dry_run:
             show_findings(findings(rows))
-        show(terminal_table(rows, price_in=price_in, price_out=price_out))
+        prices = price_in, price_out
+        show(terminal_table(rows, prices=prices))
         if dry_run:
-            show(forecast(rows, len(items), price_in, price_out))
+            show(forecast(rows, len(items), prices))
             return
         verdicts = [check_requirement(rows, text) for text in require or ()]
         page = run.with_suffix(".html")
         with step("Writing the report"):
-            write_report(rows, page, price_in=price_in, price_out=price_out, verdicts=verdicts)
+            write_report(rows, page, prices=prices, verdicts=verdicts)
     for verdict in verdicts:
         show(str(verdict))
     if verdicts:
