@@ -121,12 +121,7 @@ def estimate_text(estimate: Estimate | None, sign: str = "") -> str:
         >>> estimate_text(Estimate(0.5, None, 3)), estimate_text(None)
         ('0.500', '–')
     """
-    if estimate is None:
-        return "–"
-    text = f"{estimate.value:{sign}.3f}"
-    if estimate.interval is None or estimate.interval.lower == estimate.interval.upper:
-        return text
-    return f"{text} [{estimate.interval.lower:{sign}.3f}, {estimate.interval.upper:{sign}.3f}]"
+    return "–" if estimate is None else estimate.text(sign)
 
 
 def number_text(value: float) -> str:

@@ -38,6 +38,17 @@ class Estimate(NamedTuple):
     interval: Interval | None
     n: int
 
+    def text(self, sign: str = "", scale: float = 1.0, digits: int = 3) -> str:
+        """Return the value with its interval, if it has one, multiplied by ``scale``.
+
+        Example:
+            >>> Estimate(-0.05, Interval(-0.1, 0.02), 40).text("+", 100, 1)
+            '-5.0 [-10.0, +2.0]'
+        """
+        numbers = (self.value, *(self.interval or ()))
+        value, *ends = (f"{scale * number:{sign}.{digits}f}" for number in numbers)
+        return f"{value} [{', '.join(ends)}]" if ends else value
+
 
 def mean_interval(
     values: ArrayLike, *, confidence: float = 0.95, bounds: Bounds | None = (0.0, 1.0)
