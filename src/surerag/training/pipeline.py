@@ -82,8 +82,8 @@ class TrainingReport:
         rows = ["| queries | log-perplexity | change | right | change |", "|---|---:|---:|---:|---:|"]
         for stage in self.stages:
             right = "" if stage.correct is None else f"{100 * stage.correct:.1f} %"
-            points = "" if stage.correct_change is None else _shown(stage.correct_change, 100)
-            change = "" if stage.change is None else _shown(stage.change, 1)
+            points = "" if stage.correct_change is None else stage.correct_change.text("+", 100, 1)
+            change = "" if stage.change is None else stage.change.text("+")
             rows.append(f"| {stage.name} | {stage.log_perplexity:.3f} | {change} | {right} | {points} |")
         verdict = f"Use {self.rewriter}." if self.rewriter else "No stage improves on the query as asked."
         return "\n".join([*rows, "", f"{self.n_held_out} held-out queries, paired 95 % intervals. {verdict}"])
@@ -232,12 +232,3 @@ def _write_whole(file: Path, value: object) -> None:
     part = file.with_suffix(".part")
     part.write_text(json.dumps(value), encoding="utf-8")
     part.replace(file)
-
-
-def _shown(estimate: Estimate, scale: float) -> str:
-    digits = 1 if scale == 100 else 3
-    value = f"{scale * estimate.value:+.{digits}f}"
-    if estimate.interval is None:
-        return value
-    lower, upper = (f"{scale * end:+.{digits}f}" for end in estimate.interval)
-    return f"{value} [{lower}, {upper}]"
