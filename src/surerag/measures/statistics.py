@@ -295,7 +295,12 @@ def auroc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95, s
 
 
 def _sample(values: ArrayLike) -> Floats:
-    sample = np.asarray(values, dtype=np.float64)
-    if sample.ndim != 1 or not len(sample) or not np.isfinite(sample).all():
+    sample = np.asarray(values, dtype=np.float64)  # None becomes NaN
+    if sample.ndim != 1 or not len(sample):
         raise ValueError(f"expected at least one finite value, got shape {sample.shape}")
+    if len(others := np.flatnonzero(~np.isfinite(sample))):
+        raise ValueError(
+            f"expected finite values, got {len(others)} of {len(sample)} that are missing or not finite, the "
+            f"first at place {others[0]}: leave these cases out, of pairs in both samples"
+        )
     return sample
