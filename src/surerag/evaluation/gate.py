@@ -48,13 +48,8 @@ _FORM = re.compile(
 class Verdict:
     """What a run shows about a requirement.
 
-    Attributes:
-        requirement: As it was written.
-        outcome: ``"pass"``, ``"fail"`` or ``"undecided"``.
-        estimate: Left side less right side of the requirement, on the sample, in six digits behind the point.
-        lower: One-sided lower bound of it.
-        upper: One-sided upper bound of it.
-        n: Questions.
+    ``estimate`` is its left side less its right side on the sample, in six digits behind the point; ``lower``
+    and ``upper`` are one-sided bounds of that, and ``n`` is the number of questions.
     """
 
     requirement: str

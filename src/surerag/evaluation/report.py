@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -194,7 +195,7 @@ def write_report(
         )
         body += f"<tr><td>{_html(system)}</td>{''.join(cells)}</tr>"
     first, *others = findings(run, baseline, labels) or [""]
-    page = Template(_PAGE).substitute(
+    page = Template(files("surerag.evaluation").joinpath("page.html").read_text("utf-8")).substitute(
         head="".join(f"<th>{_html(name)}</th>" for name in ("system", *columns)),
         title=_html(title or f"{', '.join(run.comparable)}: {len(run.questions)} questions"),
         finding=f'<p class="finding">{_html(first)}</p>' if first else "",
@@ -315,53 +316,3 @@ def _details(run: EvaluationRun, row: Row) -> list[str]:
 
 def _html(text: str) -> str:
     return escape(printable(text))
-
-
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>surerag evaluation</title>
-<style>
-:root { color-scheme: light dark; --ink: #1c1f24; --soft: #5d6470; --line: #dfe3e8; --paper: #fff;
-  --blue: #1b6ca8; --red: #b3422f; --green: #2f6f2e; --amber: #8a5a00; }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e8eb; --soft: #a2a9b3; --line: #353b44;
-  --paper: #16191d; --blue: #6db3e8; --red: #ef8b78; --green: #84c983; --amber: #e0b35a; } }
-body { margin: 0 auto; max-width: 78rem; padding: 1.5rem; color: var(--ink); background: var(--paper);
-  font: 16px/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; } small { color: var(--soft); }
-table { border-collapse: collapse; width: 100%; font-size: .92rem; font-variant-numeric: tabular-nums; }
-th { overflow-wrap: normal; } td { white-space: nowrap; vertical-align: top; }
-td:first-child { white-space: normal; min-width: 6rem; }
-th, td { text-align: right; padding: .35rem .4rem; border-bottom: 1px solid var(--line); }
-th:first-child, td:first-child { text-align: left; font-weight: 600; }
-.finding { font-size: 1.15rem; font-weight: 600; margin: .6rem 0; } ul { padding-left: 1.2rem; }
-.wide { overflow-x: auto; } td i { display: block; height: 4px; background: var(--blue); }
-h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; } details details { margin-left: 1rem; border: 0; }
-ol { white-space: pre-wrap; font-size: .92rem; }
-details { border-bottom: 1px solid var(--line); } summary { cursor: pointer; padding: .4rem 0; }
-dl { margin: 0 0 .8rem 1rem; } dt { color: var(--soft); font-size: .88rem; }
-dd { margin: 0 0 .4rem; white-space: pre-wrap; }
-.right { border-left: 3px solid var(--green); padding-left: .5rem; }
-.wrong { border-left: 3px solid var(--red); padding-left: .5rem; }
-.pass { color: var(--green); } .fail { color: var(--red); } .undecided { color: var(--amber); }
-</style>
-</head>
-<body>
-<h1>$title</h1>
-$finding
-<ul>$details</ul>
-$gates
-<div class="wide"><table><thead><tr>$head</tr></thead><tbody>$body</tbody></table></div>
-<p><small>$notes</small></p>
-<h2>Questions</h2>
-<p><small>Uncertainties are of the answer or of L-RAG's first answer: entropies are in nats (natural
-logarithms; 0 is certain), perplexities begin at 1.</small></p>
-$questions
-<h2>How this was made</h2>
-<dl class="about">$about</dl>
-</body>
-</html>
-"""

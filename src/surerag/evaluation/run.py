@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 import json
 import math
 import sqlite3
 import threading
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
@@ -57,13 +57,9 @@ _USAGE = ("requests", "prompt_tokens", "completion_tokens", "thinking_tokens", "
 
 @dataclass(frozen=True)
 class Row:
-    """Answer of one system to one question.
+    """Answer of one system to one question; None where it failed, with the class and message of the error.
 
     Attributes:
-        system: Name of the system.
-        question: The question.
-        answer: The answer; None where it failed.
-        error: Class and message of the failure; empty where there is none.
         seconds: Wall time of this question; where several were asked at a time, their wall time divided by
             their number. None for questions asked at a time of which the run was killed.
         shared: How many were asked at a time.
@@ -89,7 +85,8 @@ class Row:
         if self.answer is None:
             return None
         if name in ("tokens", "seconds"):
-            return self.tokens if name == "tokens" else self.seconds
+            value: float | None = getattr(self, name)
+            return value
         if name in ("calls", *_USAGE):
             return getattr(self.answer.usage, "requests" if name == "calls" else name, None)
         return self.answer.scores.get(name)
@@ -192,11 +189,7 @@ class EvaluationRun:
         return self._rows
 
     def answered(self, system: str) -> dict[str, Row]:
-        """Return the rows of a system that hold an answer, by the key of the question.
-
-        Raises:
-            ConfigurationError: If there is no such system.
-        """
+        """Return the rows of a system that hold an answer, by the key of the question."""
         return {row.question.key: row for row in self._rows_of(system) if row.answer is not None}
 
     def values(self, system: str, measure: str) -> dict[str, float]:
@@ -241,11 +234,7 @@ class EvaluationRun:
         return [*(self.metrics if with_references else ()), *self.scores]
 
     def settings(self, system: str) -> dict[str, Any]:
-        """Return what is recorded of a system: its options, and what built it.
-
-        Raises:
-            ConfigurationError: If there is no such system.
-        """
+        """Return what is recorded of a system: its options, and what built it."""
         self._check_name(system)
         [text] = self._db.execute("SELECT settings FROM systems WHERE name = ?", (system,)).fetchone()
         settings: dict[str, Any] = json.loads(text)
@@ -289,11 +278,7 @@ class EvaluationRun:
         return rows
 
     def to_parquet(self, path: str | Path) -> None:
-        """Write the rows as Parquet, a column for each metric among them.
-
-        Raises:
-            MissingExtraError: If pyarrow is not installed.
-        """
+        """Write the rows as Parquet, a column for each metric among them."""
         with extra("evaluation"):
             import pyarrow as pa
             import pyarrow.parquet as pq
@@ -319,18 +304,15 @@ class EvaluationRun:
     def begin(self, systems: Sequence[System], questions: Sequence[Question], on_change: OnChange) -> None:
         """Record which systems and questions the following rows are about.
 
-        Raises:
-            ConfigurationError: If a system of the same name had other settings, or some questions are new
-                while others are missing, and ``on_change`` is ``"refuse"``.
+        Refused are other settings of a system, and questions of which some are new while others are missing.
         """
         stored = dict(self._db.execute("SELECT name, fingerprint FROM systems"))
         changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
         before = {question.key for question in self.questions}
         keys = {question.key for question in questions}
+        known = {key for (key,) in self._db.execute("SELECT key FROM questions")}
         # Some of the questions, or more of them, are the same run: a trial, and what follows it.
-        other = not (
-            keys >= before or keys <= {key for (key,) in self._db.execute("SELECT key FROM questions")}
-        )
+        other = not keys >= before and not keys <= known
         if on_change == "refuse" and (changed or other):
             what = (
                 f"the settings of {', '.join(changed)}"
@@ -371,17 +353,10 @@ class EvaluationRun:
         if row.answer is not None:
             usage = None if row.answer.usage is None else asdict(row.answer.usage)
             answer = {**vars(row.answer), "usage": usage, "scores": dict(row.answer.scores)}
-        values = (
-            system.fingerprint,
-            row.question.key,
-            system.name,
-            json.dumps(answer, default=float),
-            row.error,
-            row.seconds,
-            row.shared,
-        )
+        place = (system.fingerprint, row.question.key, system.name)
+        values = (json.dumps(answer, default=float), row.error, row.seconds, row.shared)
         with _storage_errors(self.path), self._writes, self._db:
-            self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", (*place, *values))
         self._rows = None
 
 
@@ -585,22 +560,15 @@ def _storage_errors(path: str | Path | None, use: str = "written") -> Iterator[N
 
 @contextmanager
 def _asked_by_one_process(path: Path | None, systems: Sequence[str]) -> Iterator[None]:
-    """Hold systems of a run for this process, so that no answer is paid for twice; killed, it holds none.
-
-    On Windows nothing is held.
-
-    Raises:
-        StorageError: If another process asks one of them.
-    """
+    """Hold systems of a run for this process, so that no answer is paid for twice; on Windows nothing is."""
     if path is None or fcntl is None:
         yield
         return
     beside = path.with_name(f"{path.name}-lock")
     with beside.open("a+b") as file:
         for system in systems:
-            place = int.from_bytes(hashlib.sha256(system.encode()).digest()[:6], "big")
             try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, zlib.crc32(system.encode()))
             except OSError:
                 raise StorageError(
                     f"another process asks {system} for the run {path}",

@@ -27,19 +27,10 @@ from surerag.services import Encoder, Entailer, Retriever, Services
 
 R = TypeVar("R")
 
-NAMES: Mapping[str, str] = {
-    "plain": "retrieves for every question",
-    "lazy": "L-RAG: retrieves where the first answer is uncertain",
-    "rewritten": "DynQR: rewrites the query where the answer is uncertain",
-    "compressed": "EDC²-RAG: compresses the passages",
-    "answered": "EDC²-RAG: answers from clusters of passages, and selects one answer",
-    "refined": "DENSE-RAG: refines the passages until the reader understands them",
-    "none": "answers without any context",
-    "strong": "always shows summaries and passages",
-    "oracle": "shows the contexts that belong to the question",
-}
-"""Names of pipelines. ``compressed`` and ``refined`` also follow another one, as in ``lazy+compressed``;
-``lazy@0.8`` and ``rewritten@inf`` set the threshold."""
+STEPS = ("compressed", "refined")
+NAMES = ("plain", "lazy", "rewritten", *STEPS, "answered", "none", "strong", "oracle")
+"""Names of pipelines, of which ``docs/compare.md`` has a table. ``compressed`` and ``refined`` also follow
+another one, as in ``lazy+compressed``; ``lazy@0.8`` and ``rewritten@inf`` set the threshold."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +60,7 @@ class EvaluationAnswer:
 class System:
     """A name, and a function from a question to an answer in any form that :func:`as_answer` reads.
 
-    Attributes:
-        name: In rows, tables and gates.
-        answer: May return an awaitable.
-        settings: JSON values; rows are reused as long as they stay the same.
+    The answer may be awaitable. Rows are reused as long as the settings, JSON values, stay the same.
     """
 
     name: str
@@ -252,7 +240,6 @@ class Parts:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the names of the methods."""
         if wrong := sorted(set(self.options) - set(_CONFIGURABLE)):
             raise ConfigurationError(
                 f"options of {', '.join(wrong)}, which take none",
@@ -279,18 +266,15 @@ def parse_system(name: str) -> tuple[str, float | None, list[str]]:
         ConfigurationError: If the name is unknown.
     """
     base, *steps = name.split("+")
-    if base in ("compressed", "refined"):
+    if base in STEPS:
         base, steps = "plain", [base, *steps]
     base, _, threshold = base.partition("@")
     try:
         limit = float(threshold) if threshold else None
     except ValueError:
         limit = math.nan
-    wrong = [
-        *([base] if base not in NAMES else []),
-        *(s for s in steps if s not in ("compressed", "refined")),
-    ]
-    if wrong or (limit is not None and (math.isnan(limit) or base not in ("lazy", "rewritten"))):
+    wrong_limit = limit is not None and (math.isnan(limit) or base not in ("lazy", "rewritten"))
+    if base not in NAMES or not set(steps) <= set(STEPS) or wrong_limit:
         raise ConfigurationError(
             f"there is no system {name!r}",
             hint=f"choose of {', '.join(NAMES)}, and sums such as lazy+compressed or lazy@0.8",
@@ -309,38 +293,35 @@ def build_system(name: str, parts: Parts) -> System:
         CapabilityError: If the reader cannot do what the method needs.
     """
     base, limit, steps = parse_system(name)
-    components: list[Component[Any]] = [_build_step(step, parts) for step in steps]
-    program: Callable[[Question], Program[Any]]
+    settings: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
+    method: Component[Any] | None = None
     if base in ("lazy", "strong", "rewritten"):
-        component = _build_method(base, parts, limit)
-        components.insert(0, component)
-        settings: dict[str, Any] = {**component.to_dict(), **_scope(component)}
-
-        def program(question: Question) -> Program[Any]:
-            return component.program(question.text)
+        method = _build_method(base, parts, limit)
+        settings = {**method.to_dict(), **_scope(method)}
     elif base == "answered":
-        compressor = _build_step(base, parts)
-        components.insert(0, compressor)
-        settings = {**compressor.to_dict(), "top_n": parts.top_n, "max_tokens": parts.max_tokens}
-
-        def program(question: Question) -> Program[Any]:
-            return _select(question, compressor, parts, services.answer_tokens(parts.max_tokens))
+        method = _build_step(base, parts)
+        settings = {**method.to_dict(), **settings}
     else:
-        settings = {"top_n": parts.top_n, "max_tokens": parts.max_tokens, "reader": parts.reader.name}
-
-        def program(question: Question) -> Program[Any]:
-            return _answer(question, base, parts, services.answer_tokens(parts.max_tokens))
-
+        settings["reader"] = parts.reader.name
+    further = {step: _build_step(step, parts) for step in steps}
+    components = [*filter(None, [method]), *further.values()]
     services = _merge([component.services for component in components], parts)
+    max_tokens = services.answer_tokens(parts.max_tokens)
 
     def answer(question: Question) -> Any:
-        work = program(question)
-        for step in components[len(components) - len(steps) :]:
+        work: Program[Any]
+        if method is None:
+            work = _answer(question, base, parts, max_tokens)
+        elif base == "answered":
+            work = _select(question, method, parts, max_tokens)
+        else:
+            work = method.program(question.text)
+        for step in further.values():
             work = after_retrieval(work, step)
         return drivers.run(work, services)
 
-    settings |= {"retriever": str(getattr(parts.retriever, "name", type(parts.retriever).__name__))}
-    settings |= {step: one.to_dict() for step, one in zip(steps, components[-len(steps) :], strict=False)}
+    settings["retriever"] = str(getattr(parts.retriever, "name", type(parts.retriever).__name__))
+    settings |= {step: component.to_dict() for step, component in further.items()}
     return System(name, answer, {"system": name, **settings})
 
 
