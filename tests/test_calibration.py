@@ -17,7 +17,6 @@ from surerag import calibration
 from surerag.calibration import (
     CalibrationRow,
     CalibrationWarning,
-    PolicyScope,
     betting_p_value,
     calibrate_abstention,
     calibrate_threshold,
@@ -148,35 +147,18 @@ def test_the_interval_of_a_gain_covers_zero_although_the_threshold_was_selected(
     assert above / 100 <= 0.06
 
 
-def test_a_rate_holds_with_or_without_scores() -> None:
-    rng = np.random.default_rng(2)
-    broken = 0
-    for _ in range(200):
-        rows = [CalibrationRow(float(value)) for value in rng.standard_normal(200)]
-        policy = calibrate_threshold(rows, max_rate=0.5, confidence=0.9)
-        broken += 0.5 * math.erfc(policy.threshold / math.sqrt(2)) > 0.5
-        assert 0.35 <= policy.rate <= 0.5
-    assert broken / 200 <= 0.1 + 2.33 * math.sqrt(0.09 / 200)
-    assert (policy.verdict, policy.loss, policy.gain) == ("holds", None, None)
-    assert "nothing is guaranteed about answers" in policy.guarantee
-    few = calibrate_threshold(rows[:3], max_rate=0.5)
-    assert (few.verdict, few.threshold, few.needed) == ("infeasible", math.inf, 5)
-    with pytest.raises(InputError, match="3 of 3 rows have no scores"):
-        calibrate_threshold(rows[:3])
-
-
 def test_a_policy_is_refused_for_another_reader_gate_retriever_or_setting() -> None:
-    scope = PolicyScope("llama", "entropy of 8 tokens", "index", "abc")
+    scope = {"reader": "llama", "gate": "entropy of 8 tokens", "retriever": "index", "settings": "abc"}
     policy = calibrate_threshold(rows_of(range(300), [1] * 300, [1] * 300), component=scope)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         policy.check(scope)
-        policy.check(replace(scope, retriever=""))  # a retriever without a name
+        policy.check(scope | {"retriever": ""})  # a retriever without a name
     for part in ("reader", "gate", "retriever", "settings"):
         with pytest.raises(ConfigurationError, match=f"calibrated for the {part} "):
-            policy.check(replace(scope, **{part: "another"}))
+            policy.check(scope | {part: "another"})
     with pytest.warns(CalibrationWarning, match="does not record for which gate, retriever, settings"):
-        replace(policy, scope=PolicyScope("llama")).check(scope)
+        replace(policy, scope={"reader": "llama"}).check(scope)
 
 
 @pytest.mark.parametrize("suffix", ["threshold", "abstention"])
@@ -184,7 +166,7 @@ def test_policies_are_read_back_from_json(suffix: str, tmp_path: Path) -> None:
     path, rng = tmp_path / "policy.json", np.random.default_rng(5)
     for rows in (draw(rng, 250, informs=1.0), draw(rng, 20)):
         if suffix == "threshold":
-            policy: Any = calibrate_threshold(rows, component=PolicyScope("llama"))
+            policy: Any = calibrate_threshold(rows, component={"reader": "llama"})
         else:
             policy = calibrate_abstention(rows, max_risk=0.2)
         policy.save(path)
@@ -208,13 +190,17 @@ def test_policies_are_read_back_from_json(suffix: str, tmp_path: Path) -> None:
     ("options", "message"),
     [
         ({"max_loss": 0}, r"max_loss must be in \(0, 1\]"),
-        ({"max_rate": 1.0}, r"max_rate must be in \(0, 1\)"),
         ({"confidence": 1}, "confidence must be in"),
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         calibrate_threshold(rows_of([1], [1], [1]), **options)
+
+
+def test_a_threshold_takes_scores() -> None:
+    with pytest.raises(InputError, match="3 of 3 rows have no scores"):
+        calibrate_threshold([CalibrationRow(float(i)) for i in range(3)])
 
 
 @pytest.mark.parametrize("values", [(math.nan,), ("1",), (1.0, 2.0), (1.0, None, -0.1)])
@@ -233,7 +219,6 @@ def test_scores_that_say_nothing_are_warned_of() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         calibrate_threshold([CalibrationRow(i, 0.0, float(i < 20)) for i in range(200)])
-        calibrate_threshold([CalibrationRow(i) for i in range(200)], max_rate=0.3)
 
 
 def test_a_policy_of_a_pipeline_serves_that_pipeline_alone() -> None:

@@ -14,7 +14,7 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import takewhile
 from numbers import Real
@@ -80,40 +80,25 @@ class CalibrationRow:
                 )
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyScope:
-    """What a calibration belongs to; an empty part is not known.
+def scope_of(component: Any) -> dict[str, str]:
+    """Return what a policy for a component, a ``LazyRAG`` or ``UncertaintyRewriter``, belongs to.
 
-    Attributes:
-        reader: Name of the model that answers.
-        gate: Name of the uncertainty, with every setting that changes its scale.
-        retriever: Name of the retriever or index.
-        settings: Fingerprint of prompts and options that change the answers.
+    It has the names of the ``reader``, of the ``gate`` with every setting that changes its scale and of the
+    ``retriever``, and a fingerprint of the ``settings``: prompts and options that change the answers. A part
+    that is not known is empty. A scope is its own, and None has an empty one.
     """
-
-    reader: str = ""
-    gate: str = ""
-    retriever: str = ""
-    settings: str = ""
-
-
-def scope_of(component: Any) -> PolicyScope:
-    """Return what a policy for a component belongs to: a ``LazyRAG`` or ``UncertaintyRewriter``.
-
-    A scope is its own, and None has an empty one.
-    """
-    if component is None or isinstance(component, PolicyScope):
-        return component or PolicyScope()
+    if component is None or isinstance(component, Mapping):
+        return dict(component or {})
     options = component.model_dump(mode="json", include=set(component.option_names()) - {"threshold"})
     gate = getattr(component, "resolved_gate", None)
     uncertainty = options.get("metric") if gate is None else {**gate.to_dict(), "threshold": None}
     written = json.dumps(options, sort_keys=True, default=str)
-    return PolicyScope(
-        reader=component.reader.name,
-        gate=uncertainty if isinstance(uncertainty, str) else json.dumps(uncertainty, sort_keys=True),
-        retriever=str(getattr(component.retriever, "name", "")),
-        settings=hashlib.sha256(written.encode()).hexdigest()[:16],
-    )
+    return {
+        "reader": component.reader.name,
+        "gate": uncertainty if isinstance(uncertainty, str) else json.dumps(uncertainty, sort_keys=True),
+        "retriever": str(getattr(component.retriever, "name", "")),
+        "settings": hashlib.sha256(written.encode()).hexdigest()[:16],
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +116,7 @@ class _Policy:
     __slots__ = ()
     __pydantic_config__ = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
     threshold: float
-    scope: PolicyScope
+    scope: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values; infinities are texts."""
@@ -173,7 +158,7 @@ class _Policy:
         """Refuse to serve another reader, gate, retriever or setting than those of the calibration.
 
         Args:
-            component: The method that takes the policy as its threshold; or a :class:`PolicyScope`.
+            component: The method that takes the policy as its threshold, or its scope.
 
         Raises:
             ConfigurationError: If a part of the scope differs.
@@ -182,19 +167,16 @@ class _Policy:
             CalibrationWarning: If the policy does not record a part of its scope.
         """
         scope = scope_of(component)
-        missing = []
-        for part in fields(PolicyScope):
-            mine, yours = getattr(self.scope, part.name), getattr(scope, part.name)
+        for part, mine in self.scope.items():
+            yours = scope.get(part)
             if mine and yours and mine != yours:
                 raise ConfigurationError(
-                    f"the policy was calibrated for the {part.name} {mine!r} and is used with {yours!r}",
+                    f"the policy was calibrated for the {part} {mine!r} and is used with {yours!r}",
                     hint="calibrate again, or restore the prompts, top_n, max_tokens and summaries of then"
-                    if part.name == "settings"
+                    if part == "settings"
                     else "calibrate again; a threshold is valid for one reader, gate and retriever",
                 )
-            if yours and not mine:
-                missing.append(part.name)
-        if missing:
+        if missing := [part for part, yours in scope.items() if yours and not self.scope.get(part)]:
             warnings.warn(
                 f"the policy does not record for which {', '.join(missing)} it was calibrated; its "
                 "guarantee holds for no other",
@@ -264,30 +246,28 @@ class ThresholdPolicy(_Policy):
 
     Attributes:
         threshold: -inf always acts, inf never.
-        max_loss: Allowed loss of mean score against always acting; None where that was not bounded.
-        max_rate: Allowed share of questions that act; None likewise.
+        max_loss: Allowed loss of mean score against always acting.
         confidence: Of the guarantee.
         n: Questions in the sample.
         rate: Share of the sample that acts.
-        loss: Loss on the sample against always acting; None for a sample without scores.
-        gain: Gain on the sample over acting at random equally often; None likewise.
+        loss: Loss on the sample against always acting.
+        gain: Gain on the sample over acting at random equally often.
         verdict: ``"holds"``: guarantee and gain; ``"no gain shown"``: the guarantee holds, and acting at
             random equally often may be as good; ``"infeasible"``: no threshold could be certified.
         needed: Where infeasible, about how many questions would do; None where no number would.
-        scope: What it belongs to.
+        scope: What it belongs to; see :func:`scope_of`.
     """
 
     threshold: float
-    max_loss: float | None
-    max_rate: float | None
+    max_loss: float
     confidence: float
     n: int
     rate: float
-    loss: float | None
-    gain: Gain | None
+    loss: float
+    gain: Gain
     verdict: Verdict
     needed: int | None = None
-    scope: PolicyScope = PolicyScope()
+    scope: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def guarantee(self) -> str:
@@ -296,16 +276,11 @@ class ThresholdPolicy(_Policy):
             more = ", and more questions of this kind would not help"
             if self.needed is not None:
                 more = f"; about {self.needed:,} would be needed"
-            acts = "always acts" if self.threshold < 0 else "never acts"
-            return f"cannot be guaranteed with {self.n:,} questions{more}. This policy {acts}."
-        bound = (
-            f"loses at most {100 * self.max_loss:g} points against always acting"
-            if self.max_loss is not None
-            else f"acts on at most {100 * (self.max_rate or 0):g} % of questions"
+            return f"cannot be guaranteed with {self.n:,} questions{more}. This policy always acts."
+        text = (
+            f"loses at most {100 * self.max_loss:g} points against always acting, at confidence "
+            f"{self.confidence:g}, from {self.n:,} questions."
         )
-        text = f"{bound}, at confidence {self.confidence:g}, from {self.n:,} questions."
-        if self.gain is None:
-            return f"{text} Without reference answers nothing is guaranteed about answers."
         if self.gain.lower == self.gain.upper:
             return f"{text} No gain can be estimated: the sample shows no difference."
         word = "Gain" if self.verdict == "holds" else "No gain shown"
@@ -320,22 +295,19 @@ def calibrate_threshold(
     rows: Sequence[CalibrationRow] | HasCalibrationRows,
     *,
     max_loss: float = 0.02,
-    max_rate: float | None = None,
     confidence: float = 0.95,
     component: Any = None,
 ) -> ThresholdPolicy:
     """Return a threshold that acts as seldom as possible, losing at most ``max_loss`` against always acting.
 
-    With ``max_rate`` it acts as often as possible, on at most this share of questions, and needs no scores.
-    Where no threshold can be certified the policy always acts, or with ``max_rate`` never, and says so.
+    Where no threshold can be certified the policy always acts, and says so.
 
     Args:
         rows: One a question, drawn like the questions to come; or a run. A bound of 2 points at 0.95 takes
             150 at least.
         max_loss: Allowed loss of mean score, in (0, 1].
-        max_rate: Allowed share of questions that act, in (0, 1), in place of the loss.
         confidence: In (0, 1).
-        component: The method that the policy is for, or its :class:`PolicyScope`; the policy serves no other.
+        component: The method that the policy is for, or its scope; the policy serves no other.
 
     Raises:
         ConfigurationError: If a bound is out of range.
@@ -358,34 +330,24 @@ def calibrate_threshold(
         )
     uncertainty, without, with_ = _sample(rows)
     benefit, n, level = with_ - without, len(uncertainty), 1 - confidence
-    unscored = int(np.isnan(benefit).sum())
-    needed: int | None
-    if max_rate is not None:
-        _check_share("max_rate", max_rate)
-        threshold, needed = _threshold_of_rate(uncertainty, max_rate, level)
-    elif unscored:
-        raise InputError(
-            f"{unscored} of {n} rows have no scores", hint="pass reference answers, or max_rate=…"
-        )
-    else:
-        binary = bool(np.isin([without, with_], (0, 1)).all())
-        threshold = _threshold_of_loss(uncertainty, benefit, binary, max_loss, level)
-        needed = None if threshold is not None else _needed_for_loss(uncertainty, benefit, max_loss, level)
-    at = threshold if threshold is not None else -math.inf if max_rate is None else math.inf
-    acts = uncertainty > at
-    gain = None if unscored else _gain(uncertainty, benefit, at, confidence)
-    holds: Verdict = "holds" if gain is None or gain.lower > 0 else "no gain shown"
+    if unscored := int(np.isnan(benefit).sum()):
+        raise InputError(f"{unscored} of {n} rows have no scores", hint="pass reference answers")
+    binary = bool(np.isin([without, with_], (0, 1)).all())
+    certified = _threshold_of_loss(uncertainty, benefit, binary, max_loss, level)
+    threshold = -math.inf if certified is None else certified
+    acts = uncertainty > threshold
+    gain = _gain(uncertainty, benefit, threshold, confidence)
+    verdict: Verdict = "holds" if gain.lower > 0 else "no gain shown"
     return ThresholdPolicy(
-        threshold=at,
-        max_loss=max_loss if max_rate is None else None,
-        max_rate=max_rate,
+        threshold=threshold,
+        max_loss=max_loss,
         confidence=confidence,
         n=n,
         rate=float(acts.mean()),
-        loss=None if unscored else float(benefit[~acts].sum()) / n,
+        loss=float(benefit[~acts].sum()) / n,
         gain=gain,
-        verdict="infeasible" if threshold is None else holds,
-        needed=needed,
+        verdict="infeasible" if certified is None else verdict,
+        needed=_needed_for_loss(uncertainty, benefit, max_loss, level) if certified is None else None,
         scope=scope_of(component),
     )
 
@@ -410,22 +372,6 @@ def _threshold_of_loss(
         p_values = (betting_p_value(values, max_loss, 1 - level) for values in losses)
     certified = sum(1 for _ in takewhile(lambda p_value: p_value <= level, p_values))
     return float(steps.thresholds[certified - 1]) if certified else None
-
-
-def _threshold_of_rate(uncertainty: Floats, max_rate: float, level: float) -> tuple[float | None, int | None]:
-    """Return the smallest threshold at which at most ``max_rate`` of questions act, by the binomial test.
-
-    Where there is none: None, and how many questions it takes.
-    """
-    with extra("evaluation"):
-        from scipy.stats import binom
-    n = len(uncertainty)
-    most = int(binom.ppf(level, n, max_rate))
-    if binom.cdf(most, n, max_rate) > level:
-        most -= 1
-    if most < 0:
-        return None, math.ceil(math.log(level) / math.log1p(-max_rate))
-    return float(np.sort(uncertainty)[max(n - most - 1, 0)]), None
 
 
 def _needed_for_loss(uncertainty: Floats, benefit: Floats, max_loss: float, level: float) -> int | None:
@@ -594,7 +540,7 @@ class AbstentionPolicy(_Policy):
         risk: Share of wrong answers among them; None where none is answered.
         knots: Uncertainties at which the probability of a right answer is known, ascending.
         probabilities: At the knots; interpolated in between.
-        scope: What it belongs to.
+        scope: What it belongs to; see :func:`scope_of`.
 
     Example:
         >>> policy = AbstentionPolicy(0.5, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
@@ -612,15 +558,12 @@ class AbstentionPolicy(_Policy):
     risk: float | None
     knots: tuple[float, ...]
     probabilities: tuple[float, ...]
-    scope: PolicyScope = PolicyScope()
+    scope: Mapping[str, str] = field(default_factory=dict)
 
     def select(self, answer: str, uncertainty: float | None, abstention: str = ABSTENTION) -> SelectedAnswer:
-        """Return an answer, or the abstention in its place.
+        """Return an answer, or the abstention where it is uncertain, empty, or an abstention itself.
 
-        Args:
-            answer: The reader's answer. One that is empty or is itself the abstention is withheld.
-            uncertainty: Of the answer; None, where the reader returned no word, is infinite.
-            abstention: Text to show in place of an answer.
+        An uncertainty of None, where the reader returned no word, is infinite.
         """
         check_abstention(abstention)
         value = math.inf if uncertainty is None else uncertainty
@@ -664,7 +607,7 @@ def calibrate_abstention(
         rows: With ``uncertainty`` and ``score_without`` of the answer; a score of 0.5 or more is right.
         max_risk: Allowed share of wrong answers among those given, in (0, 1).
         confidence: In (0, 1).
-        component: The method that the policy is for, or its :class:`PolicyScope`.
+        component: The method that the policy is for, or its scope.
 
     Raises:
         ConfigurationError: If a bound is out of range.

@@ -184,7 +184,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _read(path: Path, name: str, root: Path, max_bytes: int) -> _File:
-    suffix, stem = path.suffix.lower(), PurePosixPath(name).stem
+    suffix, stem = PurePosixPath(name).suffix.lower(), PurePosixPath(name).stem
     if suffix not in KINDS:
         raise _UnreadableError(f"no known kind of file: {suffix or 'it has no suffix'}")
     try:

@@ -75,13 +75,6 @@ def decode(data: bytes, declared: str = "") -> DecodedText:
 
     charset-normalizer measures how disordered a text would be in each encoding, and how much like a language.
 
-    Args:
-        data: The bytes of a whole file.
-        declared: An encoding that the file states.
-
-    Raises:
-        InputError: If the bytes are no text in any encoding that is known here.
-
     Example:
         >>> decode("Zoë Møller, Zürich".encode("cp1252"))
         DecodedText(text='Zoë Møller, Zürich', encoding='cp1252', guessed=True)
@@ -208,10 +201,6 @@ class Sentence(NamedTuple):
 def split_sentences(text: str, language: str = "en") -> list[Sentence]:
     """Split a text into its sentences, verbatim, with offsets in characters.
 
-    Args:
-        text: Any text; a blank line ends a sentence too.
-        language: ISO 639 code, for its abbreviations and marks.
-
     Example:
         >>> [s.text for s in split_sentences("Dr. Voss left. She was tired!")]
         ['Dr. Voss left.', 'She was tired!']
@@ -231,11 +220,7 @@ def split_sentences(text: str, language: str = "en") -> list[Sentence]:
 
 
 def check_abstention(abstention: str | None) -> None:
-    """Check that the option ``abstention`` has a letter in it.
-
-    Raises:
-        ConfigurationError: If it has none.
-    """
+    """Check that the option ``abstention`` has a letter in it."""
     if abstention is not None and not _letters(abstention):
         raise ConfigurationError("abstention is empty", hint="give a sentence, such as 'I do not know.'")
 

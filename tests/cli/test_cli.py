@@ -155,11 +155,11 @@ def test_wrong_options_are_refused_before_a_model_is_loaded(
 def test_calibrate_reads_a_run(folder: Path) -> None:
     run(*COMPARE, "--systems", "lazy@inf,lazy@-inf")
     assert "cannot be guaranteed with 30 questions; about" in run("calibrate", "run.db", code=4)
-    assert run("calibrate", "run.db", "--max-rate", "0.9", "--output", "rate.json").startswith("Threshold ")
-    policy = ThresholdPolicy.load("rate.json")
+    assert run("calibrate", "run.db", "--max-loss", "0.3", "--output", "loss.json").startswith("Threshold ")
+    policy = ThresholdPolicy.load("loss.json")
     rag = LazyRAG(compare.load_reader(None, None), FixedSummary("x"), "x", threshold=policy)
     assert rag.run("Where was P1 born?").decision.threshold == policy.threshold
-    assert policy.scope.reader == "scripted" and "entropy" in policy.scope.gate and policy.n == 30
+    assert policy.scope["reader"] == "scripted" and "entropy" in policy.scope["gate"] and policy.n == 30
     output = " ".join(run("calibrate", "run.db", "--max-risk", "0.3", "--output", "abstain.json").split())
     assert "at most 30 % of the answers given are wrong" in output
     assert AbstentionPolicy.load("abstain.json").coverage > 0.5

@@ -9,7 +9,6 @@ import typer
 
 from surerag.calibration import (
     AbstentionPolicy,
-    PolicyScope,
     ThresholdPolicy,
     calibrate_abstention,
     calibrate_threshold,
@@ -25,9 +24,6 @@ RunFile = Annotated[
 SystemName = Annotated[str, typer.Option(help="lazy or rewritten, if the run has both.")]
 Metric = Annotated[str, typer.Option(help="Score of answers: contains, exact_match or f1.")]
 MaxLoss = Annotated[float, typer.Option(help="Allowed loss of mean score against always acting.")]
-MaxRate = Annotated[
-    float | None, typer.Option(help="Bound the share of questions that act, in place of the loss.")
-]
 MaxRisk = Annotated[
     float | None, typer.Option(help="Calibrate abstention instead: allowed share of wrong answers given.")
 ]
@@ -40,7 +36,6 @@ def calibrate(
     system: SystemName = "",
     metric: Metric = "contains",
     max_loss: MaxLoss = 0.02,
-    max_rate: MaxRate = None,
     max_risk: MaxRisk = None,
     confidence: Confidence = 0.95,
     output: Output = Path("policy.json"),
@@ -49,18 +44,12 @@ def calibrate(
     with EvaluationRun(run, metrics=(metric,)) as rows:
         sample = rows.calibration_rows(system)
         name = next(name for name in rows.systems if name.startswith(system) and name.endswith("@inf"))
-        scope = PolicyScope(**rows.settings(name).get("scope", {}))
+        scope = rows.settings(name).get("scope", {})
     policy: ThresholdPolicy | AbstentionPolicy
     if max_risk is not None:
         policy = calibrate_abstention(sample, max_risk=max_risk, confidence=confidence, component=scope)
     else:
-        policy = calibrate_threshold(
-            sample,
-            max_loss=max_loss,
-            max_rate=max_rate,
-            confidence=confidence,
-            component=scope,
-        )
+        policy = calibrate_threshold(sample, max_loss=max_loss, confidence=confidence, component=scope)
     policy.save(output)
     show(f"Threshold {policy.threshold:g}: {policy.guarantee}")
     show(f'Policy: {output}. Load it with {type(policy).__name__}.load("{output}").')

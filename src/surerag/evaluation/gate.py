@@ -83,9 +83,6 @@ class Requirement:
         """Refuse a requirement that no run of these systems could answer.
 
         Of metrics more is better, of costs and errors less; of scores that systems report either may be.
-
-        Raises:
-            ConfigurationError: If a name is unknown, or the sign asks for what is worse.
         """
         if self.measure not in (*measures, *scores):
             raise ConfigurationError(
@@ -110,11 +107,7 @@ MEASURES = (*METRICS, *COSTS, "errors")
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Read a requirement.
-
-    Raises:
-        ConfigurationError: If it cannot be read.
-    """
+    """Read a requirement."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise ConfigurationError(

@@ -90,11 +90,7 @@ def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None
 
 
 def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
-    """Return questions from a file, or from texts, pairs (question, references), mappings or Questions.
-
-    Raises:
-        InputError: If an item is none of these, or there are none.
-    """
+    """Return questions from a file, or from texts, pairs (question, references), mappings or Questions."""
     if isinstance(items, str | Path):
         return read_questions(items)
     questions = []

@@ -146,13 +146,6 @@ def bootstrap_interval(
 
     Resamples are alike within half a percent of the bounds; then the interval also holds
     :func:`constant_interval`, which for a large sample is the narrower one. Alike without bounds, it is None.
-
-    Args:
-        resampled: The value in each resample.
-        value: The value in the sample.
-        n: Size of the sample.
-        bounds: Range of the value, for resamples that are all alike.
-        confidence: Of the two-sided interval.
     """
     lower, upper = np.quantile(resampled, ((1 - confidence) / 2, (1 + confidence) / 2))
     return _not_below_exact((float(lower), float(upper)), value, n, bounds, confidence)

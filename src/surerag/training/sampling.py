@@ -89,15 +89,7 @@ def sample_preferences(
     encoder: Encoder | None = None,
     progress: Progress = False,
 ) -> list[Preference]:
-    """Sample rewrites, reward what each retrieves, and pair them by reward (second stage, Eq. 2 and 3).
-
-    Returns:
-        At most ``n_pairs`` preferences a query. Queries that fail are left out with a warning.
-
-    Raises:
-        InputError: If the reward needs references and a query has none.
-        MissingServiceError: If it needs an encoder, and there is none.
-    """
+    """Sample rewrites, reward what each retrieves, and pair them by reward (second stage, Eq. 2 and 3)."""
     options = options or RewriterTraining()
     check_reward(options, queries, encoder)
     sampling = SamplingParams(

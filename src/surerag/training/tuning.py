@@ -17,20 +17,7 @@ CHECKPOINTS = "checkpoints"
 def distil(
     pairs: Sequence[tuple[str, str]], base: str | Path, output: Path, options: RewriterTraining
 ) -> Path:
-    """Teach a base model the teacher's rewrites; the loss is on the rewrite alone (DynQR, section 2.2).
-
-    Args:
-        pairs: Queries and rewrites.
-        base: Hugging Face id or folder of a causal language model.
-        output: Folder for checkpoints while it trains, and for the model at the end.
-        options: Rates, adapters and arguments of TRL's ``SFTConfig``.
-
-    Returns:
-        The folder of the model.
-
-    Raises:
-        MissingExtraError: If TRL is not installed.
-    """
+    """Teach a base model the teacher's rewrites; the loss is on the rewrite alone (DynQR, section 2.2)."""
     examples = [(query, {"completion": rewrite}) for query, rewrite in pairs]
     return _tune("distil", examples, base, output, options)
 
@@ -85,12 +72,7 @@ def _tune(
 
 
 def load_base(base: str | Path) -> tuple[Any, Any]:
-    """Load a model to train and its tokenizer.
-
-    Raises:
-        ConfigurationError: If there is no such model in safetensors, or its tokenizer has no end token.
-        MissingExtraError: If TRL is not installed.
-    """
+    """Load a model to train and its tokenizer."""
     with extra("train"):
         import trl  # noqa: F401
         from transformers import AutoModelForCausalLM, AutoTokenizer
