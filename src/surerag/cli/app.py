@@ -64,7 +64,7 @@ def _silence_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TQDM_DISABLE", "1")
-    for name in ("transformers", "sentence_transformers", "httpx", "surerag"):
+    for name in ("transformers", "sentence_transformers", "httpx", "matplotlib", "surerag"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
     for category in _SHOWN:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -13,6 +14,7 @@ from rich import box
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
+from surerag.errors import MissingExtraError, extra
 from surerag.evaluation.findings import base_of, findings, searched
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.run import EvaluationRun, Row
@@ -175,7 +177,7 @@ def write_report(
     title: str = "",
     labels: Mapping[str, str] | None = None,
 ) -> None:
-    """Write the run as one HTML page without scripts: what it shows, a table, and every question.
+    """Write the run as one HTML page without scripts: what it shows, a table, charts, and every question.
 
     Args:
         run: The run; what :meth:`~surerag.evaluation.EvaluationRun.record` recorded of it is on the page.
@@ -186,14 +188,11 @@ def write_report(
         title: Of the page.
         labels: Names to show for systems in the sentences.
     """
-    columns, bars = table_columns(run, baseline, prices), _bars(run)
+    columns = table_columns(run, baseline, prices)
     body = ""
     for system in run.comparable:
-        cells = (
-            f"<td>{_cell(column[system])}{bars.get(name, {}).get(system, '')}</td>"
-            for name, column in columns.items()
-        )
-        body += f"<tr><td>{_html(system)}</td>{''.join(cells)}</tr>"
+        cells = {"system": system, **{name: column[system] for name, column in columns.items()}}
+        body += f"<tr>{''.join(_cell(*cell) for cell in cells.items())}</tr>"
     first, *others = findings(run, baseline, labels) or [""]
     page = Template(files("surerag.evaluation").joinpath("page.html").read_text("utf-8")).substitute(
         head="".join(f"<th>{_html(name)}</th>" for name in ("system", *columns)),
@@ -203,28 +202,69 @@ def write_report(
         gates="".join(f'<p class="{one.outcome}">{_html(str(one))}</p>' for one in verdicts),
         notes=_html(notes(run)),
         body=body,
+        charts=charts(run, baseline),
         questions=_question_list(run),
         about="".join(f"<dt>{_html(name)}</dt><dd>{_html(text)}</dd>" for name, text in run.about.items()),
     )
     Path(path).write_text(page, encoding="utf-8")
 
 
-def _bars(run: EvaluationRun) -> dict[str, dict[str, str]]:
-    """Return, by column and system, a bar as long as the value's share of the largest one."""
-    bars = {}
-    for name in (*run.measures[:1], "tokens", "seconds"):
-        means = {system: one.value for system, one in summarize(run, name).items() if one}
-        largest = max(means.values(), default=0.0)
-        if largest > 0:
-            widths = {system: 100 * max(value, 0) / largest for system, value in means.items()}
-            bars[name] = {system: f'<i style="width:{width:.0f}%"></i>' for system, width in widths.items()}
-    return bars
+def charts(run: EvaluationRun, baseline: str = "") -> str:
+    """Return SVG charts, a line for each system: its metric with the interval, its searches, its costs."""
+    systems = run.comparable
+    shares = {s: Estimate(100 * v, None, 0) for s in systems if (v := searched(run, s)) is not None}
+    panels = {f"{name}, with intervals of 95 %": summarize(run, name) for name in run.measures[:1]}
+    panels["questions searched for, %"] = {**shares}
+    panels |= {f"{cost} a question": summarize(run, cost) for cost in ("tokens", "seconds")}
+    filled = {title: {s: one for s in systems if (one := of.get(s))} for title, of in panels.items()}
+    try:
+        return "".join(
+            f"<figure>{_chart(title, values, baseline or next(iter(systems)))}</figure>"
+            for title, values in filled.items()
+            if len(values) > 1
+        )
+    except MissingExtraError as error:
+        return f"<p><small>No charts: {_html(str(error))}</small></p>"
 
 
-def _cell(text: str) -> str:
+def _chart(title: str, values: Mapping[str, Estimate], baseline: str) -> str:
+    """Return a chart of one value for each system; names are ticks of an axis, where nothing covers them."""
+    with extra("evaluation"):
+        import matplotlib as mpl
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+    ink, mark = "#010203", "#040506"  # replaced by colours of the page, which has a dark mode
+    colours = dict.fromkeys(("text.color", "axes.edgecolor", "xtick.color", "ytick.color"), ink)
+    settings: Any = {**colours, "svg.fonttype": "none", "svg.hashsalt": title, "text.parse_math": False}
+    with mpl.rc_context(settings):
+        figure = Figure(figsize=(4.8, 1.0 + 0.34 * len(values)), layout="constrained")
+        FigureCanvasSVG(figure)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+        axes = figure.add_subplot()
+        for place, one in enumerate(values.values()):
+            axes.plot(one.interval or [one.value] * 2, [place] * 2, color=mark, alpha=0.5)
+            axes.plot(one.value, place, "o", color=mark)
+        names = [name if len(name) < 25 else f"{name[:22]} …" for name in map(printable, values)]
+        axes.set_yticks(range(len(names)), names)
+        if baseline in values:
+            axes.axvline(values[baseline].value, color=ink, linewidth=0.8, linestyle=":")
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.locator_params(axis="x", nbins=5)
+        if min(one.value for one in values.values()) >= 0:
+            axes.set_xlim(left=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    svg = buffer.getvalue()[buffer.getvalue().index("<svg") :]
+    return svg.replace(ink, "currentColor").replace(mark, "var(--blue)")
+
+
+def _cell(name: str, text: str) -> str:
     """Return a cell whose interval goes below its value."""
     value, bracket, interval = text.partition(" [")
-    return _html(value) + (f"<br><small>[{_html(interval)}</small>" if bracket else "")
+    small = f"<br><small> [{_html(interval)}</small>" if bracket else ""
+    return f'<td data-label="{_html(name)}"><span>{_html(value)}{small}</span></td>'
 
 
 _KINDS = {
