@@ -401,7 +401,14 @@ def main() -> None:
             progress=progress,
         )
     run.close()
+    with cpu_file(arguments.run).open("a", encoding="utf-8") as file:
+        file.write(f"{time.process_time():.0f}\n")
     console.print(f"{label}: {time.monotonic() - started:.0f} s")
+
+
+def cpu_file(run: Path) -> Path:
+    """Return the file beside a run with the seconds of CPU that each process spent on it."""
+    return run.with_suffix(".cpu")
 
 
 if __name__ == "__main__":

@@ -129,3 +129,11 @@ def test_unanswerable_questions_are_left_out_and_articles_chosen(folder: Path) -
 def test_pages_show_what_the_summaries_hold(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert tables.filled(text) == text
+
+
+def test_costs_in_words_come_from_the_summary() -> None:
+    rows = [
+        {"system": "plain", "tokens": 259.6},
+        {"system": "a, b", "tokens": 411, "calls": 1.82, "searches": 0.8},
+    ]
+    assert tables.cost({"rows": rows}, "a, b", "plain") == "411 for 260, 1.8 calls, 0.80 searches"
