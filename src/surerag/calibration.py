@@ -72,6 +72,7 @@ class CalibrationRow:
 
     def __post_init__(self) -> None:
         scores = [score for score in (self.score_without, self.score_with) if score is not None]
+        value: Any
         for value, low, high in ((self.uncertainty, -math.inf, math.inf), *((one, 0, 1) for one in scores)):
             if not isinstance(value, Real | np.bool_) or not low <= value <= high:
                 raise InputError(
@@ -193,16 +194,14 @@ class HasCalibrationRows(Protocol):
 
 
 def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats, Floats, Floats]:
-    """Return uncertainties and scores without and with acting as arrays, NaN for a missing score.
-
-    It warns where scores say nothing, since a strict metric finds no sentence right.
-    """
+    """Return uncertainties and scores without and with acting as arrays, NaN for a missing score."""
     rows = rows if isinstance(rows, Sequence) else rows.calibration_rows()
     if not rows:
         raise InputError("there are no rows to calibrate on", hint="the papers take 100 questions or more")
     table = [(row.uncertainty, row.score_without, row.score_with) for row in rows]
     uncertainty, without, with_ = np.array(table, np.float64).T  # None becomes NaN
     right = int(((without >= 0.5) | (with_ >= 0.5)).sum())
+    # A strict metric finds no sentence right.
     if not np.isnan([without, with_]).all() and right < len(rows) * _FEWEST_RIGHT:
         warnings.warn(
             f"{right} of {len(rows)} questions have a right answer: look at some, and take a metric that "
@@ -214,15 +213,12 @@ def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats
 
 
 class _Steps(NamedTuple):
-    """Distinct finite uncertainties in ascending order, and sums over the questions at or below each.
-
-    ``repaired`` are scores that acting would add, ``spoiled`` those that it would take away.
-    """
+    """Distinct finite uncertainties in ascending order, and sums over the questions at or below each."""
 
     thresholds: Floats
     skipped: NDArray[np.int_]
-    repaired: Floats
-    spoiled: Floats
+    repaired: Floats  # scores that acting would add
+    spoiled: Floats  # scores that it would take away
 
 
 def _steps(uncertainty: Floats, benefit: Floats) -> _Steps:
@@ -375,13 +371,10 @@ def _threshold_of_loss(
 
 
 def _needed_for_loss(uncertainty: Floats, benefit: Floats, max_loss: float, level: float) -> int | None:
-    """Return about how many questions could certify a threshold that skips a twentieth of the actions.
-
-    With the rates of the sample, so many would do for every second sample (normal approximation). None where
-    no number would, since every such threshold loses more.
-    """
+    """Return about how many questions would certify a threshold that skips a twentieth; None for none."""
     with extra("evaluation"):
         from scipy.stats import norm
+    # With the rates of the sample, so many do for every second sample, by the normal approximation.
     steps = _steps(uncertainty, benefit)
     least = math.ceil(math.log(level * (1 - _NUISANCE_LEVEL)) / math.log1p(-max_loss)) if max_loss < 1 else 1
     n, loss = len(uncertainty), (steps.repaired - steps.spoiled) / len(uncertainty)
@@ -395,11 +388,9 @@ def _needed_for_loss(uncertainty: Floats, benefit: Floats, max_loss: float, leve
 
 
 def _gain(uncertainty: Floats, benefit: Floats, threshold: float, confidence: float) -> Gain:
-    """Return the gain of acting above a threshold over acting at random equally often.
-
-    It is the covariance of acting and benefit. The threshold was chosen on the same questions, so the
-    interval is one of a band over a grid of thresholds: a bootstrap of the largest studentised deviation.
-    """
+    """Return the gain of acting above a threshold over acting at random equally often: their covariance."""
+    # The threshold was chosen on the same questions, so the interval is one of a band over a grid of them: a
+    # bootstrap of the largest studentised deviation.
     finite, n = uncertainty[np.isfinite(uncertainty)], len(uncertainty)
     grid = np.quantile(finite, np.linspace(0.04, 0.96, 24)) if len(finite) else np.empty(0)
     acts = uncertainty[:, None] > np.append(threshold, grid)[None, :]
