@@ -74,7 +74,7 @@ class CalibrationRow:
         scores = [score for score in (self.score_without, self.score_with) if score is not None]
         value: Any
         for value, low, high in ((self.uncertainty, -math.inf, math.inf), *((one, 0, 1) for one in scores)):
-            if not isinstance(value, Real | np.bool_) or not low <= value <= high:
+            if not isinstance(value, Real | np.bool_) or not low <= float(value) <= high:
                 raise InputError(
                     f"row {self.id!r}: expected a number, and None or scores in [0, 1], got {value!r}",
                     hint="write math.inf as the uncertainty of an empty first answer",
@@ -242,10 +242,8 @@ class ThresholdPolicy(_Policy):
 
     Attributes:
         threshold: -inf always acts, inf never.
-        max_loss: Allowed loss of mean score against always acting.
-        confidence: Of the guarantee.
-        n: Questions in the sample.
-        rate: Share of the sample that acts.
+        max_loss: Allowed loss of mean score against always acting, at a ``confidence``.
+        rate: Share of the sample, of ``n`` questions, that acts.
         loss: Loss on the sample against always acting.
         gain: Gain on the sample over acting at random equally often.
         verdict: ``"holds"``: guarantee and gain; ``"no gain shown"``: the guarantee holds, and acting at
@@ -524,13 +522,10 @@ class AbstentionPolicy(_Policy):
 
     Attributes:
         threshold: -inf never answers.
-        max_risk: Allowed share of wrong answers among those given.
-        confidence: Of the guarantee.
-        n: Questions in the sample.
-        coverage: Share of the sample that is answered.
+        max_risk: Allowed share of wrong answers among those given, at a ``confidence``.
+        coverage: Share of the sample, of ``n`` questions, that is answered.
         risk: Share of wrong answers among them; None where none is answered.
-        knots: Uncertainties at which the probability of a right answer is known, ascending.
-        probabilities: At the knots; interpolated in between.
+        knots: Ascending uncertainties with ``probabilities`` of a right answer; interpolated in between.
         scope: What it belongs to; see :func:`scope_of`.
 
     Example:

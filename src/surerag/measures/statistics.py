@@ -226,9 +226,7 @@ def wilson(count: int, n: int, confidence: float = 0.95) -> Interval:
 def exact_paired_test(wins: int, losses: int) -> float:
     """Return the two-sided p-value of "wins and losses are equally likely" (exact McNemar or sign test).
 
-    Args:
-        wins: Pairs in which only the first is right.
-        losses: Pairs in which only the second is right.
+    Wins are pairs in which only the first is right, losses those in which only the second is.
 
     Example:
         >>> round(exact_paired_test(9, 1), 4), exact_paired_test(0, 0)
