@@ -210,10 +210,8 @@ def _check_kind(data: bytes, suffix: str) -> None:
     if not data.strip():
         raise _UnreadableError("empty")
     kind = next((kind for signature, kind in _SIGNATURES.items() if data.startswith(signature)), "")
-    is_other = bool(kind)
-    if suffix in CONVERTED:
-        is_other = (b"%PDF-" if suffix == ".pdf" else b"PK\x03\x04") not in data[:1024]
-    if is_other:
+    signature = b"%PDF-" if suffix == ".pdf" else b"PK\x03\x04"
+    if signature not in data[:1024] if suffix in CONVERTED else kind:
         raise _UnreadableError(f"its name ends in {suffix}, and it is {kind or 'another kind of file'}")
 
 

@@ -198,7 +198,7 @@ def _costs(run: EvaluationRun, system: str, baseline: str) -> str:
         else:
             parts.append(f"{100 * abs(change):.0f} % {'more' if change > 0 else less} {unit}")
     share, of_baseline = searched(run, system), searched(run, baseline)
-    text = f"It takes {joined(parts)}" if parts else ""
+    text = f"It takes {' and '.join(parts)}" if parts else ""
     if share is not None and share != of_baseline:
         text = f"It searches for {100 * share:.0f} % of the questions" + (
             f", and t{text[4:]}" if text else ""
@@ -212,16 +212,6 @@ def _change(run: EvaluationRun, system: str, baseline: str, cost: str) -> float 
     keys = [key for key in a if key in b]
     total = sum(b[key] for key in keys)
     return sum(a[key] for key in keys) / total - 1 if total else None
-
-
-def joined(parts: Sequence[str]) -> str:
-    """Join with commas, and "and" before the last.
-
-    Example:
-        >>> joined(["a", "b", "c"])
-        'a, b and c'
-    """
-    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _rounded(n: int) -> str:
