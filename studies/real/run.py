@@ -160,8 +160,8 @@ def compression(setting: Setting) -> dict[str, System]:
 
     own = {
         "EDC² extract": compressed(),
-        "EDC² extract, variant paper": compressed(variant="paper"),
-        f"EDC² top_n={few}, whole passages": compressed(top_n=few, min_tokens=sys.maxsize),
+        "EDC² extract as in the paper": compressed(variant="paper"),
+        f"EDC² top {few} whole": compressed(top_n=few, min_tokens=sys.maxsize),
         "EDC² answer": build_system(
             "answered", Parts(reader, LookupRetriever(shown), encoder=encoder, max_tokens=MAX_TOKENS)
         ),
