@@ -48,7 +48,7 @@ _MARKS = (
 _WIDE = ("utf_16_le", "utf_16_be", "utf_32_le", "utf_32_be")
 _LEGACY = (
     "cp1252", "cp1251", "cp932", "gb18030", "euc_jp", "big5", "cp949", "cp1250", "cp1253", "koi8_r", "cp866",
-    "mac_roman", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp850",
+    "cp1254", "cp1255", "cp1256", "cp874",
 )  # fmt: skip
 """Encodings to guess from, the commonest first; others are subsets of these, or too rare."""
 
@@ -74,13 +74,6 @@ def decode(data: bytes, declared: str = "") -> DecodedText:
     r"""Decode a text: by its byte-order mark, as UTF-8, as it declares, or else by a guess.
 
     charset-normalizer measures how disordered a text would be in each encoding, and how much like a language.
-
-    Args:
-        data: The bytes of a whole file.
-        declared: An encoding that the file states.
-
-    Raises:
-        InputError: If the bytes are no text in any encoding that is known here.
 
     Example:
         >>> decode("Zoë Møller, Zürich".encode("cp1252"))
@@ -123,27 +116,26 @@ def _likely_encodings(data: bytes) -> list[str]:
         return _orderly(data[:_SAMPLE], _WIDE)
     order: tuple[str, ...] = (*_LEGACY, *_WIDE[:2])
     if b"\r" in data and b"\n" not in data:  # line ends of a Macintosh before 2001
-        order = ("mac_roman", *(name for name in order if name != "mac_roman"))
+        order = ("mac_roman", *order)
     sample = data
     if len(data) > _SAMPLE:  # only what is not ASCII tells; whole lines cut no letter in two
         lines = b"\n".join(line for line in data.split(b"\n") if not line.isascii())
         sample = lines if len(lines) <= _SAMPLE else lines[:_SAMPLE].rpartition(b"\n")[0] or data
-    western = sample.decode("cp1252", "replace")
-    marks = not any(one.isalpha() or one == "\ufffd" for one in _NOT_ASCII.findall(western))
-    if marks and not _strangeness(western):  # quotation marks, dashes and currencies alone
-        return ["cp1252"]
+    western = _NOT_ASCII.findall(sample.decode("cp1252", "replace"))
+    if not any(one.isalpha() or one == "\ufffd" for one in western):
+        return ["cp1252"]  # quotation marks, dashes and currencies alone
     return _orderly(sample, order)
 
 
 def _orderly(sample: bytes, encodings: Sequence[str]) -> list[str]:
-    """Return those of the encodings that charset-normalizer admits: the most orderly ones first.
+    """Return those of the encodings that charset-normalizer admits.
 
-    Among equally good ones, the likest to a language come first, and then those that stand first.
+    The most orderly come first, of equally orderly ones the likest to a language, then in the order here.
     """
     from charset_normalizer import from_bytes
 
     guesses = [
-        (guess.chaos + _strangeness(str(guess)), guess.coherence, name)
+        (guess.chaos, guess.coherence, name)
         for guess in from_bytes(sample, cp_isolation=list(encodings))
         for name in {guess.encoding, *guess.could_be_from_charset}.intersection(encodings)
     ]
@@ -157,43 +149,6 @@ def _orderly(sample: bytes, encodings: Sequence[str]) -> list[str]:
     return [name for *_, name in sorted(guesses, key=rank)]
 
 
-def _strangeness(text: str) -> float:
-    """Return the share of characters other than ASCII that stand where no language puts them.
-
-    Example:
-        >>> _strangeness("Zoë Møller, l’été"), _strangeness("Zo« M¿ller")
-        (0.0, 1.0)
-    """
-    places = [match.start() for match in _NOT_ASCII.finditer(text)]
-    padded = f" {text} "
-    strange = sum(_is_strange(padded[at], padded[at + 1], padded[at + 2]) for at in places)
-    return strange / max(len(places), 1)
-
-
-def _is_strange(before: str, letter: str, after: str) -> bool:
-    kind = unicodedata.category(letter)
-    if kind[0] == "L":
-        script = _script(letter)
-        others = {_script(before), _script(after)} - {"", script}
-        alike = not others or (script == "CJK" and others == {"LATIN"})
-        return not alike or (kind == "Lu" and before.islower())
-    if kind in ("Pi", "Ps") or kind[0] == "S":
-        return before.isalpha()
-    if kind in ("Pf", "Pe"):
-        return after.isalnum() and letter != "’"
-    if kind[0] in "PN":
-        return before.isalpha() and after.isalpha() and letter != "—"
-    return kind[0] == "C"
-
-
-def _script(letter: str) -> str:
-    """Return a name of the letter's script; empty for what is no letter."""
-    if not letter.isalpha():
-        return ""
-    name = "LATIN" if letter < "\u0250" else unicodedata.name(letter, "").split(" ")[0]
-    return "CJK" if name in ("HIRAGANA", "KATAKANA", "HANGUL") else name
-
-
 # Tokens
 
 _LATIN = "A-Za-z\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff"
@@ -203,19 +158,15 @@ _MARK = re.compile(r"[!-/:-@\[-`{-~]")
 _WHOLE = 9
 """Letters of a Latin word that is one token; longer words have a token more for about four letters."""
 
-_WEIGHTS = {
-    "\u0400-\u052f": 0.4,  # Cyrillic
-    "\u0370-\u03ff\u1f00-\u1fff": 0.6,  # Greek
-    "\u0590-\u05ff": 0.6,  # Hebrew
-    "\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufeff": 0.5,  # Arabic
-    "\u0900-\u0dff": 0.65,  # Devanagari and related scripts
-    "\u0e00-\u0e7f": 0.65,  # Thai
-    "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af": 0.8,  # Hangul
-}
-"""Tokens a character, between those of cl100k and of o200k."""
-
-_WEIGHTED = {re.compile(f"[{letters}]"): weight for letters, weight in _WEIGHTS.items()}
-_OTHER = re.compile(rf"[^\x00-\x7f\s{_LATIN}{''.join(_WEIGHTS)}]")
+_ALPHABETS = (
+    "\u0370-\u052f\u0590-\u06ff\u0750-\u077f\u08a0-\u0dff\u0e00-\u0e7f\u1100-\u11ff"
+    "\u1f00-\u1fff\u3130-\u318f\uac00-\ud7af\ufb50-\ufdff\ufe70-\ufeff"
+)
+"""Greek, Cyrillic, Hebrew, Arabic, the scripts of India, Thai, Hangul."""
+_LETTER = re.compile(f"[{_ALPHABETS}]")
+_TOKENS_A_LETTER = 0.6
+"""Of these, between those of cl100k and of o200k."""
+_OTHER = re.compile(rf"[^\x00-\x7f\s{_LATIN}{_ALPHABETS}]")
 
 
 def estimated_tokens(text: str) -> int:
@@ -232,9 +183,8 @@ def estimated_tokens(text: str) -> int:
     for word in words:
         count += max(math.ceil((len(word) - _WHOLE) / 4), 0) + (len(word) > 1 and not word.isascii())
     if not text.isascii():
-        count += len(_OTHER.findall(text))
-        count += sum(weight * len(letters.findall(text)) for letters, weight in _WEIGHTED.items())
-    return math.ceil(round(count, 6))  # sums of weights are not exact
+        count += len(_OTHER.findall(text)) + _TOKENS_A_LETTER * len(_LETTER.findall(text))
+    return math.ceil(round(count, 6))  # multiples are not exact
 
 
 # Sentences
@@ -250,10 +200,6 @@ class Sentence(NamedTuple):
 
 def split_sentences(text: str, language: str = "en") -> list[Sentence]:
     """Split a text into its sentences, verbatim, with offsets in characters.
-
-    Args:
-        text: Any text; a blank line ends a sentence too.
-        language: ISO 639 code, for its abbreviations and marks.
 
     Example:
         >>> [s.text for s in split_sentences("Dr. Voss left. She was tired!")]
@@ -274,11 +220,7 @@ def split_sentences(text: str, language: str = "en") -> list[Sentence]:
 
 
 def check_abstention(abstention: str | None) -> None:
-    """Check that the option ``abstention`` has a letter in it.
-
-    Raises:
-        ConfigurationError: If it has none.
-    """
+    """Check that the option ``abstention`` has a letter in it."""
     if abstention is not None and not _letters(abstention):
         raise ConfigurationError("abstention is empty", hint="give a sentence, such as 'I do not know.'")
 

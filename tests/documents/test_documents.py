@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +52,6 @@ TEXTS = {
     "cp1251": "Маяк на мысе Велм был построен в 1912 году.",
     "koi8-r": "Маяк на мысе Велм был построен в 1912 году.",
     "cp1250": "Příliš žluťoučký kůň úpěl ďábelské ódy. Maják ve Velmu byl postaven v roce 1912.",
-    "mac_roman": "¿Dónde está el faro de Velm? Su guardiana vivió allí treinta años.",
     "shift_jis": "ヴェルムの灯台は一九一二年に建てられました。",
     "iso2022_jp": "ヴェルムの灯台は一九一二年に建てられました。",
     "gb18030": "维尔姆灯塔建于一九一二年。灯塔看守人是艾达。",
@@ -268,8 +270,22 @@ def test_a_missing_converter_names_the_pip_line(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "markitdown", None)
     _converter.cache_clear()
     (tmp_path / "a.html").write_text("<p>Velm</p>")
-    with pytest.raises(MissingExtraError, match=r"surerag\[documents\]"):
+    with pytest.raises(
+        MissingExtraError, match=r"a.html cannot be read: .*'markitdown'.*surerag\[documents\]"
+    ):
         load_documents(tmp_path)
+
+
+def test_a_name_that_is_no_utf_8_is_replaced(tmp_path: Path) -> None:
+    for name, text in (
+        (b"Z\xfcrich.txt", b"On the Limmat."),
+        (b"B\xfchl.csv", b"text,place\nA town.,Baden\n"),
+    ):
+        Path(os.fsdecode(bytes(tmp_path) + b"/" + name)).write_bytes(text)
+    rows, text = load_documents(tmp_path).documents
+    assert (text.id, text.title, text.text) == ("Z\\xfcrich.txt", "Z\\xfcrich", "On the Limmat.")
+    assert rows.id == "B\\xfchl.csv:2"
+    json.dumps([asdict(rows), asdict(text)], ensure_ascii=False).encode()  # no lone surrogate in it
 
 
 def test_what_cannot_be_read_is_skipped_and_listed(tmp_path: Path) -> None:

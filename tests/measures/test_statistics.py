@@ -117,6 +117,13 @@ def test_auroc_by_hand_and_where_nothing_is_confused() -> None:
         auroc([1, 2], [True, True])
 
 
+def test_a_score_that_is_missing_is_named_with_what_to_do() -> None:
+    message = r"expected finite values, got 1 of 3 .* at place 1: leave these cases out, of pairs in both"
+    for first, second in (([1, None, 0], [1, 1, 0]), ([1, 1, 0], [1, None, 0])):
+        with pytest.raises(ValueError, match=message):
+            paired_difference(first, second)
+
+
 def test_what_is_no_sample_is_refused() -> None:
     for values in ([], [math.nan], [[1.0]]):
         with pytest.raises(ValueError, match="finite value"):

@@ -17,7 +17,9 @@ from surerag.cli.models import (
     AtATime,
     BaseUrl,
     Columns,
+    Documents,
     Model,
+    RunFile,
     load_corpus,
     load_reader,
     parse_columns,
@@ -25,7 +27,7 @@ from surerag.cli.models import (
     split_names,
 )
 from surerag.errors import ConfigurationError
-from surerag.evaluation import EvaluationRun, Question, evaluate, read_questions
+from surerag.evaluation import Question, evaluate, read_questions
 from surerag.evaluation.findings import findings
 from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, parse_requirement, write_junit
 from surerag.evaluation.report import forecast, terminal_table, write_report
@@ -38,7 +40,6 @@ INTERRUPTED = 130
 Questions = Annotated[
     Path, typer.Argument(help="JSONL, CSV or Parquet with questions and reference answers.")
 ]
-Documents = Annotated[Path, typer.Option(help="Folder of documents to answer from.")]
 Systems = Annotated[
     str,
     typer.Option(
@@ -46,7 +47,6 @@ Systems = Annotated[
         "lazy+compressed; thresholds such as lazy@0.8. The first one is the baseline."
     ),
 ]
-RunFile = Annotated[Path, typer.Option(help="File of the run; the same command goes on where it ended.")]
 Require = Annotated[
     list[str] | None,
     typer.Option(
@@ -79,7 +79,7 @@ def compare(
 ) -> None:
     """Ask systems your own questions over your own documents; print and write a report."""
     items = read_questions(questions, columns=parse_columns(columns))
-    names = _check_names(systems, require or (), run)
+    names = _check_names(systems, require or ())
     reader = load_reader(base_url, model)
     corpus = load_corpus(documents)
     parts = Parts(
@@ -100,14 +100,15 @@ def compare(
         rows.record(provenance(reader, base_url, {"documents": indexed, "questions": asked}))
         if not dry_run:
             show_findings(findings(rows))
-        show(terminal_table(rows, price_in=price_in, price_out=price_out))
+        prices = price_in, price_out
+        show(terminal_table(rows, prices=prices))
         if dry_run:
-            show(forecast(rows, len(items), price_in, price_out))
+            show(forecast(rows, len(items), prices))
             return
         verdicts = [check_requirement(rows, text) for text in require or ()]
         page = run.with_suffix(".html")
         with step("Writing the report"):
-            write_report(rows, page, price_in=price_in, price_out=price_out, verdicts=verdicts)
+            write_report(rows, page, prices=prices, verdicts=verdicts)
     for verdict in verdicts:
         show(str(verdict))
     if verdicts:
@@ -117,7 +118,7 @@ def compare(
     raise typer.Exit(EXIT_CODES["fail" if "fail" in outcomes else max(outcomes, default="pass")])
 
 
-def _check_names(systems: str, require: Sequence[str], run: Path) -> Sequence[str]:
+def _check_names(systems: str, require: Sequence[str]) -> Sequence[str]:
     """Return the systems; what is misspelt is refused before a model is asked and documents are read."""
     names = split_names(systems)
     if len(set(names)) < len(names) or not names:
@@ -125,7 +126,7 @@ def _check_names(systems: str, require: Sequence[str], run: Path) -> Sequence[st
     for name in names:
         parse_system(name)
     for text in require:
-        parse_requirement(text).check([*names, *_stored_systems(run)], MEASURES)
+        parse_requirement(text).check(names, MEASURES)
     return names
 
 
@@ -134,14 +135,6 @@ def _sample(items: Sequence[Question], n: int) -> list[Question]:
     if not 0 < n < len(items):
         return list(items)
     return [items[place] for place in sorted(random.Random(0).sample(range(len(items)), n))]
-
-
-def _stored_systems(run: Path) -> list[str]:
-    """Return the systems of a run that is there."""
-    if not run.is_file():
-        return []
-    with EvaluationRun(run) as rows:
-        return rows.systems
 
 
 def _options(model: str | None, base_url: str | None) -> Mapping[str, Mapping[str, Any]]:
@@ -159,11 +152,5 @@ def _interruptible(run: Path) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        stored = 0
-        if run.is_file():
-            with EvaluationRun(run) as rows:
-                stored = sum(not row.error for row in rows.rows)
-        show_error(
-            f"interrupted; {stored:,} answers are stored in {run}. The same command goes on from there."
-        )
+        show_error(f"interrupted; every answer is stored in {run}. The same command goes on from there.")
         raise typer.Exit(INTERRUPTED) from None

@@ -78,9 +78,6 @@ def _sample(n: int) -> list[Question]:
 def _show_one(parts: Parts, question: Question) -> None:
     """Ask one question of all five methods, and show what each makes of it."""
     options: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
-    table = Table(title=f"Question: {question.text}", title_justify="left", show_lines=True)
-    for name in ("Method", "What it does", "Here"):
-        table.add_column(name, overflow="fold")
     with step("One question, five methods"):
         passages = parts.retriever.retrieve(question.text, TOP_N)
         lazy = LazyRAG(parts.reader, parts.retriever, parts.summaries, **options).run(question.text)
@@ -96,34 +93,25 @@ def _show_one(parts: Parts, question: Question) -> None:
     action = "retrieves" if lazy.decision.retrieve else "does not retrieve"
     search = f"searched again for “{rewritten.query}”" if rewritten.rewritten else "the first answer stays"
     extract = " ".join(item.text for item in compressed.passages)
-    rows = [
-        (
-            "L-RAG",
-            "answers from summaries, retrieves only if unsure",
-            f"entropy {score}, threshold {lazy.decision.threshold:g}: {action}. “{lazy.answer}”",
+    rows = {
+        "L-RAG answers from summaries, and retrieves only if unsure": (
+            f"entropy {score}, threshold {lazy.decision.threshold:g}: {action}. “{lazy.answer}”"
         ),
-        (
-            "EDC²-RAG",
-            "clusters the passages and compresses each cluster",
-            f"{compressed.tokens_before} tokens become {compressed.tokens_after}: “{_short(extract)}”",
+        "EDC²-RAG clusters the passages, and compresses each cluster": (
+            f"{compressed.tokens_before} tokens become {compressed.tokens_after}: “{_short(extract)}”"
         ),
-        (
-            "DENSE-RAG",
-            "rewords each passage: does the answer survive?",
-            f"DSE {dense.score:.2f}: {'certain' if dense.certain else 'uncertain'}. “{dense.answer}”",
+        "DENSE-RAG rewords each passage: does the answer survive?": (
+            f"DSE {dense.score:.2f}: {'certain' if dense.certain else 'uncertain'}. “{dense.answer}”"
         ),
-        (
-            "DynQR",
-            "rewrites the query only if the answer is uncertain",
-            f"perplexity {rewritten.original.uncertainty:.2f}, {search}. “{rewritten.answer}”",
+        "DynQR rewrites the query only if the answer is uncertain": (
+            f"perplexity {rewritten.original.uncertainty:.2f}, {search}. “{rewritten.answer}”"
         ),
-        (
-            "SePer",
-            "what were the passages worth to this reader?",
-            f"ΔSePer {worth.delta:+.2f}: belief {worth.before.seper:.2f}, with them {worth.after.seper:.2f}",
+        "SePer: what were the passages worth to this reader?": (
+            f"ΔSePer {worth.delta:+.2f}: belief {worth.before.seper:.2f}, with them {worth.after.seper:.2f}"
         ),
-    ]
-    for row in rows:
+    }
+    table = Table("Method", "Here", title=f"Question: {question.text}", title_justify="left", show_lines=True)
+    for row in rows.items():
         table.add_row(*row)
     show(table)
     show(f"Right: {' | '.join(question.references)}\n")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,6 +15,7 @@ from surerag.cli.models import (
     BaseUrl,
     Columns,
     Model,
+    RunFile,
     load_reader,
     parse_columns,
     provenance,
@@ -33,14 +33,7 @@ from surerag.methods.seper.component import SePer
 from surerag.readers.protocol import BaseReader
 from surerag.services import Entailer
 
-
-class Score(StrEnum):
-    """Measure of the contexts."""
-
-    seper = "seper"
-    dense = "dense"
-
-
+Score = Literal["seper", "dense"]
 Measure = Callable[[Question, list[Passage]], EvaluationAnswer]
 File = Annotated[
     Path,
@@ -60,14 +53,13 @@ EntailerName = Annotated[
     str,
     typer.Option(help="judge (the model itself), exact, or Hugging Face id or folder of an NLI classifier."),
 ]
-RunFile = Annotated[Path, typer.Option(help="File of the run; the same command goes on where it ended.")]
 
 
 def evaluate(
     file: File,
     base_url: BaseUrl = None,
     model: Model = None,
-    score: ScoreOption = Score.seper,
+    score: ScoreOption = "seper",
     entailer: EntailerName = "judge",
     columns: Columns = "",
     run: RunFile = Path("evaluation.db"),
@@ -78,7 +70,7 @@ def evaluate(
     rows = read_questions(file, columns=parse_columns(columns))
     if not any(row.contexts for row in rows):
         raise InputError(f"{file} has no contexts", hint="name their column: --columns contexts=NAME")
-    if score is Score.seper and not all(row.references for row in rows):
+    if score == "seper" and not all(row.references for row in rows):
         raise InputError(f"{file} has questions without reference answers, which ΔSePer needs")
     reader = load_reader(base_url, model)
     measure, settings = _measure(score, reader, _entailer(entailer, reader))
@@ -115,7 +107,7 @@ def evaluate(
 
 def _measure(score: Score, reader: BaseReader, entailer: Entailer) -> tuple[Measure, dict[str, Any]]:
     """Return a function that measures one question, and the settings behind it."""
-    if score is Score.seper:
+    if score == "seper":
         seper = SePer(reader, entailer)
 
         def measure_seper(question: Question, passages: list[Passage]) -> EvaluationAnswer:

@@ -17,7 +17,7 @@ class DemoQuestion:
     Attributes:
         id: Its id in SQuAD.
         question: The question.
-        references: Right answers, as annotators gave them; none where the corpus does not answer it.
+        references: Right answers, as annotators gave them.
         passage_id: The paragraph it was asked about.
     """
 
@@ -43,21 +43,13 @@ def load_corpus() -> list[Passage]:
     ]
 
 
-def load_questions(answerable: bool | None = True) -> list[DemoQuestion]:
-    """Return the questions.
-
-    Args:
-        answerable: Whether those that the corpus answers, or those that it does not; None for all.
-
-    Example:
-        >>> load_questions(answerable=False)[0].references
-        ()
-    """
-    questions = [
+def load_questions() -> list[DemoQuestion]:
+    """Return the questions that the corpus answers."""
+    return [
         DemoQuestion(one["id"], one["question"], tuple(one["references"]), one["passage_id"])
         for one in _content()["questions"]
+        if one["references"]
     ]
-    return [one for one in questions if answerable is None or bool(one.references) is answerable]
 
 
 def _content() -> dict[str, Any]:

@@ -54,11 +54,7 @@ def summarize(run: EvaluationRun, measure: str, confidence: float = 0.95) -> dic
 
 
 def pairs(run: EvaluationRun, first: str, second: str, measure: str) -> tuple[list[float], list[float]]:
-    """Return a measure of two systems on the questions that both have a value for.
-
-    Raises:
-        InputError: If there is no such question.
-    """
+    """Return a measure of two systems on the questions that both have a value for."""
     a, b = run.values(first, measure), run.values(second, measure)
     keys = [key for key in a if key in b]
     if not keys:

@@ -38,6 +38,17 @@ class Estimate(NamedTuple):
     interval: Interval | None
     n: int
 
+    def text(self, sign: str = "", scale: float = 1.0, digits: int = 3) -> str:
+        """Return the value with its interval, if it has one, multiplied by ``scale``.
+
+        Example:
+            >>> Estimate(-0.05, Interval(-0.1, 0.02), 40).text("+", 100, 1)
+            '-5.0 [-10.0, +2.0]'
+        """
+        numbers = (self.value, *(self.interval or ()))
+        value, *ends = (f"{scale * number:{sign}.{digits}f}" for number in numbers)
+        return f"{value} [{', '.join(ends)}]" if ends else value
+
 
 def mean_interval(
     values: ArrayLike, *, confidence: float = 0.95, bounds: Bounds | None = (0.0, 1.0)
@@ -135,13 +146,6 @@ def bootstrap_interval(
 
     Resamples are alike within half a percent of the bounds; then the interval also holds
     :func:`constant_interval`, which for a large sample is the narrower one. Alike without bounds, it is None.
-
-    Args:
-        resampled: The value in each resample.
-        value: The value in the sample.
-        n: Size of the sample.
-        bounds: Range of the value, for resamples that are all alike.
-        confidence: Of the two-sided interval.
     """
     lower, upper = np.quantile(resampled, ((1 - confidence) / 2, (1 + confidence) / 2))
     return _not_below_exact((float(lower), float(upper)), value, n, bounds, confidence)
@@ -284,7 +288,12 @@ def auroc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95, s
 
 
 def _sample(values: ArrayLike) -> Floats:
-    sample = np.asarray(values, dtype=np.float64)
-    if sample.ndim != 1 or not len(sample) or not np.isfinite(sample).all():
+    sample = np.asarray(values, dtype=np.float64)  # None becomes NaN
+    if sample.ndim != 1 or not len(sample):
         raise ValueError(f"expected at least one finite value, got shape {sample.shape}")
+    if len(others := np.flatnonzero(~np.isfinite(sample))):
+        raise ValueError(
+            f"expected finite values, got {len(others)} of {len(sample)} that are missing or not finite, the "
+            f"first at place {others[0]}: leave these cases out, of pairs in both samples"
+        )
     return sample
