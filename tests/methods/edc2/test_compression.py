@@ -280,7 +280,9 @@ def test_few_enough_passages_are_not_judged(top_n: int | None) -> None:
 
 def test_where_no_reply_is_yes_or_no_similarity_ranks_with_a_warning() -> None:
     events: list[Event] = []
-    tool, _ = compressor(lambda prompt: "Perhaps" if prompt.startswith("Passage") else quoting(prompt), top_n=1)
+    tool, _ = compressor(
+        lambda prompt: "Perhaps" if prompt.startswith("Passage") else quoting(prompt), top_n=1
+    )
     result = tool.with_options(on_event=events.append).run(QUESTION, passages(RIVER, AGAIN, BO))
     assert warnings(events) == ["unclear_relevance"]
     assert [passage.id for passage in result.passages] == ["p1"]

@@ -68,8 +68,8 @@ class EDC2Options(Options):
     """Compress only contexts of more tokens; None compresses all."""
 
     top_n: int | None = Field(None, ge=1)
-    """Passages to cluster at most: those that the encoder and the reader, asked of each whether it helps, find
-    most relevant. The others leave, in place of those of which it says that there is nothing to extract
+    """Passages to cluster at most: those that encoder and reader (asked of each whether it helps) find most
+    relevant. The others leave, in place of those of which it says that there is nothing to extract
     (section 4.3). None is all."""
 
     first_cluster_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 3
