@@ -72,8 +72,9 @@ class CalibrationRow:
 
     def __post_init__(self) -> None:
         scores = [score for score in (self.score_without, self.score_with) if score is not None]
+        value: Any
         for value, low, high in ((self.uncertainty, -math.inf, math.inf), *((one, 0, 1) for one in scores)):
-            if not isinstance(value, Real | np.bool_) or not low <= value <= high:
+            if not isinstance(value, Real | np.bool_) or not low <= float(value) <= high:
                 raise InputError(
                     f"row {self.id!r}: expected a number, and None or scores in [0, 1], got {value!r}",
                     hint="write math.inf as the uncertainty of an empty first answer",
@@ -193,16 +194,14 @@ class HasCalibrationRows(Protocol):
 
 
 def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats, Floats, Floats]:
-    """Return uncertainties and scores without and with acting as arrays, NaN for a missing score.
-
-    It warns where scores say nothing, since a strict metric finds no sentence right.
-    """
+    """Return uncertainties and scores without and with acting as arrays, NaN for a missing score."""
     rows = rows if isinstance(rows, Sequence) else rows.calibration_rows()
     if not rows:
         raise InputError("there are no rows to calibrate on", hint="the papers take 100 questions or more")
     table = [(row.uncertainty, row.score_without, row.score_with) for row in rows]
     uncertainty, without, with_ = np.array(table, np.float64).T  # None becomes NaN
     right = int(((without >= 0.5) | (with_ >= 0.5)).sum())
+    # A strict metric finds no sentence right.
     if not np.isnan([without, with_]).all() and right < len(rows) * _FEWEST_RIGHT:
         warnings.warn(
             f"{right} of {len(rows)} questions have a right answer: look at some, and take a metric that "
@@ -214,15 +213,12 @@ def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats
 
 
 class _Steps(NamedTuple):
-    """Distinct finite uncertainties in ascending order, and sums over the questions at or below each.
-
-    ``repaired`` are scores that acting would add, ``spoiled`` those that it would take away.
-    """
+    """Distinct finite uncertainties in ascending order, and sums over the questions at or below each."""
 
     thresholds: Floats
     skipped: NDArray[np.int_]
-    repaired: Floats
-    spoiled: Floats
+    repaired: Floats  # scores that acting would add
+    spoiled: Floats  # scores that it would take away
 
 
 def _steps(uncertainty: Floats, benefit: Floats) -> _Steps:
@@ -246,10 +242,8 @@ class ThresholdPolicy(_Policy):
 
     Attributes:
         threshold: -inf always acts, inf never.
-        max_loss: Allowed loss of mean score against always acting.
-        confidence: Of the guarantee.
-        n: Questions in the sample.
-        rate: Share of the sample that acts.
+        max_loss: Allowed loss of mean score against always acting, at a ``confidence``.
+        rate: Share of the sample, of ``n`` questions, that acts.
         loss: Loss on the sample against always acting.
         gain: Gain on the sample over acting at random equally often.
         verdict: ``"holds"``: guarantee and gain; ``"no gain shown"``: the guarantee holds, and acting at
@@ -375,13 +369,10 @@ def _threshold_of_loss(
 
 
 def _needed_for_loss(uncertainty: Floats, benefit: Floats, max_loss: float, level: float) -> int | None:
-    """Return about how many questions could certify a threshold that skips a twentieth of the actions.
-
-    With the rates of the sample, so many would do for every second sample (normal approximation). None where
-    no number would, since every such threshold loses more.
-    """
+    """Return about how many questions would certify a threshold that skips a twentieth; None for none."""
     with extra("evaluation"):
         from scipy.stats import norm
+    # With the rates of the sample, so many do for every second sample, by the normal approximation.
     steps = _steps(uncertainty, benefit)
     least = math.ceil(math.log(level * (1 - _NUISANCE_LEVEL)) / math.log1p(-max_loss)) if max_loss < 1 else 1
     n, loss = len(uncertainty), (steps.repaired - steps.spoiled) / len(uncertainty)
@@ -395,11 +386,9 @@ def _needed_for_loss(uncertainty: Floats, benefit: Floats, max_loss: float, leve
 
 
 def _gain(uncertainty: Floats, benefit: Floats, threshold: float, confidence: float) -> Gain:
-    """Return the gain of acting above a threshold over acting at random equally often.
-
-    It is the covariance of acting and benefit. The threshold was chosen on the same questions, so the
-    interval is one of a band over a grid of thresholds: a bootstrap of the largest studentised deviation.
-    """
+    """Return the gain of acting above a threshold over acting at random equally often: their covariance."""
+    # The threshold was chosen on the same questions, so the interval is one of a band over a grid of them: a
+    # bootstrap of the largest studentised deviation.
     finite, n = uncertainty[np.isfinite(uncertainty)], len(uncertainty)
     grid = np.quantile(finite, np.linspace(0.04, 0.96, 24)) if len(finite) else np.empty(0)
     acts = uncertainty[:, None] > np.append(threshold, grid)[None, :]
@@ -533,13 +522,10 @@ class AbstentionPolicy(_Policy):
 
     Attributes:
         threshold: -inf never answers.
-        max_risk: Allowed share of wrong answers among those given.
-        confidence: Of the guarantee.
-        n: Questions in the sample.
-        coverage: Share of the sample that is answered.
+        max_risk: Allowed share of wrong answers among those given, at a ``confidence``.
+        coverage: Share of the sample, of ``n`` questions, that is answered.
         risk: Share of wrong answers among them; None where none is answered.
-        knots: Uncertainties at which the probability of a right answer is known, ascending.
-        probabilities: At the knots; interpolated in between.
+        knots: Ascending uncertainties with ``probabilities`` of a right answer; interpolated in between.
         scope: What it belongs to; see :func:`scope_of`.
 
     Example:

@@ -369,11 +369,7 @@ def _row_text(row: Mapping[str, Any]) -> str:
 
 
 def _main_html(text: str) -> tuple[str, str]:
-    """Return a page without its navigation, and its title.
-
-    What goes is what HTML itself names so, lists of links whose class or id does, and what stands outside
-    a ``main`` with more than half of the text. Tables that only lay the page out become its text.
-    """
+    """Return a page without its navigation and tables that only lay it out, and its title."""
     with extra("documents"):
         from bs4 import BeautifulSoup
     soup = BeautifulSoup(text, "lxml")  # closes what old pages leave open, such as <p> and <li>

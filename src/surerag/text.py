@@ -129,10 +129,7 @@ def _likely_encodings(data: bytes) -> list[str]:
 
 
 def _orderly(sample: bytes, encodings: Sequence[str]) -> list[str]:
-    """Return those of the encodings that charset-normalizer admits.
-
-    The most orderly come first, of equally orderly ones the likest to a language, then in the order here.
-    """
+    """Return encodings that charset-normalizer admits: the most orderly first, then the likest."""
     from charset_normalizer import from_bytes
 
     guesses = [

@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surerag.measures.statistics import (
-    Interval,
-    auroc,
     constant_interval,
     difference_interval,
     exact_paired_test,
@@ -105,16 +103,6 @@ def test_paired_tests_and_holm() -> None:
     assert exact_paired_test(3, 3) == 1.0
     assert exact_paired_test(480, 520) == pytest.approx(0.21745, abs=1e-5)
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
-
-
-def test_auroc_by_hand_and_where_nothing_is_confused() -> None:
-    assert auroc([1, 2, 3, 4], [False, True, False, True]).value == 0.75
-    assert auroc([1, 1], [False, True]).value == 0.5
-    value, interval, n = auroc([0.1, 0.2, 0.8, 0.9, 0.7], [False, False, True, True, True])
-    assert (value, n) == (1.0, 5)
-    assert isinstance(interval, Interval) and interval.lower == pytest.approx(math.sqrt(0.025))
-    with pytest.raises(ValueError, match="both classes"):
-        auroc([1, 2], [True, True])
 
 
 def test_a_score_that_is_missing_is_named_with_what_to_do() -> None:

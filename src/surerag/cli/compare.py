@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from surerag.cli.display import progress_bar, show, show_error, show_findings, step
+from surerag.cli.display import show, show_findings, step
 from surerag.cli.models import (
     DEMO,
     AskAgain,
@@ -20,6 +19,7 @@ from surerag.cli.models import (
     Documents,
     Model,
     RunFile,
+    ask,
     load_corpus,
     load_reader,
     parse_columns,
@@ -27,7 +27,7 @@ from surerag.cli.models import (
     split_names,
 )
 from surerag.errors import ConfigurationError
-from surerag.evaluation import Question, evaluate, read_questions
+from surerag.evaluation import Question, read_questions
 from surerag.evaluation.findings import findings
 from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, parse_requirement, write_junit
 from surerag.evaluation.report import forecast, terminal_table, write_report
@@ -35,7 +35,6 @@ from surerag.evaluation.systems import Parts, build_system, parse_system
 
 DEFAULT = "plain,lazy,rewritten,compressed"
 """Plain RAG, and the methods that take no more than a few calls a question."""
-INTERRUPTED = 130
 
 Questions = Annotated[
     Path, typer.Argument(help="JSONL, CSV or Parquet with questions and reference answers.")
@@ -86,16 +85,7 @@ def compare(
         reader, corpus.passages, corpus.summaries, corpus.encoder, options=_options(model, base_url)
     )
     built = {name: build_system(name, parts) for name in names}
-    with _interruptible(run), progress_bar(f"Answers, stored in {run}") as progress:
-        rows = evaluate(
-            built,
-            _sample(items, dry_run),
-            run,
-            at_a_time=at_a_time,
-            on_change="ask" if ask_again else "refuse",
-            progress=progress,
-        )
-    with rows:
+    with ask(built, _sample(items, dry_run), run, at_a_time, ask_again) as rows:
         indexed, asked = f"{documents} ({len(corpus.passages):,} passages)", f"{questions} ({len(items):,})"
         rows.record(provenance(reader, base_url, {"documents": indexed, "questions": asked}))
         if not dry_run:
@@ -144,13 +134,3 @@ def _options(model: str | None, base_url: str | None) -> Mapping[str, Mapping[st
     from surerag.demo import EXTRACT_PROMPT
 
     return {"compressed": {"prompts": {"extract": EXTRACT_PROMPT}}}
-
-
-@contextmanager
-def _interruptible(run: Path) -> Iterator[None]:
-    """On Ctrl-C, say what is stored and how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        show_error(f"interrupted; every answer is stored in {run}. The same command goes on from there.")
-        raise typer.Exit(INTERRUPTED) from None

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from surerag.cli.display import progress_bar, show, show_findings
+from surerag.cli.display import show, show_findings
 from surerag.cli.models import (
     AskAgain,
     AtATime,
@@ -16,6 +16,7 @@ from surerag.cli.models import (
     Columns,
     Model,
     RunFile,
+    ask,
     load_reader,
     parse_columns,
     provenance,
@@ -23,7 +24,6 @@ from surerag.cli.models import (
 from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
 from surerag.errors import InputError
 from surerag.evaluation import EvaluationAnswer, Question, read_questions
-from surerag.evaluation import evaluate as evaluate_systems
 from surerag.evaluation.findings import findings
 from surerag.evaluation.report import terminal_table, write_report
 from surerag.evaluation.systems import System
@@ -87,22 +87,14 @@ def evaluate(
 
         return System(name, answer, {**settings, "contexts": contexts[name]})
 
-    with progress_bar(f"Questions, stored in {run}") as progress:
-        result = evaluate_systems(
-            {name: build(name) for name in contexts},
-            questions.values(),
-            run,
-            metrics={},
-            at_a_time=at_a_time,
-            on_change="ask" if ask_again else "refuse",
-            progress=progress,
-        )
-    with result:
+    systems = {name: build(name) for name in contexts}
+    with ask(systems, questions.values(), run, at_a_time, ask_again, metrics={}) as result:
         result.record(provenance(reader, base_url, {"contexts": f"{file} ({len(questions):,} questions)"}))
         show_findings(findings(result))
         show(terminal_table(result))
-        write_report(result, run.with_suffix(".html"))
-    show(f"Report: {run.with_suffix('.html')}. Rows: {run}.")
+        page = run.with_suffix(".html")
+        write_report(result, page)
+    show(f"Report: {page}. Rows: {run}.")
 
 
 def _measure(score: Score, reader: BaseReader, entailer: Entailer) -> tuple[Measure, dict[str, Any]]:

@@ -6,7 +6,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -17,10 +17,12 @@ from urllib.request import getproxies, proxy_bypass
 
 import typer
 
-from surerag.cli.display import progress_bar, step
+from surerag.cli.display import progress_bar, show_error, step
 from surerag.documents import load_documents
 from surerag.encoders import CachedEncoder, HashingEncoder, packaged_minilm
 from surerag.errors import ConfigurationError, ServiceError
+from surerag.evaluation import EvaluationRun, Question, evaluate
+from surerag.evaluation.systems import System
 from surerag.readers.protocol import BaseReader, as_reader
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
 from surerag.services import Encoder
@@ -50,6 +52,7 @@ AskAgain = Annotated[bool, typer.Option("--ask-again", help="Ask anew if systems
 DEMO = "demo"
 """Name of the demo's model in the place of a local model's."""
 CONNECT_SECONDS = 5.0
+INTERRUPTED = 130
 
 
 class Corpus(NamedTuple):
@@ -148,6 +151,24 @@ def load_corpus(folder: Path) -> Corpus:
             passages, encoder, progress=lambda done, total: show(done, total or 0)
         )
     return Corpus(index, SummaryIndex.from_documents(documents, encoder), encoder)
+
+
+def ask(
+    systems: Mapping[str, System],
+    questions: Iterable[Question],
+    run: Path,
+    at_a_time: int,
+    ask_again: bool,
+    **options: Any,
+) -> EvaluationRun:
+    """Ask systems, with a bar; on Ctrl-C, say what is stored and how to go on."""
+    options |= {"at_a_time": at_a_time, "on_change": "ask" if ask_again else "refuse"}
+    try:
+        with progress_bar(f"Answers, stored in {run}") as progress:
+            return evaluate(systems, questions, run, progress=progress, **options)
+    except KeyboardInterrupt:
+        show_error(f"interrupted; every answer is stored in {run}. The same command goes on from there.")
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def load_encoder() -> Encoder:

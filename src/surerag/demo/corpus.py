@@ -12,14 +12,7 @@ from surerag.messages import Passage
 
 @dataclass(frozen=True, slots=True)
 class DemoQuestion:
-    """A question on the demo's corpus.
-
-    Attributes:
-        id: Its id in SQuAD.
-        question: The question.
-        references: Right answers, as annotators gave them.
-        passage_id: The paragraph it was asked about.
-    """
+    """A question on the demo's corpus, with its id in SQuAD, right answers, and the paragraph it is about."""
 
     id: str
     question: str

@@ -65,10 +65,7 @@ def questions_to_show(first: Sequence[float], second: Sequence[float]) -> int | 
 def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] | None = None) -> list[str]:
     """Return what a run shows: first a recommendation, then what is shown of each system, and its costs.
 
-    Args:
-        run: The run.
-        baseline: System to compare with; empty for the first.
-        labels: Names to show for systems.
+    An empty baseline is the first system; labels are names to show for systems.
     """
     systems = run.comparable
     baseline = baseline or (systems[0] if systems else "")

@@ -65,12 +65,8 @@ class Question:
 def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None) -> list[Question]:
     """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet``.
 
-    Encodings are those of :func:`~surerag.text.decode`; commas, semicolons, tabs or bars divide cells.
-
-    Args:
-        path: The file.
-        columns: Names of columns by field (question, references, contexts, id, system), where
-            :data:`ALIASES` has them not.
+    Any encoding is read; commas, semicolons, tabs or bars divide cells. Columns are named by field (question,
+    references, contexts, id, system) where :data:`ALIASES` has them not.
 
     Raises:
         InputError: If the file cannot be read, has no column of questions, or a row has no question; with

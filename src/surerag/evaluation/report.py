@@ -179,14 +179,8 @@ def write_report(
 ) -> None:
     """Write the run as one HTML page without scripts: what it shows, a table, charts, and every question.
 
-    Args:
-        run: The run; what :meth:`~surerag.evaluation.EvaluationRun.record` recorded of it is on the page.
-        path: The page.
-        baseline: System to compare with; empty for the first.
-        prices: Money for a million tokens read, and for a million written.
-        verdicts: Requirements that were tested.
-        title: Of the page.
-        labels: Names to show for systems in the sentences.
+    An empty baseline is the first system; prices are money for a million tokens read, and for a million
+    written; labels are names to show for systems in the sentences.
     """
     columns = table_columns(run, baseline, prices)
     body = ""

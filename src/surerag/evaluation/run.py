@@ -268,9 +268,8 @@ class EvaluationRun:
         other = self.answered(f"{system}@-inf")
         rows = []
         for key, row in self.answered(f"{system}@inf").items():
-            if key not in other:
+            if key not in other or row.answer is None:
                 continue
-            assert row.answer is not None  # noqa: S101
             value = row.answer.uncertainty
             # A first answer that is empty or cut off has the system act at any threshold.
             uncertainty = math.inf if row.answer.acted or value is None else value
@@ -554,7 +553,8 @@ def _storage_errors(path: str | Path | None, use: str = "written") -> Iterator[N
         yield
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
-            raise StorageError(f"the run {path} cannot be {use}: {error}") from error
+            hint = "copy it, and what lies beside it, into a folder that can be written" * (use == "read")
+            raise StorageError(f"the run {path} cannot be {use}: {error}", hint=hint) from error
         raise InputError(f"{path} holds no run: {error}") from error
 
 

@@ -25,13 +25,10 @@ _FLIPS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A system against the baseline, on the questions that both answered.
+    """A system less the baseline, on the questions that both answered.
 
-    Attributes:
-        system: The system.
-        difference: Mean of the system less that of the baseline.
-        p_value: Of "there is no difference"; exact for right and wrong answers, by permutation for others.
-        adjusted: The same, adjusted for the number of systems (Holm).
+    The p-value of "there is no difference" is exact for right and wrong answers, by permutation for others;
+    once more, it is adjusted for the number of systems (Holm).
     """
 
     system: str

@@ -370,10 +370,7 @@ def _answer_from(question: Question, passages: Sequence[Passage], max_tokens: in
 def _select(
     question: Question, compressor: Component[Any], parts: Parts, max_tokens: int
 ) -> Program[PipelineResult]:
-    """Have each cluster answer, and select one answer (EDC²-RAG, appendix C.2).
-
-    Where no cluster answers, the passages are what is answered from.
-    """
+    """Have each cluster answer, and select one answer (EDC²-RAG, appendix C.2); or answer as usual."""
     passages = yield from retrieve(question.text, parts.top_n)
     answered = yield from compressor.program(question.text, passages)
     if all(report.outcome != "compressed" for report in answered.clusters):

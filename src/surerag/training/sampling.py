@@ -124,13 +124,9 @@ def _run_all(programs: Sequence[Program[R]], services: Services, progress: Progr
 def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[int, int, float]]:
     """Return the pairs with the largest difference in reward (DynQR, section 2.2, Preference Alignment).
 
-    Args:
-        rewards: One for each distinct rewrite of a query, larger for a better one. One that is infinite, as
-            after an empty or cut answer, makes no pair: its difference to all others would be the largest.
-        n_pairs: Pairs to keep.
-
-    Returns:
-        Triples of the better rewrite's index, the worse one's, and the difference, largest first.
+    Rewards are larger for better rewrites of a query. One that is infinite, as after an empty or cut answer,
+    makes no pair: its difference to all others would be the largest. Pairs are the better rewrite's index, the
+    worse one's and their difference in reward.
 
     Example:
         >>> preference_pairs([-1.5, -1.0, -1.5, -4.0])
