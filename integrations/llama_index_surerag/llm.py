@@ -207,7 +207,6 @@ _EFFECTS = {
 class LLMReader(Shareable, AskingReader):
     """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
 
-    least_top = 1
     thinking_hint = "build the LLM without max_tokens, or switch thinking off in the LLM"
 
     def __init__(
@@ -306,7 +305,7 @@ class LLMReader(Shareable, AskingReader):
         return self._most_top if sampling.trace == "entropy" else 0
 
     def _keywords(self, request: Request) -> Keywords:
-        sampling, top = request.sampling, max(request.top or 0, self.least_top)
+        sampling, top = request.sampling, max(request.top or 0, 1)
         if sampling.top_k is not None:
             raise CapabilityError(f"{self.name} takes no top_k", hint="set it in the LLM itself")
         optional = {

@@ -31,7 +31,6 @@ from surerag.messages import (
     Passage,
     Prompt,
     SamplingParams,
-    TokenTrace,
     Usage,
 )
 from surerag.text import replace_surrogates
@@ -189,26 +188,6 @@ class CancelGeneration(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Score(Effect):
-    """Score continuations of prompts by the reader; answered by one trace a pair."""
-
-    prompts: tuple[Prompt, ...]
-    continuations: tuple[str, ...]
-
-    METHOD = "score"
-    ARGUMENTS = ("prompts", "continuations")
-
-    @staticmethod
-    def ask_merged(parts: Sequence[Score], service: Any) -> list[Any]:
-        """Score each distinct pair once."""
-        scored = [list(zip(part.prompts, part.continuations, strict=True)) for part in parts]
-        unique = list(dict.fromkeys(pair for pairs in scored for pair in pairs))
-        traces = service.score([prompt for prompt, _ in unique], [text for _, text in unique])
-        trace_of = dict(zip(unique, traces, strict=True))
-        return [[trace_of[pair] for pair in pairs] for pairs in scored]
-
-
-@dataclass(frozen=True, slots=True)
 class Embed(Effect):
     """Ask the encoder for vectors; answered by an array [texts, dimensions]."""
 
@@ -343,12 +322,6 @@ def continue_generation(
 def cancel_generation(begun: Sequence[PartialGeneration]) -> Program[None]:
     """Yield :class:`CancelGeneration`."""
     yield CancelGeneration(tuple(begun))
-
-
-def score(prompts: Sequence[Prompt], continuations: Sequence[str]) -> Program[list[TokenTrace]]:
-    """Yield :class:`Score`."""
-    result: list[TokenTrace] = yield Score(_clean_prompts(prompts), _clean(continuations))
-    return result
 
 
 def embed(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float32]]:

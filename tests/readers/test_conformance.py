@@ -28,13 +28,24 @@ def answer(prompt: str) -> str:
     return TEXTS.get(prompt.split()[0].strip(":"), "Nobody can tell")
 
 
+class Scoring(FakeReader):
+    """A fake that scores given text, as it scores what it writes."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return replace(super().capabilities, score=True)
+
+    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
+        return [trace for text in continuations if (trace := reply(text).trace) is not None]
+
+
 @pytest.mark.parametrize("case", conformance_cases(), ids=str)
 @pytest.mark.parametrize("entropy", ["exact", "bounded", None])
 def test_scripted_readers_pass(case: Case, entropy: Any) -> None:
     capabilities = Capabilities(
         logprobs=True, entropy=entropy, score=True, begin="native", stream=True, native_async=True
     )
-    outcome = case.run(FakeReader(answer, capabilities=capabilities))
+    outcome = case.run(Scoring(answer, capabilities=capabilities))
     if outcome.status == "skipped":
         pytest.skip(outcome.detail)
     assert outcome.passed, outcome.detail
@@ -51,7 +62,6 @@ def test_a_reader_of_text_alone_passes_with_checks_skipped() -> None:
     "options",
     [
         {},
-        {"prompt_logprobs": True},
         {"ignores_n": True, "counts_end_token": True},
         {"no_stream_logprobs": True, "max_top": 2},
         {"no_logprobs": True},
@@ -80,18 +90,13 @@ class Minimal:
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         return FakeReader(answer).generate(prompts, sampling)
 
-    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        from surerag.errors import CapabilityError
-
-        raise CapabilityError("cannot")
-
 
 def test_a_reader_with_the_least_passes_by_the_defaults() -> None:
     report = check_reader(Minimal())
     assert report.passed, str(report)
 
 
-class Altered(FakeReader):
+class Altered(Scoring):
     """A reader that breaks one promise."""
 
     def __init__(self, alter: Callable[[Generation], Generation]) -> None:
@@ -200,10 +205,6 @@ def test_a_reader_that_never_repeats_itself_is_found_out() -> None:
 
 def test_scoring_without_claiming_it_is_found_out() -> None:
     class Modest(FakeReader):
-        @property
-        def capabilities(self) -> Capabilities:
-            return replace(super().capabilities, score=False)
-
         def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
             return [TokenTrace((), ())]
 

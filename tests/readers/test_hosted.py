@@ -436,17 +436,7 @@ def test_a_forked_process_asks_over_its_own_loop_and_connections(fake_openai: Fa
     assert reader.generate(["Where?"], GREEDY) == expected
 
 
-# Scoring and the probe.
-
-
-def test_scores_are_refused_before_the_probe_found_a_way(fake_openai: FakeOpenAI) -> None:
-    reader = reader_of(fake_openai, api="completions")
-    with pytest.raises(CapabilityError, match="probe"):
-        reader.score(["q"], ["a"])
-    assert reader.probe().scoring == "echo"
-    (trace, empty) = reader.score(["Where is it?", "q"], [" the river", ""])
-    assert trace.tokens == (" the", " river")
-    assert len(empty) == 0
+# The probe.
 
 
 def test_a_probe_shows_what_a_server_can_do(fake_openai: FakeOpenAI) -> None:

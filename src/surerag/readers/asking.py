@@ -187,9 +187,6 @@ class AskingReader(BaseReader):
     """Tokens that the model can emit, or a number no smaller."""
     token_pieces: bool = True
     """Whether a piece of a stream is a token."""
-    least_top: int = 0
-    """Likeliest tokens to request where log-probabilities alone are needed: 1 once a server sent none for 0,
-    as that of llama.cpp does."""
     _top_parameter: str = "top_logprobs"
     """Name of the setting that says how many likeliest tokens are listed."""
 
@@ -293,44 +290,29 @@ class AskingReader(BaseReader):
         """
         return self._wait(self._generate(prompts, sampling, self.blocking))
 
-    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Like ``generate``, without blocking the event loop."""
-        if not self.capabilities.native_async:
-            return await in_thread(self.generate, prompts, sampling)
-        return await self._reach(self._generate(prompts, sampling, self.awaiting))
-
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread."""
         return self._wait(self._begin(prompts, n_tokens, sampling, self.blocking))
 
-    async def abegin(
-        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
-        """Like ``begin``, without blocking the event loop."""
-        if not self.capabilities.native_async:
-            return await in_thread(self.begin, prompts, n_tokens, sampling)
-        return await self._reach(self._begin(prompts, n_tokens, sampling, self.awaiting))
-
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Return whole generations of what was begun, reading their streams on; each once."""
         return self._wait(self._finish(begun, self.blocking))
-
-    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Like ``finish``, without blocking the event loop."""
-        return await self._reach(self._finish(begun, self.awaiting))
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close the streams of what was begun; those that are closed already stay as they are."""
         for item in begun:
             if isinstance(item.state, OpenReading):
                 self._ended(item.state.reading)
-                self._hang_up(item.state.close())
+        self._hang_up(self._cancel(begun, self.blocking))
 
-    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Like ``cancel``, without blocking the event loop."""
-        await self._reach(self._close(begun))
+    async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
+        """Await the coroutine of a verb, which has its name behind an underscore."""
+        if not self.capabilities.native_async:
+            return await in_thread(verb, *arguments)
+        work: Callable[..., Coroutine[Any, Any, R]] = getattr(self, f"_{verb.__name__}")
+        return await self._reach(work(*arguments, self.awaiting))
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer piece by piece; closing the iterator closes the connection."""
@@ -472,11 +454,7 @@ class AskingReader(BaseReader):
 
     async def ask(self, request: Request, calls: Blocking) -> list[Reading]:
         """Send a request, again without what the model rejects, and return its answers."""
-        least = self.least_top
         parts = await self._send(request, lambda keywords: self._call(request, keywords, calls))
-        if self._requested_too_few(request, least, parts):
-            self._usage.add(parts[0].usage or Usage(1))
-            parts = await self._send(request, lambda keywords: self._call(request, keywords, calls))
         if not parts:
             raise ServiceError(f"{self.name} returned no answer", hint="look at what its server returns")
         usage = parts[0].usage or Usage(1)
@@ -491,19 +469,6 @@ class AskingReader(BaseReader):
         answered = usage.completion_tokens - (thinking - usage.thinking_tokens)
         self._usage.add(Usage(1, usage.prompt_tokens, answered, thinking, usage.cached_tokens))
         return readings
-
-    def _requested_too_few(self, request: Request, least: int, parts: Sequence[Part]) -> bool:
-        """Tell whether log-probabilities may come once likeliest tokens are requested, too; note it.
-
-        Args:
-            request: What was sent.
-            least: ``least_top`` when it was; a request beside it may have changed that.
-            parts: What came.
-        """
-        if request.top != 0 or least or any(part.entries or not part.text for part in parts):
-            return False
-        self.least_top = 1
-        return True
 
     # Streams.
 
@@ -524,12 +489,13 @@ class AskingReader(BaseReader):
         try:
             return await calls.each(start, requests, self._limit(len(prompts)))
         except BaseException:
-            await self._close(begun)
+            await self._cancel(begun, calls)
             raise
 
     async def _start(self, request: Request, n_tokens: int, calls: Blocking) -> PartialGeneration:
         """Open a stream and read its first tokens; again, if only then it shows that the model thinks."""
-        for last in (False, True):
+        again = False
+        while True:
             opened = self.open_reading(request._replace(streamed=True, budget=self._budget()), calls)
             try:
                 begun = await opened.until(n_tokens)
@@ -537,13 +503,12 @@ class AskingReader(BaseReader):
                 return begun
             except (ThinkingBudgetError, UnmarkedThoughtsError) as error:
                 self._note(opened.reading)
-                spent = isinstance(error, ThinkingBudgetError) and opened.reading.budget > 0
-                if last or spent:
+                if again or (isinstance(error, ThinkingBudgetError) and opened.reading.budget):
                     raise
+                again = True
             except BaseException:
                 await opened.close()
                 raise
-        raise AssertionError("unreachable")
 
     def open_reading(self, request: Request, calls: Blocking) -> OpenReading:
         """Return an answer with nothing read yet."""
@@ -552,20 +517,16 @@ class AskingReader(BaseReader):
 
     async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[Part]:
         """Yield the pieces of a stream, which is requested again without what the model rejects."""
-        began = answered = False
+        began = False
         try:
             while True:
-                keywords, least = self._allowed(request), self.least_top
+                keywords = self._allowed(request)
                 try:
                     async with aclosing(self._open(request, keywords, calls)) as parts:
                         async for part in parts:
-                            if not answered and self._requested_too_few(request, least, [part]):
-                                break
-                            began, answered = True, answered or bool(part.text or part.entries)
+                            began = True
                             yield part
-                        else:
-                            return
-                    continue
+                    return
                 except Exception as error:
                     failure = error
                 if began:
@@ -588,7 +549,7 @@ class AskingReader(BaseReader):
         begun = await self._start(request, 1, calls)
         opened = _opened(begun)
         if opened is None:
-            (whole,) = await self._finish([begun], calls)
+            (whole,) = super().finish([begun])
             yield Chunk(whole.text, whole)
             return
         async with aclosing(opened.chunks()) as chunks:
@@ -597,41 +558,35 @@ class AskingReader(BaseReader):
 
     async def _finish(self, begun: Sequence[PartialGeneration], calls: Blocking) -> list[Generation]:
         async def finish(item: PartialGeneration) -> Generation:
-            if (opened := _opened(item)) is not None:
-                return await opened.rest()
-            whole: Generation = item.partial if item.done else item.state
-            return whole
+            opened = _opened(item)
+            return super(AskingReader, self).finish([item])[0] if opened is None else await opened.rest()
 
         return await calls.each(finish, begun, self._limit(len(begun)))
 
-    async def _close(self, begun: Iterable[PartialGeneration]) -> None:
+    async def _cancel(self, begun: Iterable[PartialGeneration], calls: Blocking) -> None:
         for item in begun:
             if isinstance(item.state, OpenReading):
                 await item.state.close()
 
     def _iterate(self, chunks: AsyncGenerator[Chunk]) -> Iterator[Chunk]:
         """Step through chunks for a sync caller."""
-
-        async def advance() -> Chunk | None:
-            return await anext(chunks, None)
-
         try:
-            while (chunk := self._wait(advance())) is not None:
+            while (chunk := self._wait(_next(chunks))) is not None:
                 yield chunk
         finally:
             self._hang_up(chunks.aclose())
 
     async def _aiterate(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
         """Step through chunks for an async caller."""
-
-        async def advance() -> Chunk | None:
-            return await anext(chunks, None)
-
         try:
-            while (chunk := await self._reach(advance())) is not None:
+            while (chunk := await self._reach(_next(chunks))) is not None:
                 yield chunk
         finally:
             await self._reach(chunks.aclose())
+
+
+async def _next(chunks: AsyncGenerator[Chunk]) -> Chunk | None:
+    return await anext(chunks, None)
 
 
 def _share(usage: Usage, answers: int) -> Usage:

@@ -386,11 +386,6 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
     for answers in _in_new_loop(ask):
         for one, other in zip(answers, trial.answers(reader), strict=True):
             trial.same("async", one, other)
-    if reader.capabilities.score:
-        texts = ["The river."] * len(trial.prompts)
-        scored = _in_new_loop(lambda: reader.ascore(trial.prompts, texts))
-        for trace, other_trace in zip(scored, reader.score(trial.prompts, texts), strict=True):
-            trial.same_trace("scored async", trace, other_trace)
 
 
 @_check

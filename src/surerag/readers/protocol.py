@@ -76,9 +76,6 @@ class Reader(Protocol):
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
 
-    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Return the trace of each continuation after its prompt."""
-
 
 class BaseReader:
     """A reader's further verbs, in terms of ``generate``; override what can be done better."""
@@ -119,7 +116,7 @@ class BaseReader:
         """
         raise CapabilityError(
             f"{self.name} cannot score given text",
-            hint="use TransformersReader, or a server with completions echo or prompt_logprobs",
+            hint="use TransformersReader",
         )
 
     def begin(
@@ -181,10 +178,6 @@ class BaseReader:
     async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``, without blocking the event loop."""
         return await self._await_verb(self.generate, prompts, sampling)
-
-    async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Like ``score``, without blocking the event loop."""
-        return await self._await_verb(self.score, prompts, continuations)
 
     async def abegin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
@@ -296,9 +289,6 @@ class _ReaderAdapter(BaseReader):
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         return self._reader.generate(prompts, sampling)
-
-    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        return self._reader.score(prompts, continuations)
 
 
 def as_reader(reader: object) -> BaseReader:

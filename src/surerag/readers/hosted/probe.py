@@ -10,7 +10,7 @@ from surerag.errors import ServiceError
 from surerag.messages import Prompt, SamplingParams
 from surerag.readers.asking import Request
 from surerag.readers.failures import masked
-from surerag.readers.hosted.requests import THINKING_OFF, Scoring
+from surerag.readers.hosted.requests import THINKING_OFF
 from surerag.readers.reading import Reading
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _PROMPTS = (
 )
 """Sent in turn until one is answered with more than silence."""
 
-_TOPS = (20, 5, 1, 0)
+_TOPS = (20, 5, 1)
 _SHORT = SamplingParams(max_tokens=3)
 _SAME = 0.02
 """Log-probabilities nearer than this are the same: servers that batch differ in the last digits."""
@@ -37,13 +37,11 @@ class Probe:
         name: The reader that asked.
         logprobs: Whether sampled tokens come with log-probabilities.
         top_logprobs: How many of the likeliest tokens it lists, of those that were requested.
-        least_top: Likeliest tokens to request for log-probabilities to come at all.
         raw_logprobs: Whether they are those of the model, rather than those after temperature; None if
             that could not be seen.
         samples: Whether ``n`` is honoured.
         streams: Whether answers can be streamed.
         stream_logprobs: Whether streamed tokens come with log-probabilities.
-        scoring: How given text can be scored; None if it cannot.
         thinks: Whether the model thinks before it answers, as it is asked by this reader.
         rejected: Parameters that requests go without, because the service rejects them.
         limits: The largest values that it takes of others.
@@ -57,23 +55,19 @@ class Probe:
     samples: bool
     streams: bool
     stream_logprobs: bool
-    scoring: Scoring | None
     thinks: bool
-    least_top: int = 0
     rejected: tuple[str, ...] = ()
     limits: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         raw = {True: "the model's own", False: "after temperature", None: "of unknown kind"}
-        least = f"; no log-probabilities without top_logprobs={self.least_top}" if self.least_top else ""
         rows = [
             ("log-probabilities", f"yes, {raw[self.raw_logprobs]}" if self.logprobs else "no"),
-            ("likeliest tokens listed", f"{self.top_logprobs}{least}"),
+            ("likeliest tokens listed", str(self.top_logprobs)),
             ("n samples a request", "yes" if self.samples else "no, requested one by one"),
             ("streaming", "yes" if self.streams else "no"),
             ("log-probabilities in streams", "yes" if self.stream_logprobs else "no"),
-            ("scoring of given text", self.scoring or "no"),
             ("thinks before it answers", "yes; thinking=False may switch it off" if self.thinks else "no"),
             ("rejects", ", ".join(self.rejected) or "nothing that was sent"),
             *((f"largest {name}", str(most)) for name, most in self.limits),
@@ -91,7 +85,6 @@ async def probe(reader: OpenAIReader, prompt: Prompt | None) -> Probe:
     """
     questions = _Questions(reader, await _answered(reader, _PROMPTS if prompt is None else (prompt,)))
     top = await questions.largest_top()
-    least = await questions.least_top(top) if top is not None else reader.least_top
     streamed = await questions.streamed(top)
     return Probe(
         name=reader.name,
@@ -101,9 +94,7 @@ async def probe(reader: OpenAIReader, prompt: Prompt | None) -> Probe:
         samples=await questions.samples(top),
         streams=streamed is not None,
         stream_logprobs=bool(streamed),
-        scoring=await questions.scoring(top) if top is not None else None,
         thinks=reader.capabilities.thinking == "apart",
-        least_top=least,
         rejected=tuple(sorted(reader.supported.drop - set(THINKING_OFF))),
         limits=tuple(sorted(reader.supported.cap.items())),
         notes=tuple(dict.fromkeys(questions.notes)),
@@ -139,22 +130,12 @@ class _Questions:
                 return min(top, max(len(entry.get("top_logprobs") or ()) for entry in reading.entries))
         return None
 
-    async def least_top(self, top: int) -> int:
-        """Return how many alternatives to request where log-probabilities alone are needed."""
-        if top and await self._ask(_SHORT, 0) is None:
-            return top
-        return self._reader.least_top
-
     async def streamed(self, top: int | None) -> bool | None:
-        """Return whether log-probabilities come in streams, in each way that methods request them.
-
-        None if nothing can be streamed.
-        """
-        ways = [] if top is None else [top] if top == 0 else [top, 0]
-        traced = [await self._stream(way) for way in ways]
-        if any(came is None for came in traced) or not traced:
-            return False if await self._stream(None) is not None else None
-        return all(traced)
+        """Return whether log-probabilities come in streams; None if nothing can be streamed."""
+        traced = None if top is None else await self._stream(top)
+        if traced is None and await self._stream(None) is not None:
+            return False
+        return traced
 
     async def _stream(self, top: int | None) -> bool | None:
         """Stream a few tokens, and return whether log-probabilities came with them; None if nothing came."""
@@ -186,33 +167,6 @@ class _Questions:
                 return None
             lists.append(sorted((item["logprob"] for item in first), reverse=True)[:top])
         return not _differ(*lists)
-
-    async def scoring(self, top: int) -> Scoring | None:
-        """Have the model's own words read back, in each way that the API may have.
-
-        A way counts only if they are as likely read as they were when generated: a server may be off by one.
-        """
-        reading = await self._ask(_SHORT, top)
-        if reading is None or (trace := reading.generation().trace) is None:
-            return None
-        ways: tuple[Scoring, ...] = ("prompt_logprobs",)
-        if self._reader.api == "completions":
-            ways = ("echo", "prompt_logprobs")
-        for how in ways:
-            try:
-                read = await self._reader.read_back(how, self._prompt, "".join(trace.tokens), top)
-            except ServiceError as error:
-                self._note(error)
-                continue
-            if len(read) != len(trace):
-                self.notes.append(f"{how} splits what the model said into other tokens")
-            elif _differ(trace.logprobs, read.logprobs):
-                self.notes.append(
-                    f"{how} gives other log-probabilities than those of the same words when said"
-                )
-            else:
-                return how
-        return None
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
         """Return a request that cannot do without what is requested of its tokens, nor its temperature."""

@@ -6,15 +6,14 @@ from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Map
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from surerag.errors import CapabilityError, ConfigurationError
-from surerag.messages import Prompt, SamplingParams, TokenTrace
+from surerag.messages import Prompt, SamplingParams
 from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request
 from surerag.readers.hosted.answers import next_part, parts_of
 from surerag.readers.hosted.client import Client, arun, public_fields, run, run_soon
 from surerag.readers.hosted.probe import Probe, probe
-from surerag.readers.hosted.requests import THINKING_OFF, Api, Scoring, body_of, scoring_body
-from surerag.readers.hosted.scoring import score_trace
+from surerag.readers.hosted.requests import THINKING_OFF, Api, body_of
 from surerag.readers.protocol import Capabilities
-from surerag.readers.reading import Part, Reading, usage_of
+from surerag.readers.reading import Part, Reading
 from surerag.readers.thinking import THINKING_TOKENS
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ class OpenAIReader(AskingReader):
         base_url: The API's root, such as ``http://localhost:8000/v1``; default the environment's
             ``OPENAI_BASE_URL``, or OpenAI itself.
         api_key: Default the environment's ``OPENAI_API_KEY``. It is in no representation, pickle or error.
-        api: ``"chat"``; or ``"completions"``, for models without a chat template and for scoring.
+        api: ``"chat"``; or ``"completions"``, for models without a chat template.
         top_logprobs: How many of the likeliest tokens to list for each; 0 for no entropies. The default is
             the most that OpenAI allows: 20, and 5 for completions.
         thinking: False switches thinking off, in the ways that services document; a model that thinks all the
@@ -118,9 +117,6 @@ class OpenAIReader(AskingReader):
         self._client = Client(
             base_url, api_key, timeout, max_retries, max_concurrency, own=client, secrets=self._extra_body
         )
-        # Some servers take 0 of completions for no log-probabilities at all.
-        self.least_top = 0 if api == "chat" else 1
-        self._scoring: Scoring | None = None
         self._streamed = True
 
     def __getstate__(self) -> dict[str, Any]:
@@ -153,44 +149,11 @@ class OpenAIReader(AskingReader):
         return Capabilities(
             logprobs=self.top is not None,
             entropy="bounded" if self.top else None,
-            score=self.top is not None and self._scoring is not None,
             begin="native" if self._streamed else "whole",
             stream=self._streamed,
             native_async=True,
             thinking="apart" if self._thinks else "off" if self.thinking is False else "none",
         )
-
-    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Return the trace of each continuation after its prompt.
-
-        Raises:
-            CapabilityError: If the server cannot score, or was not probed yet.
-            ServiceError: As ``generate``.
-        """
-        return self._wait(self._score(prompts, continuations))
-
-    async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Like ``score``, without blocking the event loop."""
-        return await self._reach(self._score(prompts, continuations))
-
-    async def _score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        how = self._scoring
-        if how is None or self.top is None:
-            raise CapabilityError(
-                f"{self.name} is not known to score given text",
-                hint='call probe() to find out whether it can; api="completions" can more often than "chat"',
-            )
-        pairs = list(zip(prompts, continuations, strict=True))
-        return await self.awaiting.each(lambda pair: self.read_back(how, *pair, 0), pairs, len(pairs))
-
-    async def read_back(self, how: Scoring, prompt: Prompt, continuation: str, top: int) -> TokenTrace:
-        """Score one continuation in one of the ways that servers have."""
-        if not continuation:
-            return TokenTrace((), ())
-        body = scoring_body(how, self.api, self.model, prompt, continuation, top)
-        reply = await self._send(Request(prompt, SamplingParams(), context=body), self._client.post)
-        self._usage.add(usage_of(reply.get("usage")))
-        return score_trace(how, reply, prompt, continuation, top)
 
     def probe(self, prompt: Prompt | None = None) -> Probe:
         """Find out what the server can do, by asking it about ten small questions.
@@ -212,8 +175,6 @@ class OpenAIReader(AskingReader):
     def _adopt(self, result: Probe) -> Probe:
         promised = result.logprobs and result.raw_logprobs is not False
         self.top = min(self.top or 0, result.top_logprobs) if promised else None
-        self.least_top = result.least_top
-        self._scoring = result.scoring
         self._streamed = result.streams and (result.stream_logprobs or not promised)
         self._together = result.samples
         return result
@@ -252,12 +213,10 @@ class OpenAIReader(AskingReader):
 
     def _keywords(self, request: Request) -> Keywords:
         switches = THINKING_OFF if self.thinking is False and self.api == "chat" else {}
-        top = None if request.top is None else max(request.top, self.least_top)
-        body = request.context or body_of(self.api, self.model, request._replace(top=top))
-        return {**switches, **body, **self._extra_body}
+        return {**switches, **body_of(self.api, self.model, request), **self._extra_body}
 
     def _needed(self, request: Request) -> Collection[str]:
-        return {*(request.context or super()._needed(request)), *self._extra_body}
+        return {*super()._needed(request), *self._extra_body}
 
     async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[Part]:
         return parts_of(await self._client.post(keywords), logprobs=request.top is not None)

@@ -10,13 +10,11 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from surerag.errors import InputError
-from surerag.messages import Message, Prompt, as_messages
+from surerag.messages import Prompt, as_messages
 from surerag.readers.asking import Request, seed_of
 from surerag.readers.logprobs import without_surrogates
 
 Api = Literal["chat", "completions"]
-Scoring = Literal["echo", "prompt_logprobs"]
-"""How a server reads given text back: completions with ``echo``, or the field that vLLM adds."""
 
 THINKING_OFF: dict[str, Any] = {
     "reasoning_effort": "none",
@@ -67,21 +65,6 @@ def logprobs_body(api: Api, top: int | None) -> dict[str, Any]:
     """Return the part of a body that asks for log-probabilities."""
     if top is None:
         return {}
-    if api == "completions":
-        # Some servers take 0 for none at all.
-        return {"logprobs": max(top, 1)}
-    return {"logprobs": True, "top_logprobs": top} if top else {"logprobs": True}
-
-
-def scoring_body(
-    how: Scoring, api: Api, model: str, prompt: Prompt, continuation: str, top: int
-) -> dict[str, Any]:
-    """Return the body that has a continuation of a prompt read back."""
-    limits = {"model": model, "max_tokens": 1, "temperature": 0.0}
-    if api == "completions":
-        text = prompt_body(api, prompt)["prompt"] + without_surrogates(continuation)
-        read = {"echo": True, **logprobs_body(api, top)} if how == "echo" else {"prompt_logprobs": top}
-        return {"prompt": text, **limits, **read}
-    answered = (*as_messages(prompt), Message("assistant", continuation))
-    template = {"add_generation_prompt": False, "continue_final_message": True}
-    return {**prompt_body(api, answered), **limits, **template, "prompt_logprobs": top}
+    # Without alternatives, llama.cpp sends no log-probabilities at all.
+    top = max(top, 1)
+    return {"logprobs": top} if api == "completions" else {"logprobs": True, "top_logprobs": top}
