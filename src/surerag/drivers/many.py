@@ -10,13 +10,13 @@ from contextlib import aclosing, closing, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from surerag.drivers.asynchronous import arun
 from surerag.drivers.merging import queues_of
+from surerag.drivers.running import BLOCKING, arun, drive
 from surerag.drivers.session import Listener, Session
-from surerag.drivers.sync import drive
 from surerag.effects import Program
 from surerag.errors import ConfigurationError
 from surerag.progress import Progress, reporting
+from surerag.readers.threads import complete
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -98,7 +98,7 @@ def _settled(
 
     def settle(session: Session[R]) -> R | Exception:
         try:
-            return drive(session)
+            return complete(drive(session, BLOCKING))
         except Exception as error:
             return error
 
