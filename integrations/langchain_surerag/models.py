@@ -272,7 +272,6 @@ class ModelReader(AskingReader):
         if request.drawn:
             settings["seed"] = sampling.seed
         optional = {
-            "top_p": (sampling.top_p, sampling.top_p != 1),
             "n": (sampling.n, sampling.n > 1),
             "stop": (list(sampling.stop), sampling.stop),
             "logprobs": (True, top is not None),

@@ -69,7 +69,6 @@ def _gemini_keywords(keywords: Keywords) -> Keywords:
     """Return OpenAI's keywords as a ``generation_config``; the class raises where a limit is reached."""
     names = {
         "temperature": "temperature",
-        "top_p": "top_p",
         "seed": "seed",
         "stop": "stop_sequences",
         "logprobs": "response_logprobs",
@@ -306,11 +305,8 @@ class LLMReader(Shareable, AskingReader):
 
     def _keywords(self, request: Request) -> Keywords:
         sampling, top = request.sampling, max(request.top or 0, 1)
-        if sampling.top_k is not None:
-            raise CapabilityError(f"{self.name} takes no top_k", hint="set it in the LLM itself")
         optional = {
             "seed": (sampling.seed, sampling.temperature > 0),
-            "top_p": (sampling.top_p, sampling.top_p < 1),
             "n": (sampling.n, sampling.n > 1),
             # They belong to the answer, and may stand in the thoughts.
             "stop": (list(sampling.stop), sampling.stop and not request.budget),

@@ -1,8 +1,7 @@
 """Effects that a method yields, and that drivers answer.
 
-A method is a generator that yields effects and receives their answers, so that the algorithm stands
-on the page once and serves sync, async, batch, streaming and tests alike. Each effect has a function
-of the same name in lower case that yields it and types its answer::
+A method is a generator that yields effects and receives their answers. Each effect has a function of the same
+name in lower case that yields it and types its answer::
 
     answers = yield from generate([prompt], SamplingParams())
 
@@ -88,8 +87,6 @@ class Generate(Effect):
     """Ask the reader for ``sampling.n`` answers to each prompt; answered by a list for each prompt.
 
     Attributes:
-        prompts: The prompts.
-        sampling: How to generate.
         answer: Whether this is the method's answer, whose text a streaming driver may stream.
         role: Model to ask; where there is no rewriter, it is the reader.
     """

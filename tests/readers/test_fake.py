@@ -22,7 +22,7 @@ def test_replies_come_in_order_for_each_sample_of_each_prompt() -> None:
 def test_an_empty_queue_says_which_prompt_found_it_empty() -> None:
     reader = FakeReader(["Paris"])
     reader.generate(["one"], GREEDY)
-    with pytest.raises(ServiceError, match=r"reply 2 was asked for, to 'Where is Velm\?'.*default"):
+    with pytest.raises(ServiceError, match=r"a reply is due to 'Where is Velm\?'.*default"):
         reader.generate(["Where is Velm?"], GREEDY)
 
 

@@ -23,7 +23,7 @@ from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.methods.lazy_rag.component import FixedSummary
 from surerag.readers.conformance import check_reader
-from surerag.readers.hosted.requests import Api
+from surerag.readers.hosted.wire import Api
 from surerag.readers.protocol import BaseReader
 from tests.llama_index import corpus
 from tests.servers import llama_cpp

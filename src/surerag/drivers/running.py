@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar
 
-from surerag.drivers.answering import Answered, Failed, Outcome, ask, is_merged, service_of
+from surerag.drivers.answering import Failed, ask, is_merged, service_of
 from surerag.drivers.merging import queue_of
 from surerag.drivers.session import Listener, Session
 from surerag.effects import CancelGeneration, Effect, Program, StartGeneration
@@ -28,9 +28,6 @@ def run(program: Program[R], services: Services, *, on_event: Listener | None = 
         program: A method at work.
         services: Services that answer it.
         on_event: Called with every event that the program emits.
-
-    Returns:
-        The program's result.
 
     Raises:
         Exception: What the program raises; a service's failure is raised inside the program first.
@@ -58,12 +55,12 @@ async def drive(session: Session[R], calls: Blocking) -> R:
     return session.result  # type: ignore[return-value]  # a finished session has its result, None included
 
 
-async def outcome_of(session: Session[Any], calls: Blocking) -> Outcome:
-    """Ask for the session's current effect."""
+async def outcome_of(session: Session[Any], calls: Blocking) -> Any:
+    """Return the answer to the session's current effect, or :class:`Failed`."""
     if session.effect is None:
         raise RuntimeError("the program has ended")
     try:
-        return Answered(await calls.ask(session, session.effect))
+        return await calls.ask(session, session.effect)
     except Exception as error:
         return Failed(error)
 

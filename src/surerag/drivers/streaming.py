@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Any, Generic, Self, TypeVar
 
-from surerag.drivers.answering import Answered
 from surerag.drivers.running import AWAITING, BLOCKING, Blocking, close, outcome_of
 from surerag.drivers.session import Listener, Session
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, ReturnAnswer
@@ -69,7 +68,7 @@ class _Work(Generic[R]):
         """Return the effect that is the answer; None where the program ends, or was closed."""
         session = self.session
         while session.effect is not None and not session.closed:
-            if _is_answer(session.effect):
+            if isinstance(session.effect, ReturnAnswer) or _stream_call(session.effect):
                 return session.effect
             session.advance(await outcome_of(session, self._calls))
         return None
@@ -80,7 +79,7 @@ class _Work(Generic[R]):
             if isinstance(effect, ReturnAnswer):
                 answer = effect.generation
                 if self._generation is answer or not answer.text:
-                    session.advance(Answered(answer))
+                    session.advance(answer)
                     continue
                 self._generation = answer
                 return answer.text
@@ -118,11 +117,7 @@ class _Streamed(Generic[R]):
 
     @property
     def result(self) -> R:
-        """The program's result.
-
-        Raises:
-            RuntimeError: Before the stream was read to its end.
-        """
+        """The program's result; a RuntimeError before the stream was read to its end."""
         if not self._work.session.done:
             raise RuntimeError("the result is there when the stream has been read to its end")
         return self._work.session.result  # type: ignore[return-value]  # a finished session has its result
@@ -206,31 +201,20 @@ async def astream(
     return AsyncAnswerStream(work)
 
 
-def _is_answer(effect: Effect) -> bool:
-    """Whether an effect is the answer, and one that can be streamed."""
-    match effect:
-        case Generate(prompts, sampling, answer=True):
-            return len(prompts) == 1 and sampling.n == 1
-        case ContinueGeneration(begun, answer=True):
-            return len(begun) == 1
-        case _:
-            return isinstance(effect, ReturnAnswer)
-
-
 def _stream_call(effect: Effect) -> tuple[Any, ...]:
-    """Return the reader's method that streams an answer, and its arguments."""
+    """Return the reader's method that streams an answer, and its arguments; nothing for any other effect."""
     match effect:
-        case Generate(prompts, sampling):
+        case Generate(prompts, sampling, answer=True) if len(prompts) == 1 and sampling.n == 1:
             return "stream", prompts[0], sampling
-        case ContinueGeneration(begun):
+        case ContinueGeneration(begun, answer=True) if len(begun) == 1:
             return "finish_stream", begun[0]
         case _:
-            raise TypeError("only Generate and ContinueGeneration can be streamed")
+            return ()
 
 
-def _answered(effect: Effect, generation: Generation | None) -> Answered:
+def _answered(effect: Effect, generation: Generation | None) -> Any:
     if generation is None:
         raise ServiceError(
             "the reader's stream ended without its generation", hint="the last chunk has to hold it"
         )
-    return Answered([[generation]] if isinstance(effect, Generate) else [generation])
+    return [[generation]] if isinstance(effect, Generate) else [generation]

@@ -34,10 +34,10 @@ from surerag.errors import (
     ThinkingBudgetError,
 )
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage
-from surerag.readers.failures import masked, reply_of, service_error, shortened, without_secrets
+from surerag.readers.failures import service_error, without_secrets
 from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
 from surerag.readers.parameters import (
-    PARAMETER_HINTS,
+    TEMPERATURE_HINT,
     SupportedParameters,
     needed_parameters,
     warn_of_dropped,
@@ -57,12 +57,7 @@ _SEED_RANGE = 2**31
 
 
 def seed_of(seed: int, sample: int) -> int:
-    """Return the seed of one sample, where a server has to be asked for it alone.
-
-    Example:
-        >>> seed_of(7, 0), seed_of(7, 1) != seed_of(8, 0)
-        (7, True)
-    """
+    """Return the seed of one sample; the first one has that of the request."""
     return (seed + sample * _SEED_STEP) % _SEED_RANGE
 
 
@@ -70,7 +65,6 @@ class Request(NamedTuple):
     """One request to a model.
 
     Attributes:
-        prompt: What is asked.
         sampling: How its answers are sampled; ``n`` is the number that this request asks for.
         top: Likeliest tokens to list with each; 0 for log-probabilities alone, None for neither.
         number: Which sample of the prompt its first answer is.
@@ -91,13 +85,10 @@ class Request(NamedTuple):
 
 
 class Blocking:
-    """Calls of an object's methods in this thread; several at once in threads of their own.
-
-    Attributes:
-        prefix: What stands before a method's name.
-    """
+    """Calls of an object's methods in this thread; several at once in threads of their own."""
 
     prefix: Literal["", "a"] = ""
+    """What stands before a method's name."""
 
     async def call(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method and return its result."""
@@ -168,13 +159,7 @@ class AskingReader(BaseReader):
     """A reader over a client, which a derived class calls.
 
     A derived class says what to send (``_keywords``), how (``_call``, ``_open``) and what is secret
-    (``_secrets``); further hooks have defaults.
-
-    Args:
-        thinks: Whether the model is known to think before it answers.
-
-    Attributes:
-        supported: What the model is known to reject.
+    (``_secrets``); further hooks have defaults. What the model is known to reject is in ``supported``.
     """
 
     blocking: Blocking = Blocking()
@@ -284,9 +269,7 @@ class AskingReader(BaseReader):
         for all samples.
 
         Raises:
-            ServiceError: If the server fails, or sends a malformed answer: TransientServiceError if it may
-                pass, RefusedError if it rejects what cannot be left out, LogprobsError, ContextLengthError,
-                ThinkingBudgetError.
+            ServiceError: If the server fails, or sends a malformed answer.
         """
         return self._wait(self._generate(prompts, sampling, self.blocking))
 
@@ -348,24 +331,17 @@ class AskingReader(BaseReader):
         return request.top if most is None or request.top is None else min(request.top, most)
 
     def _allowed(self, request: Request) -> Keywords:
-        """Return a request's settings as the model takes them.
-
-        Raises:
-            RefusedError: If it is known to reject what the request cannot do without.
-        """
+        """Return a request's settings as the model takes them; raise if it is known to reject needed ones."""
         whole = self._keywords(request)
         if missing := sorted(self.supported.drop & set(self._needed(request)) & set(whole)):
-            kind = LogprobsRefusedError if "logprobs" in missing[0] else RefusedError
-            hint = self.advice if kind is LogprobsRefusedError else PARAMETER_HINTS.get(missing[0], "")
-            raise kind(f"{self.name} rejects {' and '.join(missing)}", hint=hint)
+            message = f"{self.name} rejects {' and '.join(missing)}"
+            if "logprobs" in missing[0]:
+                raise LogprobsRefusedError(message, hint=self.advice)
+            raise RefusedError(message, hint=TEMPERATURE_HINT if missing[0] == "temperature" else "")
         return self.supported.apply(whole)
 
     def _learn(self, error: Exception, request: Request, sent: Keywords) -> None:
-        """Note which setting of a request the model rejects, where the request can do without it.
-
-        Raises:
-            SureragError: If the failure teaches nothing.
-        """
+        """Note which setting of a request the model rejects; raise the failure where that teaches nothing."""
         failure, whole = self._failure(error), self._keywords(request)
         if not isinstance(failure, RefusedError):
             raise failure
@@ -377,18 +353,14 @@ class AskingReader(BaseReader):
             return
         if "logprob" in failure.message.lower() and "logprobs" in sent:
             raise LogprobsRefusedError(failure.message, hint=self.advice) from failure.__cause__
-        raise failure
+        hint = TEMPERATURE_HINT if "temperature" in sent and "temperature" in message else failure.hint
+        raise RefusedError(failure.message, hint=hint) from failure.__cause__
 
     def _failure(self, error: Exception) -> SureragError:
         """Return what a client raised as an error of ours that says what the server sent."""
-        if isinstance(error, SureragError):
-            return error
-        secrets = tuple(self._secrets())
-        message = shortened(masked(str(error), secrets), 500)
-        if (reply := shortened(masked(reply_of(error), secrets), 300)) and reply not in message:
-            message += f"; the server sent {reply!r}"
-        failure = service_error(error, self.name, message)
-        failure.__cause__ = error
+        failure = service_error(error, self.name, self._secrets())
+        if failure is not error:
+            failure.__cause__ = error
         return failure
 
     async def _safely(self, work: Coroutine[Any, Any, R]) -> R:
@@ -442,19 +414,17 @@ class AskingReader(BaseReader):
             if not any(reading.starved for reading in readings[: request.sampling.n]):
                 return [reading.generation() for reading in readings]
 
-    async def _send(self, request: Request, send: Callable[[Keywords], Coroutine[Any, Any, R]]) -> R:
+    async def ask(self, request: Request, calls: Blocking) -> list[Reading]:
+        """Send a request, again without what the model rejects, and return its answers."""
         while True:
             keywords = self._allowed(request)
             try:
-                return await send(keywords)
+                parts = await self._call(request, keywords, calls)
+                break
             except Exception as error:
                 failure = error
             # Outside, so that the client's error, which may hold a secret, is not behind ours.
             self._learn(failure, request, keywords)
-
-    async def ask(self, request: Request, calls: Blocking) -> list[Reading]:
-        """Send a request, again without what the model rejects, and return its answers."""
-        parts = await self._send(request, lambda keywords: self._call(request, keywords, calls))
         if not parts:
             raise ServiceError(f"{self.name} returned no answer", hint="look at what its server returns")
         usage = parts[0].usage or Usage(1)
@@ -597,11 +567,7 @@ def _share(usage: Usage, answers: int) -> Usage:
 
 
 def _opened(begun: PartialGeneration) -> OpenReading | None:
-    """Return the open answer behind what was begun; None if all of it is there already.
-
-    Raises:
-        ConfigurationError: If another reader began it.
-    """
+    """Return the open answer behind what was begun; None if all of it is there already."""
     if begun.done or isinstance(begun.state, Generation):
         return None
     if not isinstance(begun.state, OpenReading):

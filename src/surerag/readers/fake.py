@@ -48,12 +48,6 @@ def reply(
         logprobs: Natural logs, likewise; None for no trace at all.
         end_logprob: Natural log of the probability of the end token; None where it is not known.
 
-    Returns:
-        The generation, as a reader would give it.
-
-    Raises:
-        ConfigurationError: If there are neither one value nor as many values as tokens.
-
     Example:
         >>> reply("In Velm.", entropy=[0.2, 2.1]).trace.entropy.lower
         (0.2, 2.1)
@@ -115,11 +109,7 @@ def _limited(generation: Generation, sampling: SamplingParams) -> Generation:
 class Call:
     """One call of a fake reader, as its history records it.
 
-    Attributes:
-        verb: Which method was called; an async twin counts as its sync one.
-        prompts: Texts of the prompts.
-        sampling: How it was to generate; None where the verb takes none.
-        n_tokens: Tokens requested from ``begin``.
+    An async verb counts as its sync twin; ``n_tokens`` are those requested from ``begin``.
     """
 
     verb: Verb
@@ -200,7 +190,6 @@ class FakeReader(BaseReader):
             stream=True,
             native_async=True,
         )
-        self._asked = 0
         self._open: set[_Handle] = set()
         self.history: list[Call] = []
         self._usage = UsageCounter()
@@ -321,14 +310,13 @@ class FakeReader(BaseReader):
         return texts
 
     def _next(self, prompt: str, sampling: SamplingParams) -> Generation:
-        self._asked += 1
         try:
             answer: Reply | None = self._queue.popleft()
         except IndexError:
             answer = self._default
         if answer is None:
             raise ServiceError(
-                f"the script of {self._name} is empty: reply {self._asked} was asked for, to {prompt[:80]!r}",
+                f"the script of {self._name} is empty, and a reply is due to {prompt[:80]!r}",
                 hint="add a reply for every generation, or give a default or one function of the prompt",
             )
         if callable(answer) and not isinstance(answer, type):

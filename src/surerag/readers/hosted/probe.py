@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from surerag.errors import ServiceError
-from surerag.messages import Prompt, SamplingParams
+from surerag.messages import SamplingParams
 from surerag.readers.asking import Request
 from surerag.readers.failures import masked
-from surerag.readers.hosted.requests import THINKING_OFF
+from surerag.readers.hosted.wire import THINKING_OFF
 from surerag.readers.reading import Reading
 
 if TYPE_CHECKING:
@@ -34,15 +34,9 @@ class Probe:
     """What a server and its model can do.
 
     Attributes:
-        name: The reader that asked.
-        logprobs: Whether sampled tokens come with log-probabilities.
         top_logprobs: How many of the likeliest tokens it lists, of those that were requested.
-        raw_logprobs: Whether they are those of the model, rather than those after temperature; None if
-            that could not be seen.
-        samples: Whether ``n`` is honoured.
-        streams: Whether answers can be streamed.
-        stream_logprobs: Whether streamed tokens come with log-probabilities.
-        thinks: Whether the model thinks before it answers, as it is asked by this reader.
+        raw_logprobs: Whether log-probabilities are those of the model, rather than those after temperature;
+            None if that could not be seen.
         rejected: Parameters that requests go without, because the service rejects them.
         limits: The largest values that it takes of others.
         notes: What the server said where it refused.
@@ -52,7 +46,6 @@ class Probe:
     logprobs: bool
     top_logprobs: int
     raw_logprobs: bool | None
-    samples: bool
     streams: bool
     stream_logprobs: bool
     thinks: bool
@@ -65,7 +58,6 @@ class Probe:
         rows = [
             ("log-probabilities", f"yes, {raw[self.raw_logprobs]}" if self.logprobs else "no"),
             ("likeliest tokens listed", str(self.top_logprobs)),
-            ("n samples a request", "yes" if self.samples else "no, requested one by one"),
             ("streaming", "yes" if self.streams else "no"),
             ("log-probabilities in streams", "yes" if self.stream_logprobs else "no"),
             ("thinks before it answers", "yes; thinking=False may switch it off" if self.thinks else "no"),
@@ -76,14 +68,14 @@ class Probe:
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
 
-async def probe(reader: OpenAIReader, prompt: Prompt | None) -> Probe:
+async def probe(reader: OpenAIReader) -> Probe:
     """Ask one small question after another, and return what the answers show.
 
     Raises:
         CapabilityError: If the model thinks although thinking was switched off.
         ServiceError: If a plain question is not answered, or none with more than silence.
     """
-    questions = _Questions(reader, await _answered(reader, _PROMPTS if prompt is None else (prompt,)))
+    questions = _Questions(reader, await _answered(reader))
     top = await questions.largest_top()
     streamed = await questions.streamed(top)
     return Probe(
@@ -91,7 +83,6 @@ async def probe(reader: OpenAIReader, prompt: Prompt | None) -> Probe:
         logprobs=top is not None,
         top_logprobs=top or 0,
         raw_logprobs=await questions.raw(top) if top else None,
-        samples=await questions.samples(top),
         streams=streamed is not None,
         stream_logprobs=bool(streamed),
         thinks=reader.capabilities.thinking == "apart",
@@ -101,9 +92,9 @@ async def probe(reader: OpenAIReader, prompt: Prompt | None) -> Probe:
     )
 
 
-async def _answered(reader: OpenAIReader, prompts: Sequence[Prompt]) -> Prompt:
+async def _answered(reader: OpenAIReader) -> str:
     """Return the first prompt that the model has something to say to; learn whether it thinks."""
-    for prompt in prompts:
+    for prompt in _PROMPTS:
         # Long enough to see thoughts end whose beginning is not marked.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
         (answer, *_) = await reader.answers(question, reader.awaiting)
@@ -111,14 +102,14 @@ async def _answered(reader: OpenAIReader, prompts: Sequence[Prompt]) -> Prompt:
             return prompt
     raise ServiceError(
         "the model says nothing to any of the probe's questions",
-        hint="pass probe(prompt=…) one that it answers with a few words",
+        hint="look at what its server answers to a plain question",
     )
 
 
 class _Questions:
     """The questions, and what the server said where it refused."""
 
-    def __init__(self, reader: OpenAIReader, prompt: Prompt) -> None:
+    def __init__(self, reader: OpenAIReader, prompt: str) -> None:
         self.notes: list[str] = []
         self._reader, self._prompt = reader, prompt
 
@@ -146,16 +137,6 @@ class _Questions:
         except ServiceError as error:
             self._note(error)
             return None
-
-    async def samples(self, top: int | None) -> bool:
-        """See whether two samples come to one request, with log-probabilities where there are any."""
-        try:
-            two = self._request(replace(_SHORT, n=2, temperature=1.0), None if top is None else 0)
-            readings = await self._reader.ask(two, self._reader.awaiting)
-            return len([reading.generation() for reading in readings]) == 2
-        except ServiceError as error:
-            self._note(error)
-            return False
 
     async def raw(self, top: int) -> bool | None:
         """Compare the first token's alternatives at two temperatures, which should change nothing."""
