@@ -215,7 +215,9 @@ class ModelReader(AskingReader):
         Raises:
             LogprobsError: If the sampling needs log-probabilities, and the message has none.
         """
-        request = self._request("", sampling)
+        return self._wait(self._read(message, self._request("", sampling)))
+
+    async def _read(self, message: BaseMessage, request: Request) -> Generation:
         reading = self._reading(request)
         reading.feed(self._part(message, request))
         return reading.generation()
@@ -262,14 +264,14 @@ class ModelReader(AskingReader):
 
     def _keywords(self, request: Request) -> Keywords:
         sampling, models = request.sampling, request.context.leaves
-        top = None if request.top is None else max(request.top, self.least_top)
+        # Without alternatives, llama.cpp sends no log-probabilities at all.
+        top = None if request.top is None else max(request.top, 1)
         settings: Keywords = {"max_tokens": sampling.max_tokens + request.budget}
         if request.drawn or all(leaf.setting("temperature") is None for leaf in models):
             settings["temperature"] = sampling.temperature
         if request.drawn:
             settings["seed"] = sampling.seed
         optional = {
-            "top_p": (sampling.top_p, sampling.top_p != 1),
             "n": (sampling.n, sampling.n > 1),
             "stop": (list(sampling.stop), sampling.stop),
             "logprobs": (True, top is not None),

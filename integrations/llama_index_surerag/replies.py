@@ -7,8 +7,8 @@ from typing import Any
 
 from surerag.errors import LogprobsError
 from surerag.messages import Usage
-from surerag.readers.hosted.answers import next_part
-from surerag.readers.hosted.answers import parts_of as choices_as_parts
+from surerag.readers.hosted.wire import next_part
+from surerag.readers.hosted.wire import parts_of as choices_as_parts
 from surerag.readers.reading import Part, usage_of
 
 _FINISH = ("finish_reason", "stop_reason", "done_reason")

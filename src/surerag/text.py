@@ -48,7 +48,7 @@ _MARKS = (
 _WIDE = ("utf_16_le", "utf_16_be", "utf_32_le", "utf_32_be")
 _LEGACY = (
     "cp1252", "cp1251", "cp932", "gb18030", "euc_jp", "big5", "cp949", "cp1250", "cp1253", "koi8_r", "cp866",
-    "cp1254", "cp1255", "cp1256", "cp874",
+    "mac_roman", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp850", "cp852",
 )  # fmt: skip
 """Encodings to guess from, the commonest first; others are subsets of these, or too rare."""
 
@@ -116,14 +116,15 @@ def _likely_encodings(data: bytes) -> list[str]:
         return _orderly(data[:_SAMPLE], _WIDE)
     order: tuple[str, ...] = (*_LEGACY, *_WIDE[:2])
     if b"\r" in data and b"\n" not in data:  # line ends of a Macintosh before 2001
-        order = ("mac_roman", *order)
+        order = ("mac_roman", *(name for name in order if name != "mac_roman"))
     sample = data
     if len(data) > _SAMPLE:  # only what is not ASCII tells; whole lines cut no letter in two
         lines = b"\n".join(line for line in data.split(b"\n") if not line.isascii())
         sample = lines if len(lines) <= _SAMPLE else lines[:_SAMPLE].rpartition(b"\n")[0] or data
-    western = _NOT_ASCII.findall(sample.decode("cp1252", "replace"))
-    if not any(one.isalpha() or one == "\ufffd" for one in western):
-        return ["cp1252"]  # quotation marks, dashes and currencies alone
+    western = sample.decode("cp1252", "replace")
+    marks = not any(one.isalpha() or one == "\ufffd" for one in _NOT_ASCII.findall(western))
+    if marks and not _strangeness(western):  # quotation marks, dashes and currencies alone
+        return ["cp1252"]
     return _orderly(sample, order)
 
 
@@ -132,7 +133,7 @@ def _orderly(sample: bytes, encodings: Sequence[str]) -> list[str]:
     from charset_normalizer import from_bytes
 
     guesses = [
-        (guess.chaos, guess.coherence, name)
+        (guess.chaos + _strangeness(str(guess)), guess.coherence, name)
         for guess in from_bytes(sample, cp_isolation=list(encodings))
         for name in {guess.encoding, *guess.could_be_from_charset}.intersection(encodings)
     ]
@@ -144,6 +145,43 @@ def _orderly(sample: bytes, encodings: Sequence[str]) -> list[str]:
         return disorder > least, likeness < likest - _NEITHER_LIKELIER, encodings.index(name)
 
     return [name for *_, name in sorted(guesses, key=rank)]
+
+
+def _strangeness(text: str) -> float:
+    """Return the share of characters other than ASCII that stand where no language puts them.
+
+    Example:
+        >>> _strangeness("Zoë Møller, l’été"), _strangeness("Zo« M¿ller")
+        (0.0, 1.0)
+    """
+    places = [match.start() for match in _NOT_ASCII.finditer(text)]
+    padded = f" {text} "
+    strange = sum(_is_strange(padded[at], padded[at + 1], padded[at + 2]) for at in places)
+    return strange / max(len(places), 1)
+
+
+def _is_strange(before: str, letter: str, after: str) -> bool:
+    kind = unicodedata.category(letter)
+    if kind[0] == "L":
+        script = _script(letter)
+        others = {_script(before), _script(after)} - {"", script}
+        alike = not others or (script == "CJK" and others == {"LATIN"})
+        return not alike or (kind == "Lu" and before.islower())
+    if kind in ("Pi", "Ps") or kind[0] == "S":
+        return before.isalpha()
+    if kind in ("Pf", "Pe"):
+        return after.isalnum() and letter != "’"
+    if kind[0] in "PN":
+        return before.isalpha() and after.isalpha() and letter != "—"
+    return kind[0] == "C"
+
+
+def _script(letter: str) -> str:
+    """Return a name of the letter's script; empty for what is no letter."""
+    if not letter.isalpha():
+        return ""
+    name = "LATIN" if letter < "\u0250" else unicodedata.name(letter, "").split(" ")[0]
+    return "CJK" if name in ("HIRAGANA", "KATAKANA", "HANGUL") else name
 
 
 # Tokens

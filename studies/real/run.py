@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -159,8 +160,9 @@ def compression(setting: Setting) -> dict[str, System]:
 
     own = {
         "EDC² extract": compressed(),
-        "EDC² paper extract": compressed(variant="paper"),
-        "EDC² answered": build_system(
+        "EDC² extract as in the paper": compressed(variant="paper"),
+        f"EDC² top {few} whole": compressed(top_n=few, min_tokens=sys.maxsize),
+        "EDC² answer": build_system(
             "answered", Parts(reader, LookupRetriever(shown), encoder=encoder, max_tokens=MAX_TOKENS)
         ),
     }

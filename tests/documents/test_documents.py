@@ -82,6 +82,39 @@ def test_encodings_are_told_apart_in_every_kind_of_text(tmp_path: Path, encoding
     assert list(loaded.notes) == ([] if encoding in CERTAIN else [f"a.{kind}"])
 
 
+THIRTY_YEARS = {
+    "Die Zündkerze muß geprüft werden. Öl nachfüllen, Kühlwasser wechseln; größte Sorgfalt ist nötig.": (
+        "cp1252", "cp850", "cp437", "mac_roman",
+    ),
+    "Le café est fermé à Noël. Où est l'élève ? Ça coûte très cher, garçon.": (
+        "cp1252", "cp850", "cp437", "mac_roman",
+    ),
+    "El niño comió en la cocina. ¿Dónde está el baño? ¡Mañana será!": ("cp1252", "cp850", "mac_roman"),
+    "A manutenção da máquina é obrigatória. Não há solução fácil, João.": ("cp1252", "cp850", "mac_roman"),
+    "Søren spiste blåbærgrød på Ærø. Hvor er færgen?": ("cp1252", "cp850", "cp865", "mac_roman"),
+    "Räksmörgås på Åland är världens bästa.": ("cp1252", "cp850", "cp437", "mac_roman"),
+    "Það er gott veður í Reykjavík. Þórður fór heim.": ("cp1252", "cp850"),
+    "Perché la città è così bella? È già mezzanotte, andrò a casa.": ("cp1252", "cp850", "mac_roman"),
+    "Zażółć gęślą jaźń. Łódź jest piękna, a Kraków stary.": ("cp1250", "iso8859_2", "cp852"),
+    "Příliš žluťoučký kůň úpěl ďábelské ódy.": ("cp1250", "iso8859_2", "cp852"),
+    "Árvíztűrő tükörfúrógép. Őszi erdő Győr mellett.": ("cp1250", "iso8859_2", "cp852"),
+    "Капитан Орлов родился в Москве в 1815 году. Он был художником.": ("cp1251", "koi8_r", "cp866"),
+    "Η Αθήνα είναι η πρωτεύουσα της Ελλάδας.": ("cp1253", "iso8859_7"),
+    "ירושלים היא עיר הבירה של ישראל. היא נולדה בשנת 1815 ולמדה ציור אצל אביה.": ("cp1255",),
+    "日本の首都は東京です。アダはヴェルムで生まれました。": ("cp932", "euc_jp"),
+    "한국의 수도는 서울입니다. 에이다는 벨름에서 태어났습니다.": ("cp949",),
+    "She said “no” – and left… it cost €5.": ("cp1252", "mac_roman"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"), [(text, encoding) for text, all_ in THIRTY_YEARS.items() for encoding in all_]
+)
+def test_texts_of_thirty_years_are_told_apart(text: str, encoding: str) -> None:
+    """What DOS, Windows, Unix and the Macintosh wrote, in several languages; Turkish is not among it."""
+    assert decode(text.encode(encoding)).text == text
+
+
 @pytest.mark.parametrize(
     "text", ["Zoë", "name,town\nZoë Møller,Velm", "id;name\n1;Ärger\n", "“Ada” – 30 €", "naïve"]
 )

@@ -25,6 +25,13 @@ from surerag.retrieval import PassageIndex, lead_summary
 TOP_N, MAX_TOKENS = 3, 24
 SYSTEMS = {"plain": "plain RAG", "lazy": "L-RAG", "compressed": "EDC²-RAG", "rewritten": "DynQR"}
 
+EVIDENCE = (
+    "On a model that you may know, Qwen2.5-Coder-1.5B-Instruct as it comes, L-RAG answered 84.0 % of 200 "
+    "questions of SQuAD 2.0 right, as always searching did (84.0 %), with 82 % of its searches; searching at "
+    "random as often is right in 73.3 %. What follows is a model of 135 M parameters with an adapter of ours."
+)
+"""What is shown on a real model; the tests hold it to ``studies/real/results/gates-qwen.json``."""
+
 NQuestions = Annotated[int, typer.Option("--questions", min=5, help="Questions to compare systems on.")]
 Output = Annotated[Path, typer.Option(help="Folder of the page and of the answers.")]
 Base = Annotated[
@@ -35,6 +42,7 @@ Base = Annotated[
 def demo(questions: NQuestions = 40, output: Output = Path("surerag-demo"), base: Base = None) -> None:
     """Try the five methods on articles of SQuAD, and compare three of them with plain RAG."""
     started = time.monotonic()
+    show(EVIDENCE)
     parts = _load(base)
     items = _sample(questions)
     _show_one(parts, items[0])

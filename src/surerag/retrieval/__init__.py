@@ -4,7 +4,6 @@ from surerag.retrieval.chunking import TextChunk, chunk_documents, chunk_text
 from surerag.retrieval.index import PassageIndex, SummaryIndex
 from surerag.retrieval.summaries import (
     LeadSummaries,
-    MetadataSummaries,
     MissingSummariesWarning,
     ModelSummaries,
     Summarizer,
@@ -15,7 +14,6 @@ from surerag.retrieval.summaries import (
 
 __all__ = [
     "LeadSummaries",
-    "MetadataSummaries",
     "MissingSummariesWarning",
     "ModelSummaries",
     "PassageIndex",
