@@ -81,7 +81,7 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
         self, nodes: list[NodeWithScore], bundle: QueryBundle
     ) -> Iterator[Callable[[list[NodeWithScore]], list[NodeWithScore]]]:
         """Report that nodes are postprocessed; what is yielded takes the resulting nodes and returns them."""
-        name, top_n = self._core.services.reader.name, getattr(self, "top_n", len(nodes))
+        name, top_n = self._core.services.reader.name, getattr(self, "top_n", None) or len(nodes)
         dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=top_n, model_name=name))
         payload: dict[str, Any] = {
             EventPayload.NODES: list(nodes),

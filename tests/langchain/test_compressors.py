@@ -202,7 +202,8 @@ def by_task(prompt: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"variant": "paper"}, {"task": "answer"}, {"task": "verify", "person": "Ada"}]
+    "options",
+    [{}, {"variant": "paper"}, {"task": "answer"}, {"task": "verify", "person": "Ada"}, {"top_n": 1}],
 )
 async def test_every_task_gives_in_a_retriever_what_the_core_gives(
     options: dict[str, Any], retriever: Any
@@ -216,7 +217,8 @@ async def test_every_task_gives_in_a_retriever_what_the_core_gives(
     assert texts == [passage.text for passage in part.core.run(QUERY, passages).passages]
     begins = {"answer": "Answer", "verify": "Documents:", "extract": "Documents:"}
     begin = "Extract" if part.variant == "paper" else begins[part.task]
-    assert all(one.startswith(begin) for one in reader.prompts)
+    assert all(one.startswith((begin, "Passage: ")) for one in reader.prompts)
+    assert any(one.startswith("Passage: ") for one in reader.prompts) is (part.top_n is not None)
 
 
 async def test_clusters_answer_and_the_last_step_of_a_chain_selects(

@@ -138,7 +138,8 @@ def by_task(prompt: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"variant": "paper"}, {"task": "answer"}, {"task": "verify", "person": "Ada"}]
+    "options",
+    [{}, {"variant": "paper"}, {"task": "answer"}, {"task": "verify", "person": "Ada"}, {"top_n": 1}],
 )
 async def test_every_task_gives_in_an_engine_what_the_core_gives(options: dict[str, Any]) -> None:
     reader = FakeReader(by_task)
@@ -153,7 +154,8 @@ async def test_every_task_gives_in_an_engine_what_the_core_gives(options: dict[s
     assert texts == [passage.text for passage in core.run(KNOWN, passages).passages]
     begins = {"answer": "Answer", "verify": "Documents:", "extract": "Documents:"}
     begin = "Extract" if postprocessor.variant == "paper" else begins[postprocessor.task]
-    assert all(one.startswith(begin) for one in reader.prompts)
+    assert all(one.startswith((begin, "Passage: ")) for one in reader.prompts)
+    assert any(one.startswith("Passage: ") for one in reader.prompts) is (postprocessor.top_n is not None)
 
 
 async def test_clusters_answer_and_the_engine_selects() -> None:

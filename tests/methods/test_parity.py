@@ -83,6 +83,10 @@ MEASURES: dict[str, tuple[Callable[[FakeReader], Component[Any]], Sequence[Any]]
         lambda reader: ClusterCompressor(reader, ENCODER, first_cluster_size=1, min_tokens=0, guard="off"),
         CONTEXTS,
     ),
+    "edc2 of the most relevant": (
+        lambda reader: ClusterCompressor(reader, ENCODER, top_n=1, min_tokens=0, guard="off"),
+        CONTEXTS,
+    ),
     "dense": (lambda reader: DenseEvaluator(reader, ENTAILER, label_chunks=True), CONTEXTS),
     "refiner": (lambda reader: DenseRefiner(reader, ENTAILER, ENCODER, top_n=2, max_rounds=2), CONTEXTS),
 }

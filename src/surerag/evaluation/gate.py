@@ -152,9 +152,9 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
     outcome: Outcome = "pass" if passes <= level else "fail" if fails <= level else "undecided"
     if not bounded and len(a) < LEAST:
         outcome = "undecided"
-    estimate = float((a - requirement.scale * b).mean()) - requirement.offset
-    numbers = (estimate, *(end - requirement.offset for end in test.ends(level)))
-    return Verdict(requirement.text, outcome, *(round(number, 6) for number in numbers), len(a))
+    means = (float((a - requirement.scale * b).mean()), *test.ends(level))
+    estimate, lower, upper = (round(mean - requirement.offset, 6) for mean in means)
+    return Verdict(requirement.text, outcome, estimate, lower, upper, len(a))
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,7 +126,7 @@ def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[i
 
     Rewards are larger for better rewrites of a query. One that is infinite, as after an empty or cut answer,
     makes no pair: its difference to all others would be the largest. Pairs are the better rewrite's index,
-    the worse one's and their difference in reward.
+    the worse one's, and the difference.
 
     Example:
         >>> preference_pairs([-1.5, -1.0, -1.5, -4.0])
