@@ -80,7 +80,9 @@ def service_error(
         message += f"; the server sent {sent!r}"
     kind, status = kind_of(error, f"{error} {message}"), status_of(error)
     happened = f"answered {status}" if status else f"failed with {type(error).__name__}"
-    return kind(f"{name} {happened}: {message}", hint=(hints or {}).get(status or 0, _HINTS[kind]))
+    return kind(
+        f"{name} {happened}: {message}".removesuffix(": "), hint=(hints or {}).get(status or 0, _HINTS[kind])
+    )
 
 
 def _text_of(error: BaseException) -> str:
