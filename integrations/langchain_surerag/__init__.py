@@ -9,10 +9,9 @@ from surerag.errors import extra
 
 if TYPE_CHECKING:
     from langchain_surerag.compressors import ClusterCompressor, DenseRefiner
-    from langchain_surerag.entropy import MessageEntropy, entropy_of
     from langchain_surerag.evaluators import DeltaSePerEvaluator, DenseEvaluator
     from langchain_surerag.lazy import LazyRetrievalChain, create_lazy_retrieval_tool
-    from langchain_surerag.middleware import LazyRetrievalMiddleware, UncertaintyMiddleware
+    from langchain_surerag.middleware import LazyRetrievalMiddleware
     from langchain_surerag.models import reader_from_model
     from langchain_surerag.retrieval import EmbeddingEncoder
     from langchain_surerag.rewriting import UncertaintyRewriter, UncertaintyRewriteRetriever
@@ -22,10 +21,9 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "compressors": "ClusterCompressor DenseRefiner",
-    "entropy": "MessageEntropy entropy_of",
     "evaluators": "DeltaSePerEvaluator DenseEvaluator",
     "lazy": "LazyRetrievalChain create_lazy_retrieval_tool",
-    "middleware": "LazyRetrievalMiddleware UncertaintyMiddleware",
+    "middleware": "LazyRetrievalMiddleware",
     "models": "reader_from_model",
     "retrieval": "EmbeddingEncoder",
     "rewriting": "UncertaintyRewriteRetriever UncertaintyRewriter",
@@ -43,14 +41,11 @@ __all__ = [
     "EmbeddingEncoder",
     "LazyRetrievalChain",
     "LazyRetrievalMiddleware",
-    "MessageEntropy",
     "SelectiveAnswer",
     "SemanticTextSplitter",
-    "UncertaintyMiddleware",
     "UncertaintyRewriteRetriever",
     "UncertaintyRewriter",
     "create_lazy_retrieval_tool",
-    "entropy_of",
     "reader_from_model",
     "summaries_of",
 ]

@@ -283,7 +283,7 @@ class ModelReader(AskingReader):
 
     async def _call(self, request: Request, keywords: Keywords, calls: Calls) -> Sequence[Part]:
         cached = request.drawn and _is_cached(request.context.leaves)
-        value = _prompt_value(request.prompt, request.number if cached and not self._completes else None)
+        value = prompt_value(request.prompt, request.number if cached and not self._completes else None)
         spelled, config = self.keywords(keywords), request.context.config
         if self._is_bare:
             result = await self._generate_bare(value, config, spelled, calls, past_cache=cached)
@@ -323,7 +323,7 @@ class ModelReader(AskingReader):
         LangChain's retries are for whole answers: where there are some, a stream that fails at once gives way
         to such a one.
         """
-        value, config, began = _prompt_value(request.prompt), request.context.config, False
+        value, config, began = prompt_value(request.prompt), request.context.config, False
         chunks = calls.stream(self.model, "stream", value, config, **self.keywords(keywords))
         try:
             async with aclosing(chunks):
@@ -368,7 +368,7 @@ class ModelReader(AskingReader):
         """Return an answer with nothing read yet; what may be thrown away is shown by a run of its own."""
         if not request.context.shown_apart:
             return super().open_reading(request, calls)
-        reading, prompt = self._reading(request), _prompt_value(request.prompt).to_string()
+        reading, prompt = self._reading(request), prompt_value(request.prompt).to_string()
         run = AnswerRun(prompt, cast("Blocking", calls).callback_manager)
         return _ShownReading(self._parts(request, reading, calls), reading, run)
 
@@ -421,7 +421,7 @@ def _usage_of(message: BaseMessage) -> Usage | None:
     )
 
 
-def _prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
+def prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
     """Return a prompt as LangChain's: a text where it is one user turn, else a conversation.
 
     A sample's number goes into its message's metadata, which no provider is sent and caches tell apart.

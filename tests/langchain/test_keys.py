@@ -45,10 +45,8 @@ PARTS: dict[str, Callable[[], Any]] = {
         "Towns.",
     ),
     "LazyRetrievalMiddleware": lambda: lc.LazyRetrievalMiddleware(retriever()),
-    "MessageEntropy": lambda: lc.MessageEntropy(0.1, 0.1, 0.2, 0.3, 4),
     "SelectiveAnswer": lambda: lc.SelectiveAnswer(model(), None),
     "SemanticTextSplitter": lambda: lc.SemanticTextSplitter(embeddings()),
-    "UncertaintyMiddleware": lc.UncertaintyMiddleware,
     "UncertaintyRewriteRetriever": lambda: lc.UncertaintyRewriteRetriever(model(), retriever()),
     "UncertaintyRewriter": lambda: lc.UncertaintyRewriter(model(), retriever()),
     "reader_from_model": lambda: lc.reader_from_model(model()),
@@ -59,7 +57,7 @@ PARTS: dict[str, Callable[[], Any]] = {
 
 
 def test_all_that_holds_services_is_among_the_parts() -> None:
-    assert set(lc.__all__) - set(PARTS) == {"entropy_of", "summaries_of"}
+    assert set(lc.__all__) - set(PARTS) == {"summaries_of"}
 
 
 @pytest.mark.parametrize("name", PARTS)
