@@ -16,7 +16,7 @@ from langchain_core.stores import BaseStore
 from langchain_surerag.base import Part, service_field
 from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import Decision, documents_of, passages_of
-from langchain_surerag.models import reader_of
+from langchain_surerag.models import judge_of, reader_of
 from langchain_surerag.retrieval import encoder_of, retriever_of
 from langchain_surerag.runs import listener_of
 from langchain_surerag.splitter import SemanticTextSplitter
@@ -213,10 +213,9 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
                 f"parents is a {type(self.parents).__name__}",
                 hint="pass a ParentDocumentRetriever, its docstore, or a function from chunks to documents",
             )
-        judge = self.entailer
         return CoreRefiner(
             reader,
-            reader_of(judge) if isinstance(judge, Runnable) else judge,
+            judge_of(self.entailer),
             encoder,
             retriever=retriever_of(self.retriever),
             chunker=chunker,

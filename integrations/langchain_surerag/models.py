@@ -106,6 +106,11 @@ def reader_of(model: Any) -> BaseReader:
     return reader_from_model(model)
 
 
+def judge_of(judge: Any) -> Any:
+    """Return a model that judges in words as a reader, and an entailer of surerag, or None, as it is."""
+    return reader_of(judge) if isinstance(judge, Runnable) else judge
+
+
 @contextmanager
 def with_advice(reader: object) -> Iterator[None]:
     """Say in an error about missing log-probabilities what was passed, and what to pass instead."""
