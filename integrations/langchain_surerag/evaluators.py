@@ -6,6 +6,7 @@ import logging
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict
 from typing import Any, ClassVar
 
 from langchain_core.documents import Document
@@ -195,21 +196,8 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
         return SePer(reader_of(self.llm), judge, **self.options())
 
     def _results(self, result: SePerResult) -> list[dict[str, Any]]:
-        parts = {
-            "before": result.before.seper,
-            "after": result.after.seper,
-            "delta": result.delta,
-            "interval": list(result.interval),
-            "weights": result.weights,
-            "kernel": result.kernel,
-            "judgements": result.judgements,
-            "unusable": result.unusable,
-            "truncated": result.truncated,
-            "answers_before": [answer.text for answer in result.before.answers],
-            "answers_after": [answer.text for answer in result.after.answers],
-        }
         return [
-            {"key": self.key, "score": result.delta, "comment": result.explain(), "value": parts},
+            {"key": self.key, "score": result.delta, "comment": result.explain(), "value": asdict(result)},
             {"key": f"{self.key}_before", "score": result.before.seper},
             {"key": f"{self.key}_after", "score": result.after.seper},
         ]

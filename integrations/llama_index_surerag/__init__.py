@@ -3,20 +3,15 @@
 from surerag.errors import extra
 
 with extra("llama-index"):
-    from llama_index_surerag.evaluators import (
-        DeltaSePerEvaluator,
-        DeltaSePerResult,
-        DenseEvaluationResult,
-        DenseEvaluator,
-    )
-    from llama_index_surerag.events import GateDecisionEvent, ProgressEvent, RewriteDecisionEvent
-    from llama_index_surerag.llm import reader_from_llm
-    from llama_index_surerag.postprocessors import ClusterCompressorPostprocessor, DenseRefinerPostprocessor
-    from llama_index_surerag.query_engines import (
+    from llama_index_surerag.engines import (
         AbstainingQueryEngine,
         LazyRetrievalQueryEngine,
         UncertaintyRewriteQueryEngine,
     )
+    from llama_index_surerag.evaluators import DeltaSePerEvaluator, DenseEvaluator, MethodEvaluationResult
+    from llama_index_surerag.events import GateDecisionEvent, ProgressEvent, RewriteDecisionEvent
+    from llama_index_surerag.llm import reader_from_llm
+    from llama_index_surerag.postprocessors import ClusterCompressorPostprocessor, DenseRefinerPostprocessor
     from llama_index_surerag.rewriting import UncertaintyRewriteRetriever, UncertaintyRewriteTransform
     from llama_index_surerag.semantic_node_parser import SemanticNodeParser
     from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever
@@ -34,13 +29,12 @@ __all__ = [
     "AnswerStreamEvent",
     "ClusterCompressorPostprocessor",
     "DeltaSePerEvaluator",
-    "DeltaSePerResult",
-    "DenseEvaluationResult",
     "DenseEvaluator",
     "DenseRefinerPostprocessor",
     "EmbeddingEncoder",
     "GateDecisionEvent",
     "LazyRetrievalQueryEngine",
+    "MethodEvaluationResult",
     "MethodStreamEvent",
     "NodeRetriever",
     "ProgressEvent",
