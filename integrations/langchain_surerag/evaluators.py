@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -13,10 +13,9 @@ from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, ensure_config
 
 from langchain_surerag.base import Part, service_field
-from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import passage_of
 from langchain_surerag.models import judge_of, reader_of
-from langchain_surerag.runs import listen
+from langchain_surerag.runs import Awaiting, Blocking, Calls, listen
 from surerag import DenseEvaluator as CoreDense
 from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
 from surerag.drivers import complete
@@ -27,9 +26,6 @@ from surerag.messages import Event
 logger = logging.getLogger("surerag")
 
 Json = Mapping[str, Any]
-Key = str | Callable[[Json], Any]
-"""Where something is in a mapping: its key, or a function of the mapping."""
-
 _QUESTIONS = ("question", "input", "query")
 _CONTEXTS = ("documents", "contexts", "context", "source_documents", "output")
 _REFERENCES = ("answers", "answer", "reference", "expected", "output")
@@ -52,10 +48,10 @@ class ExampleEvaluator(Part):
     entailer: Any = service_field(
         "Judges whether answers mean the same: an entailer of surerag, or a model that judges in words."
     )
-    question_key: Key | None = None
+    question_key: str | None = None
     """Where the question is, in the inputs; by default under ``question``, ``input`` or ``query``."""
 
-    contexts_key: Key | None = None
+    contexts_key: str | None = None
     """Where the documents are, in the outputs or, under a key, in the inputs: documents, texts or their JSON.
     By default under ``documents``, ``contexts``, ``context``, ``source_documents`` or ``output``."""
 
@@ -83,17 +79,10 @@ class ExampleEvaluator(Part):
         """
         return complete(self._feedback(Blocking(), run, example, inputs, outputs, reference_outputs))
 
-    async def acall(
-        self,
-        run: Any = None,
-        example: Any = None,
-        *,
-        inputs: Json | None = None,
-        outputs: Json | None = None,
-        reference_outputs: Json | None = None,
-    ) -> dict[str, Any]:
-        """Measure one example without blocking the event loop; see :meth:`__call__`."""
-        return await self._feedback(Awaiting(), run, example, inputs, outputs, reference_outputs)
+    async def acall(self, run: Any = None, example: Any = None, **mappings: Any) -> dict[str, Any]:
+        """Measure one example without blocking the event loop; arguments are those of :meth:`__call__`."""
+        names = ("inputs", "outputs", "reference_outputs")
+        return await self._feedback(Awaiting(), run, example, *map(mappings.get, names))
 
     @abstractmethod
     def _results(self, result: Any) -> list[dict[str, Any]]:
@@ -139,8 +128,7 @@ class ExampleEvaluator(Part):
     def _passages(self, outputs: Json, inputs: Json) -> list[Passage]:
         """Return the documents that have text, from the outputs, or under a key from the inputs."""
         value = self._contexts(outputs)
-        if value is None and not callable(self.contexts_key):
-            value = self._contexts(inputs)
+        value = self._contexts(inputs) if value is None else value
         items = [value] if isinstance(value, str | Document) else value
         if not isinstance(items, list | tuple):
             raise _missing("list of documents", "contexts_key", value, {**inputs, **outputs})
@@ -159,15 +147,11 @@ class ExampleEvaluator(Part):
 class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
     """Measures the reader's belief in the right answers with the documents, minus that without (ΔSePer).
 
-    An evaluator for ``langsmith.evaluate`` (``langsmith.aevaluate`` takes it, too, or its ``acall``)::
-
-        evaluate(chain, data=examples, evaluators=[DeltaSePerEvaluator(model, entailer)])
-
-    It reads the question from an example's inputs, what was retrieved from the run's outputs, and the right
-    answers from the example's reference outputs, and returns three pieces of feedback: ΔSePer under ``key``,
-    with the result in words as its comment and its parts as its value, and SePer without and with documents
-    under ``{key}_before`` and ``{key}_after``. The run's answer is not read. Without log-probabilities
-    answers are weighed by their frequency, and the result says so.
+    An evaluator for ``langsmith.evaluate`` and ``aevaluate``. It reads the question from an example's inputs,
+    what was retrieved from the run's outputs, and the right answers from the example's reference outputs, and
+    returns three pieces of feedback: ΔSePer under ``key``, with the result in words as its comment and its
+    parts as its value, and SePer without and with documents under ``{key}_before`` and ``{key}_after``.
+    Without log-probabilities answers are weighed by their frequency, and the result says so.
 
     Nothing is raised for a single example: one that lacks something, or for which a model fails, has no
     score, the reason as its comment, and is marked as an error.
@@ -180,7 +164,7 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
     METHOD = "seper"
     NEEDS = ("question", "references", "passages")
 
-    reference_key: Key | None = None
+    reference_key: str | None = None
     """Where the right answers are, in the reference outputs: one text or a list. By default under
     ``answers``, ``answer``, ``reference``, ``expected`` or ``output``."""
 
@@ -196,8 +180,9 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
         return SePer(reader_of(self.llm), judge, **self.options())
 
     def _results(self, result: SePerResult) -> list[dict[str, Any]]:
+        parts = {name: value for name, value in asdict(result).items() if name != "usage"}
         return [
-            {"key": self.key, "score": result.delta, "comment": result.explain(), "value": asdict(result)},
+            {"key": self.key, "score": result.delta, "comment": result.explain(), "value": parts},
             {"key": f"{self.key}_before", "score": result.before.seper},
             {"key": f"{self.key}_after", "score": result.after.seper},
         ]
@@ -250,9 +235,7 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
         ]
 
 
-def _value(key: Key | None, usual: Iterable[str], values: Json) -> Any:
-    if callable(key):
-        return key(values)
+def _value(key: str | None, usual: Iterable[str], values: Json) -> Any:
     names = usual if key is None else (key,)
     return next((values[name] for name in names if values.get(name) is not None), None)
 

@@ -27,24 +27,27 @@ from langchain_core.runnables.config import ensure_config, merge_configs, set_co
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import documents_of
 from langchain_surerag.inputs import spoken_turns, standalone_question
 from langchain_surerag.models import ModelReader, prompt_value, reader_from_model, with_advice
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
-from langchain_surerag.runs import TAGS, changed_effects, settled, without_streaming
+from langchain_surerag.runs import (
+    TAGS,
+    Awaiting,
+    Blocking,
+    Calls,
+    changed_effects,
+    settled,
+    without_streaming,
+)
 from langchain_surerag.summaries import admitted_summaries
-from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult
+from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, readers
 from surerag.drivers import complete
 from surerag.effects import Effect, Program, Retrieve
 from surerag.errors import LogprobsRefusedError, MissingServiceError, SureragError
 from surerag.messages import Message
-from surerag.readers import asking
-from surerag.readers.logprobs import ANY_VOCABULARY
-from surerag.readers.protocol import Capabilities
-from surerag.readers.reading import Part
-from surerag.readers.thinking import THINKING_TOKENS, split_thoughts
+from surerag.readers import ANY_VOCABULARY, THINKING_TOKENS, Capabilities, Part, split_thoughts
 from surerag.text import is_abstention
 
 Request = ModelRequest[Any]
@@ -72,19 +75,15 @@ class AgentReader(ModelReader):
     """
 
     def __init__(
-        self,
-        request: Request,
-        handler: Handler,
-        *,
-        may_call_tools: bool,
-        abstention: str | None,
-        vocabulary_size: int,
+        self, request: Request, handler: Handler, options: LazyRAGOptions, vocabulary_size: int
     ) -> None:
         model = request.model.bind(**request.model_settings) if request.model_settings else request.model
         super().__init__(model, None, None, vocabulary_size, 8, THINKING_TOKENS)
         self._together = False
         self._agent, self._handler = request, handler
-        self._may_call_tools, self._abstention = may_call_tools, abstention
+        # A call of tools ends the first pass, unless an answer stands and this is a sample beside it.
+        self._may_call_tools = bool(options.resolved_gate.n_samples)
+        self._abstention = options.first_abstention
         self._responses: list[tuple[str, Response]] = []
 
     @property
@@ -97,7 +96,7 @@ class AgentReader(ModelReader):
         """What the model can do, in whole answers."""
         return replace(super().capabilities, begin="whole")
 
-    def keywords(self, settings: Mapping[str, Any]) -> asking.Keywords:
+    def keywords(self, settings: Mapping[str, Any]) -> readers.Keywords:
         """Return as keywords of a call what the method sets and the agent does not."""
         ours = {name: value for name, value in settings.items() if value or name == "seed"}
         if ours.get("max_tokens", 0) >= _NO_LIMIT:
@@ -112,7 +111,7 @@ class AgentReader(ModelReader):
             return self._responses[-1][1]
         return min(same, key=lambda one: len(one[0]))[1]
 
-    async def _call(self, request: asking.Request, keywords: asking.Keywords, calls: Any) -> Sequence[Part]:
+    async def _call(self, request: readers.Request, keywords: readers.Keywords, calls: Any) -> Sequence[Part]:
         asked = self._with_prompt(prompt_value(request.prompt, request.number if request.drawn else None))
         settings = {**asked.model_settings, **self.keywords(keywords)}
         asked = asked.override(model_settings=settings)
@@ -196,12 +195,6 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     Raises:
         ConfigurationError: If an option is unknown or out of bounds, or the retriever is none.
         CapabilityError: At the first answer, if the model cannot give what the gate needs.
-
-    Example:
-        >>> from langchain_core.runnables import RunnableLambda
-        >>> lazy = LazyRetrievalMiddleware(RunnableLambda(lambda question: []), threshold=0.8)
-        >>> lazy.options.threshold
-        0.8
     """
 
     state_schema = LazyRetrievalState
@@ -248,19 +241,12 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         question = request.messages[-1] if request.messages else None
         if not isinstance(question, HumanMessage) or not str(question.text).strip():
             return await settled(handler(request))
-        text, sampled = str(question.text), bool(self.options.resolved_gate.n_samples)
-        if sampled and request.tools:
+        if self.options.resolved_gate.n_samples and request.tools:
             unseen = without_streaming(merge_configs(ensure_config(), {"tags": TAGS["draft"]}))
             first = await _respond(request, handler, unseen)
             if answer_of(first) is None:
                 return first
-        reader = AgentReader(
-            request,
-            handler,
-            may_call_tools=sampled,
-            abstention=self.options.first_abstention,
-            vocabulary_size=self._vocabulary_size,
-        )
+        reader, text = AgentReader(request, handler, self.options, self._vocabulary_size), str(question.text)
         with with_advice(reader):
             core = LazyRAG(reader, self._retriever, self._summaries, **self.options.options())
         services = replace(core.services, rewriter=reader_from_model(request.model))

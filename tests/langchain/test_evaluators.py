@@ -94,10 +94,6 @@ async def test_in_langsmith(make: Any) -> None:
         ({"output": [DOCUMENTS["Ada"]]}, {}),
         ({"source_documents": [dumpd(DOCUMENTS["Ada"])]}, {}),
         ({"documents": [{"text": DOCUMENTS["Ada"].page_content}]}, {}),
-        (
-            {"results": {"here": [DOCUMENTS["Ada"]]}},
-            {"contexts_key": lambda outputs: outputs["results"]["here"]},
-        ),
         ({"hits": [DOCUMENTS["Ada"]]}, {"contexts_key": "hits"}),
     ],
 )

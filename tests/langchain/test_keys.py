@@ -17,7 +17,7 @@ from pydantic import BaseModel
 import langchain_surerag as lc
 from tests.langchain.conftest import KEY
 
-ADDRESS = "http://localhost:1/v1"
+ADDRESS = f"http://ada:{KEY}@localhost:1/v1?api_key={KEY}"
 HEADERS = {"x-api-key": KEY, "x-team": "search"}
 
 
@@ -81,4 +81,5 @@ def test_what_is_no_key_is_written_down() -> None:
         secrets_map={"OPENAI_API_KEY": KEY},
     )
     assert loaded.llm.default_headers == {"x-team": "search"}
+    assert loaded.llm.openai_api_base == "http://localhost:1/v1"
     assert part.llm.default_headers == HEADERS

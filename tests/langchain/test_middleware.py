@@ -186,7 +186,7 @@ async def test_a_model_of_text_alone_is_sampled_or_refused(asynchronously: bool)
         create_agent(same, middleware=[lazy(gate="semantic_entropy", n_samples=3, threshold=0.9)]),
         asynchronously,
     )
-    assert state["messages"][-1].text == "Velm"
+    assert state["messages"][-1].text in ("Velm", "Velm.")
     with pytest.raises(CapabilityError, match=r"ScriptedChat gives text only.*semantic_entropy"):
         await run(create_agent(ScriptedChat(AIMessage("Velm")), middleware=[lazy()]), asynchronously)
 
