@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from inspect import isawaitable
+from dataclasses import asdict, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.base.response.schema import (
     RESPONSE_TYPE,
     AsyncStreamingResponse,
@@ -22,35 +20,35 @@ from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
-from llama_index.core.schema import NodeWithScore, QueryBundle, QueryType
+from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
 
-from llama_index_surerag.events import dispatch, dispatcher, warn
+from llama_index_surerag.events import dispatch, dispatcher, settled, warn
 from llama_index_surerag.llm import explained, reader_of
 from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.pickles import Shareable
-from llama_index_surerag.prompts import as_templates, from_chat_messages, llama_templates
+from llama_index_surerag.prompts import as_templates, llama_templates
 from llama_index_surerag.services import NodeRetriever, bundle_of, retriever_of
 from llama_index_surerag.summaries import SummarySource, tier_one
 from llama_index_surerag.window import EmptyIndexError, QueryRetriever, Window
 from surerag import (
+    AbstentionPolicy,
     DynQROptions,
     DynQRResult,
     LazyRAG,
     LazyRAGOptions,
     LazyRAGPlan,
     LazyRAGResult,
+    Services,
     UncertaintyRewriter,
+    Usage,
 )
-from surerag.calibration import AbstentionPolicy
 from surerag.component import Component
 from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, stream
-from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError
-from surerag.messages import Generation, Message, Usage
+from surerag.messages import Generation
 from surerag.options import Options
 from surerag.readers import Reader
-from surerag.services import Services
 from surerag.text import ABSTENTION, check_abstention
 
 NOTHING = "Empty Response"
@@ -58,11 +56,6 @@ NOTHING = "Empty Response"
 
 C = TypeVar("C", bound=Component[Any])
 M = TypeVar("M", bound=Options)
-
-
-async def settled(result: Any) -> Any:
-    """Return a result; one that is awaitable is awaited."""
-    return await result if isawaitable(result) else result
 
 
 def checked(kind: type[M], options: Mapping[str, Any], llm: object) -> M:
@@ -191,18 +184,12 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         reader: Any = services.reader
         tokens, window = getattr(reader, "window", None), None
         if tokens is not None:
-            said = (turn.content for turn in getattr(bundle, "history", ()))
-            window = Window(reader, tokens, bundle.query_str, *said, max_tokens=self._core.answer_tokens)
+            window = Window(reader, tokens, bundle.query_str, max_tokens=self._core.answer_tokens)
         passages, summaries = self._retriever.bound_to(bundle), services.summaries
         if isinstance(summaries, NodeRetriever):
             summaries = QueryRetriever(summaries.bound_to(bundle), window, passages, required=True)
         retriever = QueryRetriever(passages, window, required=summaries is None)
         return replace(services, retriever=retriever, summaries=summaries)
-
-    def _program(self, bundle: QueryBundle) -> Program[Any]:
-        """Return the method at work on one query."""
-        program: Program[Any] = self._core.program(bundle.query_str)
-        return program
 
     def _nodes(self, result: Any) -> list[NodeWithScore]:
         """Return what the reader was shown."""
@@ -232,7 +219,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         response: Any
         payload: dict[str, Any] = {EventPayload.QUERY_STR: bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
-            program, services = self._program(bundle), self._services(bundle)
+            program, services = self._core.program(bundle.query_str), self._services(bundle)
             try:
                 if self._streaming:
                     response = self._streamed(await settled(stream(program, services, on_event=dispatch)))
@@ -264,8 +251,20 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
             metadata.update(self._ended(answer.result))
 
         if isinstance(answer, AsyncAnswerStream):
-            return AsyncStreamingResponse(apieces(), source_nodes=nodes, metadata=metadata)
+            return ClosingResponse(apieces(), source_nodes=nodes, metadata=metadata)
         return StreamingResponse(pieces(), source_nodes=nodes, metadata=metadata)
+
+
+class ClosingResponse(AsyncStreamingResponse):
+    """A response whose stream, and the server's behind it, is closed with the generator that reads it."""
+
+    async def async_response_gen(self) -> AsyncGenerator[str]:
+        """Yield the answer in pieces."""
+        try:
+            async for piece in super().async_response_gen():
+                yield piece
+        finally:
+            await self.response_gen.aclose()
 
 
 async def _nothing() -> AsyncGenerator[str]:
@@ -289,15 +288,8 @@ def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
     finish = answer.finish if answer.text.strip() or answer.finish != "stop" else "empty"
     if finish != "stop":
         warn("answer.incomplete", finish=finish)
-    return {
-        "finish": finish,
-        "calls": usage.requests,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "thinking_tokens": usage.thinking_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "seconds": usage.seconds,
-    }
+    costs = asdict(usage)
+    return {"finish": finish, "calls": costs.pop("requests"), **costs}
 
 
 class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
@@ -395,51 +387,16 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
         callback_manager: CallbackManager | None = None,
         **options: Any,
     ) -> Self:
-        """Build an engine from what a pipeline has, as :meth:`LazyRetrievalQueryEngine.from_args` does.
+        """Build an engine, as :meth:`LazyRetrievalQueryEngine.from_args` does.
 
-        Args:
-            retriever: The pipeline's retriever, or its index.
-            llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
-            rewriter: An LLM or reader that rewrites; the same one if left out.
-            node_postprocessors: Applied to retrieved nodes, in order.
-            callback_manager: Receives LlamaIndex's callbacks.
-            **options: Those of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.
+        A ``rewriter`` is an LLM or reader that rewrites in the place of ``llm``; options are those of
+        :class:`surerag.DynQROptions`.
         """
         core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
         return cls(core, callback_manager=callback_manager)
 
-    def query_in_conversation(self, query: QueryType, chat_history: Sequence[ChatMessage]) -> RESPONSE_TYPE:
-        """Answer a query that leans on a conversation; its rewrite stands alone."""
-        return self.query(_in_conversation(query, chat_history))
-
-    async def aquery_in_conversation(
-        self, query: QueryType, chat_history: Sequence[ChatMessage]
-    ) -> RESPONSE_TYPE:
-        """Like ``query_in_conversation``."""
-        return await self.aquery(_in_conversation(query, chat_history))
-
-    def _program(self, bundle: QueryBundle) -> Program[DynQRResult]:
-        history = bundle.history if isinstance(bundle, _ConversationQuery) else ()
-        program: Program[DynQRResult] = self._core.program(bundle.query_str, history)
-        return program
-
     def _ended(self, result: DynQRResult) -> dict[str, Any]:
         return answer_metadata(result.chosen.generation, result.usage)
-
-
-@dataclass
-class _ConversationQuery(QueryBundle):
-    """A query, and the conversation before it."""
-
-    history: tuple[Message, ...] = ()
-
-
-def _in_conversation(query: QueryType, chat_history: Sequence[ChatMessage]) -> _ConversationQuery:
-    history = from_chat_messages(list(chat_history))
-    bundle = bundle_of(query)
-    return _ConversationQuery(
-        bundle.query_str, bundle.image_path, bundle.custom_embedding_strs, bundle.embedding, history
-    )
 
 
 SIGNALS = (LazyRetrievalQueryEngine.SIGNAL, UncertaintyRewriteQueryEngine.SIGNAL)
@@ -449,8 +406,7 @@ class AbstainingQueryEngine(Shareable, BaseQueryEngine):
     """Returns another engine's answer only where its uncertainty is within the policy.
 
     ``response.metadata`` gains ``abstained``, and ``probability`` (that the answer is right). A withheld
-    answer is nowhere in the response; source nodes stay. A streamed answer is read to its end first, since an
-    empty or cut answer is withheld too.
+    answer is nowhere in the response; an empty or cut one is withheld too, so that streams are read first.
 
     Args:
         engine: A ``LazyRetrievalQueryEngine`` or an ``UncertaintyRewriteQueryEngine``.

@@ -14,19 +14,20 @@ from llama_index.core.llms import LLM
 from llama_index.core.schema import MetadataMode
 from pydantic import PrivateAttr, field_serializer, model_validator
 
-from llama_index_surerag.engines import aread_to_end, read_to_end, settled
-from llama_index_surerag.events import dispatch, dispatcher, warn
+from llama_index_surerag.engines import aread_to_end, read_to_end
+from llama_index_surerag.events import dispatch, dispatcher, settled, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
 from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.prompts import WithPrompts
 from surerag import DenseEvaluator as CoreDenseEvaluator
-from surerag import DenseOptions, DenseResult, SePer, SePerOptions, SePerResult
+from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
 from surerag.component import Service
 from surerag.drivers import arun, complete, run
 from surerag.entailment import JudgeEntailer
 from surerag.errors import InputError
-from surerag.messages import Passage
 from surerag.readers import Reader
+
+Texts = Sequence[str] | None
 
 
 class MethodEvaluationResult(EvaluationResult):
@@ -52,7 +53,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
     """An evaluator around a method that measures what was retrieved.
 
     An item that cannot be measured (without contexts, or because a model fails) comes back with
-    ``invalid_result`` and ``invalid_reason``, with a warning and a ``ProgressEvent``; nothing is raised, as
+    ``invalid_result`` and ``invalid_reason``, with a warning and a ``MethodEvent``; nothing is raised, as
     that would end a batch.
     """
 
@@ -85,11 +86,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
 
     @dispatcher.span
     def evaluate(
-        self,
-        query: str | None = None,
-        response: str | None = None,
-        contexts: Sequence[str] | None = None,
-        **kwargs: Any,
+        self, query: str | None = None, response: str | None = None, contexts: Texts = None, **kwargs: Any
     ) -> MethodEvaluationResult:
         """Measure one item, in the caller's thread.
 
@@ -103,11 +100,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
 
     @dispatcher.span
     async def aevaluate(
-        self,
-        query: str | None = None,
-        response: str | None = None,
-        contexts: Sequence[str] | None = None,
-        **kwargs: Any,
+        self, query: str | None = None, response: str | None = None, contexts: Texts = None, **kwargs: Any
     ) -> MethodEvaluationResult:
         """Like ``evaluate``, without blocking the event loop."""
         return await self._measured(query, response, contexts, kwargs, arun)

@@ -14,8 +14,8 @@ from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from llama_index_surerag.engines import MethodPart, rewriter_over, settled
-from llama_index_surerag.events import dispatch, dispatcher, warn
+from llama_index_surerag.engines import MethodPart, rewriter_over
+from llama_index_surerag.events import dispatch, dispatcher, settled, warn
 from llama_index_surerag.nodes import labelled, nodes_of
 from surerag import DynQRResult, UncertaintyRewriter
 from surerag.drivers import arun, complete, run
@@ -34,10 +34,9 @@ class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTran
     ``TransformRetriever`` pass ``replace=True``: the rewrite takes the question's place.
 
     It costs a search and an answer where the LLM is certain, and twice that with the rewriting where it is
-    not; the pipeline then searches and answers again, whatever was decided. It blocks the event loop, since
-    LlamaIndex's transforms have no async hook: in a web service take the engine, or
-    :class:`UncertaintyRewriteRetriever`. The decision is in a ``RewriteDecisionEvent`` and the
-    ``ProgressEvent`` ``dynqr.decided``; the pipeline's response does not have it.
+    not; the pipeline then searches and answers again. It blocks the event loop, since LlamaIndex's transforms
+    have no async hook: in a web service take :class:`UncertaintyRewriteRetriever`. The decision is in the
+    events ``dynqr.gate`` and ``dynqr.decided``; the pipeline's response does not have it.
 
     Where a model or the retriever fails, the query stays as it is, with a warning.
 
@@ -77,7 +76,7 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
     answer where the LLM is certain, and twice that with the rewriting where it is not; the pipeline then
     answers once more. An :class:`UncertaintyRewriteQueryEngine` saves that.
 
-    The decision is in a ``RewriteDecisionEvent``, and in the metadata of each node under
+    The decision is in the :class:`MethodEvent` ``dynqr.gate``, and in the metadata of each node under
     ``uncertainty_rewrite``, which no model is shown. Nodes without text are left out. Where a model fails,
     the nodes are those of the query as it is, with a warning.
 

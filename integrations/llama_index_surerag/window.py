@@ -11,9 +11,9 @@ from llama_index.core.schema import MetadataMode, NodeWithScore
 from llama_index_surerag.events import warn
 from llama_index_surerag.nodes import copy_of
 from llama_index_surerag.services import NodeRetriever
+from surerag import Passage
 from surerag.errors import InputError
-from surerag.messages import Passage
-from surerag.readers.protocol import BaseReader
+from surerag.readers import BaseReader
 
 _MARGIN, _LEAST = 256, 32
 """Tokens of the window for the prompt's own words and a chat template; and for a passage, in any case."""
@@ -26,16 +26,14 @@ class EmptyIndexError(InputError):
 class Window:
     """What is left of a reader's window for the passages of one query, in tokens."""
 
-    def __init__(self, reader: BaseReader, window: int, *others: str, max_tokens: int) -> None:
+    def __init__(self, reader: BaseReader, window: int, question: str, *, max_tokens: int) -> None:
         self._count = reader.count_tokens
-        self._left = window - max_tokens - sum(map(self._count, others)) - _MARGIN
+        self._left = window - max_tokens - self._count(question) - _MARGIN
 
     def fit(self, passages: list[Passage], *, stay: bool) -> list[Passage]:
         """Leave out the last passages until all fit, and cut one that fits in no way.
 
-        Args:
-            passages: Best first.
-            stay: Whether they take up room beside what is retrieved later.
+        Those that ``stay`` take up room beside what is retrieved later.
         """
         total, fitting = 0, list[Passage]()
         for passage in passages:
