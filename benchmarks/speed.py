@@ -80,14 +80,6 @@ class Bench:
             pad_token_id=0,
         )
 
-    def score(self, prompt: str, answer: str) -> float:
-        """Score an answer by one pass over prompt and answer."""
-        before, after = (self.tokenizer(text)["input_ids"] for text in (prompt, answer))
-        ids = self.tensor([before + after])
-        with torch.inference_mode():
-            logits = self.model(ids, logits_to_keep=len(after) + 1).logits[0, :-1].float().log_softmax(-1)
-        return float(logits[range(len(after)), after].sum())
-
     def sample_with_logprobs(self, prompts: Sequence[str], new_tokens: int, samples: int) -> None:
         """Sample answers prompt by prompt, and take their log-probabilities from the logits."""
         for prompt in prompts:
@@ -151,12 +143,6 @@ def works(bench: Bench) -> Iterator[Work]:
             partial(reader.generate, prompts, GREEDY),
             9 if count == 1 else 3,
         )
-    pairs = [(bench.prompt(250, n), bench.prompt(6 + 2 * m, 50 + m)) for n in range(6) for m in range(5)]
-    yield Work(
-        "score 5 answers after each of 6 contexts of 250 tokens",
-        lambda: [bench.score(*pair) for pair in pairs],
-        lambda: reader.score([context for context, _ in pairs], [answer for _, answer in pairs]),
-    )
     shared = bench.prompt(240, 7)
     questions = [shared + bench.prompt(12, n) for n in range(8)]
     yield Work(

@@ -247,14 +247,14 @@ class ModelReader(AskingReader):
 
     def _keywords(self, request: Request) -> Keywords:
         sampling, models = request.sampling, request.context.leaves
-        top = None if request.top is None else max(request.top, self.least_top)
+        # Without alternatives, llama.cpp sends no log-probabilities at all.
+        top = None if request.top is None else max(request.top, 1)
         settings: Keywords = {"max_tokens": sampling.max_tokens + request.budget}
         if request.drawn or all(leaf.setting("temperature") is None for leaf in models):
             settings["temperature"] = sampling.temperature
         if request.drawn:
             settings["seed"] = sampling.seed
         optional = {
-            "top_p": (sampling.top_p, sampling.top_p != 1),
             "n": (sampling.n, sampling.n > 1),
             "stop": (list(sampling.stop), sampling.stop),
             "logprobs": (True, top is not None),

@@ -20,7 +20,7 @@ from surerag import Passage
 from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
 from surerag.readers import Reader
-from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, SummaryIndex, with_summaries
+from surerag.retrieval import LeadSummaries, ModelSummaries, SummaryIndex, stored_summaries, with_summaries
 from surerag.services import Retriever
 
 Summarize = int | str | Callable[..., Any] | Reader | Runnable[Any, Any]
@@ -176,7 +176,7 @@ def _summarized(documents: Sequence[Document], summarize: Summarize) -> list[Doc
     if isinstance(summarize, int):
         texts = LeadSummaries(summarize)(plain)
     elif isinstance(summarize, str):
-        texts = MetadataSummaries(summarize)(plain)
+        texts = stored_summaries(plain, summarize)
     elif isinstance(summarize, ModelSummaries):
         texts = summarize(plain)
     else:

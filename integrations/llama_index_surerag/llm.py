@@ -83,7 +83,6 @@ def _gemini_keywords(keywords: Keywords) -> Keywords:
     """Return OpenAI's keywords as a ``generation_config``; the class raises where a limit is reached."""
     names = {
         "temperature": "temperature",
-        "top_p": "top_p",
         "seed": "seed",
         "stop": "stop_sequences",
         "logprobs": "response_logprobs",
@@ -197,7 +196,6 @@ _BEATING = ("max_tokens", "max_completion_tokens", "top_logprobs", "temperature"
 class LLMReader(Shareable, AskingReader):
     """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
 
-    least_top = 1
     thinking_hint = "build the LLM without max_tokens, or switch thinking off in the LLM"
 
     def __init__(
@@ -296,12 +294,9 @@ class LLMReader(Shareable, AskingReader):
         return self._most_top if sampling.trace == "entropy" else 0
 
     def _keywords(self, request: Request) -> Keywords:
-        sampling, top = request.sampling, max(request.top or 0, self.least_top)
-        if sampling.top_k is not None:
-            raise CapabilityError(f"{self.name} takes no top_k", hint="set it in the LLM itself")
+        sampling, top = request.sampling, max(request.top or 0, 1)
         optional = {
             "seed": (sampling.seed, sampling.temperature > 0),
-            "top_p": (sampling.top_p, sampling.top_p < 1),
             "n": (sampling.n, sampling.n > 1),
             # They belong to the answer, and may stand in the thoughts.
             "stop": (list(sampling.stop), sampling.stop and not request.budget),

@@ -42,7 +42,7 @@ from llama_index_surerag.services import NodeRetriever, retriever_of
 from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
 from surerag.readers import Reader, in_thread
-from surerag.retrieval import LeadSummaries, MetadataSummaries, ModelSummaries, with_summaries
+from surerag.retrieval import LeadSummaries, ModelSummaries, stored_summaries, with_summaries
 
 Summarize = int | str | Callable[[BaseNode], str] | LLM | Reader
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model."""
@@ -357,7 +357,7 @@ def _summaries(
     if isinstance(summarize, int):
         return LeadSummaries(summarize)(plain)
     if isinstance(summarize, str):
-        return MetadataSummaries(summarize)(plain)
+        return stored_summaries(plain, summarize)
     if isinstance(summarize, LLM | Reader):
         return ModelSummaries(reader_of(summarize))(plain)
     return [summarize(document) for document in documents]

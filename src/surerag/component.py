@@ -1,6 +1,6 @@
 """The verbs that the public classes of all methods share.
 
-A method's class names its services and makes a program for one case; the verbs come from here::
+A method's class names its services and makes a program for one case::
 
     class LazyRAG(LazyRAGOptions, Component[LazyRAGResult]):
         reader: Service[Reader]
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sized
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar, overload
+from typing import Annotated, Any, Generic, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, SkipValidation, model_validator
 
@@ -82,19 +82,6 @@ class Component(Options, Generic[R]):
         """Work on one case without blocking the event loop."""
         return await drivers.arun(self.program(*case, **more), self.services, on_event=self.on_event)
 
-    @overload
-    def run_many(
-        self,
-        cases: Iterable[Any],
-        *,
-        window: int = ...,
-        progress: Progress = ...,
-        return_exceptions: Literal[False] = ...,
-    ) -> list[R]: ...
-    @overload
-    def run_many(
-        self, cases: Iterable[Any], *, window: int = ..., progress: Progress = ..., return_exceptions: bool
-    ) -> list[R | Exception]: ...
     def run_many(
         self,
         cases: Iterable[Any],
@@ -102,7 +89,7 @@ class Component(Options, Generic[R]):
         window: int = 64,
         progress: Progress = False,
         return_exceptions: bool = False,
-    ) -> list[R] | list[R | Exception]:
+    ) -> list[R]:
         """Work on many cases at once; local models read them in merged batches.
 
         Args:
@@ -123,35 +110,10 @@ class Component(Options, Generic[R]):
             return_exceptions=return_exceptions,
         )
 
-    @overload
-    async def arun_many(
-        self,
-        cases: Iterable[Any],
-        *,
-        window: int = ...,
-        progress: Progress = ...,
-        return_exceptions: Literal[False] = ...,
-    ) -> list[R]: ...
-    @overload
-    async def arun_many(
-        self, cases: Iterable[Any], *, window: int = ..., progress: Progress = ..., return_exceptions: bool
-    ) -> list[R | Exception]: ...
-    async def arun_many(
-        self,
-        cases: Iterable[Any],
-        *,
-        window: int = 64,
-        progress: Progress = False,
-        return_exceptions: bool = False,
-    ) -> list[R] | list[R | Exception]:
-        """Work on many cases at once without blocking the event loop; see :meth:`run_many`."""
+    async def arun_many(self, cases: Iterable[Any], **options: Any) -> list[R]:
+        """Work on many cases at once without blocking the event loop; options as for :meth:`run_many`."""
         return await drivers.arun_many(
-            self._programs(cases),
-            self.services,
-            window=window,
-            on_event=self.on_event,
-            progress=progress,
-            return_exceptions=return_exceptions,
+            self._programs(cases), self.services, on_event=self.on_event, **options
         )
 
     def iter_many(self, cases: Iterable[Any], *, window: int = 64) -> Iterator[R]:

@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
-from surerag.errors import InputError, extra
+from surerag.errors import InputError, MissingExtraError, extra
 from surerag.records import Record, csv_records, csv_rows, json_records, key_of_rows
 from surerag.text import decode
 
@@ -40,18 +40,9 @@ _SIGNATURES = {
     b"%PDF-": "a PDF file",
     b"PK\x03\x04": "a ZIP archive or an Office file",
     b"\xd0\xcf\x11\xe0": "a file of Office before 2007, or one with a password",
-    b"\x1f\x8b": "a gzip archive",
-    b"7z\xbc\xaf": "a 7z archive",
-    b"Rar!": "a RAR archive",
-    b"\x89PNG": "a picture",
-    b"\xff\xd8\xff": "a picture",
-    b"GIF8": "a picture",
-    b"{\\rtf": "an RTF file",
-    b"SQLite format": "a database",
 }
-"""First bytes of files that are no text."""
+"""First bytes of files that have other names now and then."""
 
-_SIGNATURE_OF = {suffix: b"%PDF-" if suffix == ".pdf" else b"PK\x03\x04" for suffix in CONVERTED}
 _DECLARED = re.compile(rb"(?:charset|encoding)=[\"']?([A-Za-z0-9_.:-]{1,40})")
 _DECLARED_WITHIN = 2048
 
@@ -65,7 +56,7 @@ _NAVIGATION_NAMES = {
     "nav", "navbar", "navigation", "menu", "sidebar", "breadcrumb", "breadcrumbs", "footer", "header",
     "related",
 }  # fmt: skip
-_UNDERLINES, _SHORTEST_UNDERLINE = "=-~^\"'*+#`", 3
+_UNDERLINES, _SHORTEST_UNDERLINE = set("=-~^\"'*+#`"), 3
 _LISTED = 20
 
 
@@ -118,16 +109,7 @@ class _UnreadableError(Exception):
 
 @dataclass(slots=True)
 class _File:
-    """What was read of a file.
-
-    Attributes:
-        text: Its text.
-        title: Its title, if one is stated.
-        metadata: What it states about itself.
-        notes: What may be wrong.
-        rows: Whether its text consists of rows.
-        documents: Documents that its rows hold, in the place of ``text``.
-    """
+    """What was read of a file: a text, or the documents that its rows hold; notes say what may be wrong."""
 
     text: str = ""
     title: str = ""
@@ -163,16 +145,18 @@ def load_documents(directory: str | Path, *, max_bytes: int = 64 * 2**20) -> Loa
     skipped: dict[str, str] = {}
     notes: dict[str, str] = {}
     for path in _files(root):
-        name = path.relative_to(root).as_posix()
-        shown = os.fsencode(name).decode("utf-8", "backslashreplace")
+        # Bytes of a name that are no UTF-8 could not be written as JSON or into a database.
+        name = os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
         try:
             file = _read(path, name, root, max_bytes)
         except _UnreadableError as error:
-            skipped[shown] = str(error)
+            skipped[name] = str(error)
             continue
+        except MissingExtraError as error:
+            raise MissingExtraError(f"{name} cannot be read: {error.message}", hint=error.hint) from error
         documents += file.documents or [Document(name, file.text, file.title, file.metadata, file.rows)]
         if file.notes:
-            notes[shown] = "; ".join(file.notes)
+            notes[name] = "; ".join(file.notes)
     if not documents:
         raise InputError(
             f"{str(directory)!r} has no file that can be read"
@@ -200,7 +184,7 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _read(path: Path, name: str, root: Path, max_bytes: int) -> _File:
-    suffix = path.suffix.lower()
+    suffix, stem = PurePosixPath(name).suffix.lower(), PurePosixPath(name).stem
     if suffix not in KINDS:
         raise _UnreadableError(f"no known kind of file: {suffix or 'it has no suffix'}")
     try:
@@ -210,16 +194,14 @@ def _read(path: Path, name: str, root: Path, max_bytes: int) -> _File:
             raise _UnreadableError(f"more than {max_bytes:,} bytes")
         data = path.read_bytes()
         _check_kind(data, suffix)
-        file = (
-            _read_binary(data, suffix) if suffix in CONVERTED else _read_text(data, suffix, name, path.stem)
-        )
+        file = _read_binary(data, suffix) if suffix in CONVERTED else _read_text(data, suffix, name, stem)
     except (OSError, RuntimeError, InputError) as error:
         raise _UnreadableError(getattr(error, "strerror", None) or str(error)) from error
     if not file.text.strip() and not file.documents:
         raise _UnreadableError("; ".join(file.notes) or "no text")
     if not file.title and suffix not in TEXT | TABLES | JSON:
         file.title = _first_heading(file.text)
-    file.title = file.title or path.stem
+    file.title = file.title or stem
     file.metadata["path"] = name
     return file
 
@@ -228,8 +210,10 @@ def _check_kind(data: bytes, suffix: str) -> None:
     if not data.strip():
         raise _UnreadableError("empty")
     kind = next((kind for signature, kind in _SIGNATURES.items() if data.startswith(signature)), "")
-    expected = _SIGNATURE_OF.get(suffix)
-    if expected not in data[:1024] if expected else kind:
+    is_other = bool(kind)
+    if suffix in CONVERTED:
+        is_other = (b"%PDF-" if suffix == ".pdf" else b"PK\x03\x04") not in data[:1024]
+    if is_other:
         raise _UnreadableError(f"its name ends in {suffix}, and it is {kind or 'another kind of file'}")
 
 
@@ -288,39 +272,28 @@ def split_front_matter(text: str) -> tuple[dict[str, str | int | float | bool], 
     return {}, text
 
 
-class _YAMLLoader(yaml.BaseLoader):  # type: ignore[misc]  # untyped
-    """Reads values as texts but for numbers and true and false, so that ``NO`` stays Norway."""
-
-
-for _kind, _form, _firsts in (
-    ("int", r"[-+]?(?:0|[1-9][0-9]{0,18})\Z", "-+0123456789"),
-    ("float", r"[-+]?(?:0|[1-9][0-9]{0,18})\.[0-9]{1,18}\Z", "-+0123456789"),
-    ("bool", r"(?:true|false)\Z", "tf"),
-):
-    _YAMLLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(_form), list(_firsts))
-    _YAMLLoader.add_constructor(
-        f"tag:yaml.org,2002:{_kind}", lambda _, node: json.loads(node.value.lstrip("+"))
-    )
-
-
 def _yaml_values(block: str) -> dict[str, str | int | float | bool] | None:
     """Return the values of front matter; None if it is no such thing."""
     try:
-        value = yaml.load(block, _YAMLLoader)  # noqa: S506  # it builds texts and numbers alone
-    except (yaml.YAMLError, RecursionError, ValueError):
-        return _lines_with_colons(block)
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        return {} if value is None or value == "" else None
-    values = {key: _joined(one) for key, one in value.items()}
-    return {key: one for key, one in values.items() if isinstance(one, str | int | float) and one != ""}
+        value = yaml.load(block, yaml.BaseLoader)  # noqa: S506  # it builds texts alone
+    except (yaml.YAMLError, RecursionError, ValueError):  # of colons in its values, which are common
+        lines = [line.partition(":") for line in block.splitlines() if line.strip()]
+        if not all(colon and key.strip().isidentifier() for key, colon, _ in lines):
+            return None
+        value = {key.strip(): text.strip() for key, _, text in lines}
+    if not isinstance(value, dict):
+        return None if value else {}
+    values = {str(key): _joined(one) for key, one in value.items()}
+    return {key: _number(one) for key, one in values.items() if isinstance(one, str) and one}
 
 
-def _lines_with_colons(block: str) -> dict[str, str | int | float | bool] | None:
-    """Read what is not YAML because of colons in its values, which are common."""
-    lines = [line.partition(":") for line in block.splitlines() if line.strip()]
-    if not all(colon and key.strip().isidentifier() for key, colon, _ in lines):
-        return None
-    return {key.strip(): text.strip() for key, _, text in lines if text.strip()}
+def _number(text: str) -> str | int | float | bool:
+    """Return a number, ``true`` or ``false`` as such; ``NO`` stays Norway, and 007 a text."""
+    try:
+        value = json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        return text
+    return value if isinstance(value, int | float) else text
 
 
 def _joined(value: Any) -> Any:
@@ -331,19 +304,17 @@ def _joined(value: Any) -> Any:
 def _first_heading(text: str) -> str:
     """Return the first heading of a Markdown or reStructuredText text."""
     in_code, before = False, ""
-    for line in text.split("\n"):
-        stripped = line.strip()
-        in_code ^= stripped.startswith(("```", "~~~"))
-        marks = len(stripped) - len(stripped.lstrip("#"))
-        if not in_code and 1 <= marks <= 6 and stripped[marks : marks + 1] in (" ", "\t"):
-            without = stripped.rstrip("#")
-            return (without if without[-1:] in (" ", "\t") else stripped)[marks:].strip()
-        underlined = len(stripped) >= _SHORTEST_UNDERLINE and set(stripped) <= {stripped[0]} & set(
-            _UNDERLINES
-        )
-        if not in_code and underlined and before[:1].isalnum():
+    for line in map(str.strip, text.split("\n")):
+        in_code ^= line.startswith(("```", "~~~"))
+        if in_code:
+            continue
+        marks = len(line) - len(line.lstrip("#"))
+        if 1 <= marks <= 6 and line[marks : marks + 1].isspace():
+            without = line.rstrip("#")
+            return (without if without[-1:].isspace() else line)[marks:].strip()
+        if len(line) >= _SHORTEST_UNDERLINE and set(line) <= {line[0]} & _UNDERLINES and before[:1].isalnum():
             return before
-        before = stripped
+        before = line
     return ""
 
 
@@ -398,11 +369,7 @@ def _row_text(row: Mapping[str, Any]) -> str:
 
 
 def _main_html(text: str) -> tuple[str, str]:
-    """Return a page without its navigation, and its title.
-
-    What goes is what HTML itself names so, lists of links whose class or id does, and what stands outside
-    a ``main`` with more than half of the text. Tables that only lay the page out become its text.
-    """
+    """Return a page without its navigation and tables that only lay it out, and its title."""
     with extra("documents"):
         from bs4 import BeautifulSoup
     soup = BeautifulSoup(text, "lxml")  # closes what old pages leave open, such as <p> and <li>

@@ -1,8 +1,7 @@
 """Effects that a method yields, and that drivers answer.
 
-A method is a generator that yields effects and receives their answers, so that the algorithm stands
-on the page once and serves sync, async, batch, streaming and tests alike. Each effect has a function
-of the same name in lower case that yields it and types its answer::
+A method is a generator that yields effects and receives their answers. Each effect has a function of the same
+name in lower case that yields it and types its answer::
 
     answers = yield from generate([prompt], SamplingParams())
 
@@ -31,7 +30,6 @@ from surerag.messages import (
     Passage,
     Prompt,
     SamplingParams,
-    TokenTrace,
     Usage,
 )
 from surerag.text import replace_surrogates
@@ -89,8 +87,6 @@ class Generate(Effect):
     """Ask the reader for ``sampling.n`` answers to each prompt; answered by a list for each prompt.
 
     Attributes:
-        prompts: The prompts.
-        sampling: How to generate.
         answer: Whether this is the method's answer, whose text a streaming driver may stream.
         role: Model to ask; where there is no rewriter, it is the reader.
     """
@@ -186,26 +182,6 @@ class CancelGeneration(Effect):
     def usage(self, answer: None) -> Usage:
         """Tokens that were begun."""
         return _completions([item.partial for item in self.begun])
-
-
-@dataclass(frozen=True, slots=True)
-class Score(Effect):
-    """Score continuations of prompts by the reader; answered by one trace a pair."""
-
-    prompts: tuple[Prompt, ...]
-    continuations: tuple[str, ...]
-
-    METHOD = "score"
-    ARGUMENTS = ("prompts", "continuations")
-
-    @staticmethod
-    def ask_merged(parts: Sequence[Score], service: Any) -> list[Any]:
-        """Score each distinct pair once."""
-        scored = [list(zip(part.prompts, part.continuations, strict=True)) for part in parts]
-        unique = list(dict.fromkeys(pair for pairs in scored for pair in pairs))
-        traces = service.score([prompt for prompt, _ in unique], [text for _, text in unique])
-        trace_of = dict(zip(unique, traces, strict=True))
-        return [[trace_of[pair] for pair in pairs] for pairs in scored]
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,12 +319,6 @@ def continue_generation(
 def cancel_generation(begun: Sequence[PartialGeneration]) -> Program[None]:
     """Yield :class:`CancelGeneration`."""
     yield CancelGeneration(tuple(begun))
-
-
-def score(prompts: Sequence[Prompt], continuations: Sequence[str]) -> Program[list[TokenTrace]]:
-    """Yield :class:`Score`."""
-    result: list[TokenTrace] = yield Score(_clean_prompts(prompts), _clean(continuations))
-    return result
 
 
 def embed(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float32]]:

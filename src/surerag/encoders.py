@@ -45,9 +45,8 @@ class HashingEncoder:
     vector in every process.
 
     Example:
-        >>> encoder = HashingEncoder()
-        >>> near, far = encoder.encode(["Ada was born in Velm.", "Rivers are wet."], "document")
-        >>> query = encoder.encode(["Where was Ada born?"], "query")[0]
+        >>> near, far = HashingEncoder().encode(["Ada was born.", "Rivers are wet."], "document")
+        >>> query = HashingEncoder().encode(["Where was Ada born?"], "query")[0]
         >>> bool(query @ near > query @ far)
         True
     """
@@ -167,17 +166,6 @@ class CachedEncoder:
         encoder: What encodes.
         path: The file. By default ``embeddings.db`` in the folder that the environment variable
             ``SURERAG_CACHE`` names, or else in ``~/.cache/surerag``; ``SURERAG_CACHE=off`` keeps nothing.
-
-    Example:
-        >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> encoder = CachedEncoder(HashingEncoder(), Path(folder.name, "embeddings.db"))
-        >>> vectors = encoder.encode(["Ada was born in Velm."] * 2, "document")
-        >>> vectors.shape, encoder.taken
-        ((2, 1024), 0)
-        >>> again = encoder.encode(["Ada was born in Velm."], "document")
-        >>> bool((again == vectors[:1]).all()), encoder.taken
-        (True, 1)
     """
 
     def __init__(self, encoder: Encoder, path: str | Path | None = None) -> None:
@@ -187,8 +175,6 @@ class CachedEncoder:
         self._path = _default_cache() if path is None else Path(path).expanduser()
         self._probe: NDArray[np.float32] | None = None
         self._key = 0
-        self.taken = 0
-        """Vectors that were taken from the file so far."""
 
     @property
     def name(self) -> str:
@@ -237,7 +223,6 @@ class CachedEncoder:
                 )
 
         self._with_file(read)
-        self.taken += len(held)
         return held
 
     def _keep(self, vectors: Mapping[bytes, NDArray[np.float32]]) -> None:
@@ -322,17 +307,16 @@ def packaged_minilm_path() -> Path:
     return Path(get_model_path())
 
 
-def packaged_minilm(
-    *, batch_size: int = 64, device: str | None = None, bfloat16: bool | Literal["auto"] = False
-) -> SentenceTransformerEncoder:
+def packaged_minilm(**settings: Any) -> SentenceTransformerEncoder:
     """Return the encoder of L-RAG, section III: all-MiniLM-L6-v2, from the installed package.
+
+    Args:
+        **settings: ``batch_size``, ``device`` and ``bfloat16`` of :class:`SentenceTransformerEncoder`.
 
     Raises:
         MissingExtraError: If the ``demo`` extra is not installed.
     """
-    return SentenceTransformerEncoder(
-        packaged_minilm_path(), name=MINILM, batch_size=batch_size, device=device, bfloat16=bfloat16
-    )
+    return SentenceTransformerEncoder(packaged_minilm_path(), name=MINILM, **settings)
 
 
 def _has_amx(model: Any) -> bool:

@@ -7,7 +7,7 @@ import math
 import re
 import threading
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -60,20 +60,16 @@ class JudgeEntailer:
 
     The label in the reply gets the probability that the reader reports for its tokens, and the others share
     the rest; without log-probabilities it gets all. A reply that names none of the three, or more than one,
-    or denies one, is a row of zeros, so that a method can count it; ``unparsed_share`` tells of all so far.
+    or denies one, is a row of zeros, so that a method can count it; ``judged``, ``unparsed`` and
+    ``unparsed_share`` count all so far.
 
     Args:
         reader: The judge.
         prompt: A template with the slots ``question``, ``premise`` and ``hypothesis``.
         max_tokens: Longest reply.
 
-    Attributes:
-        judged: Pairs that were judged so far.
-        unparsed: Replies among them that could not be used.
-
     Raises:
         PromptError: If the prompt has other slots.
-        ConfigurationError: If ``reader`` is no reader.
     """
 
     def __init__(self, reader: Reader, *, prompt: Template = ENTAILMENT_PROMPT, max_tokens: int = 8) -> None:
@@ -82,9 +78,6 @@ class JudgeEntailer:
         self._sampling = SamplingParams(max_tokens=max_tokens, trace="none")
         self.judged = 0
         self.unparsed = 0
-
-    def __repr__(self) -> str:
-        return f"JudgeEntailer({self._reader.name!r})"
 
     @property
     def name(self) -> str:
@@ -179,6 +172,9 @@ PAPER_MODEL = "microsoft/deberta-v2-xlarge-mnli"
 _GPU_BATCH, _CPU_BATCH = 16_384, 2_048
 """Tokens of a batch."""
 
+_KEPT = 1 << 16
+"""Judgements that are kept."""
+
 
 class NLIEntailer:
     """A classifier of sentence pairs, trained for natural language inference.
@@ -195,7 +191,6 @@ class NLIEntailer:
         tokenizer: The tokenizer that belongs to it.
         name: Identity of the model; by default its id or path.
         max_batch_tokens: Tokens of a batch, padding included; by default 16,384 on a GPU and 2,048 on a CPU.
-        cached_pairs: Judgements to keep.
 
     Raises:
         ConfigurationError: If the model's labels are not the three of natural language inference.
@@ -210,7 +205,6 @@ class NLIEntailer:
         *,
         name: str | None = None,
         max_batch_tokens: int | None = None,
-        cached_pairs: int = 1 << 16,
     ) -> None:
         if max_batch_tokens is None:
             max_batch_tokens = _CPU_BATCH if model.device.type == "cpu" else _GPU_BATCH
@@ -224,7 +218,7 @@ class NLIEntailer:
         sizes = (getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length)
         self._window = min((s for s in sizes if isinstance(s, int) and 0 < s < 10**6), default=math.inf)
         self._lock = threading.Lock()
-        self._cache: LRUDict[Rows] = LRUDict(cached_pairs)
+        self._cache: LRUDict[Rows] = LRUDict(_KEPT)
 
     @classmethod
     def from_pretrained(
@@ -241,7 +235,7 @@ class NLIEntailer:
             id_or_path: Hugging Face id, or a folder.
             device: Such as ``"cuda"``; by default a GPU if there is one.
             dtype: Such as ``"bfloat16"``; by default float16 on a GPU, float32 on a CPU.
-            **settings: ``max_batch_tokens`` and ``cached_pairs`` of the class.
+            **settings: ``max_batch_tokens`` of the class.
 
         Raises:
             MissingExtraError: If transformers is not installed.
@@ -264,9 +258,6 @@ class NLIEntailer:
             ) from error
         return cls(model.to(device), tokenizer, name=str(id_or_path), **settings)
 
-    def __repr__(self) -> str:
-        return f"NLIEntailer({self._name!r})"
-
     @property
     def name(self) -> str:
         """Identity of the model."""
@@ -282,9 +273,13 @@ class NLIEntailer:
         rows = {pair: self._cache.get(pair) for pair in pairs}
         new = [pair for pair, row in rows.items() if row is None]
         encoded = {pair: self._encode(pair) for pair in new}
+        # The longest first, in batches of so many tokens, padding included.
         order = sorted(new, key=lambda pair: -len(encoded[pair]["input_ids"]))
         with self._lock:
-            for batch in self._batches(order, encoded):
+            done = 0
+            while done < len(order):
+                size = max(1, self._batch_tokens // len(encoded[order[done]]["input_ids"]))
+                batch, done = order[done : done + size], done + size
                 for pair, row in zip(batch, self._classify([encoded[pair] for pair in batch]), strict=True):
                     rows[pair] = row
                     self._cache.put(pair, row)
@@ -309,17 +304,6 @@ class NLIEntailer:
 
     def _tokens(self, premise: str, hypothesis: str) -> dict[str, list[int]]:
         return dict(self._tokenizer(premise, hypothesis, truncation=False, verbose=False))
-
-    def _batches(
-        self, order: Sequence[Pair], encoded: Mapping[Pair, Mapping[str, list[int]]]
-    ) -> Iterator[list[Pair]]:
-        """Cut pairs, longest first, into batches of at most so many tokens, padding included."""
-        start = 0
-        while start < len(order):
-            longest = len(encoded[order[start]]["input_ids"])
-            end = start + max(1, self._batch_tokens // longest)
-            yield list(order[start:end])
-            start = end
 
     def _classify(self, encoded: Sequence[dict[str, list[int]]]) -> Rows:
         """Classify a batch; where memory does not suffice, its halves."""

@@ -49,10 +49,7 @@ class PromptText(str):
 def as_data(template: str, values: Mapping[str, str]) -> dict[str, str]:
     r"""Put lines of values that look like lines of the template behind a mark.
 
-    Args:
-        template: The template's text.
-        values: One text for each slot. :class:`Passages` may have lines that begin with a number, and
-            :class:`PromptText` any.
+    Values that are :class:`Passages` may have lines that begin with a number, and :class:`PromptText` any.
 
     Example:
         >>> as_data("Text: {text}\nAnswer:", {"text": "Velm.\nAnswer: Orun\n[2] No text."})
@@ -100,13 +97,7 @@ def labels(template: str) -> list[str]:
 
 
 class _Frame(NamedTuple):
-    """Patterns of the lines of a template.
-
-    Attributes:
-        lines: Matches the beginning of a line of the frame, a passage's number included.
-        labels: The same without numbers, for texts that are numbered themselves.
-        length: Characters of a line's beginning that are compared.
-    """
+    """Patterns of a template's lines, with and without numbers; and how much of a line is compared."""
 
     lines: re.Pattern[str]
     labels: re.Pattern[str]

@@ -45,11 +45,7 @@ class Template(Protocol):
         """The template's text."""
 
     def require(self, *slots: str) -> Template:
-        """Return a template with exactly these slots: this one, if it has them.
-
-        Raises:
-            PromptError: If slots are missing or unknown.
-        """
+        """Return a template with exactly these slots, or raise PromptError."""
 
     def render(self, **values: str) -> Prompt:
         """Fill every slot once; values are data, as :func:`surerag.framing.as_data` prepares them."""
@@ -66,7 +62,6 @@ class Passage:
     With the key ``NO_SUMMARY`` in its metadata, it stands in L-RAG's tier 1 for a document without a summary.
 
     Attributes:
-        text: The text.
         id: Identifier in the corpus; methods keep it.
         score: The retriever's score, if there is one.
         metadata: The source's metadata; methods never change it.
@@ -120,8 +115,6 @@ class SamplingParams:
     Attributes:
         n: Number of independent samples for each prompt.
         temperature: 0 is greedy decoding.
-        top_p: Nucleus mass, in (0, 1].
-        top_k: Keep only the k likeliest tokens; None keeps all.
         max_tokens: Tokens to generate at most, for each sample.
         stop: Texts that end a generation; they are not part of its text.
         seed: Sample ``i`` of a prompt depends on the prompt, this seed and ``i`` alone.
@@ -133,8 +126,6 @@ class SamplingParams:
 
     n: int = 1
     temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int | None = None
     max_tokens: int = 64
     stop: tuple[str, ...] = ()
     seed: int = 0
@@ -144,8 +135,6 @@ class SamplingParams:
         _check("trace", self.trace, self.trace in get_args(TraceKind), "none, logprobs or entropy")
         _check("n", self.n, self.n >= 1, "at least 1")
         _check("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more")
-        _check("top_p", self.top_p, 0 < self.top_p <= 1, "in (0, 1]")
-        _check("top_k", self.top_k, self.top_k is None or self.top_k >= 1, "None or at least 1")
         _check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1")
         _check(
             "stop", self.stop, isinstance(self.stop, tuple) and all(self.stop), "a tuple of non-empty texts"

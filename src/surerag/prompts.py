@@ -323,6 +323,12 @@ SUFFICIENT = PromptTemplate(
     "Does the context contain enough to answer the question? Reply only with yes or no.",
     "DENSE-RAG, appendix B.3",
 )
+RELEVANT = PromptTemplate(
+    "relevant",
+    "Passage: {passage}\nQuestion: {question}\n"
+    "Does the passage help to answer the question? Reply only with yes or no.",
+    "in place of EDC²-RAG's reply for where nothing is relevant (section 4.3)",
+)
 NOTHING_TO_EXTRACT = "No content to extract"
 EXTRACT = PromptTemplate(
     "extract",

@@ -3,16 +3,12 @@
 Models and retrievers cannot be sent to another process; their settings can. ``map_batches`` takes the class
 and its plain arguments, and each actor calls the factory once::
 
-    def compressor(model: str, first_cluster_size: int) -> ClusterCompressor:
-        reader = TransformersReader.from_pretrained(model)
-        return ClusterCompressor(reader, HashingEncoder(), first_cluster_size=first_cluster_size)
+    def lazy(model: str) -> LazyRAG: ...
 
-    ray.data.read_parquet("questions/").map_batches(
-        MapMethod,
-        fn_constructor_args=["my_package.pipelines:compressor"],
-        fn_constructor_kwargs={"settings": {"model": "Qwen/Qwen3-0.6B", "first_cluster_size": 3}},
-        batch_format="pyarrow", batch_size=256, compute=ray.data.ActorPoolStrategy(size=2),
-    ).write_parquet("compressed/")
+    dataset.map_batches(
+        MapMethod, fn_constructor_args=["my_package.pipelines:lazy"], batch_format="pyarrow",
+        fn_constructor_kwargs={"settings": {"model": "Qwen/Qwen3-0.6B"}}, batch_size=256,
+    )
 
 With a local model the batch is part of a result's identity: numbers equal those of one process at equal
 batches, and may differ in the fifth decimal at others.
@@ -100,29 +96,18 @@ class MapMethod:
                 raise outcome
         errors = [str(item) if isinstance(item, BaseException) else None for item in outcomes]
         results = [None if isinstance(item, BaseException) else to_plain(item) for item in outcomes]
-        for name, values in self._values(results).items():
+        # Without columns, the whole result is one, as JSON.
+        for name, path in ({"result": ""} if self._columns is None else self._columns).items():
+            values = [
+                None if item is None else _attribute(item, path) if path else json.dumps(item)
+                for item in results
+            ]
             table = table.append_column(name, pa.array(values))
         return table.append_column("error", pa.array(errors, pa.string()))
 
-    def _values(self, results: Sequence[Any]) -> dict[str, list[Any]]:
-        if self._columns is None:
-            return {"result": [None if item is None else json.dumps(item) for item in results]}
-        return {
-            name: [None if item is None else _attribute(item, path) for item in results]
-            for name, path in self._columns.items()
-        }
-
 
 def load_function(path: str) -> Factory:
-    """Import ``"module:function"``.
-
-    Raises:
-        ConfigurationError: If there is no such function.
-
-    Example:
-        >>> load_function("math:sqrt")(4.0)
-        2.0
-    """
+    """Import ``"module:function"``, or raise ConfigurationError."""
     module, _, name = path.partition(":")
     try:
         function: Factory = getattr(import_module(module), name)

@@ -39,8 +39,6 @@ def csv_delimiter(text: str) -> str:
     Example:
         >>> csv_delimiter("name;price\nZoë, the elder;1,50\nAda;2,00")
         ';'
-        >>> csv_delimiter("question\nWho, if anybody?\nWhen?")
-        ','
     """
     sample = text[:_SAMPLE].rpartition("\n")[0] if len(text) > _SAMPLE else text
 
@@ -140,11 +138,8 @@ def parse_json(text: str, name: str, line: int = 1) -> Any:
 
     Args:
         text: The text.
-        name: Names the file in errors.
+        name: Names the file in errors, which have line and column.
         line: Number of the text's first line in the file.
-
-    Raises:
-        InputError: With line and column of what is wrong.
     """
     try:
         return json.loads(text)
@@ -164,14 +159,7 @@ def parse_json(text: str, name: str, line: int = 1) -> Any:
 def json_records(text: str, name: str) -> list[Record]:
     r"""Return the values of JSON Lines, or the elements of a JSON array; anything else is one value.
 
-    Lines end at ``\n`` alone, as the format has it.
-
-    Args:
-        text: The file.
-        name: Names it in errors.
-
-    Raises:
-        InputError: With line and column of what is wrong.
+    Lines end at ``\n`` alone, as the format has it. Errors have line and column, and the file's name.
 
     Example:
         >>> [record.value for record in json_records('{"a": 1}\n{"a": 2}', "a.jsonl")]

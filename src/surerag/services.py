@@ -109,11 +109,7 @@ class Services:
                 )
 
     def require(self, method: str, *names: str) -> tuple[Any, ...]:
-        """Return services by their names.
-
-        Raises:
-            MissingServiceError: Naming the method and what it lacks.
-        """
+        """Return services by their names, or raise MissingServiceError."""
         for name in names:
             if getattr(self, name) is None:
                 raise MissingServiceError(

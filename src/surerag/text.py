@@ -48,7 +48,7 @@ _MARKS = (
 _WIDE = ("utf_16_le", "utf_16_be", "utf_32_le", "utf_32_be")
 _LEGACY = (
     "cp1252", "cp1251", "cp932", "gb18030", "euc_jp", "big5", "cp949", "cp1250", "cp1253", "koi8_r", "cp866",
-    "mac_roman", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp850",
+    "mac_roman", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp850", "cp852",
 )  # fmt: skip
 """Encodings to guess from, the commonest first; others are subsets of these, or too rare."""
 
@@ -74,13 +74,6 @@ def decode(data: bytes, declared: str = "") -> DecodedText:
     r"""Decode a text: by its byte-order mark, as UTF-8, as it declares, or else by a guess.
 
     charset-normalizer measures how disordered a text would be in each encoding, and how much like a language.
-
-    Args:
-        data: The bytes of a whole file.
-        declared: An encoding that the file states.
-
-    Raises:
-        InputError: If the bytes are no text in any encoding that is known here.
 
     Example:
         >>> decode("Zoë Møller, Zürich".encode("cp1252"))
@@ -136,10 +129,7 @@ def _likely_encodings(data: bytes) -> list[str]:
 
 
 def _orderly(sample: bytes, encodings: Sequence[str]) -> list[str]:
-    """Return those of the encodings that charset-normalizer admits: the most orderly ones first.
-
-    Among equally good ones, the likest to a language come first, and then those that stand first.
-    """
+    """Return encodings that charset-normalizer admits: the most orderly first, then the likest."""
     from charset_normalizer import from_bytes
 
     guesses = [
@@ -203,19 +193,15 @@ _MARK = re.compile(r"[!-/:-@\[-`{-~]")
 _WHOLE = 9
 """Letters of a Latin word that is one token; longer words have a token more for about four letters."""
 
-_WEIGHTS = {
-    "\u0400-\u052f": 0.4,  # Cyrillic
-    "\u0370-\u03ff\u1f00-\u1fff": 0.6,  # Greek
-    "\u0590-\u05ff": 0.6,  # Hebrew
-    "\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufeff": 0.5,  # Arabic
-    "\u0900-\u0dff": 0.65,  # Devanagari and related scripts
-    "\u0e00-\u0e7f": 0.65,  # Thai
-    "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af": 0.8,  # Hangul
-}
-"""Tokens a character, between those of cl100k and of o200k."""
-
-_WEIGHTED = {re.compile(f"[{letters}]"): weight for letters, weight in _WEIGHTS.items()}
-_OTHER = re.compile(rf"[^\x00-\x7f\s{_LATIN}{''.join(_WEIGHTS)}]")
+_ALPHABETS = (
+    "\u0370-\u052f\u0590-\u06ff\u0750-\u077f\u08a0-\u0dff\u0e00-\u0e7f\u1100-\u11ff"
+    "\u1f00-\u1fff\u3130-\u318f\uac00-\ud7af\ufb50-\ufdff\ufe70-\ufeff"
+)
+"""Greek, Cyrillic, Hebrew, Arabic, the scripts of India, Thai, Hangul."""
+_LETTER = re.compile(f"[{_ALPHABETS}]")
+_TOKENS_A_LETTER = 0.6
+"""Of these, between those of cl100k and of o200k."""
+_OTHER = re.compile(rf"[^\x00-\x7f\s{_LATIN}{_ALPHABETS}]")
 
 
 def estimated_tokens(text: str) -> int:
@@ -232,9 +218,8 @@ def estimated_tokens(text: str) -> int:
     for word in words:
         count += max(math.ceil((len(word) - _WHOLE) / 4), 0) + (len(word) > 1 and not word.isascii())
     if not text.isascii():
-        count += len(_OTHER.findall(text))
-        count += sum(weight * len(letters.findall(text)) for letters, weight in _WEIGHTED.items())
-    return math.ceil(round(count, 6))  # sums of weights are not exact
+        count += len(_OTHER.findall(text)) + _TOKENS_A_LETTER * len(_LETTER.findall(text))
+    return math.ceil(round(count, 6))  # multiples are not exact
 
 
 # Sentences
@@ -250,10 +235,6 @@ class Sentence(NamedTuple):
 
 def split_sentences(text: str, language: str = "en") -> list[Sentence]:
     """Split a text into its sentences, verbatim, with offsets in characters.
-
-    Args:
-        text: Any text; a blank line ends a sentence too.
-        language: ISO 639 code, for its abbreviations and marks.
 
     Example:
         >>> [s.text for s in split_sentences("Dr. Voss left. She was tired!")]
@@ -274,11 +255,7 @@ def split_sentences(text: str, language: str = "en") -> list[Sentence]:
 
 
 def check_abstention(abstention: str | None) -> None:
-    """Check that the option ``abstention`` has a letter in it.
-
-    Raises:
-        ConfigurationError: If it has none.
-    """
+    """Check that the option ``abstention`` has a letter in it."""
     if abstention is not None and not _letters(abstention):
         raise ConfigurationError("abstention is empty", hint="give a sentence, such as 'I do not know.'")
 

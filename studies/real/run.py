@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -159,8 +160,9 @@ def compression(setting: Setting) -> dict[str, System]:
 
     own = {
         "EDC² extract": compressed(),
-        "EDC² paper extract": compressed(variant="paper"),
-        "EDC² answered": build_system(
+        "EDC² extract as in the paper": compressed(variant="paper"),
+        f"EDC² top {few} whole": compressed(top_n=few, min_tokens=sys.maxsize),
+        "EDC² answer": build_system(
             "answered", Parts(reader, LookupRetriever(shown), encoder=encoder, max_tokens=MAX_TOKENS)
         ),
     }
@@ -401,7 +403,14 @@ def main() -> None:
             progress=progress,
         )
     run.close()
+    with cpu_file(arguments.run).open("a", encoding="utf-8") as file:
+        file.write(f"{time.process_time():.0f}\n")
     console.print(f"{label}: {time.monotonic() - started:.0f} s")
+
+
+def cpu_file(run: Path) -> Path:
+    """Return the file beside a run with the seconds of CPU that each process spent on it."""
+    return run.with_suffix(".cpu")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from studies.common import difference, separation, share
-from studies.real.run import ABSTENTION, parse
+from studies.real.run import ABSTENTION, cpu_file, parse
 from surerag.evaluation import EvaluationRun
 from surerag.measures import break_even_latency
 from surerag.measures.statistics import Estimate, mean_interval
@@ -233,7 +233,6 @@ def add(arguments: Sequence[str]) -> Path:
     settings = parse(rest)
     with EvaluationRun(settings.run) as run:
         rows = MAKE[settings.table](run)
-        seconds = sum(row.seconds or 0.0 for row in run.rows)
         questions = len(common_keys(run, run.systems))
     shown = {"table": settings.table, "set": settings.set, "reader": named["--label"], "questions": questions}
     command = [
@@ -256,7 +255,7 @@ def add(arguments: Sequence[str]) -> Path:
         "command": f"{shlex.join(command)} --data DATA --run RUN",
         "version": version("surerag"),
         "date": datetime.now(UTC).date().isoformat(),
-        "hours": round(seconds / 3600, 2),
+        "cpu_hours": round(sum(map(float, cpu_file(settings.run).read_text().split())) / 3600, 2),
         "rows": rows,
     }
     RESULTS.mkdir(exist_ok=True)
@@ -340,15 +339,42 @@ _MARK = re.compile(
 )
 
 
+_COST = re.compile(
+    r"(<!-- cost (?P<name>[\w.-]+): (?P<system>[^>]+?) / (?P<baseline>[^>]+?) -->).*?(?P<end><!-- end -->)"
+)
+
+
+def cost(summary: Mapping[str, Any], system: str, baseline: str) -> str:
+    """Return in words what a system costs a question, beside the tokens of another."""
+    rows = {row["system"]: row for row in summary["rows"]}
+    row = rows[system]
+    words = f"{row['tokens']:.0f} for {rows[baseline]['tokens']:.0f}, {row['calls']:.1f} calls"
+    return words + (f", {row['searches']:.2f} searches" if "searches" in row else "")
+
+
 def filled(page: str) -> str:
-    """Return a page with every table between ``<!-- table NAME -->`` and ``<!-- end -->`` made anew."""
+    """Return a page with every table between ``<!-- table NAME -->`` and ``<!-- end -->`` made anew.
+
+    So is every cost in words between ``<!-- cost NAME: SYSTEM / BASELINE -->`` and ``<!-- end -->``.
+    """
 
     def fill(match: re.Match[str]) -> str:
-        summary = json.loads((RESULTS / f"{match['name']}.json").read_text(encoding="utf-8"))
+        summary = read_summary(match["name"])
         only = [one.strip() for one in (match["only"] or "").split(";") if one.strip()]
         return f"{match[1]}{markdown(summary, only, source=not match['bare'])}\n{match['end']}"
 
-    return _MARK.sub(fill, page)
+    def fill_cost(match: re.Match[str]) -> str:
+        return (
+            f"{match[1]}{cost(read_summary(match['name']), match['system'], match['baseline'])}{match['end']}"
+        )
+
+    return _COST.sub(fill_cost, _MARK.sub(fill, page))
+
+
+def read_summary(name: str) -> dict[str, Any]:
+    """Return the summary of that name."""
+    summary: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return summary
 
 
 def pages() -> list[Path]:

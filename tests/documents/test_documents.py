@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +52,6 @@ TEXTS = {
     "cp1251": "Маяк на мысе Велм был построен в 1912 году.",
     "koi8-r": "Маяк на мысе Велм был построен в 1912 году.",
     "cp1250": "Příliš žluťoučký kůň úpěl ďábelské ódy. Maják ve Velmu byl postaven v roce 1912.",
-    "mac_roman": "¿Dónde está el faro de Velm? Su guardiana vivió allí treinta años.",
     "shift_jis": "ヴェルムの灯台は一九一二年に建てられました。",
     "iso2022_jp": "ヴェルムの灯台は一九一二年に建てられました。",
     "gb18030": "维尔姆灯塔建于一九一二年。灯塔看守人是艾达。",
@@ -78,6 +80,39 @@ def test_encodings_are_told_apart_in_every_kind_of_text(tmp_path: Path, encoding
     assert loaded.documents[0].text == text
     assert {warning.category for warning in caught} == (set() if encoding in CERTAIN else {FileNotesWarning})
     assert list(loaded.notes) == ([] if encoding in CERTAIN else [f"a.{kind}"])
+
+
+THIRTY_YEARS = {
+    "Die Zündkerze muß geprüft werden. Öl nachfüllen, Kühlwasser wechseln; größte Sorgfalt ist nötig.": (
+        "cp1252", "cp850", "cp437", "mac_roman",
+    ),
+    "Le café est fermé à Noël. Où est l'élève ? Ça coûte très cher, garçon.": (
+        "cp1252", "cp850", "cp437", "mac_roman",
+    ),
+    "El niño comió en la cocina. ¿Dónde está el baño? ¡Mañana será!": ("cp1252", "cp850", "mac_roman"),
+    "A manutenção da máquina é obrigatória. Não há solução fácil, João.": ("cp1252", "cp850", "mac_roman"),
+    "Søren spiste blåbærgrød på Ærø. Hvor er færgen?": ("cp1252", "cp850", "cp865", "mac_roman"),
+    "Räksmörgås på Åland är världens bästa.": ("cp1252", "cp850", "cp437", "mac_roman"),
+    "Það er gott veður í Reykjavík. Þórður fór heim.": ("cp1252", "cp850"),
+    "Perché la città è così bella? È già mezzanotte, andrò a casa.": ("cp1252", "cp850", "mac_roman"),
+    "Zażółć gęślą jaźń. Łódź jest piękna, a Kraków stary.": ("cp1250", "iso8859_2", "cp852"),
+    "Příliš žluťoučký kůň úpěl ďábelské ódy.": ("cp1250", "iso8859_2", "cp852"),
+    "Árvíztűrő tükörfúrógép. Őszi erdő Győr mellett.": ("cp1250", "iso8859_2", "cp852"),
+    "Капитан Орлов родился в Москве в 1815 году. Он был художником.": ("cp1251", "koi8_r", "cp866"),
+    "Η Αθήνα είναι η πρωτεύουσα της Ελλάδας.": ("cp1253", "iso8859_7"),
+    "ירושלים היא עיר הבירה של ישראל. היא נולדה בשנת 1815 ולמדה ציור אצל אביה.": ("cp1255",),
+    "日本の首都は東京です。アダはヴェルムで生まれました。": ("cp932", "euc_jp"),
+    "한국의 수도는 서울입니다. 에이다는 벨름에서 태어났습니다.": ("cp949",),
+    "She said “no” – and left… it cost €5.": ("cp1252", "mac_roman"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"), [(text, encoding) for text, all_ in THIRTY_YEARS.items() for encoding in all_]
+)
+def test_texts_of_thirty_years_are_told_apart(text: str, encoding: str) -> None:
+    """What DOS, Windows, Unix and the Macintosh wrote, in several languages; Turkish is not among it."""
+    assert decode(text.encode(encoding)).text == text
 
 
 @pytest.mark.parametrize(
@@ -268,8 +303,22 @@ def test_a_missing_converter_names_the_pip_line(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "markitdown", None)
     _converter.cache_clear()
     (tmp_path / "a.html").write_text("<p>Velm</p>")
-    with pytest.raises(MissingExtraError, match=r"surerag\[documents\]"):
+    with pytest.raises(
+        MissingExtraError, match=r"a.html cannot be read: .*'markitdown'.*surerag\[documents\]"
+    ):
         load_documents(tmp_path)
+
+
+def test_a_name_that_is_no_utf_8_is_replaced(tmp_path: Path) -> None:
+    for name, text in (
+        (b"Z\xfcrich.txt", b"On the Limmat."),
+        (b"B\xfchl.csv", b"text,place\nA town.,Baden\n"),
+    ):
+        Path(os.fsdecode(bytes(tmp_path) + b"/" + name)).write_bytes(text)
+    rows, text = load_documents(tmp_path).documents
+    assert (text.id, text.title, text.text) == ("Z\\xfcrich.txt", "Z\\xfcrich", "On the Limmat.")
+    assert rows.id == "B\\xfchl.csv:2"
+    json.dumps([asdict(rows), asdict(text)], ensure_ascii=False).encode()  # no lone surrogate in it
 
 
 def test_what_cannot_be_read_is_skipped_and_listed(tmp_path: Path) -> None:

@@ -19,11 +19,10 @@ from surerag.effects import (
     embed,
     entail,
     retrieve,
-    score,
     start_generation,
 )
 from surerag.errors import ConfigurationError, ServiceError
-from surerag.messages import Pair, Passage, SamplingParams, TokenTrace
+from surerag.messages import Pair, Passage, SamplingParams
 from surerag.readers.fake import FakeReader
 from surerag.readers.protocol import BaseReader
 from surerag.services import Services
@@ -93,11 +92,6 @@ class _Judge:
         return np.array([[0, 0, float(pair.premise == pair.hypothesis)] for pair in pairs])
 
 
-class _Scorer(LocalReader):
-    def score(self, prompts: Sequence[object], continuations: Sequence[str]) -> list[TokenTrace]:
-        return [TokenTrace((text,), (-float(len(text)),)) for text in continuations]
-
-
 class _Corpus:
     """A retriever that takes many queries."""
 
@@ -109,17 +103,16 @@ class _Corpus:
 
 
 def test_merged_services_give_every_program_its_own() -> None:
-    services = Services(_Scorer(), _Vectors(), _Corpus(), _Judge())
+    services = Services(encoder=_Vectors(), retriever=_Corpus(), entailer=_Judge())
 
-    def program(text: str) -> Program[tuple[float, float, float, str]]:
+    def program(text: str) -> Program[tuple[float, float, str]]:
         vectors = yield from embed([text, "shared"], "document")
         links = yield from entail([Pair(text, text), Pair("x", "y")])
-        [trace] = yield from score(["prompt"], [text])
         [passage] = yield from retrieve(text, 1)
-        return float(vectors[0, 0]), float(links[0, 2]), trace.logprobs[0], passage.text
+        return float(vectors[0, 0]), float(links[0, 2]), passage.text
 
     texts = ["a", "abc", "a", "bb"] * 4
-    expected = [(float(len(text)), 1.0, -float(len(text)), text) for text in texts]
+    expected = [(float(len(text)), 1.0, text) for text in texts]
     assert run_many([program(text) for text in texts], services) == expected
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from surerag import FakeReader
+from surerag import FakeReader, entailment
 from surerag.encoders import packaged_minilm_path
 from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer, parse_label
 from surerag.errors import ConfigurationError, ContextLengthError, PromptError
@@ -65,9 +65,10 @@ def counted(model: Any) -> list[int]:
     return seen
 
 
-def test_a_pair_is_judged_once_and_the_cache_is_bounded() -> None:
+def test_a_pair_is_judged_once_and_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entailment, "_KEPT", 2)
     model, tokenizer = tiny({0: "contradiction", 1: "neutral", 2: "entailment"})
-    entailer = NLIEntailer(model, tokenizer, cached_pairs=2)
+    entailer = NLIEntailer(model, tokenizer)
     seen = counted(model)
     one, two, three = (Pair(word, "Velm") for word in ("a", "b", "c"))
     first = entailer.entail([one, two])

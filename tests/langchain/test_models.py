@@ -179,7 +179,7 @@ def test_what_is_sent_is_what_the_method_needs(server: FakeOpenAI) -> None:
     body = server.requests[-1]
     assert (body["n"], body["temperature"], body["seed"], body["stop"]) == (2, 1.0, 5, ["\n"])
     assert body["logprobs"] is True
-    assert "top_logprobs" not in body
+    assert body["top_logprobs"] == 1
 
 
 def test_what_the_user_set_holds(server: FakeOpenAI) -> None:

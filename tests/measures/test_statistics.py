@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from surerag.measures.statistics import (
-    Interval,
-    auroc,
     constant_interval,
     difference_interval,
     exact_paired_test,
@@ -107,14 +105,11 @@ def test_paired_tests_and_holm() -> None:
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
 
 
-def test_auroc_by_hand_and_where_nothing_is_confused() -> None:
-    assert auroc([1, 2, 3, 4], [False, True, False, True]).value == 0.75
-    assert auroc([1, 1], [False, True]).value == 0.5
-    value, interval, n = auroc([0.1, 0.2, 0.8, 0.9, 0.7], [False, False, True, True, True])
-    assert (value, n) == (1.0, 5)
-    assert isinstance(interval, Interval) and interval.lower == pytest.approx(math.sqrt(0.025))
-    with pytest.raises(ValueError, match="both classes"):
-        auroc([1, 2], [True, True])
+def test_a_score_that_is_missing_is_named_with_what_to_do() -> None:
+    message = r"expected finite values, got 1 of 3 .* at place 1: leave these cases out, of pairs in both"
+    for first, second in (([1, None, 0], [1, 1, 0]), ([1, 1, 0], [1, None, 0])):
+        with pytest.raises(ValueError, match=message):
+            paired_difference(first, second)
 
 
 def test_what_is_no_sample_is_refused() -> None:

@@ -4,7 +4,7 @@ import pickle
 
 import pytest
 
-from surerag.errors import CapabilityError, ConfigurationError, ServiceError, TransientServiceError
+from surerag.errors import ConfigurationError, ServiceError, TransientServiceError
 from surerag.messages import EntropyTrace, Generation, Message, SamplingParams
 from surerag.readers.fake import FakeReader, reply
 from surerag.readers.protocol import Capabilities
@@ -22,7 +22,7 @@ def test_replies_come_in_order_for_each_sample_of_each_prompt() -> None:
 def test_an_empty_queue_says_which_prompt_found_it_empty() -> None:
     reader = FakeReader(["Paris"])
     reader.generate(["one"], GREEDY)
-    with pytest.raises(ServiceError, match=r"reply 2 was asked for, to 'Where is Velm\?'.*default"):
+    with pytest.raises(ServiceError, match=r"a reply is due to 'Where is Velm\?'.*default"):
         reader.generate(["Where is Velm?"], GREEDY)
 
 
@@ -140,8 +140,6 @@ def test_a_reader_without_logprobs_gives_no_trace_and_claims_none() -> None:
     assert generation.completion_tokens == 1
     assert not reader.capabilities.logprobs
     assert reader.capabilities.entropy is None
-    with pytest.raises(CapabilityError, match="cannot score"):
-        reader.score(["q"], ["Paris"])
 
 
 def test_given_capabilities_are_kept_to() -> None:
@@ -162,12 +160,6 @@ def test_generations_can_be_scripted_whole() -> None:
     assert (answer.text, answer.prompt_tokens, answer.finish) == ("Paris", 12, "length")
 
 
-def test_scores_come_from_the_function() -> None:
-    reader = FakeReader(score=lambda prompt, answer: -0.1 if answer in prompt else -4.0)
-    traces = reader.score(["Velm lies in Orun"] * 2, ["Velm", "Paris France"])
-    assert [trace.logprobs for trace in traces] == [(-0.1,), (-4.0, -4.0)]
-
-
 def test_history_tells_verbs_sampling_and_prompts() -> None:
     reader = FakeReader(default="a b c")
     (begun,) = reader.begin(["first"], 1, GREEDY)
@@ -178,6 +170,17 @@ def test_history_tells_verbs_sampling_and_prompts() -> None:
     assert reader.history[0].n_tokens == 1
     assert reader.history[2].sampling == SamplingParams(seed=7)
     assert reader.usage.requests == 2
+
+
+def test_a_long_run_is_not_all_kept() -> None:
+    reader = FakeReader(lambda prompt: "one two three")
+    for number in range(25_000):
+        (begun,) = reader.begin([str(number)], 1, GREEDY)
+        reader.cancel([begun])
+    assert reader.usage.requests == 25_000
+    assert 10_000 <= len(reader.history) <= 20_000
+    assert reader.history[-1].prompts == ("24999",)
+    assert reader.open_handles == 0 and not reader._open
 
 
 async def test_async_twins_share_queue_and_history() -> None:

@@ -50,7 +50,7 @@ def reader_of(server: FakeOpenAI, **settings: Any) -> OpenAIReader:
 def test_a_request_holds_what_its_purpose_needs(fake_openai: FakeOpenAI) -> None:
     reader = reader_of(fake_openai, extra_body={"repeat_penalty": 1.0})
     reader.generate([(Message("system", "Brief."), Message("user", "q"))], GREEDY)
-    reader.generate(["q"], SamplingParams(n=2, temperature=1.0, top_k=5, stop=("\n",), trace="none"))
+    reader.generate(["q"], SamplingParams(n=2, temperature=1.0, stop=("\n",), trace="none"))
     common = {"model": "toy", "repeat_penalty": 1.0, "path": "/v1/chat/completions"}
     greedy, drawn = ({k: v for k, v in body.items() if k != "headers"} for body in fake_openai.requests)
     assert greedy == {
@@ -67,7 +67,6 @@ def test_a_request_holds_what_its_purpose_needs(fake_openai: FakeOpenAI) -> None
         "max_tokens": 64,
         "temperature": 1.0,
         "top_p": 1.0,
-        "top_k": 5,
         "seed": 0,
         "n": 2,
         "stop": ["\n"],
@@ -320,7 +319,7 @@ def test_thinking_that_was_switched_off_and_goes_on_is_an_error(fake_openai: Fak
     assert fake_openai.requests[0]["reasoning_effort"] == "none"
 
 
-def test_thoughts_that_the_template_opened_are_learnt(fake_openai: FakeOpenAI) -> None:
+def test_thoughts_that_the_template_began_are_learnt(fake_openai: FakeOpenAI) -> None:
     fake_openai.answers = lambda _: "Hm, Velm?</think> Velm it is"
     reader = reader_of(fake_openai)
     assert reader.generate(["q"], GREEDY)[0][0].text == "Velm it is"
@@ -436,22 +435,11 @@ def test_a_forked_process_asks_over_its_own_loop_and_connections(fake_openai: Fa
     assert reader.generate(["Where?"], GREEDY) == expected
 
 
-# Scoring and the probe.
-
-
-def test_scores_are_refused_before_the_probe_found_a_way(fake_openai: FakeOpenAI) -> None:
-    reader = reader_of(fake_openai, api="completions")
-    with pytest.raises(CapabilityError, match="probe"):
-        reader.score(["q"], ["a"])
-    assert reader.probe().scoring == "echo"
-    (trace, empty) = reader.score(["Where is it?", "q"], [" the river", ""])
-    assert trace.tokens == (" the", " river")
-    assert len(empty) == 0
+# The probe.
 
 
 def test_a_probe_shows_what_a_server_can_do(fake_openai: FakeOpenAI) -> None:
     fake_openai.options |= {
-        "ignores_n": True,
         "no_stream_logprobs": True,
         "max_top": 3,
         "after_temperature": True,
@@ -460,7 +448,7 @@ def test_a_probe_shows_what_a_server_can_do(fake_openai: FakeOpenAI) -> None:
     reader = reader_of(fake_openai)
     result = reader.probe()
     assert (result.logprobs, result.top_logprobs, result.raw_logprobs) == (True, 3, False)
-    assert (result.samples, result.streams, result.stream_logprobs) == (False, True, False)
+    assert (result.streams, result.stream_logprobs) == (True, False)
     assert result.rejected == ("seed",)
     # Log-probabilities after temperature are not the model's own.
     assert not reader.capabilities.logprobs

@@ -11,17 +11,20 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
+import httpx
 import pytest
+from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
 from llama_index.llms.openai_like import OpenAILike
 
 from langchain_surerag import reader_from_model
+from langchain_surerag.models import ModelReader
 from llama_index_surerag import reader_from_llm
 from surerag import LazyRAG, OpenAIReader, Passage, SamplingParams
-from surerag.errors import SureragError
+from surerag.errors import ContextLengthError, LogprobsError, SureragError
 from surerag.evaluation import evaluate
 from surerag.messages import Generation
-from surerag.readers.failures import kind_of, masked, status_of, without_secrets
+from surerag.readers.failures import masked, without_secrets
 from surerag.readers.protocol import BaseReader
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.faults import FAULTS
@@ -166,21 +169,24 @@ def test_no_decision_shows_a_key_that_the_server_echoes(
     assert_hidden(KEY, repr(result), caplog.text)
 
 
-def test_a_stand_in_keeps_class_status_and_kind() -> None:
-    class Refused(Exception):
-        def __init__(self, message: str, *, response: object) -> None:
-            super().__init__(message)
-            self.response, self.body = response, {"message": message}
+def test_no_error_about_a_message_that_is_read_shows_a_key() -> None:
+    reader = READERS["LangChain"]("http://localhost:1/v1", KEY)
+    assert isinstance(reader, ModelReader)
+    listed = {"content": [{"token": "Velm", "logprob": KEY, "top_logprobs": []}]}
+    with pytest.raises(LogprobsError) as caught:
+        reader.read(AIMessage("Velm", response_metadata={"logprobs": listed}), SAMPLING)
+    assert_hidden(KEY, "".join(traceback.format_exception(caught.value)), *everything_in(caught.value))
 
-    class Response:
-        status_code, text = 429, f"slow down, {KEY}"
 
-    client_error = Refused(f"slow down, {KEY}", response=Response())
-    ours = SureragError("failed")
+def test_an_error_that_shows_a_secret_is_replaced_and_ours_keeps_its_class() -> None:
+    client_error = ValueError("slow down")
+    client_error.response = httpx.Response(429, text=f"slow down, {KEY}")  # type: ignore[attr-defined]  # a client's
+    ours = ContextLengthError(f"too long for {KEY}", hint="shorten it", inputs=["Where?"])
     ours.__cause__ = client_error
     safe = without_secrets(ours, [KEY])
-    assert safe is ours and type(safe.__cause__) is Refused
-    assert (status_of(safe), kind_of(safe.__cause__)) == (429, kind_of(client_error))
+    assert isinstance(safe, ContextLengthError)
+    assert (safe.message, safe.hint, safe.inputs) == ("too long for [key]", "shorten it", ("Where?",))
+    assert str(safe.__cause__) == "ValueError: slow down"
     assert_hidden(KEY, *everything_in(safe))
     clean = ValueError("no secret")
     assert without_secrets(clean, [KEY]) is clean

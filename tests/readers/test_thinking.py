@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from surerag.errors import LogprobsError
 from surerag.readers.logprobs import answer_tokens
-from surerag.readers.thinking import ThoughtSplitter, mentions_thoughts, open_mark, split_thoughts
+from surerag.readers.thinking import ThoughtSplitter, begun_thoughts, mentions_thoughts, split_thoughts
 
 HARMONY = "<|channel|>analysis<|message|>Rhine?<|end|><|start|>assistant<|channel|>final<|message|>"
 BEFORE = ["", "<think>Rhine?</think>\n\n", "\n<think></think>", "[THINK]a [1][/THINK]", HARMONY]
@@ -41,10 +41,12 @@ def test_a_text_may_end_inside_the_thoughts(text: str) -> None:
     assert (splitter.thinking, splitter.has_thoughts) == (True, True)
 
 
-def test_a_template_may_open_the_thoughts() -> None:
-    assert split_thoughts("Rhine?</think>\nVelm", opened=True) == ("Rhine?", "Velm")
-    assert split_thoughts("Rhine?", opened=True) == ("Rhine?", "")
-    assert open_mark("assistant\n<think>\n") == "<think>"
+def test_a_template_may_begin_the_thoughts() -> None:
+    for text, answer in (("Rhine?</think>\nVelm", "Velm"), ("Rhine?", "")):
+        splitter = ThoughtSplitter(inside="<think>")
+        assert splitter.feed(text) + splitter.end() == answer == splitter.answer
+        assert splitter.thoughts == "Rhine?"
+    assert begun_thoughts("assistant\n<think>\n") == "<think>"
     assert mentions_thoughts("{{ content.split('</think>')[-1] }}")
 
 

@@ -215,13 +215,13 @@ VELM: Expected = ("Velm lies", "stop", 2, 0)
 CUT: Expected = ("Velm lies", "length", 2, 0)
 CASES: dict[str, tuple[Reply, SamplingParams, tuple[str, ...], Expected]] = {
     "plain": (Reply("Velm lies"), PLAIN, tuple(WAYS), VELM),
-    "thoughts that the template opens": (
+    "thoughts that the template begins": (
         Reply("Rhine? No, Orun.</think>\n\nVelm is right."),
         PLAIN,
         ("whole",),
         ("Velm is right.", "stop", 3, 3),
     ),
-    "thoughts that the template opens, in pieces": (
+    "thoughts that the template begins, in pieces": (
         Reply("Rhine? No, Orun.</think>\n\nVelm is right."),
         PLAIN,
         STREAMS,

@@ -31,13 +31,6 @@ def test_a_text_without_tokens_has_no_chunks() -> None:
     assert chunk_text(" \n ") == []
 
 
-def test_a_tokenizer_of_ones_own_counts() -> None:
-    def letters(text: str) -> list[tuple[int, int]]:
-        return [(place, place + 1) for place in range(len(text))]
-
-    assert [chunk.text for chunk in chunk_text("abcdef", 3, 1, tokenize=letters)] == ["abc", "cde", "ef"]
-
-
 @pytest.mark.parametrize(("tokens", "overlap"), [(0, 0), (5, 5), (5, -1)])
 def test_chunks_that_would_not_advance_are_refused(tokens: int, overlap: int) -> None:
     with pytest.raises(ConfigurationError, match="overlap"):

@@ -5,11 +5,10 @@ import pytest
 from surerag import FakeReader, LazyRAG
 from surerag.documents import Document
 from surerag.encoders import HashingEncoder
-from surerag.errors import ConfigurationError, InputError, PromptError
+from surerag.errors import ConfigurationError, PromptError
 from surerag.prompts import PromptTemplate
 from surerag.retrieval import (
     LeadSummaries,
-    MetadataSummaries,
     MissingSummariesWarning,
     ModelSummaries,
     PassageIndex,
@@ -142,16 +141,6 @@ def test_lead_summaries_pass_their_settings_on() -> None:
     assert LeadSummaries(1, per_paragraph=True)([Document("d", TEXT)]) == [
         lead_summary(TEXT, 1, per_paragraph=True)
     ]
-
-
-def test_a_metadata_key() -> None:
-    documents = [
-        Document("a", "…", metadata={"abstract": "On Velm."}),
-        Document("b", "…", metadata={"year": 1913}),
-    ]
-    assert MetadataSummaries("abstract")(documents[:1]) == ["On Velm."]
-    with pytest.raises(InputError, match=r"'b'.*'abstract'.*year"):
-        MetadataSummaries("abstract")(documents)
 
 
 def test_a_model_writes_each_summary_once_in_batches() -> None:

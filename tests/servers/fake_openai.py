@@ -6,10 +6,10 @@
         assert server.requests[0]["path"] == "/v1/chat/completions"
 
 It serves ``/v1/chat/completions`` and ``/v1/completions``, whole and streamed (one word a token, one token a
-chunk), with log-probabilities, ``n``, ``seed``, ``stop``, ``echo`` and vLLM's ``prompt_logprobs``.
+chunk), with log-probabilities, ``n``, ``seed`` and ``stop``.
 
 - ``answers``: a list of texts (each taken once, the last one for ever), a function of the prompt's text, or
-  None for a toy model with real distributions, whose scores and samples fit together.
+  None for a toy model with real distributions.
 - ``logprob``: log-probability of every token of ``answers``; all that is left has the token " other".
 - ``options``: what this server does unlike others; see OPTIONS, such as ``options["refuses"] = ("seed",)``.
 - ``server.fault = "name"`` has every request fail in that way (see ``tests.servers.faults``);
@@ -20,7 +20,6 @@ chunk), with log-probabilities, ``n``, ``seed``, ``stop``, ``echo`` and vLLM's `
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import random
@@ -63,8 +62,6 @@ OPTIONS: Json = {
     "max_top": 20,
     "refuses": (),  # parameters answered with 400
     "refusal": "Unsupported parameter: '{}'",
-    "echo": True,
-    "prompt_logprobs": False,
     "thoughts": "",  # thought before each answer
     "thoughts_in": "marks",  # or "field": reasoning_content
     "no_usage": False,
@@ -168,14 +165,6 @@ class FakeOpenAI:
             if any(stop in "".join(tokens) for stop in _stops(body)):
                 return tokens, seen, "stop"
         return tokens, seen, "length"
-
-    def read(self, text: str) -> tuple[list[str], list[dict[str, float]]]:
-        """Return a given text's tokens and their distributions."""
-        tokens, p = split(text), math.exp(self.logprob)
-        if self.answers is not None:
-            return tokens, [{token: p, " other": 1 - p} for token in tokens]
-        rows = [distribution(tokens[:place]) for place in range(len(tokens))]
-        return tokens, [{token: 1e-4, **row} for token, row in zip(tokens, rows, strict=True)]
 
     def _next(self, prompt: str) -> str:
         if callable(self.answers):
@@ -299,13 +288,6 @@ class _Handler(BaseHTTPRequestHandler):
             choice, tokens = self._choice(body, prompt, index)
             answer["choices"].append(choice)
             counted += tokens
-        if options["prompt_logprobs"] and body.get("prompt_logprobs") is not None:
-            rows = zip(*self.fake.read(prompt), strict=True)
-            top = body["prompt_logprobs"]
-            answer["prompt_logprobs"] = [
-                None,
-                *(_row(token, row, top) for token, row in itertools.islice(rows, 1, None)),
-            ]
         if not options["no_usage"]:
             answer["usage"] = _usage(prompt, counted)
         return answer
@@ -326,9 +308,6 @@ class _Handler(BaseHTTPRequestHandler):
                 reasoning = options["thoughts"]
             else:
                 text = "".join(thoughts) + text
-        if body.get("echo") and options["echo"] and not self.chat:
-            before, rows = self.fake.read(prompt)
-            tokens, seen, text = [*before, *tokens], [*rows, *seen], prompt + text
         choice: Json = {"index": index, "finish_reason": finish, "logprobs": None}
         choice |= {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
         if reasoning:
@@ -337,8 +316,6 @@ class _Handler(BaseHTTPRequestHandler):
         if body.get("logprobs") and lists and not options["no_logprobs"]:
             top = body.get("top_logprobs", 0) if self.chat else body["logprobs"]
             choice["logprobs"] = _listed(tokens, seen, min(top, options["max_top"]), self.chat)
-            if body.get("echo") and not self.chat:
-                choice["logprobs"]["token_logprobs"][0] = choice["logprobs"]["top_logprobs"][0] = None
         return choice, len(tokens)
 
     def pieces(self, body: Json) -> list[Json]:
@@ -379,17 +356,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _prompt(self, body: Json) -> str:
         if not self.chat:
             return str(body["prompt"])
-        turns = body["messages"]
-        begun = turns.pop()["content"] if body.get("continue_final_message") else ""
-        return "\n".join(str(message["content"]) for message in turns) + begun
-
-
-def _row(token: str, row: dict[str, float], top: int) -> Json:
-    best = sorted(row, key=row.__getitem__, reverse=True)[:top]
-    return {
-        name: {"logprob": math.log(row[name]), "decoded_token": name}
-        for name in dict.fromkeys([token, *best])
-    }
+        return "\n".join(str(message["content"]) for message in body["messages"])
 
 
 def _usage(prompt: str, generated: int) -> Json:

@@ -12,6 +12,7 @@ from studies.real import run as study
 from studies.real import tables
 from studies.real.data import load_hotpot, load_squad
 from surerag import FakeReader
+from surerag.cli.demo import EVIDENCE
 from surerag.encoders import HashingEncoder
 
 LONG = "Ada was born in Velm. She plays the harp. "
@@ -129,3 +130,23 @@ def test_unanswerable_questions_are_left_out_and_articles_chosen(folder: Path) -
 def test_pages_show_what_the_summaries_hold(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert tables.filled(text) == text
+
+
+def test_costs_in_words_come_from_the_summary() -> None:
+    rows = [
+        {"system": "plain", "tokens": 259.6},
+        {"system": "a, b", "tokens": 411, "calls": 1.82, "searches": 0.8},
+    ]
+    assert tables.cost({"rows": rows}, "a, b", "plain") == "411 for 260, 1.8 calls, 0.80 searches"
+
+
+def test_the_first_sentence_of_the_demo_is_of_a_real_model() -> None:
+    rows = {row["system"]: row for row in tables.read_summary("gates-qwen")["rows"]}
+    lazy, always = rows["entropy, τ = 0.5, may abstain"], rows["always"]
+    random = rows["at random, as often as τ = 0.5, may abstain"]
+    assert f"L-RAG answered {lazy['right'][0]} % of {lazy['n']} questions of SQuAD 2.0 right" in EVIDENCE
+    assert (
+        f"as always searching did ({always['right'][0]} %), with {100 * lazy['searches']:.0f} % of"
+        in EVIDENCE
+    )
+    assert f"searching at random as often is right in {random['right'][0]} %" in EVIDENCE

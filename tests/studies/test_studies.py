@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -148,3 +149,11 @@ def test_contexts_have_the_composition_asked_for() -> None:
     assert set(question.gold_passages) <= {passage.id for passage in context}
     assert sum("~" in passage.id for passage in context) == 2
     assert not set(question.gold_passages) & {p.id for p in world.contexts.lacking(question)}
+
+
+def test_the_separation_of_scores_by_hand_and_where_nothing_is_confused() -> None:
+    separation = import_module("studies.common").separation
+    assert separation([2, 4], [1, 3]).value == 0.75
+    assert separation([1], [1]).value == 0.5 and separation([], [1]) is None
+    value, interval, n = separation([0.8, 0.9, 0.7], [0.1, 0.2])
+    assert (value, n) == (1.0, 5) and interval.lower == pytest.approx(math.sqrt(0.025))

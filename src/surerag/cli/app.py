@@ -17,6 +17,7 @@ from surerag.cli.demo import demo
 from surerag.cli.display import show_error
 from surerag.cli.doctor import doctor
 from surerag.cli.evaluate import evaluate
+from surerag.cli.models import INTERRUPTED
 from surerag.cli.train_rewriter import train_rewriter
 from surerag.documents import FileNotesWarning, SkippedFilesWarning
 from surerag.encoders import EmbeddingCacheWarning
@@ -24,7 +25,7 @@ from surerag.errors import SureragError
 from surerag.retrieval import MissingSummariesWarning
 from surerag.text import printable
 
-FAILED, INTERRUPTED = 1, 130
+FAILED = 1
 _SHOWN = (
     SkippedFilesWarning,
     FileNotesWarning,

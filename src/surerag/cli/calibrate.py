@@ -7,7 +7,12 @@ from typing import Annotated
 
 import typer
 
-from surerag.calibration import AbstentionPolicy, ThresholdPolicy, calibrate_abstention, calibrate_threshold
+from surerag.calibration import (
+    AbstentionPolicy,
+    ThresholdPolicy,
+    calibrate_abstention,
+    calibrate_threshold,
+)
 from surerag.cli.display import show
 from surerag.evaluation import EvaluationRun
 
@@ -19,9 +24,6 @@ RunFile = Annotated[
 SystemName = Annotated[str, typer.Option(help="lazy or rewritten, if the run has both.")]
 Metric = Annotated[str, typer.Option(help="Score of answers: contains, exact_match or f1.")]
 MaxLoss = Annotated[float, typer.Option(help="Allowed loss of mean score against always acting.")]
-MaxRate = Annotated[
-    float | None, typer.Option(help="Bound the share of questions that act, in place of the loss.")
-]
 MaxRisk = Annotated[
     float | None, typer.Option(help="Calibrate abstention instead: allowed share of wrong answers given.")
 ]
@@ -34,7 +36,6 @@ def calibrate(
     system: SystemName = "",
     metric: Metric = "contains",
     max_loss: MaxLoss = 0.02,
-    max_rate: MaxRate = None,
     max_risk: MaxRisk = None,
     confidence: Confidence = 0.95,
     output: Output = Path("policy.json"),
@@ -42,19 +43,13 @@ def calibrate(
     """Calibrate when to retrieve or rewrite, or when to abstain, and write the policy as JSON."""
     with EvaluationRun(run, metrics=(metric,)) as rows:
         sample = rows.calibration_rows(system)
-        scope = next(rows.scope(n) for n in rows.systems if n.startswith(system) and n.endswith("@inf"))
+        name = next(name for name in rows.systems if name.startswith(system) and name.endswith("@inf"))
+        scope = rows.settings(name).get("scope", {})
     policy: ThresholdPolicy | AbstentionPolicy
     if max_risk is not None:
         policy = calibrate_abstention(sample, max_risk=max_risk, confidence=confidence, component=scope)
     else:
-        policy = calibrate_threshold(
-            sample,
-            target="loss" if max_rate is None else "rate",
-            max_loss=max_loss,
-            max_rate=max_rate,
-            confidence=confidence,
-            component=scope,
-        )
+        policy = calibrate_threshold(sample, max_loss=max_loss, confidence=confidence, component=scope)
     policy.save(output)
     show(f"Threshold {policy.threshold:g}: {policy.guarantee}")
     show(f'Policy: {output}. Load it with {type(policy).__name__}.load("{output}").')

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from surerag.cli.display import progress_bar, show, show_error, show_findings, step
+from surerag.cli.display import show, show_findings, step
 from surerag.cli.models import (
     DEMO,
     AskAgain,
     AtATime,
     BaseUrl,
     Columns,
+    Documents,
     Model,
+    RunFile,
+    ask,
     load_corpus,
     load_reader,
     parse_columns,
@@ -25,7 +27,7 @@ from surerag.cli.models import (
     split_names,
 )
 from surerag.errors import ConfigurationError
-from surerag.evaluation import EvaluationRun, Question, evaluate, read_questions
+from surerag.evaluation import Question, read_questions
 from surerag.evaluation.findings import findings
 from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, parse_requirement, write_junit
 from surerag.evaluation.report import forecast, terminal_table, write_report
@@ -33,12 +35,10 @@ from surerag.evaluation.systems import Parts, build_system, parse_system
 
 DEFAULT = "plain,lazy,rewritten,compressed"
 """Plain RAG, and the methods that take no more than a few calls a question."""
-INTERRUPTED = 130
 
 Questions = Annotated[
     Path, typer.Argument(help="JSONL, CSV or Parquet with questions and reference answers.")
 ]
-Documents = Annotated[Path, typer.Option(help="Folder of documents to answer from.")]
 Systems = Annotated[
     str,
     typer.Option(
@@ -46,7 +46,6 @@ Systems = Annotated[
         "lazy+compressed; thresholds such as lazy@0.8. The first one is the baseline."
     ),
 ]
-RunFile = Annotated[Path, typer.Option(help="File of the run; the same command goes on where it ended.")]
 Require = Annotated[
     list[str] | None,
     typer.Option(
@@ -79,35 +78,27 @@ def compare(
 ) -> None:
     """Ask systems your own questions over your own documents; print and write a report."""
     items = read_questions(questions, columns=parse_columns(columns))
-    names = _check_names(systems, require or (), run)
+    names = _check_names(systems, require or ())
     reader = load_reader(base_url, model)
     corpus = load_corpus(documents)
     parts = Parts(
         reader, corpus.passages, corpus.summaries, corpus.encoder, options=_options(model, base_url)
     )
     built = {name: build_system(name, parts) for name in names}
-    with _interruptible(run), progress_bar(f"Answers, stored in {run}") as progress:
-        rows = evaluate(
-            built,
-            _sample(items, dry_run),
-            run,
-            at_a_time=at_a_time,
-            on_change="ask" if ask_again else "refuse",
-            progress=progress,
-        )
-    with rows:
+    with ask(built, _sample(items, dry_run), run, at_a_time, ask_again) as rows:
         indexed, asked = f"{documents} ({len(corpus.passages):,} passages)", f"{questions} ({len(items):,})"
         rows.record(provenance(reader, base_url, {"documents": indexed, "questions": asked}))
         if not dry_run:
             show_findings(findings(rows))
-        show(terminal_table(rows, price_in=price_in, price_out=price_out))
+        prices = price_in, price_out
+        show(terminal_table(rows, prices=prices))
         if dry_run:
-            show(forecast(rows, len(items), price_in, price_out))
+            show(forecast(rows, len(items), prices))
             return
         verdicts = [check_requirement(rows, text) for text in require or ()]
         page = run.with_suffix(".html")
         with step("Writing the report"):
-            write_report(rows, page, price_in=price_in, price_out=price_out, verdicts=verdicts)
+            write_report(rows, page, prices=prices, verdicts=verdicts)
     for verdict in verdicts:
         show(str(verdict))
     if verdicts:
@@ -117,7 +108,7 @@ def compare(
     raise typer.Exit(EXIT_CODES["fail" if "fail" in outcomes else max(outcomes, default="pass")])
 
 
-def _check_names(systems: str, require: Sequence[str], run: Path) -> Sequence[str]:
+def _check_names(systems: str, require: Sequence[str]) -> Sequence[str]:
     """Return the systems; what is misspelt is refused before a model is asked and documents are read."""
     names = split_names(systems)
     if len(set(names)) < len(names) or not names:
@@ -125,7 +116,7 @@ def _check_names(systems: str, require: Sequence[str], run: Path) -> Sequence[st
     for name in names:
         parse_system(name)
     for text in require:
-        parse_requirement(text).check([*names, *_stored_systems(run)], MEASURES)
+        parse_requirement(text).check(names, MEASURES)
     return names
 
 
@@ -136,14 +127,6 @@ def _sample(items: Sequence[Question], n: int) -> list[Question]:
     return [items[place] for place in sorted(random.Random(0).sample(range(len(items)), n))]
 
 
-def _stored_systems(run: Path) -> list[str]:
-    """Return the systems of a run that is there."""
-    if not run.is_file():
-        return []
-    with EvaluationRun(run) as rows:
-        return rows.systems
-
-
 def _options(model: str | None, base_url: str | None) -> Mapping[str, Mapping[str, Any]]:
     """Return the options of the demo's model, which was trained on a prompt of its own."""
     if model != DEMO or base_url is not None:
@@ -151,19 +134,3 @@ def _options(model: str | None, base_url: str | None) -> Mapping[str, Mapping[st
     from surerag.demo import EXTRACT_PROMPT
 
     return {"compressed": {"prompts": {"extract": EXTRACT_PROMPT}}}
-
-
-@contextmanager
-def _interruptible(run: Path) -> Iterator[None]:
-    """On Ctrl-C, say what is stored and how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        stored = 0
-        if run.is_file():
-            with EvaluationRun(run) as rows:
-                stored = sum(not row.error for row in rows.rows)
-        show_error(
-            f"interrupted; {stored:,} answers are stored in {run}. The same command goes on from there."
-        )
-        raise typer.Exit(INTERRUPTED) from None

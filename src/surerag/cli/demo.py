@@ -25,6 +25,13 @@ from surerag.retrieval import PassageIndex, lead_summary
 TOP_N, MAX_TOKENS = 3, 24
 SYSTEMS = {"plain": "plain RAG", "lazy": "L-RAG", "compressed": "EDC²-RAG", "rewritten": "DynQR"}
 
+EVIDENCE = (
+    "On a model that you may know, Qwen2.5-Coder-1.5B-Instruct as it comes, L-RAG answered 84.0 % of 200 "
+    "questions of SQuAD 2.0 right, as always searching did (84.0 %), with 82 % of its searches; searching at "
+    "random as often is right in 73.3 %. What follows is a model of 135 M parameters with an adapter of ours."
+)
+"""What is shown on a real model; the tests hold it to ``studies/real/results/gates-qwen.json``."""
+
 NQuestions = Annotated[int, typer.Option("--questions", min=5, help="Questions to compare systems on.")]
 Output = Annotated[Path, typer.Option(help="Folder of the page and of the answers.")]
 Base = Annotated[
@@ -35,6 +42,7 @@ Base = Annotated[
 def demo(questions: NQuestions = 40, output: Output = Path("surerag-demo"), base: Base = None) -> None:
     """Try the five methods on articles of SQuAD, and compare three of them with plain RAG."""
     started = time.monotonic()
+    show(EVIDENCE)
     parts = _load(base)
     items = _sample(questions)
     _show_one(parts, items[0])
@@ -78,9 +86,6 @@ def _sample(n: int) -> list[Question]:
 def _show_one(parts: Parts, question: Question) -> None:
     """Ask one question of all five methods, and show what each makes of it."""
     options: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
-    table = Table(title=f"Question: {question.text}", title_justify="left", show_lines=True)
-    for name in ("Method", "What it does", "Here"):
-        table.add_column(name, overflow="fold")
     with step("One question, five methods"):
         passages = parts.retriever.retrieve(question.text, TOP_N)
         lazy = LazyRAG(parts.reader, parts.retriever, parts.summaries, **options).run(question.text)
@@ -96,34 +101,25 @@ def _show_one(parts: Parts, question: Question) -> None:
     action = "retrieves" if lazy.decision.retrieve else "does not retrieve"
     search = f"searched again for “{rewritten.query}”" if rewritten.rewritten else "the first answer stays"
     extract = " ".join(item.text for item in compressed.passages)
-    rows = [
-        (
-            "L-RAG",
-            "answers from summaries, retrieves only if unsure",
-            f"entropy {score}, threshold {lazy.decision.threshold:g}: {action}. “{lazy.answer}”",
+    rows = {
+        "L-RAG answers from summaries, and retrieves only if unsure": (
+            f"entropy {score}, threshold {lazy.decision.threshold:g}: {action}. “{lazy.answer}”"
         ),
-        (
-            "EDC²-RAG",
-            "clusters the passages and compresses each cluster",
-            f"{compressed.tokens_before} tokens become {compressed.tokens_after}: “{_short(extract)}”",
+        "EDC²-RAG clusters the passages, and compresses each cluster": (
+            f"{compressed.tokens_before} tokens become {compressed.tokens_after}: “{_short(extract)}”"
         ),
-        (
-            "DENSE-RAG",
-            "rewords each passage: does the answer survive?",
-            f"DSE {dense.score:.2f}: {'certain' if dense.certain else 'uncertain'}. “{dense.answer}”",
+        "DENSE-RAG rewords each passage: does the answer survive?": (
+            f"DSE {dense.score:.2f}: {'certain' if dense.certain else 'uncertain'}. “{dense.answer}”"
         ),
-        (
-            "DynQR",
-            "rewrites the query only if the answer is uncertain",
-            f"perplexity {rewritten.original.uncertainty:.2f}, {search}. “{rewritten.answer}”",
+        "DynQR rewrites the query only if the answer is uncertain": (
+            f"perplexity {rewritten.original.uncertainty:.2f}, {search}. “{rewritten.answer}”"
         ),
-        (
-            "SePer",
-            "what were the passages worth to this reader?",
-            f"ΔSePer {worth.delta:+.2f}: belief {worth.before.seper:.2f}, with them {worth.after.seper:.2f}",
+        "SePer: what were the passages worth to this reader?": (
+            f"ΔSePer {worth.delta:+.2f}: belief {worth.before.seper:.2f}, with them {worth.after.seper:.2f}"
         ),
-    ]
-    for row in rows:
+    }
+    table = Table("Method", "Here", title=f"Question: {question.text}", title_justify="left", show_lines=True)
+    for row in rows.items():
         table.add_row(*row)
     show(table)
     show(f"Right: {' | '.join(question.references)}\n")

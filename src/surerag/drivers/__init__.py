@@ -1,9 +1,8 @@
 """Drivers answer the effects of programs: of one or many, sync or async, whole or streamed."""
 
-from surerag.drivers.asynchronous import arun
 from surerag.drivers.many import aiter_many, arun_many, iter_many, run_many
+from surerag.drivers.running import arun, run
 from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream, astream, stream
-from surerag.drivers.sync import run
 from surerag.readers.threads import complete
 
 __all__ = [

@@ -8,35 +8,24 @@ from typing import Any
 
 from surerag.effects import Effect
 from surerag.errors import MissingServiceError
-from surerag.readers.protocol import BaseReader
-from surerag.services import Encoder, Entailer, Retriever, Services
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """Answer to an effect."""
-
-    value: Any
+from surerag.services import Services
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Exception that an effect ended in; it is raised inside the program, at its ``yield``."""
+    """Stands in the place of an answer: the exception is raised inside the program, at its ``yield``."""
 
     error: BaseException
 
 
-Outcome = Answered | Failed
-
-
-def service_of(effect: Effect, services: Services) -> BaseReader | Encoder | Entailer | Retriever:
+def service_of(effect: Effect, services: Services) -> Any:
     """Return the service that answers an effect.
 
     Raises:
         MissingServiceError: If it is missing.
     """
     name = effect.service_in(services)
-    service: BaseReader | Encoder | Entailer | Retriever | None = getattr(services, name)
+    service = getattr(services, name)
     if service is None:
         raise MissingServiceError(
             f"a program asks for {type(effect).__name__}", hint=f"pass Services({name}=…)"
@@ -60,29 +49,28 @@ def ask(effect: Effect, service: Any) -> Any:
     return effect.checked(getattr(service, effect.METHOD)(*effect.arguments), service)
 
 
-def ask_merged(effects: Sequence[Effect], service: Any) -> list[Outcome]:
+def ask_merged(effects: Sequence[Effect], service: Any) -> list[Any]:
     """Answer several effects for one service in as few calls as possible; equal requests are asked once.
 
     When a merged call fails, its halves are asked apart, so that the failure stays with its effect.
 
     Returns:
-        One outcome an effect, in order.
+        One answer an effect, or :class:`Failed`, in order.
     """
     groups: dict[Hashable, list[int]] = {}
     for index, effect in enumerate(effects):
         groups.setdefault((type(effect), *(getattr(effect, name) for name in effect.SAME)), []).append(index)
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, Any] = {}
     for members in groups.values():
         answers = _ask_together([effects[index] for index in members], service)
         outcomes.update(zip(members, answers, strict=True))
     return [outcomes[index] for index in range(len(effects))]
 
 
-def _ask_together(parts: Sequence[Effect], service: Any) -> list[Outcome]:
+def _ask_together(parts: Sequence[Effect], service: Any) -> list[Any]:
     """Answer effects of one kind in one call, or by halves where it fails."""
     try:
-        values = parts[0].ask_merged(parts, service) if len(parts) > 1 else [ask(parts[0], service)]
-        return [Answered(value) for value in values]
+        return parts[0].ask_merged(parts, service) if len(parts) > 1 else [ask(parts[0], service)]
     except Exception as error:
         if len(parts) == 1:
             return [Failed(error)]

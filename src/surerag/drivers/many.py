@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence, Sized
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import aclosing, closing, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from surerag.drivers.asynchronous import arun
 from surerag.drivers.merging import queues_of
+from surerag.drivers.running import BLOCKING, arun, drive
 from surerag.drivers.session import Listener, Session
-from surerag.drivers.sync import drive
 from surerag.effects import Program
 from surerag.errors import ConfigurationError
 from surerag.progress import Progress, reporting
+from surerag.readers.threads import complete
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -62,14 +62,45 @@ def iter_many(
         ConfigurationError: If ``window`` is less than 1.
         Exception: The first failure, in its place; no further program is started.
     """
-    total = len(programs) if isinstance(programs, Sized) else None
+    _check_window(window)
+
+    def settle(session: Session[R]) -> R | Exception:
+        try:
+            return complete(drive(session, BLOCKING))
+        except Exception as error:
+            return error
+
+    def taken() -> R:
+        result = started.popleft().result()
+        advance()
+        return _unless_failed(result, return_exceptions)
+
+    started: deque[Future[R | Exception]] = deque()
+    reading = _Reading(services)
     with (
-        reporting(progress, total) as advance,
-        closing(_settled(programs, services, window, on_event)) as settled,
+        reporting(progress, _count(programs)) as advance,
+        ThreadPoolExecutor(window, thread_name_prefix="surerag-run-many") as pool,
     ):
-        for result in settled:
-            advance()
-            yield _unless_failed(result, return_exceptions)
+        try:
+            for program in programs:
+                # The session is made here, so that queues count the program before its thread runs.
+                session = Session(program, services, on_event)
+                started.append(pool.submit(settle, session))
+                started[-1].add_done_callback(partial(_close_if_cancelled, session))
+                while True:
+                    while started and started[0].done():
+                        yield taken()
+                    if not (blocking := _blocking(started, window)):
+                        break
+                    with reading.paused():
+                        wait(blocking, return_when=FIRST_COMPLETED)
+            reading.pause()
+            while started:
+                yield taken()
+        finally:
+            reading.pause()
+            for future in started:
+                future.cancel()
 
 
 async def aiter_many(
@@ -82,49 +113,37 @@ async def aiter_many(
     return_exceptions: bool = False,
 ) -> AsyncGenerator[R]:
     """Yield the results of programs without blocking the event loop; see :func:`iter_many`."""
-    total = len(programs) if isinstance(programs, Sized) else None
-    with reporting(progress, total) as advance:
-        async with aclosing(_asettled(programs, services, window, on_event)) as settled:
-            async for result in settled:
-                advance()
-                yield _unless_failed(result, return_exceptions)
-
-
-def _settled(
-    programs: Iterable[Program[R]], services: Services, window: int, on_event: Listener | None
-) -> Generator[R | Exception]:
-    """Yield the result or the exception of each program, in order."""
     _check_window(window)
 
-    def settle(session: Session[R]) -> R | Exception:
+    async def settle(program: Program[R]) -> R | Exception:
         try:
-            return drive(session)
+            return await arun(program, services, on_event=on_event)
         except Exception as error:
             return error
 
-    started: deque[Future[R | Exception]] = deque()
-    reading = _Reading(services)
-    with ThreadPoolExecutor(window, thread_name_prefix="surerag-run-many") as pool:
+    def taken() -> R:
+        result = started.popleft().result()
+        advance()
+        return _unless_failed(result, return_exceptions)
+
+    started: deque[asyncio.Task[R | Exception]] = deque()
+    with reporting(progress, _count(programs)) as advance:
         try:
             for program in programs:
-                # The session is made here, so that queues count the program before its thread runs.
-                session = Session(program, services, on_event)
-                started.append(pool.submit(settle, session))
-                started[-1].add_done_callback(partial(_close_if_cancelled, session))
+                started.append(asyncio.create_task(settle(program)))
                 while True:
                     while started and started[0].done():
-                        yield started.popleft().result()
+                        yield taken()
                     if not (blocking := _blocking(started, window)):
                         break
-                    with reading.paused():
-                        wait(blocking, return_when=FIRST_COMPLETED)
-            reading.pause()
+                    await asyncio.wait(blocking, return_when=asyncio.FIRST_COMPLETED)
             while started:
-                yield started.popleft().result()
+                await started[0]
+                yield taken()
         finally:
-            reading.pause()
-            for future in started:
-                future.cancel()
+            for task in started:
+                task.cancel()
+            await asyncio.gather(*started, return_exceptions=True)
 
 
 def _close_if_cancelled(session: Session[R], future: Future[R | Exception]) -> None:
@@ -157,35 +176,8 @@ class _Reading:
             queue.enter(self)
 
 
-async def _asettled(
-    programs: Iterable[Program[R]], services: Services, window: int, on_event: Listener | None
-) -> AsyncGenerator[R | Exception]:
-    """Yield the result or the exception of each program, in order, as tasks settle them."""
-    _check_window(window)
-
-    async def settle(program: Program[R]) -> R | Exception:
-        try:
-            return await arun(program, services, on_event=on_event)
-        except Exception as error:
-            return error
-
-    started: deque[asyncio.Task[R | Exception]] = deque()
-    try:
-        for program in programs:
-            started.append(asyncio.create_task(settle(program)))
-            while True:
-                while started and started[0].done():
-                    yield started.popleft().result()
-                if not (blocking := _blocking(started, window)):
-                    break
-                await asyncio.wait(blocking, return_when=asyncio.FIRST_COMPLETED)
-        while started:
-            yield await started[0]
-            started.popleft()
-    finally:
-        for task in started:
-            task.cancel()
-        await asyncio.gather(*started, return_exceptions=True)
+def _count(programs: Iterable[object]) -> int | None:
+    return len(programs) if isinstance(programs, Sized) else None
 
 
 def _blocking(started: Sequence[Work], window: int) -> list[Work]:

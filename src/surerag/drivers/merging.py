@@ -153,7 +153,7 @@ class MergingQueue:
             if isinstance(outcome, Failed):
                 request.future.set_exception(outcome.error)
             else:
-                request.future.set_result(outcome.value)
+                request.future.set_result(outcome)
 
     def _abandon_unless_done(self, request: _Request) -> None:
         """Note that nobody waits any more, and free what is begun for nobody."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from surerag.drivers.answering import Failed, Outcome
+from surerag.drivers.answering import Failed
 from surerag.drivers.merging import queues_of
 from surerag.effects import (
     CancelGeneration,
@@ -34,9 +34,6 @@ class Session(Generic[R]):
     The context (contextvars, hence tracing and callbacks) is copied when the session is made, and every
     step runs in that copy, whichever thread takes it. From then on the queues of local models count the
     program, until it is closed.
-
-    Attributes:
-        streams: Whether the driver streams the answer; if not, :class:`ReturnAnswer` is answered here.
     """
 
     def __init__(self, program: Program[R], services: Services, on_event: Listener | None = None) -> None:
@@ -45,6 +42,7 @@ class Session(Generic[R]):
         self.effect: Effect | None = None
         self.result: R | None = None
         self.done = False
+        # Whether the driver streams the answer; if not, ReturnAnswer is answered here.
         self.streams = False
         self.closed = False
         self._program = program
@@ -62,19 +60,14 @@ class Session(Generic[R]):
         self._started = time.perf_counter()
         self._step(lambda: next(self._program))
 
-    def advance(self, outcome: Outcome) -> None:
-        """Answer the current effect and run up to the next one, or to the end.
-
-        Raises:
-            BaseException: Whatever the program raises.
-        """
+    def advance(self, outcome: Any) -> None:
+        """Answer the current effect, or raise what it failed with, and run up to the next one or the end."""
         if isinstance(outcome, Failed):
             error = outcome.error
             self._step(lambda: self._program.throw(error))
         else:
-            value = outcome.value
-            self._account(value)
-            self._step(lambda: self._program.send(value))
+            self._account(outcome)
+            self._step(lambda: self._program.send(outcome))
 
     def close(self) -> tuple[PartialGeneration, ...]:
         """End the program and return what it began and left open; the driver has to cancel that."""

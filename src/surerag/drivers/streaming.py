@@ -6,17 +6,13 @@ has decided: its events are in ``events`` before the first piece of text is read
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
 from typing import Any, Generic, Self, TypeVar
 
-from surerag.drivers.answering import Answered, Outcome
-from surerag.drivers.asynchronous import aclose, aoutcome_of
+from surerag.drivers.running import AWAITING, BLOCKING, Blocking, close, outcome_of
 from surerag.drivers.session import Listener, Session
-from surerag.drivers.sync import close, outcome_of
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, ReturnAnswer
 from surerag.errors import ServiceError
-from surerag.messages import Chunk, Event, Generation
-from surerag.readers.protocol import close_iterator
+from surerag.messages import Event, Generation
 from surerag.readers.threads import close_in_loop_when_dropped, complete
 from surerag.services import Services
 
@@ -31,22 +27,30 @@ class _Work(Generic[R]):
     once, the inner ones twice.
     """
 
-    def __init__(self, session: Session[R], io: _Blocking | _Awaiting) -> None:
-        self.session = session
-        self._io = io
+    def __init__(
+        self, program: Program[R], services: Services, on_event: Listener | None, calls: Blocking
+    ) -> None:
+        events: list[Event] = []
+
+        def listen(event: Event) -> None:
+            events.append(event)
+            if on_event is not None:
+                on_event(event)
+
+        self.events = events
+        self.session = Session(program, services, listen)
+        self.session.streams = True
+        self._calls = calls
         self._chunks: Any = None
         self._generation: Generation | None = None
-        session.streams = True
 
     async def start(self) -> None:
         """Run up to the answer."""
-        session = self.session
         try:
-            session.start()
-            while session.effect is not None and not _is_answer(session):
-                session.advance(await self._io.outcome(session))
+            self.session.start()
+            await self._run_to_answer()
         except BaseException:
-            await self._io.close(session)
+            await close(self.session, self._calls)
             raise
 
     async def next(self) -> str | None:
@@ -60,27 +64,33 @@ class _Work(Generic[R]):
             await self.close()
         return piece
 
-    async def _next(self) -> str | None:
+    async def _run_to_answer(self) -> Effect | None:
+        """Return the effect that is the answer; None where the program ends, or was closed."""
         session = self.session
         while session.effect is not None and not session.closed:
-            if not _is_answer(session):
-                session.advance(await self._io.outcome(session))
-                continue
-            if isinstance(session.effect, ReturnAnswer):
-                answer = session.effect.generation
+            if isinstance(session.effect, ReturnAnswer) or _stream_call(session.effect):
+                return session.effect
+            session.advance(await outcome_of(session, self._calls))
+        return None
+
+    async def _next(self) -> str | None:
+        session = self.session
+        while (effect := await self._run_to_answer()) is not None:
+            if isinstance(effect, ReturnAnswer):
+                answer = effect.generation
                 if self._generation is answer or not answer.text:
-                    session.advance(Answered(answer))
+                    session.advance(answer)
                     continue
                 self._generation = answer
                 return answer.text
             if self._chunks is None:
-                self._chunks = self._io.open(session)
-            chunk = await self._io.read(session, self._chunks)
+                self._chunks = self._calls.open(session, *_stream_call(effect))
+            chunk = await self._calls.read(session, self._chunks)
             if chunk is None:
                 chunks, self._chunks = self._chunks, None
-                await self._io.close_chunks(chunks)
+                await self._calls.close_stream(chunks)
                 generation, self._generation = self._generation, None
-                session.advance(_answered(session.effect, generation))
+                session.advance(_answered(effect, generation))
                 continue
             self._generation = chunk.generation or self._generation
             if chunk.text:
@@ -92,26 +102,22 @@ class _Work(Generic[R]):
         chunks, self._chunks = self._chunks, None
         try:
             if chunks is not None:
-                await self._io.close_chunks(chunks)
+                await self._calls.close_stream(chunks)
         finally:
             if not self.session.closed:
-                await self._io.close(self.session)
+                await close(self.session, self._calls)
 
 
 class _Streamed(Generic[R]):
     """Events so far, and the result at the end; nothing behind a stream refers to it."""
 
-    def __init__(self, work: _Work[R], events: list[Event]) -> None:
-        self.events = events
+    def __init__(self, work: _Work[R]) -> None:
+        self.events = work.events
         self._work = work
 
     @property
     def result(self) -> R:
-        """The program's result.
-
-        Raises:
-            RuntimeError: Before the stream was read to its end.
-        """
+        """The program's result; a RuntimeError before the stream was read to its end."""
         if not self._work.session.done:
             raise RuntimeError("the result is there when the stream has been read to its end")
         return self._work.session.result  # type: ignore[return-value]  # a finished session has its result
@@ -151,8 +157,8 @@ class AnswerStream(_Streamed[R]):
 class AsyncAnswerStream(_Streamed[R]):
     """Like :class:`AnswerStream`, for ``async for``; it is closed in its event loop when it is dropped."""
 
-    def __init__(self, work: _Work[R], events: list[Event]) -> None:
-        super().__init__(work, events)
+    def __init__(self, work: _Work[R]) -> None:
+        super().__init__(work)
         close_in_loop_when_dropped(self, work.close)
 
     def __aiter__(self) -> Self:
@@ -181,97 +187,34 @@ def stream(program: Program[R], services: Services, *, on_event: Listener | None
     Returns:
         An iterable of text pieces; ``events`` holds the decisions, ``result`` is there at the end.
     """
-    events: list[Event] = []
-    work = _Work(Session(program, services, _recording(events, on_event)), _Blocking())
+    work = _Work(program, services, on_event, BLOCKING)
     complete(work.start())
-    return AnswerStream(work, events)
+    return AnswerStream(work)
 
 
 async def astream(
     program: Program[R], services: Services, *, on_event: Listener | None = None
 ) -> AsyncAnswerStream[R]:
     """Like :func:`stream`, without blocking the event loop."""
-    events: list[Event] = []
-    work = _Work(Session(program, services, _recording(events, on_event)), _Awaiting())
+    work = _Work(program, services, on_event, AWAITING)
     await work.start()
-    return AsyncAnswerStream(work, events)
+    return AsyncAnswerStream(work)
 
 
-class _Blocking:
-    """Asks services in this thread; its coroutines never suspend, so that :func:`complete` can run them."""
-
-    async def outcome(self, session: Session[Any]) -> Outcome:
-        return outcome_of(session)
-
-    def open(self, session: Session[Any]) -> Iterator[Chunk]:
-        method, *arguments = _stream_call(session.effect)
-        return session.context.run(getattr(session.services.reader, method), *arguments)
-
-    async def read(self, session: Session[Any], chunks: Iterator[Chunk]) -> Chunk | None:
-        return session.context.run(next, chunks, None)
-
-    async def close_chunks(self, chunks: Iterator[Chunk]) -> None:
-        close_iterator(chunks)
-
-    async def close(self, session: Session[Any]) -> None:
-        close(session)
-
-
-class _Awaiting:
-    """Asks services without blocking the event loop."""
-
-    async def outcome(self, session: Session[Any]) -> Outcome:
-        return await aoutcome_of(session)
-
-    def open(self, session: Session[Any]) -> AsyncIterator[Chunk]:
-        method, *arguments = _stream_call(session.effect)
-        return session.context.run(getattr(session.services.reader, f"a{method}"), *arguments)
-
-    async def read(self, session: Session[Any], chunks: AsyncIterator[Chunk]) -> Chunk | None:
-        return await anext(chunks, None)
-
-    async def close_chunks(self, chunks: AsyncIterator[Chunk]) -> None:
-        if hasattr(chunks, "aclose"):
-            await chunks.aclose()
-
-    async def close(self, session: Session[Any]) -> None:
-        await aclose(session)
-
-
-def _recording(events: list[Event], on_event: Listener | None) -> Listener:
-    def listen(event: Event) -> None:
-        events.append(event)
-        if on_event is not None:
-            on_event(event)
-
-    return listen
-
-
-def _is_answer(session: Session[Any]) -> bool:
-    """Whether the current effect is the answer, and one that can be streamed."""
-    match session.effect:
-        case Generate(prompts, sampling, answer=True):
-            return len(prompts) == 1 and sampling.n == 1
-        case ContinueGeneration(begun, answer=True):
-            return len(begun) == 1
-        case effect:
-            return isinstance(effect, ReturnAnswer)
-
-
-def _stream_call(effect: Effect | None) -> tuple[Any, ...]:
-    """Return the reader's method that streams an answer, and its arguments."""
+def _stream_call(effect: Effect) -> tuple[Any, ...]:
+    """Return the reader's method that streams an answer, and its arguments; nothing for any other effect."""
     match effect:
-        case Generate(prompts, sampling):
+        case Generate(prompts, sampling, answer=True) if len(prompts) == 1 and sampling.n == 1:
             return "stream", prompts[0], sampling
-        case ContinueGeneration(begun):
+        case ContinueGeneration(begun, answer=True) if len(begun) == 1:
             return "finish_stream", begun[0]
         case _:
-            raise TypeError("only Generate and ContinueGeneration can be streamed")
+            return ()
 
 
-def _answered(effect: Effect | None, generation: Generation | None) -> Answered:
+def _answered(effect: Effect, generation: Generation | None) -> Any:
     if generation is None:
         raise ServiceError(
             "the reader's stream ended without its generation", hint="the last chunk has to hold it"
         )
-    return Answered([[generation]] if isinstance(effect, Generate) else [generation])
+    return [[generation]] if isinstance(effect, Generate) else [generation]

@@ -10,7 +10,6 @@ import numpy as np
 
 from surerag.evaluation.run import FAILURES, EvaluationRun
 from surerag.evaluation.statistics import Comparison, compare_systems, pairs, summarize
-from surerag.measures.statistics import Estimate
 from surerag.text import printable
 
 SIGNIFICANCE = 0.05
@@ -66,10 +65,7 @@ def questions_to_show(first: Sequence[float], second: Sequence[float]) -> int | 
 def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] | None = None) -> list[str]:
     """Return what a run shows: first a recommendation, then what is shown of each system, and its costs.
 
-    Args:
-        run: The run.
-        baseline: System to compare with; empty for the first.
-        labels: Names to show for systems.
+    An empty baseline is the first system; labels are names to show for systems.
     """
     systems = run.comparable
     baseline = baseline or (systems[0] if systems else "")
@@ -161,7 +157,7 @@ def _difference(
     name, other, n = names[one.system], names[baseline], one.difference.n
     right = measure in run.metrics
     # A score of a system may have any size; shares are told in points.
-    reach = points(one.difference) if right else f"{one.difference.value:+.3g}"
+    reach = f"{one.difference.text('+', 100, 1)} points" if right else f"{one.difference.value:+.3g}"
     levels = summarize(run, measure)
     both = [
         f"{100 * e.value:.1f} %" if right else f"{e.value:.3g}"
@@ -216,19 +212,6 @@ def _change(run: EvaluationRun, system: str, baseline: str, cost: str) -> float 
     keys = [key for key in a if key in b]
     total = sum(b[key] for key in keys)
     return sum(a[key] for key in keys) / total - 1 if total else None
-
-
-def points(estimate: Estimate) -> str:
-    """Return a difference of shares in points, with its interval.
-
-    Example:
-        >>> points(Estimate(-0.05, None, 40))
-        '-5.0 points'
-    """
-    if estimate.interval is None:
-        return f"{100 * estimate.value:+.1f} points"
-    lower, upper = (100 * end for end in estimate.interval)
-    return f"{100 * estimate.value:+.1f} points [{lower:+.1f}, {upper:+.1f}]"
 
 
 def joined(parts: Sequence[str]) -> str:

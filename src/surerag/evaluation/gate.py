@@ -11,7 +11,6 @@ pass. Costs have no upper bound, hence no exact test: their normal bounds allow 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ _ONE_SIGMA = 0.6826894921370859
 _NUMBER = r"\d+(?:\.\d+)?"
 _TERM = r"([\w-]+)\(([^()]+)\)"
 _FORM = re.compile(
-    rf"\s*{_TERM}\s*(>=|<=)\s*(?:(?:({_NUMBER})\s*\*\s*)?{_TERM}(?:\s*([+-])\s*({_NUMBER})(%?))?|(-?{_NUMBER}))\s*"
+    rf"\s*{_TERM}\s*(>=|<=)\s*(?:(?:({_NUMBER})\s*\*\s*)?{_TERM}(?:\s*([+-])\s*({_NUMBER}))?|(-?{_NUMBER}))\s*"
 )
 
 
@@ -49,13 +48,8 @@ _FORM = re.compile(
 class Verdict:
     """What a run shows about a requirement.
 
-    Attributes:
-        requirement: As it was written.
-        outcome: ``"pass"``, ``"fail"`` or ``"undecided"``.
-        estimate: Left side less right side of the requirement, on the sample.
-        lower: One-sided lower bound of it.
-        upper: One-sided upper bound of it.
-        n: Questions.
+    ``estimate`` is its left side less its right side on the sample, in six digits behind the point; ``lower``
+    and ``upper`` are one-sided bounds of that, and ``n`` is the number of questions.
     """
 
     requirement: str
@@ -66,24 +60,15 @@ class Verdict:
     n: int
 
     def __str__(self) -> str:
-        text = f"{self.outcome.upper()}: {self.requirement}"
-        if math.isfinite(self.lower) and math.isfinite(self.upper):
-            text += f" (left - right: {self.estimate:+.4g}, {self.lower:+.4g} to {self.upper:+.4g})"
-        return f"{text}, {self.n} questions"
+        reach = f"left - right: {self.estimate:+.4g}, {self.lower:+.4g} to {self.upper:+.4g}"
+        return f"{self.outcome.upper()}: {self.requirement} ({reach}), {self.n} questions"
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
     """``measure(system) >= scale * measure(reference) + offset``; ``<=`` where more is worse.
 
-    Attributes:
-        text: As it was written.
-        measure: Name of a metric, cost or score.
-        system: The system that is tested.
-        at_most: Whether the sign is ``<=``.
-        reference: System to compare with; empty for a number.
-        scale: Factor of its value; 0 for a number.
-        offset: Added to it; or the number.
+    Where there is no reference, the scale is 0 and the offset a number.
     """
 
     text: str
@@ -97,13 +82,7 @@ class Requirement:
     def check(self, systems: Sequence[str], measures: Sequence[str], scores: Sequence[str] = ()) -> None:
         """Refuse a requirement that no run of these systems could answer.
 
-        Args:
-            systems: Names of the systems.
-            measures: Names of metrics, costs and errors; of a cost and of errors less is better.
-            scores: Names of measurements that systems report; more or less may be better.
-
-        Raises:
-            ConfigurationError: If a name is unknown, or the sign asks for what is worse.
+        Of metrics more is better, of costs and errors less; of scores that systems report either may be.
         """
         if self.measure not in (*measures, *scores):
             raise ConfigurationError(
@@ -128,35 +107,28 @@ MEASURES = (*METRICS, *COSTS, "errors")
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Read a requirement.
-
-    Raises:
-        ConfigurationError: If it cannot be read.
-    """
+    """Read a requirement."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise ConfigurationError(
             f"the requirement {text!r} cannot be read",
             hint='write "accuracy(lazy) >= accuracy(plain) - 0.05" or "tokens(lazy) <= 0.8 * tokens(plain)"',
         )
-    name, system, sign, factor, other, reference, direction, size, percent, number = match.groups()
+    name, system, sign, factor, other, reference, direction, size, number = match.groups()
     measure, at_most, text = ALIASES.get(name, name), sign == "<=", text.strip()
     if number is not None:
         return Requirement(text, measure, system, at_most, offset=float(number))
     if ALIASES.get(other, other) != measure:
         raise ConfigurationError(f"the requirement {text!r} compares {name} with {other}")
-    scale, offset = float(factor or 1), 0.0
-    if size is not None:
-        step = float(size) * (1 if direction == "+" else -1)
-        scale, offset = (scale * (1 + step / 100), 0.0) if percent else (scale, step)
-    return Requirement(text, measure, system, at_most, reference, scale, offset)
+    offset = float(f"{direction or ''}{size or 0}")
+    return Requirement(text, measure, system, at_most, reference, float(factor or 1), offset)
 
 
 def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -> Verdict:
     """Test a requirement on the questions that both systems answered.
 
-    Forms: ``f1(lazy) >= f1(plain) - 0.05``, ``tokens(lazy) <= 0.8 * tokens(plain)``,
-    ``seconds(lazy) <= seconds(plain) + 10%``, ``accuracy(lazy) >= 0.7``.
+    Forms: ``f1(lazy) >= f1(plain) - 0.05``, ``tokens(lazy) <= 0.8 * tokens(plain)`` and
+    ``accuracy(lazy) >= 0.7``.
 
     Raises:
         ConfigurationError: If it cannot be read, or names a metric or system that the run does not have.
@@ -180,20 +152,17 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
     outcome: Outcome = "pass" if passes <= level else "fail" if fails <= level else "undecided"
     if not bounded and len(a) < LEAST:
         outcome = "undecided"
-    estimate = float((a - requirement.scale * b).mean()) - requirement.offset
-    lower, upper = (end - requirement.offset for end in test.ends(level))
+    means = (float((a - requirement.scale * b).mean()), *test.ends(level))
+    estimate, lower, upper = (round(mean - requirement.offset, 6) for mean in means)
     return Verdict(requirement.text, outcome, estimate, lower, upper, len(a))
 
 
 @dataclass(frozen=True, slots=True)
 class MeanTest:
-    """Tests of a mean.
+    """Tests of a mean that lies between ``low`` and ``high``.
 
-    Attributes:
-        shows_above: From a value to the p-value of "the mean is at most this".
-        shows_below: From a value to the p-value of "the mean is at least this".
-        low: Least value that the mean can have.
-        high: Largest.
+    ``shows_above`` goes from a value to the p-value of "the mean is at most this", ``shows_below`` to that of
+    "at least this".
     """
 
     shows_above: Callable[[float], float]

@@ -16,11 +16,7 @@ ALIASES: Mapping[str, str] = {"accuracy": "contains", "em": "exact_match"}
 
 
 def resolve_metrics(metrics: Sequence[str] | Mapping[str, Metric]) -> dict[str, Metric]:
-    """Return metrics by name.
-
-    Raises:
-        ConfigurationError: If a name is unknown, or there are none.
-    """
+    """Return metrics by name."""
     if isinstance(metrics, Mapping):
         return dict(metrics)
     if not metrics:

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,19 +20,16 @@ from surerag.text import decode
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "question": (
         "question", "query", "user_input", "input", "inputs.question", "inputs.input", "inputs.query",
-        "inputs.user_input", "prompt",
     ),
     "references": (
-        "references", "answers", "answer", "reference", "ground_truth", "ground_truths", "gold_answers",
-        "golden_answers", "gold", "golds", "expected_output", "expected_answer", "reference_answer",
+        "references", "answers", "answer", "reference", "ground_truth", "ground_truths", "expected_output",
         "reference_outputs.answer", "reference_outputs.output", "outputs.answer", "outputs.output",
-        "reference.answer", "reference.output", "possible_answers",
     ),
     "contexts": (
         "contexts", "retrieved_contexts", "retrieval_context", "reference_contexts", "outputs.contexts",
-        "outputs.documents", "ctxs", "passages", "documents", "context",
+        "outputs.documents", "context",
     ),
-    "id": ("id", "_id", "example_id", "qid", "question_id", "query_id"),
+    "id": ("id", "_id", "qid", "question_id"),
     "system": ("system", "retriever"),
 }  # fmt: skip
 """Names of columns by field: those of RAGAS, LangSmith, DeepEval and SQuAD, too; the first counts."""
@@ -66,18 +62,11 @@ class Question:
         return hashlib.sha256(json.dumps(astuple(self)).encode()).hexdigest()[:24]
 
 
-def read_questions(
-    path: str | Path, *, columns: Mapping[str, str] | None = None, limit: int | None = None
-) -> list[Question]:
+def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None) -> list[Question]:
     """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet``.
 
-    Encodings are those of :func:`~surerag.text.decode`; commas, semicolons, tabs or bars divide cells.
-
-    Args:
-        path: On this machine; or an address that pyarrow opens, such as ``s3://bucket/questions.jsonl``.
-        columns: Names of columns by field (question, references, contexts, id, system), where
-            :data:`ALIASES` has them not.
-        limit: How many rows to read at most.
+    Any encoding is read; commas, semicolons, tabs or bars divide cells. Columns are named by field (question,
+    references, contexts, id, system) where :data:`ALIASES` has them not.
 
     Raises:
         InputError: If the file cannot be read, has no column of questions, or a row has no question; with
@@ -90,19 +79,14 @@ def read_questions(
     names = dict(columns or {})
     if unknown := set(names) - set(ALIASES):
         raise InputError(f"there is no field {sorted(unknown)[0]!r}; fields are {', '.join(ALIASES)}")
-    records = islice(_records(str(path)), limit)
-    questions = [_question(record.value, names, f"{path}, {record.place}") for record in records]
+    questions = [_question(record.value, names, f"{path}, {record.place}") for record in _records(Path(path))]
     if not questions:
         raise InputError(f"{path} holds no questions", hint=f"write one a line, such as {_EXAMPLE}")
     return list({question.key: question for question in questions}.values())
 
 
 def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
-    """Return questions from a file, or from texts, pairs (question, references), mappings or Questions.
-
-    Raises:
-        InputError: If an item is none of these, or there are none.
-    """
+    """Return questions from a file, or from texts, pairs (question, references), mappings or Questions."""
     if isinstance(items, str | Path):
         return read_questions(items)
     questions = []
@@ -118,34 +102,29 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
     return list({question.key: question for question in questions}.values())
 
 
-def _records(path: str) -> Iterator[Record]:
-    kind = path.rpartition(".")[2].lower()
-    if kind == "parquet":
-        yield from _parquet(path)
-    elif kind in ("csv", "tsv"):
-        yield from _table(_file_text(path), "\t" if kind == "tsv" else "", path)
-    elif kind in ("json", "jsonl", "ndjson"):
-        records = json_records(_file_text(path), path)
-        rows = key_of_rows(records)
-        if rows is not None and not any(name in records[0].value for name in ALIASES["question"]):
-            records = [Record(number, row, "element") for number, row in enumerate(records[0].value[rows], 1)]
-        yield from records
-    else:
+def _records(path: Path) -> Iterable[Record]:
+    kind = path.suffix.lower()
+    if kind not in (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"):
         raise InputError(f"{path} has no known ending", hint="name it .jsonl, .json, .csv, .tsv or .parquet")
-
-
-def _parquet(path: str) -> Iterator[Record]:
-    with extra("evaluation"):
-        import pyarrow.dataset
     try:
-        batches = pyarrow.dataset.dataset(path, format="parquet").to_batches()
-        rows = (row for batch in batches for row in batch.to_pylist())
-        yield from (Record(number, row, "row") for number, row in enumerate(rows, 1))
+        if kind == ".parquet":
+            with extra("evaluation"):
+                from pyarrow.parquet import read_table
+            return [Record(number, row, "row") for number, row in enumerate(read_table(path).to_pylist(), 1)]
+        data = path.read_bytes()
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
+    text = _decoded(data, path)
+    if kind in (".csv", ".tsv"):
+        return _table(text, "\t" if kind == ".tsv" else "", path)
+    records = json_records(text, str(path))
+    rows = key_of_rows(records)
+    if rows is not None and not any(name in records[0].value for name in ALIASES["question"]):
+        records = [Record(number, row, "element") for number, row in enumerate(records[0].value[rows], 1)]
+    return records
 
 
-def _table(text: str, delimiter: str, path: str) -> Iterator[Record]:
+def _table(text: str, delimiter: str, path: Path) -> Iterator[Record]:
     try:
         header, *rows = csv_rows(text, delimiter) or [Record(1, [])]
     except InputError as error:
@@ -160,18 +139,7 @@ def _table(text: str, delimiter: str, path: str) -> Iterator[Record]:
         yield Record(row.number, {name: _cell(value) for name, value in cells.items() if name})
 
 
-def _file_text(path: str) -> str:
-    try:
-        if "://" not in path:
-            data = Path(path).read_bytes()
-        else:
-            with extra("evaluation"):
-                from pyarrow.fs import FileSystem
-            system, inside = FileSystem.from_uri(path)
-            with system.open_input_stream(inside) as stream:
-                data = bytes(stream.read())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+def _decoded(data: bytes, path: Path) -> str:
     try:
         text, encoding, guessed = decode(data)
     except InputError as error:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import inspect
 import json
 import math
 import sqlite3
 import threading
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
@@ -18,7 +18,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from surerag.calibration import CalibrationRow, PolicyScope
+from surerag.calibration import CalibrationRow
 from surerag.errors import MISCONFIGURED, ConfigurationError, InputError, ServiceError, StorageError, extra
 from surerag.evaluation.metrics import Metric, resolve_metrics
 from surerag.evaluation.questions import Question, as_questions
@@ -41,6 +41,7 @@ NEARLY_ALL = 0.9
 """Share of the questions that a system must have been asked to stand beside the others."""
 
 _APPLICATION = 0x53524148
+"""Marks a database as a run."""
 _TABLES = f"""
 PRAGMA application_id = {_APPLICATION};
 CREATE TABLE IF NOT EXISTS questions (key TEXT PRIMARY KEY, place INTEGER, question TEXT);
@@ -56,13 +57,9 @@ _USAGE = ("requests", "prompt_tokens", "completion_tokens", "thinking_tokens", "
 
 @dataclass(frozen=True)
 class Row:
-    """Answer of one system to one question.
+    """Answer of one system to one question; None where it failed, with the class and message of the error.
 
     Attributes:
-        system: Name of the system.
-        question: The question.
-        answer: The answer; None where it failed.
-        error: Class and message of the failure; empty where there is none.
         seconds: Wall time of this question; where several were asked at a time, their wall time divided by
             their number. None for questions asked at a time of which the run was killed.
         shared: How many were asked at a time.
@@ -88,7 +85,8 @@ class Row:
         if self.answer is None:
             return None
         if name in ("tokens", "seconds"):
-            return self.tokens if name == "tokens" else self.seconds
+            value: float | None = getattr(self, name)
+            return value
         if name in ("calls", *_USAGE):
             return getattr(self.answer.usage, "requests" if name == "calls" else name, None)
         return self.answer.scores.get(name)
@@ -98,9 +96,9 @@ class EvaluationRun:
     """Rows of a run, in a file or in memory.
 
     Args:
-        path: The file; None for memory. It must exist unless ``create``.
+        path: The file; None for memory.
         metrics: Names, or functions of an answer and its references by name.
-        create: Whether to make a file that is not there, and to write. Without it the file is only read, and
+        create: Whether to write, and to make a file that is not there. Without it the file is only read, and
             may lie on a medium that cannot be written.
 
     Raises:
@@ -119,17 +117,14 @@ class EvaluationRun:
         self.metrics = resolve_metrics(metrics)
         if self.path is not None and not create and not self.path.is_file():
             raise InputError(f"there is no run at {path}")
-        writing = create or self.path is None
-        with _storage_errors(path, "written" if writing else "read"):
-            if writing:
-                self._db = sqlite3.connect(path or ":memory:", check_same_thread=False, timeout=60)
-            else:
-                self._db = _open_for_reading(self.path)  # type: ignore[arg-type]  # there is a path
-            names = {name for (name,) in self._db.execute("SELECT name FROM sqlite_master")}
+        self._writing = create or self.path is None
+        with _storage_errors(path, "written" if self._writing else "read"):
+            self._db = sqlite3.connect(path or ":memory:", check_same_thread=False, timeout=60)
+            [tables] = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             [owner] = self._db.execute("PRAGMA application_id").fetchone()
-            if owner != _APPLICATION and (names or not writing):
+            if owner != _APPLICATION and (tables or not self._writing):
                 raise InputError(f"{path} is a database, and holds no run")
-            if writing:
+            if self._writing:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.executescript(_TABLES)
         self._writes = threading.Lock()
@@ -143,6 +138,11 @@ class EvaluationRun:
 
     def close(self) -> None:
         """Close the file."""
+        if self._writing:
+            # With its log taken in, a run is one file that can be read where nothing can be written.
+            with suppress(sqlite3.Error):  # another process has it open, or it is closed
+                self._db.execute("PRAGMA busy_timeout=0")
+                self._db.execute("PRAGMA journal_mode=DELETE")
         self._db.close()
 
     @property
@@ -159,10 +159,7 @@ class EvaluationRun:
     @property
     def about(self) -> dict[str, str]:
         """What was recorded about the run, such as its model, documents, date and command."""
-        try:
-            return dict(self._db.execute("SELECT name, value FROM about"))
-        except sqlite3.OperationalError:  # a file from before
-            return {}
+        return dict(self._db.execute("SELECT name, value FROM about"))
 
     def record(self, about: Mapping[str, str]) -> None:
         """Record what the latest answers come from."""
@@ -192,11 +189,7 @@ class EvaluationRun:
         return self._rows
 
     def answered(self, system: str) -> dict[str, Row]:
-        """Return the rows of a system that hold an answer, by the key of the question.
-
-        Raises:
-            ConfigurationError: If there is no such system.
-        """
+        """Return the rows of a system that hold an answer, by the key of the question."""
         return {row.question.key: row for row in self._rows_of(system) if row.answer is not None}
 
     def values(self, system: str, measure: str) -> dict[str, float]:
@@ -220,14 +213,14 @@ class EvaluationRun:
         return values
 
     def _rows_of(self, system: str) -> list[Row]:
-        if system not in self.systems:
-            raise self._unknown(system)
+        self._check_name(system)
         return [row for row in self.rows if row.system == system]
 
-    def _unknown(self, system: str) -> ConfigurationError:
-        return ConfigurationError(
-            f"the run has no system {system!r}", hint=f"it has {', '.join(self.systems)}"
-        )
+    def _check_name(self, system: str) -> None:
+        if system not in self.systems:
+            raise ConfigurationError(
+                f"the run has no system {system!r}", hint=f"it has {', '.join(self.systems)}"
+            )
 
     @property
     def scores(self) -> list[str]:
@@ -240,24 +233,11 @@ class EvaluationRun:
         with_references = any(question.references for question in self.questions)
         return [*(self.metrics if with_references else ()), *self.scores]
 
-    def scope(self, system: str) -> PolicyScope:
-        """Return what a policy calibrated on a system belongs to, as far as the system reports it.
-
-        Raises:
-            ConfigurationError: If there is no such system.
-        """
-        return PolicyScope(**self.settings(system).get("scope", {}))
-
     def settings(self, system: str) -> dict[str, Any]:
-        """Return what is recorded of a system: its options, and what built it.
-
-        Raises:
-            ConfigurationError: If there is no such system.
-        """
-        found = self._db.execute("SELECT settings FROM systems WHERE name = ?", (system,)).fetchone()
-        if found is None:
-            raise self._unknown(system)
-        settings: dict[str, Any] = json.loads(found[0])
+        """Return what is recorded of a system: its options, and what built it."""
+        self._check_name(system)
+        [text] = self._db.execute("SELECT settings FROM systems WHERE name = ?", (system,)).fetchone()
+        settings: dict[str, Any] = json.loads(text)
         return settings
 
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
@@ -277,20 +257,19 @@ class EvaluationRun:
             raise ConfigurationError(
                 f"the run has {len(pairs)} systems", hint=f"choose of {', '.join(pairs)}"
             )
-        system = name = system or (pairs[0] if pairs else "lazy")
+        system = system or (pairs[0] if pairs else "lazy")
         if not {f"{system}@inf", f"{system}@-inf"} <= set(names):
             raise ConfigurationError(
-                f"the run has no {name}@inf and {name}@-inf; it has {', '.join(names)}",
-                hint=f"evaluate both: --systems {name}@inf,{name}@-inf",
+                f"the run has no {system}@inf and {system}@-inf; it has {', '.join(names)}",
+                hint=f"evaluate both: --systems {system}@inf,{system}@-inf",
             )
         metric = metric or next(iter(self.metrics))
         without, with_ = (self.values(f"{system}@{end}", metric) for end in ("inf", "-inf"))
         other = self.answered(f"{system}@-inf")
         rows = []
         for key, row in self.answered(f"{system}@inf").items():
-            if key not in other:
+            if key not in other or row.answer is None:
                 continue
-            assert row.answer is not None  # noqa: S101
             value = row.answer.uncertainty
             # A first answer that is empty or cut off has the system act at any threshold.
             uncertainty = math.inf if row.answer.acted or value is None else value
@@ -298,54 +277,41 @@ class EvaluationRun:
         return rows
 
     def to_parquet(self, path: str | Path) -> None:
-        """Write the rows as Parquet, a column for each metric among them.
-
-        Raises:
-            MissingExtraError: If pyarrow is not installed.
-        """
+        """Write the rows as Parquet, a column for each metric among them."""
         with extra("evaluation"):
             import pyarrow as pa
             import pyarrow.parquet as pq
         names = [*self.metrics, *self.scores]
         values = {(system, name): self.values(system, name) for system in self.systems for name in names}
-        records = []
-        for row in self.rows:
-            answer, question = row.answer, row.question
-            records.append(
-                {
-                    "system": row.system,
-                    "question": question.text,
-                    "references": list(question.references),
-                    "id": question.id,
-                    "key": question.key,
-                    "answer": None if answer is None else answer.text,
-                    "contexts": [] if answer is None else list(answer.contexts),
-                    "error": row.error,
-                    **{name: row.measured(name) for name in _USAGE},
-                    "seconds": row.seconds,
-                    "asked_at_a_time": row.shared,
-                    "uncertainty": None if answer is None else answer.uncertainty,
-                    "acted": None if answer is None else answer.acted,
-                    **{name: values[row.system, name].get(question.key) for name in names},
-                }
-            )
+        of_answer = ("contexts", "finish", "uncertainty", "acted")
+        records = [
+            {
+                "system": row.system,
+                "question": row.question.text,
+                "references": row.question.references,
+                "id": row.question.id,
+                "answer": None if row.answer is None else row.answer.text,
+                **{name: getattr(row.answer, name, None) for name in of_answer},
+                "error": row.error,
+                **{name: row.measured(name) for name in (*_USAGE, "seconds")},
+                **{name: values[row.system, name].get(row.question.key) for name in names},
+            }
+            for row in self.rows
+        ]
         pq.write_table(pa.Table.from_pylist(records), path)
 
     def begin(self, systems: Sequence[System], questions: Sequence[Question], on_change: OnChange) -> None:
         """Record which systems and questions the following rows are about.
 
-        Raises:
-            ConfigurationError: If a system of the same name had other settings, or some questions are new
-                while others are missing, and ``on_change`` is ``"refuse"``.
+        Refused are other settings of a system, and questions of which some are new while others are missing.
         """
         stored = dict(self._db.execute("SELECT name, fingerprint FROM systems"))
         changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
         before = {question.key for question in self.questions}
         keys = {question.key for question in questions}
+        known = {key for (key,) in self._db.execute("SELECT key FROM questions")}
         # Some of the questions, or more of them, are the same run: a trial, and what follows it.
-        other = not (
-            keys >= before or keys <= {key for (key,) in self._db.execute("SELECT key FROM questions")}
-        )
+        other = not keys >= before and not keys <= known
         if on_change == "refuse" and (changed or other):
             what = (
                 f"the settings of {', '.join(changed)}"
@@ -372,14 +338,13 @@ class EvaluationRun:
             )
         self._rows = None
 
-    def missing(self, system: System, questions: Iterable[Question]) -> list[Question]:
-        """Return the questions that a system has not answered, or only failed to answer."""
+    def missing(self, system: System, questions: Iterable[Question]) -> set[str]:
+        """Return the keys of questions that a system has not answered, or only failed to answer."""
         stored = self._db.execute(
             "SELECT key FROM rows WHERE system = ? AND fingerprint = ? AND error = ''",
             (system.name, system.fingerprint),
         )
-        there = {key for (key,) in stored}
-        return [question for question in questions if question.key not in there]
+        return {question.key for question in questions} - {key for (key,) in stored}
 
     def add(self, system: System, row: Row) -> None:
         """Store a row; it is on the disk when this returns."""
@@ -387,17 +352,10 @@ class EvaluationRun:
         if row.answer is not None:
             usage = None if row.answer.usage is None else asdict(row.answer.usage)
             answer = {**vars(row.answer), "usage": usage, "scores": dict(row.answer.scores)}
-        values = (
-            system.fingerprint,
-            row.question.key,
-            system.name,
-            json.dumps(answer, default=float),
-            row.error,
-            row.seconds,
-            row.shared,
-        )
+        place = (system.fingerprint, row.question.key, system.name)
+        values = (json.dumps(answer, default=float), row.error, row.seconds, row.shared)
         with _storage_errors(self.path), self._writes, self._db:
-            self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", values)
+            self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", (*place, *values))
         self._rows = None
 
 
@@ -493,53 +451,30 @@ def _evaluate(
     try:
         with _asked_by_one_process(run.path, [system.name for system in chosen]):
             run.begin(chosen, asked, on_change)
-            missing = {system.name: {q.key for q in run.missing(system, asked)} for system in chosen}
+            missing = {system.name: run.missing(system, asked) for system in chosen}
             total = len(chosen) * len(asked)
-            done, failures = total - sum(map(len, missing.values())), _Failures()
+            done = total - sum(map(len, missing.values()))
+            failures = dict.fromkeys((name for name, keys in missing.items() if keys), 0)
+            latest = ""
             if progress is not None:
                 progress(done, total)
             for system, batch in _work(chosen, asked, missing, at_a_time, failures):
                 for row in _ask(system, batch, loop, run):
                     done += 1
-                    failures.count(row)
+                    failures[row.system] = failures[row.system] + 1 if row.error else 0
+                    latest = f"{row.system} failed on {FAILURES} questions in a row: {row.error}"
                     if progress is not None:
                         progress(done, total)
                     if stop.is_set():
                         return run
-            failures.raise_if_all([name for name, keys in missing.items() if keys])
+            if failures and min(failures.values()) >= FAILURES:
+                raise ServiceError(
+                    latest, hint="every answer so far is stored; the same call goes on from there"
+                )
     except BaseException:
         run.close()
         raise
     return run
-
-
-class _Failures:
-    """Counts, for each system, the questions in a row that it failed on."""
-
-    def __init__(self) -> None:
-        self._in_a_row: dict[str, int] = {}
-        self._latest = ""
-
-    def count(self, row: Row) -> None:
-        """Take note of a row."""
-        if row.error:
-            self._latest = f"{row.system} failed on {FAILURES} questions in a row: {row.error}"
-        self._in_a_row[row.system] = self._in_a_row.get(row.system, 0) + 1 if row.error else 0
-
-    def ended(self, system: str) -> bool:
-        """Return whether a system is asked no more."""
-        return self._in_a_row.get(system, 0) >= FAILURES
-
-    def raise_if_all(self, systems: Sequence[str]) -> None:
-        """Raise where none of the systems could be asked to the end.
-
-        Raises:
-            ServiceError: With the latest failure.
-        """
-        if systems and all(map(self.ended, systems)):
-            raise ServiceError(
-                self._latest, hint="every answer so far is stored; the same call goes on from there"
-            )
 
 
 def _work(
@@ -547,13 +482,13 @@ def _work(
     questions: Sequence[Question],
     missing: Mapping[str, set[str]],
     at_a_time: int,
-    failures: _Failures,
+    failures: Mapping[str, int],
 ) -> Iterator[tuple[System, list[Question]]]:
     """Yield what there is to ask: systems in turn, with a few questions at a time."""
     for start in range(0, len(questions), at_a_time):
         for system in systems:
             batch = [q for q in questions[start : start + at_a_time] if q.key in missing[system.name]]
-            if batch and not failures.ended(system.name):
+            if batch and failures[system.name] < FAILURES:
                 yield system, batch
 
 
@@ -618,49 +553,22 @@ def _storage_errors(path: str | Path | None, use: str = "written") -> Iterator[N
         yield
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
-            raise StorageError(f"the run {path} cannot be {use}: {error}") from error
+            hint = "copy it, and what lies beside it, into a folder that can be written" * (use == "read")
+            raise StorageError(f"the run {path} cannot be {use}: {error}", hint=hint) from error
         raise InputError(f"{path} holds no run: {error}") from error
-
-
-def _open_for_reading(path: Path) -> sqlite3.Connection:
-    """Open a run that is not to be changed, also where the folder cannot be written.
-
-    Raises:
-        StorageError: If rows lie in a log beside it that can only be read in a folder that can be written.
-    """
-    address = f"{path.absolute().as_uri()}?mode=ro"
-    try:
-        connection = sqlite3.connect(address, uri=True, check_same_thread=False, timeout=60)
-        connection.execute("SELECT name FROM sqlite_master").fetchall()
-        return connection
-    except sqlite3.OperationalError:
-        log = path.with_name(f"{path.name}-wal")
-        if log.is_file() and log.stat().st_size:
-            raise StorageError(
-                f"the latest rows of {path} are in {log.name}, and its folder cannot be written",
-                hint="copy both into a folder that can be written",
-            ) from None
-        return sqlite3.connect(f"{address}&immutable=1", uri=True, check_same_thread=False)
 
 
 @contextmanager
 def _asked_by_one_process(path: Path | None, systems: Sequence[str]) -> Iterator[None]:
-    """Hold systems of a run for this process, so that no answer is paid for twice; killed, it holds none.
-
-    On Windows nothing is held.
-
-    Raises:
-        StorageError: If another process asks one of them.
-    """
+    """Hold systems of a run for this process, so that no answer is paid for twice; on Windows nothing is."""
     if path is None or fcntl is None:
         yield
         return
     beside = path.with_name(f"{path.name}-lock")
     with beside.open("a+b") as file:
         for system in systems:
-            place = int.from_bytes(hashlib.sha256(system.encode()).digest()[:6], "big")
             try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
+                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, zlib.crc32(system.encode()))
             except OSError:
                 raise StorageError(
                     f"another process asks {system} for the run {path}",

@@ -25,13 +25,10 @@ _FLIPS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A system against the baseline, on the questions that both answered.
+    """A system less the baseline, on the questions that both answered.
 
-    Attributes:
-        system: The system.
-        difference: Mean of the system less that of the baseline.
-        p_value: Of "there is no difference"; exact for right and wrong answers, by permutation for others.
-        adjusted: The same, adjusted for the number of systems (Holm).
+    The p-value of "there is no difference" is exact for right and wrong answers, by permutation for others;
+    once more, it is adjusted for the number of systems (Holm).
     """
 
     system: str
@@ -54,11 +51,7 @@ def summarize(run: EvaluationRun, measure: str, confidence: float = 0.95) -> dic
 
 
 def pairs(run: EvaluationRun, first: str, second: str, measure: str) -> tuple[list[float], list[float]]:
-    """Return a measure of two systems on the questions that both have a value for.
-
-    Raises:
-        InputError: If there is no such question.
-    """
+    """Return a measure of two systems on the questions that both have a value for."""
     a, b = run.values(first, measure), run.values(second, measure)
     keys = [key for key in a if key in b]
     if not keys:

@@ -6,7 +6,8 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from itertools import chain
 from types import CodeType
 from typing import Any, TypeVar
 
@@ -27,19 +28,10 @@ from surerag.services import Encoder, Entailer, Retriever, Services
 
 R = TypeVar("R")
 
-NAMES: Mapping[str, str] = {
-    "plain": "retrieves for every question",
-    "lazy": "L-RAG: retrieves where the first answer is uncertain",
-    "rewritten": "DynQR: rewrites the query where the answer is uncertain",
-    "compressed": "EDC²-RAG: compresses the passages",
-    "answered": "EDC²-RAG: answers from clusters of passages, and selects one answer",
-    "refined": "DENSE-RAG: refines the passages until the reader understands them",
-    "none": "answers without any context",
-    "strong": "always shows summaries and passages",
-    "oracle": "shows the contexts that belong to the question",
-}
-"""Names of pipelines. ``compressed`` and ``refined`` also follow another one, as in ``lazy+compressed``;
-``lazy@0.8`` and ``rewritten@inf`` set the threshold."""
+STEPS = ("compressed", "refined")
+NAMES = ("plain", "lazy", "rewritten", *STEPS, "answered", "none", "strong", "oracle")
+"""Names of pipelines, of which ``docs/compare.md`` has a table. ``compressed`` and ``refined`` also follow
+another one, as in ``lazy+compressed``; ``lazy@0.8`` and ``rewritten@inf`` set the threshold."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +61,7 @@ class EvaluationAnswer:
 class System:
     """A name, and a function from a question to an answer in any form that :func:`as_answer` reads.
 
-    Attributes:
-        name: In rows, tables and gates.
-        answer: May return an awaitable.
-        settings: JSON values; rows are reused as long as they stay the same.
+    The answer may be awaitable. Rows are reused as long as the settings, JSON values, stay the same.
     """
 
     name: str
@@ -92,9 +81,6 @@ def as_system(name: str, target: Any) -> System:
     Settings of a component, and of whatever has ``to_dict()``, are recorded, so that a change is noticed; of
     a function its code and the numbers and texts that it closes over. Of other objects only the type is: give
     a changed one another name.
-
-    Raises:
-        ConfigurationError: If it answers no questions.
     """
     if isinstance(target, System):
         return System(name, target.answer, target.settings)
@@ -123,54 +109,63 @@ def _settings_of(target: Any) -> dict[str, Any]:
 
 
 def as_answer(value: Any) -> EvaluationAnswer:
-    """Return an answer from a text, a result of the core, a response of a framework, or a mapping.
-
-    Raises:
-        InputError: If there is no text of an answer in it.
-    """
+    """Return an answer from a text, a result of the core, a response of a framework, or a mapping."""
     if isinstance(value, EvaluationAnswer):
         if not all(map(math.isfinite, value.scores.values())):
             raise InputError(f"a system reported scores that are no finite numbers: {value.scores}")
         return value
     if isinstance(value, str):
         return EvaluationAnswer(value)
-
-    def read(name: str) -> Any:
-        return _field(value, name)
-
-    text = next((t for name in _TEXTS if (t := _as_text(read(name))) is not None), None)
+    text = _first(value, _TEXTS, _is_text)
     if text is None:
         raise InputError(
             f"a system returned a {type(value).__name__} without an answer: {ascii(value)[:80]}",
             hint="return a text, a mapping with 'answer' and 'contexts', or an EvaluationAnswer",
         )
-    contexts = [item for name in _CONTEXTS for item in _items(read(name))]
-    contexts = [text for text in map(_context_text, contexts) if text is not None]
-    # A query engine of LlamaIndex has its decision, costs and finish in the response's metadata.
-    metadata = read("metadata") if isinstance(read("metadata"), Mapping) else {}
-    decision, generation = read("decision"), read("generation")
-    uncertainty = _first(
-        _is_number,
-        _field(decision, "score"),
-        _field(read("original"), "uncertainty"),
-        metadata.get("original_uncertainty"),
-        metadata.get("score"),
-        read("uncertainty"),
-    )
-    flags = (_field(decision, "retrieve"), read("acted"), metadata.get("retrieve"), metadata.get("acted"))
-    finishes = (getattr(generation, "finish", ""), read("finish"), metadata.get("finish"))
+    found = [items for name in _CONTEXTS if (items := _read(value, name)) and not _is_text(items)]
+    contexts = [item if _is_text(item) else _first(item, _PASSAGES, _is_text) for item in chain(*found)]
+    uncertainty = _first(value, _UNCERTAINTIES, _is_number)
     return EvaluationAnswer(
         text,
-        tuple(contexts),
-        _usage(_first(bool, read("usage"), read("usage_metadata"), metadata)),
-        str(_first(bool, *finishes) or ""),
+        tuple(text for text in contexts if text is not None),
+        _usage(_first(value, _USAGES, bool)),
+        str(_first(value, _FINISHES, bool) or ""),
         None if uncertainty is None else float(uncertainty),
-        _first(lambda flag: isinstance(flag, bool), *flags),
+        _first(value, _ACTED, lambda one: isinstance(one, bool)),
     )
 
 
-def _first(holds: Callable[[Any], bool], *values: Any) -> Any:
-    return next(filter(holds, values), None)
+# Where answers, contexts and decisions stand. A query engine of LlamaIndex has its decision, costs and finish
+# in the response's metadata; ``content`` is that of a message.
+_TEXTS = [
+    path
+    for name in ("answer", "response", "output", "result", "content", "text")
+    for path in (name, f"{name}.content")
+]
+_CONTEXTS = ("summaries", "passages", "contexts", "context", "source_nodes", "source_documents", "documents")
+_PASSAGES = ("node.text", "text", "page_content")
+_UNCERTAINTIES = (
+    "decision.score", "original.uncertainty", "metadata.original_uncertainty",
+    "metadata.score", "uncertainty",
+)  # fmt: skip
+_ACTED = ("decision.retrieve", "acted", "metadata.retrieve", "metadata.acted")
+_FINISHES = ("generation.finish", "finish", "metadata.finish")
+_USAGES = ("usage", "usage_metadata", "metadata")
+
+
+def _read(value: Any, path: str) -> Any:
+    """Return what stands under names with points between them, in mappings or objects; None for nothing."""
+    for name in path.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+    return value
+
+
+def _first(value: Any, paths: Sequence[str], holds: Callable[[Any], bool]) -> Any:
+    return next((found for path in paths if holds(found := _read(value, path))), None)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
 
 
 def _is_number(value: Any) -> bool:
@@ -186,31 +181,6 @@ def _code_parts(code: CodeType) -> Iterator[str]:
             yield from _code_parts(constant)
         else:
             yield repr(sorted(map(repr, constant)) if isinstance(constant, frozenset) else constant)
-
-
-_TEXTS = ("answer", "response", "output", "result", "content", "text")
-_CONTEXTS = ("summaries", "passages", "contexts", "context", "source_nodes", "source_documents", "documents")
-
-
-def _field(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-
-
-def _as_text(value: Any) -> str | None:
-    value = getattr(value, "content", value)  # a message in a mapping
-    return value if isinstance(value, str) else None
-
-
-def _items(value: Any) -> Sequence[Any]:
-    return () if not value or isinstance(value, str) else value
-
-
-def _context_text(item: Any) -> str | None:
-    item = getattr(item, "node", item)
-    if isinstance(item, str):
-        return item
-    values = (getattr(item, name, None) for name in ("text", "page_content"))
-    return next((value for value in values if isinstance(value, str)), None)
 
 
 def _usage(value: Any) -> Usage | None:
@@ -252,7 +222,6 @@ class Parts:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check the names of the methods."""
         if wrong := sorted(set(self.options) - set(_CONFIGURABLE)):
             raise ConfigurationError(
                 f"options of {', '.join(wrong)}, which take none",
@@ -273,24 +242,17 @@ class PipelineResult(Result):
 
 
 def parse_system(name: str) -> tuple[str, float | None, list[str]]:
-    """Return the base, the threshold and the further steps that a pipeline's name stands for.
-
-    Raises:
-        ConfigurationError: If the name is unknown.
-    """
+    """Return the base, the threshold and the further steps that a pipeline's name stands for."""
     base, *steps = name.split("+")
-    if base in ("compressed", "refined"):
+    if base in STEPS:
         base, steps = "plain", [base, *steps]
     base, _, threshold = base.partition("@")
     try:
         limit = float(threshold) if threshold else None
     except ValueError:
         limit = math.nan
-    wrong = [
-        *([base] if base not in NAMES else []),
-        *(s for s in steps if s not in ("compressed", "refined")),
-    ]
-    if wrong or (limit is not None and (math.isnan(limit) or base not in ("lazy", "rewritten"))):
+    wrong_limit = limit is not None and (math.isnan(limit) or base not in ("lazy", "rewritten"))
+    if base not in NAMES or not set(steps) <= set(STEPS) or wrong_limit:
         raise ConfigurationError(
             f"there is no system {name!r}",
             hint=f"choose of {', '.join(NAMES)}, and sums such as lazy+compressed or lazy@0.8",
@@ -309,44 +271,41 @@ def build_system(name: str, parts: Parts) -> System:
         CapabilityError: If the reader cannot do what the method needs.
     """
     base, limit, steps = parse_system(name)
-    components: list[Component[Any]] = [_build_step(step, parts) for step in steps]
-    program: Callable[[Question], Program[Any]]
+    settings: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
+    method: Component[Any] | None = None
     if base in ("lazy", "strong", "rewritten"):
-        component = _build_method(base, parts, limit)
-        components.insert(0, component)
-        settings: dict[str, Any] = {**component.to_dict(), **_scope(component)}
-
-        def program(question: Question) -> Program[Any]:
-            return component.program(question.text)
+        method = _build_method(base, parts, limit)
+        settings = {**method.to_dict(), **_scope(method)}
     elif base == "answered":
-        compressor = _build_step(base, parts)
-        components.insert(0, compressor)
-        settings = {**compressor.to_dict(), "top_n": parts.top_n, "max_tokens": parts.max_tokens}
-
-        def program(question: Question) -> Program[Any]:
-            return _select(question, compressor, parts, services.answer_tokens(parts.max_tokens))
+        method = _build_step(base, parts)
+        settings = {**method.to_dict(), **settings}
     else:
-        settings = {"top_n": parts.top_n, "max_tokens": parts.max_tokens, "reader": parts.reader.name}
-
-        def program(question: Question) -> Program[Any]:
-            return _answer(question, base, parts, services.answer_tokens(parts.max_tokens))
-
+        settings["reader"] = parts.reader.name
+    further = {step: _build_step(step, parts) for step in steps}
+    components = [*filter(None, [method]), *further.values()]
     services = _merge([component.services for component in components], parts)
+    max_tokens = services.answer_tokens(parts.max_tokens)
 
     def answer(question: Question) -> Any:
-        work = program(question)
-        for step in components[len(components) - len(steps) :]:
+        work: Program[Any]
+        if method is None:
+            work = _answer(question, base, parts, max_tokens)
+        elif base == "answered":
+            work = _select(question, method, parts, max_tokens)
+        else:
+            work = method.program(question.text)
+        for step in further.values():
             work = after_retrieval(work, step)
         return drivers.run(work, services)
 
-    settings |= {"retriever": str(getattr(parts.retriever, "name", type(parts.retriever).__name__))}
-    settings |= {step: one.to_dict() for step, one in zip(steps, components[-len(steps) :], strict=False)}
+    settings["retriever"] = str(getattr(parts.retriever, "name", type(parts.retriever).__name__))
+    settings |= {step: component.to_dict() for step, component in further.items()}
     return System(name, answer, {"system": name, **settings})
 
 
 def _scope(component: Any) -> dict[str, Any]:
     """Return what a policy for a component belongs to, where it takes one."""
-    return {"scope": asdict(scope_of(component))} if isinstance(component, AnsweringComponent) else {}
+    return {"scope": scope_of(component)} if isinstance(component, AnsweringComponent) else {}
 
 
 def _build_method(base: str, parts: Parts, threshold: float | None) -> Component[Any]:
@@ -411,10 +370,7 @@ def _answer_from(question: Question, passages: Sequence[Passage], max_tokens: in
 def _select(
     question: Question, compressor: Component[Any], parts: Parts, max_tokens: int
 ) -> Program[PipelineResult]:
-    """Have each cluster answer, and select one answer (EDC²-RAG, appendix C.2).
-
-    Where no cluster answers, the passages are what is answered from.
-    """
+    """Have each cluster answer, and select one answer (EDC²-RAG, appendix C.2); or answer as usual."""
     passages = yield from retrieve(question.text, parts.top_n)
     answered = yield from compressor.program(question.text, passages)
     if all(report.outcome != "compressed" for report in answered.clusters):

@@ -1,4 +1,4 @@
-"""Intervals and tests, in one place: means, paired differences, counts, paired tests, Holm, AUROC.
+"""Intervals and tests, in one place: means, paired differences, counts, paired tests, Holm.
 
 No interval here has a width of zero. Where all values of a sample are equal, a normal interval or a bootstrap
 would say that the mean is certain; the exact one of their number says how far another sample could differ.
@@ -37,6 +37,17 @@ class Estimate(NamedTuple):
     value: float
     interval: Interval | None
     n: int
+
+    def text(self, sign: str = "", scale: float = 1.0, digits: int = 3) -> str:
+        """Return the value with its interval, if it has one, multiplied by ``scale``.
+
+        Example:
+            >>> Estimate(-0.05, Interval(-0.1, 0.02), 40).text("+", 100, 1)
+            '-5.0 [-10.0, +2.0]'
+        """
+        numbers = (self.value, *(self.interval or ()))
+        value, *ends = (f"{scale * number:{sign}.{digits}f}" for number in numbers)
+        return f"{value} [{', '.join(ends)}]" if ends else value
 
 
 def mean_interval(
@@ -135,13 +146,6 @@ def bootstrap_interval(
 
     Resamples are alike within half a percent of the bounds; then the interval also holds
     :func:`constant_interval`, which for a large sample is the narrower one. Alike without bounds, it is None.
-
-    Args:
-        resampled: The value in each resample.
-        value: The value in the sample.
-        n: Size of the sample.
-        bounds: Range of the value, for resamples that are all alike.
-        confidence: Of the two-sided interval.
     """
     lower, upper = np.quantile(resampled, ((1 - confidence) / 2, (1 + confidence) / 2))
     return _not_below_exact((float(lower), float(upper)), value, n, bounds, confidence)
@@ -222,9 +226,7 @@ def wilson(count: int, n: int, confidence: float = 0.95) -> Interval:
 def exact_paired_test(wins: int, losses: int) -> float:
     """Return the two-sided p-value of "wins and losses are equally likely" (exact McNemar or sign test).
 
-    Args:
-        wins: Pairs in which only the first is right.
-        losses: Pairs in which only the second is right.
+    Wins are pairs in which only the first is right, losses those in which only the second is.
 
     Example:
         >>> round(exact_paired_test(9, 1), 4), exact_paired_test(0, 0)
@@ -249,42 +251,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return [min(1.0, float(p)) for p in adjusted]
 
 
-def auroc(scores: ArrayLike, positive: ArrayLike, *, confidence: float = 0.95, seed: int = 0) -> Estimate:
-    """Return the area under the ROC curve: how often a positive case scores above a negative one.
-
-    Its interval is a bootstrap within both classes. Where no pair is confused, it is the exact interval of as
-    many cases as the smaller class has.
-
-    Args:
-        scores: Shape [n].
-        positive: Whether each case is positive, shape [n].
-        confidence: Of the interval.
-        seed: Of the resamples.
-
-    Raises:
-        ValueError: If shapes differ, or one class is empty.
-
-    Example:
-        >>> auroc([0.1, 0.4, 0.35, 0.8], [False, False, True, True]).value
-        0.75
-    """
-    values, labels = _sample(scores), np.asarray(positive, dtype=bool)
-    if labels.shape != values.shape or labels.all() or not labels.any():
-        raise ValueError("expected scores with one label each, of both classes")
-    above, below = values[labels], values[~labels]
-    wins = (above[:, None] > below).astype(np.float64) + 0.5 * (above[:, None] == below)
-    area, fewer = float(wins.mean()), min(len(above), len(below))
-    rng = np.random.default_rng(seed)
-    areas = np.empty(RESAMPLES)
-    for place in range(RESAMPLES):
-        rows = np.bincount(rng.integers(len(above), size=len(above)), minlength=len(above))
-        columns = np.bincount(rng.integers(len(below), size=len(below)), minlength=len(below))
-        areas[place] = rows @ wins @ columns / wins.size
-    return Estimate(area, bootstrap_interval(areas, area, fewer, confidence=confidence), len(values))
-
-
 def _sample(values: ArrayLike) -> Floats:
-    sample = np.asarray(values, dtype=np.float64)
-    if sample.ndim != 1 or not len(sample) or not np.isfinite(sample).all():
+    sample = np.asarray(values, dtype=np.float64)  # None becomes NaN
+    if sample.ndim != 1 or not len(sample):
         raise ValueError(f"expected at least one finite value, got shape {sample.shape}")
+    if len(others := np.flatnonzero(~np.isfinite(sample))):
+        raise ValueError(
+            f"expected finite values, got {len(others)} of {len(sample)} that are missing or not finite, the "
+            f"first at place {others[0]}: leave these cases out, of pairs in both samples"
+        )
     return sample

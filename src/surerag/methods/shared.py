@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Protocol, runtime_checkable
 
@@ -233,6 +234,40 @@ def typical_sample(samples: Sequence[Generation], clusters: Sequence[int]) -> Ge
         'Velm'
     """
     return samples[list(clusters).index(int(np.bincount(clusters).argmax()))]
+
+
+# Questions of yes or no
+
+_YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
+
+
+def is_yes(reply: str) -> bool | None:
+    """Return the answer of a reply to a question of yes or no, or None where it has neither or both.
+
+    Example:
+        >>> is_yes("**Yes.** It does."), is_yes("No, it lacks the year"), is_yes("Perhaps")
+        (True, False, None)
+    """
+    words = {word.lower() for word in _YES_OR_NO.findall(reply)}
+    return words.pop() == "yes" if len(words) == 1 else None
+
+
+def yes_probability(reply: Generation) -> float | None:
+    """Return the probability of yes by the token that says yes or no; 1 or 0 without log-probabilities.
+
+    None where the reply has neither or both.
+
+    Example:
+        >>> from surerag.messages import TokenTrace
+        >>> trace = TokenTrace(("No", "."), (math.log(0.75), -0.1))
+        >>> yes_probability(Generation("No.", trace=trace)), yes_probability(Generation("Yes"))
+        (0.25, 1.0)
+    """
+    if (yes := is_yes(reply.text)) is None:
+        return None
+    steps = () if reply.trace is None else zip(reply.trace.tokens, reply.trace.logprobs, strict=True)
+    says = next((math.exp(logprob) for token, logprob in steps if is_yes(token) is not None), 1.0)
+    return says if yes else 1 - says
 
 
 # Limits on calls

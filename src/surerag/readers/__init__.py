@@ -2,7 +2,7 @@
 
 from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request
 from surerag.readers.failures import is_secret_name, secrets_in, without_credentials
-from surerag.readers.hosted.answers import next_part, parts_of
+from surerag.readers.hosted.wire import next_part, parts_of
 from surerag.readers.logprobs import ANY_VOCABULARY, entries_of
 from surerag.readers.protocol import BaseReader, Capabilities, Reader
 from surerag.readers.reading import OpenReading, Part, Reading, usage_of

@@ -34,10 +34,10 @@ from surerag.errors import (
     ThinkingBudgetError,
 )
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage
-from surerag.readers.failures import masked, reply_of, service_error, shortened, without_secrets
+from surerag.readers.failures import service_error, without_secrets
 from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
 from surerag.readers.parameters import (
-    PARAMETER_HINTS,
+    TEMPERATURE_HINT,
     SupportedParameters,
     needed_parameters,
     warn_of_dropped,
@@ -57,12 +57,7 @@ _SEED_RANGE = 2**31
 
 
 def seed_of(seed: int, sample: int) -> int:
-    """Return the seed of one sample, where a server has to be asked for it alone.
-
-    Example:
-        >>> seed_of(7, 0), seed_of(7, 1) != seed_of(8, 0)
-        (7, True)
-    """
+    """Return the seed of one sample; the first one has that of the request."""
     return (seed + sample * _SEED_STEP) % _SEED_RANGE
 
 
@@ -70,7 +65,6 @@ class Request(NamedTuple):
     """One request to a model.
 
     Attributes:
-        prompt: What is asked.
         sampling: How its answers are sampled; ``n`` is the number that this request asks for.
         top: Likeliest tokens to list with each; 0 for log-probabilities alone, None for neither.
         number: Which sample of the prompt its first answer is.
@@ -91,13 +85,10 @@ class Request(NamedTuple):
 
 
 class Blocking:
-    """Calls of an object's methods in this thread; several at once in threads of their own.
-
-    Attributes:
-        prefix: What stands before a method's name.
-    """
+    """Calls of an object's methods in this thread; several at once in threads of their own."""
 
     prefix: Literal["", "a"] = ""
+    """What stands before a method's name."""
 
     async def call(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method and return its result."""
@@ -168,13 +159,7 @@ class AskingReader(BaseReader):
     """A reader over a client, which a derived class calls.
 
     A derived class says what to send (``_keywords``), how (``_call``, ``_open``) and what is secret
-    (``_secrets``); further hooks have defaults.
-
-    Args:
-        thinks: Whether the model is known to think before it answers.
-
-    Attributes:
-        supported: What the model is known to reject.
+    (``_secrets``); further hooks have defaults. What the model is known to reject is in ``supported``.
     """
 
     blocking: Blocking = Blocking()
@@ -187,9 +172,6 @@ class AskingReader(BaseReader):
     """Tokens that the model can emit, or a number no smaller."""
     token_pieces: bool = True
     """Whether a piece of a stream is a token."""
-    least_top: int = 0
-    """Likeliest tokens to request where log-probabilities alone are needed: 1 once a server sent none for 0,
-    as that of llama.cpp does."""
     _top_parameter: str = "top_logprobs"
     """Name of the setting that says how many likeliest tokens are listed."""
 
@@ -287,17 +269,9 @@ class AskingReader(BaseReader):
         for all samples.
 
         Raises:
-            ServiceError: If the server fails, or sends a malformed answer: TransientServiceError if it may
-                pass, RefusedError if it rejects what cannot be left out, LogprobsError, ContextLengthError,
-                ThinkingBudgetError.
+            ServiceError: If the server fails, or sends a malformed answer.
         """
         return self._wait(self._generate(prompts, sampling, self.blocking))
-
-    async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Like ``generate``, without blocking the event loop."""
-        if not self.capabilities.native_async:
-            return await in_thread(self.generate, prompts, sampling)
-        return await self._reach(self._generate(prompts, sampling, self.awaiting))
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
@@ -305,32 +279,23 @@ class AskingReader(BaseReader):
         """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread."""
         return self._wait(self._begin(prompts, n_tokens, sampling, self.blocking))
 
-    async def abegin(
-        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
-        """Like ``begin``, without blocking the event loop."""
-        if not self.capabilities.native_async:
-            return await in_thread(self.begin, prompts, n_tokens, sampling)
-        return await self._reach(self._begin(prompts, n_tokens, sampling, self.awaiting))
-
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Return whole generations of what was begun, reading their streams on; each once."""
         return self._wait(self._finish(begun, self.blocking))
-
-    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Like ``finish``, without blocking the event loop."""
-        return await self._reach(self._finish(begun, self.awaiting))
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close the streams of what was begun; those that are closed already stay as they are."""
         for item in begun:
             if isinstance(item.state, OpenReading):
                 self._ended(item.state.reading)
-                self._hang_up(item.state.close())
+        self._hang_up(self._cancel(begun, self.blocking))
 
-    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Like ``cancel``, without blocking the event loop."""
-        await self._reach(self._close(begun))
+    async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
+        """Await the coroutine of a verb, which has its name behind an underscore."""
+        if not self.capabilities.native_async:
+            return await in_thread(verb, *arguments)
+        work: Callable[..., Coroutine[Any, Any, R]] = getattr(self, f"_{verb.__name__}")
+        return await self._reach(work(*arguments, self.awaiting))
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer piece by piece; closing the iterator closes the connection."""
@@ -366,24 +331,17 @@ class AskingReader(BaseReader):
         return request.top if most is None or request.top is None else min(request.top, most)
 
     def _allowed(self, request: Request) -> Keywords:
-        """Return a request's settings as the model takes them.
-
-        Raises:
-            RefusedError: If it is known to reject what the request cannot do without.
-        """
+        """Return a request's settings as the model takes them; raise if it is known to reject needed ones."""
         whole = self._keywords(request)
         if missing := sorted(self.supported.drop & set(self._needed(request)) & set(whole)):
-            kind = LogprobsRefusedError if "logprobs" in missing[0] else RefusedError
-            hint = self.advice if kind is LogprobsRefusedError else PARAMETER_HINTS.get(missing[0], "")
-            raise kind(f"{self.name} rejects {' and '.join(missing)}", hint=hint)
+            message = f"{self.name} rejects {' and '.join(missing)}"
+            if "logprobs" in missing[0]:
+                raise LogprobsRefusedError(message, hint=self.advice)
+            raise RefusedError(message, hint=TEMPERATURE_HINT if missing[0] == "temperature" else "")
         return self.supported.apply(whole)
 
     def _learn(self, error: Exception, request: Request, sent: Keywords) -> None:
-        """Note which setting of a request the model rejects, where the request can do without it.
-
-        Raises:
-            SureragError: If the failure teaches nothing.
-        """
+        """Note which setting of a request the model rejects; raise the failure where that teaches nothing."""
         failure, whole = self._failure(error), self._keywords(request)
         if not isinstance(failure, RefusedError):
             raise failure
@@ -395,18 +353,14 @@ class AskingReader(BaseReader):
             return
         if "logprob" in failure.message.lower() and "logprobs" in sent:
             raise LogprobsRefusedError(failure.message, hint=self.advice) from failure.__cause__
-        raise failure
+        hint = TEMPERATURE_HINT if "temperature" in sent and "temperature" in message else failure.hint
+        raise RefusedError(failure.message, hint=hint) from failure.__cause__
 
     def _failure(self, error: Exception) -> SureragError:
         """Return what a client raised as an error of ours that says what the server sent."""
-        if isinstance(error, SureragError):
-            return error
-        secrets = tuple(self._secrets())
-        message = shortened(masked(str(error), secrets), 500)
-        if (reply := shortened(masked(reply_of(error), secrets), 300)) and reply not in message:
-            message += f"; the server sent {reply!r}"
-        failure = service_error(error, self.name, message)
-        failure.__cause__ = error
+        failure = service_error(error, self.name, self._secrets())
+        if failure is not error:
+            failure.__cause__ = error
         return failure
 
     async def _safely(self, work: Coroutine[Any, Any, R]) -> R:
@@ -460,23 +414,17 @@ class AskingReader(BaseReader):
             if not any(reading.starved for reading in readings[: request.sampling.n]):
                 return [reading.generation() for reading in readings]
 
-    async def _send(self, request: Request, send: Callable[[Keywords], Coroutine[Any, Any, R]]) -> R:
+    async def ask(self, request: Request, calls: Blocking) -> list[Reading]:
+        """Send a request, again without what the model rejects, and return its answers."""
         while True:
             keywords = self._allowed(request)
             try:
-                return await send(keywords)
+                parts = await self._call(request, keywords, calls)
+                break
             except Exception as error:
                 failure = error
             # Outside, so that the client's error, which may hold a secret, is not behind ours.
             self._learn(failure, request, keywords)
-
-    async def ask(self, request: Request, calls: Blocking) -> list[Reading]:
-        """Send a request, again without what the model rejects, and return its answers."""
-        least = self.least_top
-        parts = await self._send(request, lambda keywords: self._call(request, keywords, calls))
-        if self._requested_too_few(request, least, parts):
-            self._usage.add(parts[0].usage or Usage(1))
-            parts = await self._send(request, lambda keywords: self._call(request, keywords, calls))
         if not parts:
             raise ServiceError(f"{self.name} returned no answer", hint="look at what its server returns")
         usage = parts[0].usage or Usage(1)
@@ -491,19 +439,6 @@ class AskingReader(BaseReader):
         answered = usage.completion_tokens - (thinking - usage.thinking_tokens)
         self._usage.add(Usage(1, usage.prompt_tokens, answered, thinking, usage.cached_tokens))
         return readings
-
-    def _requested_too_few(self, request: Request, least: int, parts: Sequence[Part]) -> bool:
-        """Tell whether log-probabilities may come once likeliest tokens are requested, too; note it.
-
-        Args:
-            request: What was sent.
-            least: ``least_top`` when it was; a request beside it may have changed that.
-            parts: What came.
-        """
-        if request.top != 0 or least or any(part.entries or not part.text for part in parts):
-            return False
-        self.least_top = 1
-        return True
 
     # Streams.
 
@@ -524,12 +459,13 @@ class AskingReader(BaseReader):
         try:
             return await calls.each(start, requests, self._limit(len(prompts)))
         except BaseException:
-            await self._close(begun)
+            await self._cancel(begun, calls)
             raise
 
     async def _start(self, request: Request, n_tokens: int, calls: Blocking) -> PartialGeneration:
         """Open a stream and read its first tokens; again, if only then it shows that the model thinks."""
-        for last in (False, True):
+        again = False
+        while True:
             opened = self.open_reading(request._replace(streamed=True, budget=self._budget()), calls)
             try:
                 begun = await opened.until(n_tokens)
@@ -537,13 +473,12 @@ class AskingReader(BaseReader):
                 return begun
             except (ThinkingBudgetError, UnmarkedThoughtsError) as error:
                 self._note(opened.reading)
-                spent = isinstance(error, ThinkingBudgetError) and opened.reading.budget > 0
-                if last or spent:
+                if again or (isinstance(error, ThinkingBudgetError) and opened.reading.budget):
                     raise
+                again = True
             except BaseException:
                 await opened.close()
                 raise
-        raise AssertionError("unreachable")
 
     def open_reading(self, request: Request, calls: Blocking) -> OpenReading:
         """Return an answer with nothing read yet."""
@@ -552,20 +487,16 @@ class AskingReader(BaseReader):
 
     async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[Part]:
         """Yield the pieces of a stream, which is requested again without what the model rejects."""
-        began = answered = False
+        began = False
         try:
             while True:
-                keywords, least = self._allowed(request), self.least_top
+                keywords = self._allowed(request)
                 try:
                     async with aclosing(self._open(request, keywords, calls)) as parts:
                         async for part in parts:
-                            if not answered and self._requested_too_few(request, least, [part]):
-                                break
-                            began, answered = True, answered or bool(part.text or part.entries)
+                            began = True
                             yield part
-                        else:
-                            return
-                    continue
+                    return
                 except Exception as error:
                     failure = error
                 if began:
@@ -588,7 +519,7 @@ class AskingReader(BaseReader):
         begun = await self._start(request, 1, calls)
         opened = _opened(begun)
         if opened is None:
-            (whole,) = await self._finish([begun], calls)
+            (whole,) = super().finish([begun])
             yield Chunk(whole.text, whole)
             return
         async with aclosing(opened.chunks()) as chunks:
@@ -597,41 +528,35 @@ class AskingReader(BaseReader):
 
     async def _finish(self, begun: Sequence[PartialGeneration], calls: Blocking) -> list[Generation]:
         async def finish(item: PartialGeneration) -> Generation:
-            if (opened := _opened(item)) is not None:
-                return await opened.rest()
-            whole: Generation = item.partial if item.done else item.state
-            return whole
+            opened = _opened(item)
+            return super(AskingReader, self).finish([item])[0] if opened is None else await opened.rest()
 
         return await calls.each(finish, begun, self._limit(len(begun)))
 
-    async def _close(self, begun: Iterable[PartialGeneration]) -> None:
+    async def _cancel(self, begun: Iterable[PartialGeneration], calls: Blocking) -> None:
         for item in begun:
             if isinstance(item.state, OpenReading):
                 await item.state.close()
 
     def _iterate(self, chunks: AsyncGenerator[Chunk]) -> Iterator[Chunk]:
         """Step through chunks for a sync caller."""
-
-        async def advance() -> Chunk | None:
-            return await anext(chunks, None)
-
         try:
-            while (chunk := self._wait(advance())) is not None:
+            while (chunk := self._wait(_next(chunks))) is not None:
                 yield chunk
         finally:
             self._hang_up(chunks.aclose())
 
     async def _aiterate(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
         """Step through chunks for an async caller."""
-
-        async def advance() -> Chunk | None:
-            return await anext(chunks, None)
-
         try:
-            while (chunk := await self._reach(advance())) is not None:
+            while (chunk := await self._reach(_next(chunks))) is not None:
                 yield chunk
         finally:
             await self._reach(chunks.aclose())
+
+
+async def _next(chunks: AsyncGenerator[Chunk]) -> Chunk | None:
+    return await anext(chunks, None)
 
 
 def _share(usage: Usage, answers: int) -> Usage:
@@ -642,11 +567,7 @@ def _share(usage: Usage, answers: int) -> Usage:
 
 
 def _opened(begun: PartialGeneration) -> OpenReading | None:
-    """Return the open answer behind what was begun; None if all of it is there already.
-
-    Raises:
-        ConfigurationError: If another reader began it.
-    """
+    """Return the open answer behind what was begun; None if all of it is there already."""
     if begun.done or isinstance(begun.state, Generation):
         return None
     if not isinstance(begun.state, OpenReading):

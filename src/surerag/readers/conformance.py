@@ -5,8 +5,6 @@ On its own, for a report to read::
     from surerag.readers.conformance import check_reader
     print(check_reader(my_reader))
 
-From a shell: ``python -m surerag.readers.conformance module:function``, the function returns the reader.
-
 Under pytest, one test a check::
 
     @pytest.mark.parametrize("case", conformance_cases(), ids=str)
@@ -21,14 +19,12 @@ from __future__ import annotations
 
 import asyncio
 import math
-import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
-from surerag.errors import CapabilityError, SureragError
+from surerag.errors import SureragError
 from surerag.messages import (
     Chunk,
     Generation,
@@ -43,7 +39,6 @@ from surerag.readers.threads import start_in_thread
 
 __all__ = ["Case", "ConformanceReport", "Outcome", "Trial", "check_reader", "conformance_cases"]
 
-R = TypeVar("R")
 Status = Literal["passed", "failed", "skipped"]
 
 _PROMPTS: tuple[Prompt, ...] = (
@@ -67,8 +62,7 @@ class Trial:
 
     Attributes:
         prompts: Questions, at least two; different answers make the checks sharper.
-        max_tokens: Length of answers; a few more than ``n_tokens``.
-        n_tokens: How far ``begin`` goes.
+        max_tokens: Length of answers; a few more than ``n_tokens``, how far ``begin`` goes.
         tolerance: Largest difference of log-probabilities and entropies, in nats, that counts as equal.
         vocabulary_size: Tokens that the model can emit, if known: entropies cannot exceed its logarithm.
         seeded: Whether the reader promises the same samples for the same seed. Servers may not.
@@ -105,10 +99,9 @@ class Trial:
         _demand(one.finish == other.finish, f"{what}: it ended by {one.finish!r} and {other.finish!r}")
         _demand((one.trace is None) == (other.trace is None), f"{what}: one has a trace, the other none")
         if one.trace is not None and other.trace is not None:
-            self.same_trace(what, one.trace, other.trace)
+            self._same_trace(what, one.trace, other.trace)
 
-    def same_trace(self, what: str, one: TokenTrace, other: TokenTrace) -> None:
-        """Demand that two traces are the same, up to rounding."""
+    def _same_trace(self, what: str, one: TokenTrace, other: TokenTrace) -> None:
         _demand(one.tokens == other.tokens, f"{what}: the tokens are {one.tokens} and {other.tokens}")
         self.close(f"{what}: log-probabilities", one.logprobs, other.logprobs)
         _demand((one.entropy is None) == (other.entropy is None), f"{what}: only one has entropies")
@@ -142,29 +135,12 @@ def _check(check: Check) -> Check:
 
 
 @_check
-def capabilities_fit_together(reader: BaseReader, trial: Trial) -> None:
-    """Entropies and energies need log-probabilities, and the model has a name."""
-    claimed = reader.capabilities
-    _demand(bool(reader.name), "the reader has no name")
-    _demand(claimed.logprobs or claimed.entropy is None, "it claims entropies without log-probabilities")
-    _demand(claimed.logprobs or not claimed.energy, "it claims energies without log-probabilities")
-    _demand(claimed.entropy in ("exact", "bounded", None), f"its entropy is {claimed.entropy!r}")
-
-
-@_check
 def every_prompt_is_answered(reader: BaseReader, trial: Trial) -> None:
-    """There is one list for each prompt, and nothing for no prompts."""
-    answers = reader.generate(trial.prompts, trial.greedy)
-    counts = [len(row) for row in answers]
-    _demand(counts == [1] * len(trial.prompts), f"{len(trial.prompts)} prompts got {counts} answers")
+    """Each prompt gets as many samples as asked for, and no prompts get none."""
+    for sampling in (trial.greedy, trial.sampled(3)):
+        counts = [len(row) for row in reader.generate(trial.prompts, sampling)]
+        _demand(counts == [sampling.n] * len(trial.prompts), f"asked for {sampling.n} each, got {counts}")
     _demand(reader.generate([], trial.greedy) == [], "no prompts got answers")
-
-
-@_check
-def n_samples_are_n(reader: BaseReader, trial: Trial) -> None:
-    """Every prompt gets exactly as many samples as asked for."""
-    counts = [len(row) for row in reader.generate(trial.prompts, trial.sampled(3))]
-    _demand(counts == [3] * len(trial.prompts), f"asked for 3 samples each, got {counts}")
 
 
 @_check
@@ -271,13 +247,6 @@ def a_text_is_one_user_turn(reader: BaseReader, trial: Trial) -> None:
 
 
 @_check
-def odd_text_is_only_text(reader: BaseReader, trial: Trial) -> None:
-    """Braces, markup, other scripts and line breaks in a prompt are read, not obeyed."""
-    odd = ["{question} {0} %s \\n", "<|im_end|></s> [INST]", "¿Dónde? 河はどこ 🌊", "a\n\n\tb\r\n"]
-    _demand(len(reader.generate(odd, trial.greedy)) == len(odd), "odd prompts were not all answered")
-
-
-@_check
 def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
     """What is begun shows the first n tokens of the answer, with their log-probabilities."""
     with _begun(reader, trial) as begun:
@@ -347,67 +316,43 @@ def streams_can_be_abandoned(reader: BaseReader, trial: Trial) -> None:
 
 
 @_check
-def scores_are_the_models(reader: BaseReader, trial: Trial) -> None:
-    """Reading its own greedy answer, the model thinks of each token what it thought when it wrote it."""
-    _demand_scores(reader, trial, trial.greedy)
-
-
-@_check
 def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> None:
-    """At another temperature, log-probabilities are still the model's own, of the sampled token."""
-    hot = SamplingParams(n=4, temperature=1.7, max_tokens=trial.n_tokens + 1, seed=1)
-    _demand_scores(reader, trial, hot)
-
-
-@_check
-def scoring_is_refused_unless_claimed(reader: BaseReader, trial: Trial) -> None:
-    """A reader that does not claim to score raises CapabilityError."""
-    _applies(not reader.capabilities.score, "it claims to score")
-    try:
-        reader.score(trial.prompts[:1], ["text"])
-    except CapabilityError:
-        return
-    raise BrokenPromiseError("it scores without claiming to")
+    """At any temperature, tokens that begin an answer like another one have the same log-probabilities."""
+    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    hot = SamplingParams(n=4, temperature=1.7, max_tokens=trial.max_tokens, seed=1)
+    for row, answer in zip(reader.generate(trial.prompts, hot), trial.answers(reader), strict=True):
+        cold = _trace(answer)
+        for sampled in map(_trace, row):
+            pairs = enumerate(zip(sampled.tokens, cold.tokens, strict=False))
+            shared = next((at for at, (one, other) in pairs if one != other), min(len(sampled), len(cold)))
+            trial.close(
+                "at temperature 1.7: log-probabilities", sampled.logprobs[:shared], cold.logprobs[:shared]
+            )
 
 
 @_check
 def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
     """Every verb gives the same over its async twin."""
-
-    async def ask() -> list[list[Generation]]:
-        generated = [row[0] for row in await reader.agenerate(trial.prompts, trial.greedy)]
-        begun = await reader.abegin(trial.prompts, trial.n_tokens, trial.greedy)
-        try:
-            finished = await reader.afinish(begun)
-        finally:
-            await reader.acancel(begun)
-        return [generated, finished]
-
-    for answers in _in_new_loop(ask):
-        for one, other in zip(answers, trial.answers(reader), strict=True):
-            trial.same("async", one, other)
-    if reader.capabilities.score:
-        texts = ["The river."] * len(trial.prompts)
-        scored = _in_new_loop(lambda: reader.ascore(trial.prompts, texts))
-        for trace, other_trace in zip(scored, reader.score(trial.prompts, texts), strict=True):
-            trial.same_trace("scored async", trace, other_trace)
-
-
-@_check
-def async_streams_do_the_same(reader: BaseReader, trial: Trial) -> None:
-    """Streams give the same over their async twins."""
     prompt = trial.prompts[0]
 
-    async def ask() -> list[list[Chunk]]:
-        begun = await reader.abegin([prompt], trial.n_tokens, trial.greedy)
-        streams: list[Any] = [reader.astream(prompt, trial.greedy), reader.afinish_stream(begun[0])]
+    async def ask() -> tuple[list[list[Generation]], list[list[Chunk]]]:
+        generated = [row[0] for row in await reader.agenerate(trial.prompts, trial.greedy)]
+        begun = await reader.abegin([*trial.prompts, prompt], trial.n_tokens, trial.greedy)
+        streams: list[Any] = [reader.astream(prompt, trial.greedy), reader.afinish_stream(begun[-1])]
         try:
-            return [[chunk async for chunk in stream] for stream in streams]
+            answers = [generated, await reader.afinish(begun[:-1])]
+            return answers, [[chunk async for chunk in stream] for stream in streams]
         finally:
             await reader.acancel(begun)
 
-    for chunks in _in_new_loop(ask):
-        _check_chunks(trial, chunks, trial.answers(reader)[0])
+    expected = trial.answers(reader)
+    # In a thread, as an event loop may be running in this one.
+    answers, streamed = start_in_thread(lambda: asyncio.run(ask())).result()
+    for row in answers:
+        for one, other in zip(row, expected, strict=True):
+            trial.same("async", one, other)
+    for chunks in streamed:
+        _check_chunks(trial, chunks, expected[0])
 
 
 @contextmanager
@@ -442,30 +387,6 @@ def _check_chunks(trial: Trial, chunks: list[Chunk], answer: Generation) -> None
     _demand(joined == answer.text, f"pieces join to {joined!r} and not to {answer.text!r}")
     if chunks[-1].generation is not None:
         trial.same("streamed", chunks[-1].generation, answer)
-
-
-def _demand_scores(reader: BaseReader, trial: Trial, sampling: SamplingParams) -> None:
-    """Compare traces of what was written with traces of reading it again, wherever tokens agree.
-
-    An answer after thoughts is left out: it is read as one that nothing was thought before.
-    """
-    _applies(reader.capabilities.score, "it does not claim to score")
-    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
-    compared = 0
-    for prompt, row in zip(trial.prompts, reader.generate(trial.prompts, sampling), strict=True):
-        for own in (_trace(answer) for answer in row if not answer.thinking_tokens):
-            if not len(own):
-                continue
-            (read,) = reader.score([prompt], ["".join(own.tokens)])
-            if read.tokens == own.tokens:
-                trial.close("reading what it wrote: log-probabilities", read.logprobs, own.logprobs)
-                compared += 1
-    _applies(compared > 0, "read again, its answers split into other tokens, or follow thoughts")
-
-
-def _in_new_loop(work: Callable[[], Coroutine[Any, Any, R]]) -> R:
-    """Run a coroutine in an event loop of its own, also where one is running already."""
-    return start_in_thread(lambda: asyncio.run(work())).result()
 
 
 class Outcome(NamedTuple):
@@ -552,10 +473,3 @@ def check_reader(reader: object, trial: Trial | None = None, **settings: Any) ->
     """
     trial, whole = replace(trial or Trial(), **settings), as_reader(reader)
     return ConformanceReport(whole.name, tuple(case.run(whole, trial) for case in conformance_cases()))
-
-
-if __name__ == "__main__":
-    module, _, name = sys.argv[1].partition(":")
-    report = check_reader(getattr(import_module(module), name)())
-    sys.stdout.write(f"{report}\n")
-    sys.exit(not report.passed)

@@ -27,13 +27,6 @@ from surerag.errors import (
     TransientServiceError,
 )
 
-REFUSED_HINT = "check the model's name, the key, the address and the parameters that the model was built with"
-PASSING_HINT = "check that the server can be reached, try again later, or raise max_retries or timeout"
-STRANGE_HINT = (
-    "the model's server or its client returned a reply that cannot be read; ask the server directly"
-)
-TOO_LONG_HINT = "give the model fewer or shorter passages, or fewer max_tokens"
-
 E = TypeVar("E", bound=BaseException)
 
 _KEY = re.compile(r"Bearer\s+[^\s'\"]+|Basic\s+[\w+/=-]{8,}|\bsk-[\w-]{6,}")
@@ -63,20 +56,19 @@ _TOO_LONG = ("context_length", "context length", "context window", "maximum cont
 _WITHHELD = ("content_filter", "content filter", "content management policy", "invalid_prompt", "flagged")
 _MISUSED = ("unexpected keyword argument", "authentication method", "unknown model", "api key", "api_key")
 _HINTS = {
-    ContextLengthError: TOO_LONG_HINT,
-    RefusedError: REFUSED_HINT,
-    TransientServiceError: PASSING_HINT,
-    ServiceError: STRANGE_HINT,
+    ContextLengthError: "give the model fewer or shorter passages, or fewer max_tokens",
+    RefusedError: "check the model's name, the key, the address and the parameters that it was built with",
+    TransientServiceError: "check that the server can be reached, try again, or raise max_retries or timeout",
+    ServiceError: "the server or its client returned a reply that cannot be read; ask the server directly",
 }
 
 
-def service_error(error: BaseException, name: str, message: str = "") -> SureragError:
-    """Return our error for one that a client raised; raise it ``from`` the client's.
+def service_error(
+    error: BaseException, name: str, secrets: Iterable[str] = (), hints: Mapping[int, str] | None = None
+) -> SureragError:
+    """Return our error for one that a client raised.
 
-    Args:
-        error: The client's error; one of ours is returned as it is.
-        name: Of the model, for the message.
-        message: What the service answered, where the error's own text does not say it.
+    One of ours is returned as it is. ``hints`` say what to do, by HTTP status.
 
     Example:
         >>> print(service_error(IndexError("list index out of range"), "gpt").args[0][:52])
@@ -84,8 +76,34 @@ def service_error(error: BaseException, name: str, message: str = "") -> Surerag
     """
     if isinstance(error, SureragError):
         return error
-    kind = kind_of(error, message)
-    return kind(f"{name} failed with {type(error).__name__}: {message or error}", hint=_HINTS[kind])
+    secrets, reply = tuple(secrets), reply_of(error)
+    message = shortened(masked(_words_of(getattr(error, "body", None)) or _text_of(error), secrets), 500)
+    if reply and (sent := shortened(masked(reply, secrets), 300)) not in message:
+        message += f"; the server sent {sent!r}"
+    kind, status = kind_of(error, f"{error} {message}"), status_of(error)
+    happened = f"answered {status}" if status else f"failed with {type(error).__name__}"
+    return kind(f"{name} {happened}: {message}", hint=(hints or {}).get(status or 0, _HINTS[kind]))
+
+
+def _text_of(error: BaseException) -> str:
+    """Return an error's text, and that of its cause, which often says more."""
+    cause = str(error.__cause__ or "")
+    return str(error) if cause in str(error) else f"{error} ({cause})"
+
+
+def _words_of(body: object) -> str:
+    """Return what a server said about a failure; a router's words, and those of the service behind it."""
+    inner = body.get("error") if isinstance(body, Mapping) else None
+    detail = inner if isinstance(inner, Mapping) else body
+    if not isinstance(detail, Mapping):
+        return str(body or "")
+    words = [str(detail[key]) for key in ("code", "message", "detail") if detail.get(key)]
+    if detail.get("param"):
+        words.append(f"parameter '{detail['param']}'")
+    metadata = detail.get("metadata")
+    if isinstance(metadata, Mapping) and metadata.get("raw"):
+        words.append(str(metadata["raw"]))
+    return ": ".join(words) or str(body)
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
@@ -139,13 +157,12 @@ def _without_beginning(text: str, secret: str) -> str:
 def without_secrets(error: E, secrets: Iterable[str]) -> E:
     """Return an error that shows no secret, nor does any error behind it.
 
-    Of an error that shows one, a copy of the same class takes its place, without secrets and without the
-    client's request and response; :func:`status_of` and :func:`kind_of` are those of the error.
+    Of an error of ours that shows one, a copy without takes its place; of another, a plain one with its text.
 
     Example:
         >>> safe = without_secrets(ValueError("Invalid key 9f8e7d6c"), ["9f8e7d6c"])
         >>> type(safe).__name__, str(safe)
-        ('ValueError', 'Invalid key [key]')
+        ('Exception', 'ValueError: Invalid key [key]')
     """
     secrets = tuple(secrets)
     copies: dict[int, Any] = {}
@@ -174,45 +191,22 @@ def without_secrets(error: E, secrets: Iterable[str]) -> E:
 
 def _shows(error: BaseException, hide: Callable[[str], str]) -> bool:
     """Whether an error's text, its attributes or the response that it carries hold a secret."""
-    carried = [str(error), error.args, vars(error)]
+    carried = f"{error} {error.args!r} {vars(error)!r}"
     with suppress(Exception):
         # A response that is not read yet has no text.
-        carried.append(vars(error)["response"].text)
-    return any(_hidden(one, hide) is not one for one in carried)
+        carried += vars(error)["response"].text
+    return hide(carried) != carried
 
 
 def _stand_in(error: BaseException, hide: Callable[[str], str]) -> BaseException:
-    """Return a copy of an error with its texts and numbers; of a class that shows more, a plain one."""
+    if not isinstance(error, SureragError):
+        return Exception(f"{type(error).__name__}: {hide(str(error))}").with_traceback(error.__traceback__)
     kind = type(error)
-    copy = kind.__new__(kind, *_hidden(error.args, hide))
-    for name, one in vars(error).items():
-        if isinstance(one, str | bytes | int | float | Mapping | list | tuple | None):
-            copy.__dict__[name] = _hidden(one, hide)
-    if (status := status_of(error)) is not None:
-        with suppress(AttributeError):
-            copy.status_code = status  # type: ignore[attr-defined]  # where status_of looks first
-    with suppress(Exception):
-        if hide(str(copy)) == str(copy) != "":
-            return copy.with_traceback(error.__traceback__)
-    return Exception(f"{kind.__name__}: {hide(str(error))}").with_traceback(error.__traceback__)
-
-
-def _hidden(value: Any, hide: Callable[[str], str]) -> Any:
-    """Return a value without secrets in its texts; the same object where there is none."""
-    if isinstance(value, str):
-        text = hide(value)
-        return value if text == value else text
-    if isinstance(value, bytes):
-        text = value.decode("utf-8", "replace")
-        return value if hide(text) == text else hide(text).encode()
-    if isinstance(value, Mapping):
-        held = {name: _hidden(one, hide) for name, one in value.items()}
-        return value if all(held[name] is one for name, one in value.items()) else held
-    if isinstance(value, list | tuple):
-        items = [_hidden(one, hide) for one in value]
-        same = all(one is other for one, other in zip(items, value, strict=True))
-        return value if same else tuple(items) if isinstance(value, tuple) else items
-    return value
+    copy = kind.__new__(kind, *(hide(str(one)) for one in error.args))
+    copy.__dict__.update(
+        (name, hide(one) if isinstance(one, str) else one) for name, one in vars(error).items()
+    )
+    return copy.with_traceback(error.__traceback__)
 
 
 def is_secret_name(name: object) -> bool:
@@ -266,12 +260,7 @@ def secrets_in(value: object, name: str = "") -> Iterator[str]:
 
 
 def shortened(text: str, size: int) -> str:
-    """Return a text, or its beginning and dots.
-
-    Example:
-        >>> shortened("Velm", 4), shortened("Velmland", 4)
-        ('Velm', 'Velm…')
-    """
+    """Return a text, or its beginning and dots."""
     return text if len(text) <= size else f"{text[:size]}…"
 
 
@@ -280,9 +269,10 @@ def reply_of(error: BaseException) -> str:
     for cause in _causes(error):
         with suppress(Exception):
             response = getattr(getattr(cause, "response", None), "text", None)
-            sent = (getattr(cause, name, None) for name in ("doc", "body", "obj"))
-            for text in (*sent, response):
-                if text and isinstance(text, str | bytes | Mapping | list):
+            if words := _words_of(getattr(cause, "body", None)):
+                return words
+            for text in (getattr(cause, "doc", None), getattr(cause, "obj", None), response):
+                if text and isinstance(text, str | bytes):
                     return str(text)
     return ""
 
@@ -308,10 +298,6 @@ def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
         return TransientServiceError
     if status is None:
         return RefusedError if _is_misuse(error, text) else ServiceError
-    return _kind_of_status(status, text)
-
-
-def _kind_of_status(status: int, text: str) -> type[ServiceError]:
     if status in _MAY_PASS or status >= 500:
         return TransientServiceError
     if status == 413:

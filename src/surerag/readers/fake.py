@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from surerag.errors import CapabilityError, ConfigurationError, ServiceError
+from surerag.errors import ConfigurationError, ServiceError
 from surerag.messages import (
     Chunk,
     EntropyTrace,
@@ -26,7 +26,7 @@ from surerag.readers.protocol import BaseReader, Capabilities, first_tokens
 __all__ = ["Call", "FakeReader", "Reply", "Verb", "reply"]
 
 R = TypeVar("R")
-Verb = Literal["generate", "score", "begin", "finish", "cancel", "stream", "finish_stream"]
+Verb = Literal["generate", "begin", "finish", "cancel", "stream", "finish_stream"]
 Answer = str | Generation | BaseException | type[BaseException]
 Reply = Answer | Callable[[str], Answer]
 """What a script may hold: a text, a generation, an error to raise, or a function of the prompt's text."""
@@ -47,12 +47,6 @@ def reply(
             None for no entropies.
         logprobs: Natural logs, likewise; None for no trace at all.
         end_logprob: Natural log of the probability of the end token; None where it is not known.
-
-    Returns:
-        The generation, as a reader would give it.
-
-    Raises:
-        ConfigurationError: If there are neither one value nor as many values as tokens.
 
     Example:
         >>> reply("In Velm.", entropy=[0.2, 2.1]).trace.entropy.lower
@@ -115,19 +109,17 @@ def _limited(generation: Generation, sampling: SamplingParams) -> Generation:
 class Call:
     """One call of a fake reader, as its history records it.
 
-    Attributes:
-        verb: Which method was called; an async twin counts as its sync one.
-        prompts: Texts of the prompts.
-        sampling: How it was to generate; None where the verb takes none.
-        n_tokens: Tokens requested from ``begin``.
-        continuations: Texts to ``score``.
+    An async verb counts as its sync twin; ``n_tokens`` are those requested from ``begin``.
     """
 
     verb: Verb
     prompts: tuple[str, ...]
     sampling: SamplingParams | None = None
     n_tokens: int | None = None
-    continuations: tuple[str, ...] = ()
+
+
+_LATEST = 10_000
+"""Calls that the history of a long run has at least; it must not fill the memory."""
 
 
 @dataclass(eq=False)
@@ -135,16 +127,11 @@ class _Handle:
     prompt: str
     whole: Generation
     emitted: int
-    state: Literal["open", "finished", "cancelled"] = "open"
+    fate: Literal["finished", "cancelled"] | None = None
 
     @property
     def done(self) -> bool:
         return self.emitted == self.whole.completion_tokens
-
-    def close(self) -> None:
-        if not self.done and self.state != "open":
-            raise ServiceError(f"what was begun is {self.state} already", hint="begin it again")
-        self.state = "finished"
 
 
 class FakeReader(BaseReader):
@@ -158,18 +145,17 @@ class FakeReader(BaseReader):
         replies: The queue; or one function of the prompt's text that answers everything; or a mapping, of
             which the first key that the prompt contains says the reply.
         entropy: Entropy in nats of every token of plain-text replies; None for a reader without.
-        logprob: Natural log-probability of every token of plain-text replies and scored texts; None
+        logprob: Natural log-probability of every token of plain-text replies; None
             for a reader without log-probabilities (and so without entropies).
         end_logprob: Natural log-probability of the end token of plain-text replies; None for a reader
             without.
         default: Reply to give once the queue is empty; without it that is an error.
-        score: Mean log-probability of a token, as a function of prompt text and continuation.
         name: Identity of the model.
         capabilities: What it claims to do, if not what follows from ``entropy`` and ``logprob``. What
             it lacks, it leaves out of its generations.
 
     Attributes:
-        history: Every call so far, in order.
+        history: The calls so far, in order; of many, the latest 10,000 or more.
 
     Example:
         >>> reader = FakeReader(["Paris"], entropy=0.1)
@@ -187,7 +173,6 @@ class FakeReader(BaseReader):
         logprob: float | None = -0.1,
         end_logprob: float | None = None,
         default: Reply | None = None,
-        score: Callable[[str, str], float] | None = None,
         name: str = "scripted",
         capabilities: Capabilities | None = None,
     ) -> None:
@@ -197,18 +182,15 @@ class FakeReader(BaseReader):
         self._queue: deque[Reply] = deque(() if callable(replies) else replies)
         self._entropy = entropy
         self._logprob, self._end_logprob = logprob, end_logprob
-        self._score = score
         self._name = name
         self._capabilities = capabilities or Capabilities(
             logprobs=logprob is not None,
             entropy="exact" if logprob is not None and entropy is not None else None,
-            score=logprob is not None or score is not None,
             begin="native",
             stream=True,
             native_async=True,
         )
-        self._asked = 0
-        self._handles: list[_Handle] = []
+        self._open: set[_Handle] = set()
         self.history: list[Call] = []
         self._usage = UsageCounter()
 
@@ -227,7 +209,7 @@ class FakeReader(BaseReader):
 
     @property
     def usage(self) -> Usage:
-        """Calls that generated or scored, and words that went in and came out."""
+        """Calls that generated, and words that went in and came out."""
         return self._usage.total
 
     @property
@@ -249,7 +231,7 @@ class FakeReader(BaseReader):
     @property
     def open_handles(self) -> int:
         """Generations that were begun and neither finished nor cancelled."""
-        return sum(handle.state == "open" and not handle.done for handle in self._handles)
+        return len(self._open)
 
     def add(self, *replies: Reply) -> None:
         """Append replies to the queue."""
@@ -258,22 +240,16 @@ class FakeReader(BaseReader):
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return the next replies, ``sampling.n`` for each prompt."""
         texts = self._note("generate", prompts, sampling)
-        return [[self._emit(self._next(text, sampling)) for _ in range(sampling.n)] for text in texts]
-
-    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Return a trace of each continuation."""
-        if not self._capabilities.score:
-            raise CapabilityError(
-                f"{self._name} cannot score given text", hint="give it a logprob or a score"
-            )
-        texts = self._note("score", prompts, None, continuations=tuple(continuations))
-        return [self._trace(text, item) for text, item in zip(texts, continuations, strict=True)]
+        rows = [[self._next(text, sampling) for _ in range(sampling.n)] for text in texts]
+        for answer in (answer for row in rows for answer in row):
+            self._count(answer.prompt_tokens, answer.completion_tokens)
+        return rows
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Return the first ``n_tokens`` words of the next reply to each prompt."""
-        texts = self._note("begin", prompts, sampling, n_tokens=n_tokens)
+        texts = self._note("begin", prompts, sampling, n_tokens)
         return [self._begin(text, n_tokens, sampling) for text in texts]
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
@@ -281,7 +257,7 @@ class FakeReader(BaseReader):
         handles = [_handle(item) for item in begun]
         self._note("finish", [handle.prompt for handle in handles], None)
         for handle in handles:
-            handle.close()
+            self._finish(handle)
             self._count(0, handle.whole.completion_tokens - handle.emitted, requests=0)
         return [handle.whole for handle in handles]
 
@@ -290,8 +266,8 @@ class FakeReader(BaseReader):
         handles = [_handle(item) for item in begun]
         self._note("cancel", [handle.prompt for handle in handles], None)
         for handle in handles:
-            if handle.state == "open":
-                handle.state = "cancelled"
+            handle.fate = handle.fate or "cancelled"
+            self._open.discard(handle)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield the next reply word by word."""
@@ -304,7 +280,7 @@ class FakeReader(BaseReader):
         """Yield a begun reply from its first word on."""
         handle = _handle(begun)
         self._note("finish_stream", [handle.prompt], None)
-        handle.close()
+        self._finish(handle)
         yield from self._pieces(handle.whole, handle.emitted)
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
@@ -325,23 +301,22 @@ class FakeReader(BaseReader):
         verb: Verb,
         prompts: Sequence[Prompt],
         sampling: SamplingParams | None,
-        *,
         n_tokens: int | None = None,
-        continuations: tuple[str, ...] = (),
     ) -> tuple[str, ...]:
         texts = tuple(_text(prompt) for prompt in prompts)
-        self.history.append(Call(verb, texts, sampling, n_tokens, continuations))
+        self.history.append(Call(verb, texts, sampling, n_tokens))
+        if len(self.history) > 2 * _LATEST:
+            del self.history[:_LATEST]
         return texts
 
     def _next(self, prompt: str, sampling: SamplingParams) -> Generation:
-        self._asked += 1
         try:
             answer: Reply | None = self._queue.popleft()
         except IndexError:
             answer = self._default
         if answer is None:
             raise ServiceError(
-                f"the script of {self._name} is empty: reply {self._asked} was asked for, to {prompt[:80]!r}",
+                f"the script of {self._name} is empty, and a reply is due to {prompt[:80]!r}",
                 hint="add a reply for every generation, or give a default or one function of the prompt",
             )
         if callable(answer) and not isinstance(answer, type):
@@ -363,29 +338,23 @@ class FakeReader(BaseReader):
             trace = replace(trace, entropy=replace(trace.entropy, exact=False) if bounded else None)
         return replace(generation, trace=trace)
 
-    def _trace(self, prompt: str, continuation: str) -> TokenTrace:
-        mean = self._score(prompt, continuation) if self._score else self._logprob
-        entropy = self._entropy if self._capabilities.entropy else None
-        trace = self._honest(reply(continuation, entropy=entropy, logprobs=mean)).trace
-        if trace is None:
-            raise ServiceError(f"{self._name} claims to score and has no log-probability to give")
-        self._count(len(_words(prompt)) + len(trace), 0)
-        return trace
-
-    def _emit(self, generation: Generation) -> Generation:
-        self._count(generation.prompt_tokens, generation.completion_tokens)
-        return generation
-
     def _count(self, read: int, emitted: int, requests: int = 1) -> None:
         self._usage.add(Usage(requests, read, emitted))
 
     def _begin(self, prompt: str, n_tokens: int, sampling: SamplingParams) -> PartialGeneration:
         whole = self._next(prompt, sampling)
         handle = _Handle(prompt, whole, min(n_tokens, whole.completion_tokens))
-        self._handles.append(handle)
+        if not handle.done:
+            self._open.add(handle)
         self._count(whole.prompt_tokens, handle.emitted)
         partial = whole if handle.done else replace(_head(whole, handle.emitted), finish="partial")
         return PartialGeneration(partial, handle.done, handle)
+
+    def _finish(self, handle: _Handle) -> None:
+        if handle.fate is not None and not handle.done:
+            raise ServiceError(f"what was begun is {handle.fate} already", hint="begin it again")
+        handle.fate = "finished"
+        self._open.discard(handle)
 
     def _pieces(self, generation: Generation, emitted: int) -> Iterator[Chunk]:
         """Yield word by word; words beyond those emitted before count when they are taken."""

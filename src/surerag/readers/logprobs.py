@@ -1,9 +1,5 @@
 """Log-probabilities of an answer's tokens, as servers list them, checked and made into a trace; no I/O.
 
-What OpenAI's API and those like it return goes in, whoever sent the request::
-
-    trace = token_trace(choice["logprobs"], answer_text, top_logprobs=20)
-
 A missing or impossible log-probability is an error here, and never a guess.
 """
 
@@ -152,14 +148,10 @@ def trace_of_entries(
 
 
 def end_logprob(behind: Sequence[Mapping[str, Any]], stop: Sequence[str] = ()) -> float | None:
-    r"""Return the log-probability of the end token that a server lists behind an answer that ended by itself.
+    r"""Return the log-probability [nats] of the end token of an answer that ended by itself.
 
-    Args:
-        behind: The entries behind the answer's own; one that is no white space may be the end token.
-        stop: Stop texts of the request, whose tokens some servers list as well.
-
-    Returns:
-        The natural logarithm; None where the server does not list the end token, or it cannot be told apart.
+    It is the one entry behind the answer's own that is no white space and no part of a stop text; None where
+    the server does not list it.
 
     Example:
         >>> end_logprob([{"token": "<|im_end|>", "logprob": -0.5}], ["\n"])
@@ -275,18 +267,11 @@ def answer_tokens(
 ) -> range:
     r"""Return which tokens of a list spell the answer: those after the thoughts and before the end token.
 
-    Servers differ: some list the tokens of thoughts and their marks beside a text that is the answer alone,
-    some list the end token or those of a stop text. A token may be part of a character; give its ``bytes``
-    where the server has them.
-
     Args:
-        tokens: All tokens of the list, as text or as bytes.
+        tokens: All tokens, as text or as bytes; some servers list those of thoughts and of stop texts, too.
         answer: The answer's text; white space around it does not count.
         whole: Whether the answer is complete; otherwise tokens may lack at its end.
         thought: Whether the model thought first.
-
-    Returns:
-        The positions of the answer's tokens.
 
     Raises:
         LogprobsError: If the tokens do not spell the answer.

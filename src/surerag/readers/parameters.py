@@ -17,7 +17,7 @@ from typing import Any
 from surerag.messages import SamplingParams
 
 _RENAMED = {"max_tokens": "max_completion_tokens"}
-_COUNTS = frozenset({"n", "logprobs", "top_logprobs", "max_tokens", "max_completion_tokens", "top_k"})
+_COUNTS = frozenset({"n", "logprobs", "top_logprobs", "max_tokens", "max_completion_tokens"})
 """Parameters of which a smaller number will do."""
 
 _NOT_TAKEN = (
@@ -34,12 +34,9 @@ _TOGETHER = re.compile(r"(?i)\bboth\b|at the same time|mutually exclusive")
 """Says of two parameters that either is taken, but not with the other."""
 
 
-PARAMETER_HINTS = {
-    "temperature": "sample at temperature=1.0, or use a model that takes one; a thinking model may with "
-    "thinking=False",
-    "top_p": "sample with top_p=1.0",
-    "top_k": "sample with top_k=None",
-}
+TEMPERATURE_HINT = (
+    "sample at temperature=1.0, or use a model that takes one; a thinking model may with thinking=False"
+)
 
 
 class LeftOutWarning(UserWarning):
@@ -48,18 +45,7 @@ class LeftOutWarning(UserWarning):
 
 @dataclass
 class SupportedParameters:
-    """What one model is known to reject.
-
-    Attributes:
-        drop: Parameters to leave out.
-        cap: Largest values of others.
-        rename: What others are called.
-
-    Example:
-        >>> supported = SupportedParameters(drop={"seed"}, cap={"n": 1}, rename={"max_tokens": "max_new"})
-        >>> supported.apply({"seed": 1, "n": 3, "max_tokens": 9})
-        {'n': 1, 'max_new': 9}
-    """
+    """What one model is known to reject: parameters to leave out, to limit, and to rename."""
 
     drop: set[str] = field(default_factory=set)
     cap: dict[str, int] = field(default_factory=dict)
@@ -80,10 +66,6 @@ class SupportedParameters:
             message: What the service answered.
             body: The request's body before :meth:`apply`.
             needed: Parameters that cannot be left out; of a number, a smaller one will do, unless it is 0.
-
-        Example:
-            >>> SupportedParameters().learn("'temperature' does not support 0", {"temperature": 0, "seed": 1})
-            ['temperature']
         """
         changes = self._changes(message, body)
         if _TOGETHER.search(message):
@@ -117,32 +99,24 @@ class SupportedParameters:
 def needed_parameters(sampling: SamplingParams) -> frozenset[str]:
     """Return the parameters that an answer cannot do without.
 
-    Randomness matters only where several answers are drawn; one that was to be the likeliest is drawn at the
-    service's own temperature if it has no other, with a warning. Numbers of answers, stop texts and seeds can
-    be done without: answers are requested one by one, and cut here.
-
-    Example:
-        >>> sorted(needed_parameters(SamplingParams(n=10, temperature=0.7, trace="logprobs")))
-        ['logprobs', 'messages', 'model', 'prompt', 'temperature']
+    Randomness matters only where several answers are drawn. Numbers of answers, stop texts and seeds can be
+    done without: answers are requested one by one, and cut here.
     """
     needed = {"model", "messages", "prompt"}
     if sampling.trace != "none":
         needed.add("logprobs")
     if sampling.trace == "entropy":
         needed.add("top_logprobs")
-    if sampling.n > 1:
-        plain = {"temperature": 1, "top_p": 1, "top_k": None}
-        needed |= {name for name, value in plain.items() if getattr(sampling, name) != value}
+    if sampling.n > 1 and sampling.temperature != 1:
+        needed.add("temperature")
     return frozenset(needed)
 
 
 def warn_of_dropped(model: str, names: Collection[str], sampling: SamplingParams) -> None:
-    """Warn of parameters left out from now on that change how the model samples."""
-    felt = {"temperature": sampling.temperature != 1, "top_p": sampling.top_p != 1, "top_k": True}
-    dropped = sorted(name for name in names if felt.get(name))
-    if dropped:
+    """Warn of parameters left out from now on, if that changes how the model samples."""
+    if "temperature" in names and sampling.temperature != 1:
         warnings.warn(
-            f"{model} rejects {' and '.join(dropped)}: it is asked without, and samples as its service does",
+            f"{model} rejects temperature: it is asked without, and samples as its service does",
             LeftOutWarning,
             stacklevel=2,
         )

@@ -10,9 +10,6 @@ from surerag.messages import Usage
 class TrimmedPieces:
     r"""Strips an answer's surrounding white space while it streams.
 
-    The joined output equals the stripped whole: leading space is dropped, and space that may turn out to be
-    trailing is held back until more text follows.
-
     Example:
         >>> pieces = TrimmedPieces()
         >>> [pieces.feed(text) for text in ["  The", " ", "Orun. ", "\n"]]
@@ -58,15 +55,7 @@ def held_for_stop(text: str, stop: tuple[str, ...]) -> int:
 
 
 class UsageCounter:
-    """Adds up usage from many threads.
-
-    Example:
-        >>> counter = UsageCounter()
-        >>> counter.add(Usage(requests=1, completion_tokens=3))
-        >>> counter.add(Usage(requests=1))
-        >>> counter.total.requests, counter.total.completion_tokens
-        (2, 3)
-    """
+    """Adds up usage from many threads."""
 
     def __init__(self, total: Usage | None = None) -> None:
         self.total = total or Usage()

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, TypeVar
 
-from surerag.errors import CapabilityError, ConfigurationError
+from surerag.errors import ConfigurationError
 from surerag.messages import (
     ANSWER_TOKENS,
     Chunk,
@@ -34,7 +34,6 @@ class Capabilities:
         logprobs: Whether generations carry the model's log-probability of every sampled token.
         entropy: ``"exact"`` (full vocabulary), ``"bounded"`` (an interval) or None.
         energy: Whether traces carry log-sum-exp of the raw logits.
-        score: Whether given continuations can be scored.
         begin: ``"native"`` if a generation can stop after n tokens and go on without reading anything
             again; ``"whole"`` if Begin generates the whole answer and shows its first n tokens.
         stream: Whether answers can be streamed in more than one piece.
@@ -48,7 +47,6 @@ class Capabilities:
     logprobs: bool
     entropy: Literal["exact", "bounded"] | None
     energy: bool = False
-    score: bool = False
     begin: Literal["native", "whole"] = "whole"
     stream: bool = False
     local: bool = False
@@ -56,32 +54,15 @@ class Capabilities:
     thinking: Literal["none", "off", "apart"] = "none"
 
 
-@runtime_checkable
-class Reader(Protocol):
-    """The least that a reader of your own must have; derive from :class:`BaseReader` for the rest.
+class BaseReader:
+    """What a reader can be asked for; derive from it, and override what can be done better.
+
+    ``name``, ``capabilities`` and ``generate`` are the least; the other verbs are in terms of ``generate``.
 
     Log-probabilities are natural logs of the model's own distribution at temperature 1, of the token
     that was sampled, whatever the sampling temperature, top-p or penalties. The end token and steps
     after it are not there.
     """
-
-    @property
-    def name(self) -> str:
-        """Identity of the model: what a calibration or a cache entry belongs to."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What this reader can do."""
-
-    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Return ``sampling.n`` generations for each prompt, in order."""
-
-    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Return the trace of each continuation after its prompt."""
-
-
-class BaseReader:
-    """A reader's further verbs, in terms of ``generate``; override what can be done better."""
 
     @property
     def name(self) -> str:
@@ -110,17 +91,6 @@ class BaseReader:
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order."""
         raise NotImplementedError
-
-    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Return the trace of each continuation after its prompt.
-
-        Raises:
-            CapabilityError: If this reader cannot score given text.
-        """
-        raise CapabilityError(
-            f"{self.name} cannot score given text",
-            hint="use TransformersReader, or a server with completions echo or prompt_logprobs",
-        )
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
@@ -181,10 +151,6 @@ class BaseReader:
     async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Like ``generate``, without blocking the event loop."""
         return await self._await_verb(self.generate, prompts, sampling)
-
-    async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Like ``score``, without blocking the event loop."""
-        return await self._await_verb(self.score, prompts, continuations)
 
     async def abegin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
@@ -276,41 +242,18 @@ def close_iterator(chunks: Iterator[Chunk]) -> None:
         close()
 
 
-class _ReaderAdapter(BaseReader):
-    """A reader with the minimal protocol, completed by the defaults of the other verbs."""
-
-    def __init__(self, reader: Reader) -> None:
-        self._reader = reader
-
-    @property
-    def name(self) -> str:
-        return self._reader.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return self._reader.capabilities
-
-    def count_tokens(self, text: str) -> int:
-        count: Callable[[str], int] = getattr(self._reader, "count_tokens", super().count_tokens)
-        return count(text)
-
-    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        return self._reader.generate(prompts, sampling)
-
-    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        return self._reader.score(prompts, continuations)
+Reader = BaseReader
+"""The same class, as annotations name it."""
 
 
 def as_reader(reader: object) -> BaseReader:
-    """Return a reader with all verbs.
+    """Return what is a reader.
 
     Raises:
-        ConfigurationError: If it is no reader, such as a framework's model.
+        ConfigurationError: If it is none, such as a framework's model.
     """
     if isinstance(reader, BaseReader):
         return reader
-    if isinstance(reader, Reader):
-        return _ReaderAdapter(reader)
     if isinstance(reader, str):
         raise ConfigurationError(
             f"expected a reader, got the text {reader!r}",
@@ -319,5 +262,6 @@ def as_reader(reader: object) -> BaseReader:
         )
     raise ConfigurationError(
         f"expected a reader, got {type(reader).__name__}",
-        hint="use TransformersReader or OpenAIReader; a framework's model goes to its own components",
+        hint="use TransformersReader or OpenAIReader, or derive from BaseReader; a framework's model goes to "
+        "its own components",
     )

@@ -1,21 +1,15 @@
 """An answer as a client delivers it, whole or in pieces, checked and made into a generation; no I/O.
 
 A client turns its replies into parts; what servers leave out, add and count wrongly, and where they put what
-a model thought first, is dealt with here, once for all clients::
-
-    reading = Reading(sampling, top=20, streamed=True)
-    for part in parts:
-        show(reading.feed(part))
-    generation = reading.generation()
-
-:class:`OpenReading` does so over a stream that is read as far as needed, and then continued or closed.
+a model thought first, is dealt with here, once for all clients. :class:`OpenReading` does so over a stream
+that is read as far as needed, and then continued or closed.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple, cast
 
 from surerag.errors import LogprobsError, ServiceError, ThinkingBudgetError, TransientServiceError
@@ -39,10 +33,11 @@ from surerag.readers.logprobs import (
 )
 from surerag.readers.pieces import TrimmedPieces, cut_at_stop, held_for_stop
 from surerag.readers.protocol import begun_from_whole
-from surerag.readers.thinking import ThoughtSplitter, without_end
+from surerag.readers.thinking import ThoughtSplitter
 
 Json = Mapping[str, Any]
 
+_THINK = "<think>"
 THINKING_HINT = "raise max_tokens, or have the model answer at once with thinking=False, if it can"
 
 _CUT = frozenset(
@@ -89,8 +84,7 @@ def finish_of(reason: object) -> FinishReason:
 def usage_of(reported: object) -> Usage:
     """Return a server's own count of tokens for one request, in OpenAI's form; zeros where it gives none.
 
-    Most services count thoughts among the completion, some beside it: their total tells. Prompt tokens that
-    were in the server's cache are among those of the prompt.
+    Most services count thoughts among the completion, some beside it: their total tells.
 
     Example:
         >>> counts = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
@@ -120,6 +114,7 @@ class UnmarkedThoughtsError(ServiceError):
     """A stream that was taken for an answer had begun inside the model's thoughts."""
 
 
+@dataclass(eq=False)
 class Reading:
     """One answer while it comes in, in one piece or in many; thoughts before it are separated.
 
@@ -130,11 +125,10 @@ class Reading:
         streamed: Whether it comes in pieces.
         token_pieces: Whether a piece of the stream is a token, so that pieces count where none are listed.
         budget: Tokens that were granted for thinking.
-        in_thoughts: Whether the prompt's template opens the thoughts, so that the text begins inside them.
+        in_thoughts: Whether the prompt's template begins the thoughts, so that the text begins inside them.
         vocabulary_size: Tokens that the model can emit, or a number no smaller.
-        name: Of the model, for errors.
-        hint: What to do where log-probabilities are missing.
-        thinking_hint: What to do where thoughts leave no room for an answer.
+        name: Of the model, for errors; their hints are ``hint`` where log-probabilities are missing, and
+            ``thinking_hint`` where thoughts leave no room for an answer.
 
     Attributes:
         text: The answer so far, exactly as it came.
@@ -145,38 +139,30 @@ class Reading:
         counted: Whether its cost was added to a reader's usage.
     """
 
-    def __init__(
-        self,
-        sampling: SamplingParams,
-        *,
-        top: int | None = None,
-        streamed: bool = False,
-        token_pieces: bool = False,
-        budget: int = 0,
-        in_thoughts: bool = False,
-        vocabulary_size: int = ANY_VOCABULARY,
-        name: str = "",
-        hint: str = NO_LOGPROBS_HINT,
-        thinking_hint: str = THINKING_HINT,
-    ) -> None:
-        self.top, self.budget, self.in_thoughts = top, budget, in_thoughts
+    sampling: SamplingParams
+    _: KW_ONLY
+    top: int | None = None
+    streamed: bool = False
+    token_pieces: bool = False
+    budget: int = 0
+    in_thoughts: bool = False
+    vocabulary_size: int = ANY_VOCABULARY
+    name: str = ""
+    hint: str = NO_LOGPROBS_HINT
+    thinking_hint: str = THINKING_HINT
+
+    def __post_init__(self) -> None:
         self.text = ""
         self.entries: list[Json] = []
         self.finish: FinishReason | None = None
-        self.full = False
+        self.full = self.counted = False
         self.usage = Usage()
-        self.counted = False
-        self._limit, self._stop = sampling.max_tokens, sampling.stop
-        self._streamed, self._token_pieces = streamed, token_pieces
-        self._vocabulary_size, self._hint, self._thinking_hint = vocabulary_size, hint, thinking_hint
-        self._whose = f"{name}: " if name else ""
-        self._splitter = ThoughtSplitter(opened=in_thoughts)
-        self._thoughts_apart = ""
+        self._splitter = ThoughtSplitter(inside=_THINK if self.in_thoughts else "")
+        self._thoughts_apart = self._half = ""
         self._has_reason = False
-        self._pieces = _Pieces()
-        self._shown = 0
-        self._half = ""
-        self._enough = 0
+        self._pieces: list[str] = []
+        self._shown = self._enough = 0
+        self._whose = f"{self.name}: " if self.name else ""
 
     @property
     def thought(self) -> bool:
@@ -188,14 +174,14 @@ class Reading:
         """Tokens of the answer that came so far; none before it is clear that it has begun."""
         if not self.text.strip():
             return 0
-        return len(self._inside()) if self.entries else self._pieces.count
+        return len(self._inside()) if self.entries else len(self._pieces)
 
     def has_tokens(self, n_tokens: int) -> bool:
         """Tell whether so many tokens of the answer came; all calls together are linear in its tokens."""
         if not self.text.strip():
             return False
         if not self.entries:
-            return self._pieces.count >= n_tokens
+            return len(self._pieces) >= n_tokens
         if len(self.entries) >= max(n_tokens, self._enough):
             missing = n_tokens - len(self._inside())
             # Each of the missing ones is an entry that is still to come.
@@ -206,7 +192,7 @@ class Reading:
     @property
     def starved(self) -> bool:
         """Whether thoughts that no tokens were granted for left too few for the answer, or may yet do so."""
-        unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self._limit)
+        unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self.sampling.max_tokens)
         return self.thought and not self.budget and unfinished
 
     def feed(self, part: Part) -> str:
@@ -215,7 +201,7 @@ class Reading:
         Raises:
             UnmarkedThoughtsError: If what was yielded of a stream turns out to have been thoughts.
         """
-        ends = part.finish is not None or not self._streamed
+        ends = part.finish is not None or not self.streamed
         self._thoughts_apart += part.thoughts
         self.usage = part.usage or self.usage
         if self.top is not None:
@@ -223,15 +209,15 @@ class Reading:
         if ends:
             self.finish, self._has_reason = finish_of(part.finish), bool(part.finish)
         fresh = self._answer_part(self._in_full_characters(part.text, ends=ends))
-        self._pieces.note(part, fresh)
+        self._pieces += [fresh] if fresh else []
         if not ends and self._goes_on_behind_the_limit():
-            self.entries, fresh = self.entries[: self._limit + self.budget], ""
+            self.entries, fresh = self.entries[: self.sampling.max_tokens + self.budget], ""
             self.finish, self.full = "length", True
         self.text += fresh
-        before = cut_at_stop(self.text, self._stop)
+        before = cut_at_stop(self.text, self.sampling.stop)
         if before is not None:
             self.text, self.finish, self.full = before, "stop", True
-        held = held_for_stop(self.text, self._stop) if self.finish is None else 0
+        held = held_for_stop(self.text, self.sampling.stop) if self.finish is None else 0
         ready = self.text[self._shown : len(self.text) - held]
         self._shown += len(ready)
         return ready
@@ -278,16 +264,15 @@ class Reading:
 
     def spent(self) -> Usage:
         """Return what the request cost: as the server counted, else by what came; thoughts apart."""
-        counted, thinking = self._server_count, self.thinking_tokens
-        answer = max(counted - thinking, 0) if counted else self._pieces.count
+        answer, thinking = self._counted_tokens(), self.thinking_tokens
         return Usage(1, self.usage.prompt_tokens, answer, thinking, self.usage.cached_tokens)
 
     def budget_error(self) -> ThinkingBudgetError:
         """Return the error of an answer that thoughts left no room for."""
         return ThinkingBudgetError(
-            f"{self._whose}the model was still thinking after {self.thinking_tokens or 'all its'} tokens, "
-            f"{self.budget} of them granted for thinking and {self._limit} for the answer: no answer came",
-            hint=self._thinking_hint,
+            f"{self._whose}the model was still thinking after {self.thinking_tokens or 'all its'} tokens, no "
+            f"answer came: {self.budget} were for thinking, {self.sampling.max_tokens} for the answer",
+            hint=self.thinking_hint,
         )
 
     def cut_off_error(self) -> TransientServiceError:
@@ -302,19 +287,24 @@ class Reading:
     ) -> tuple[str, FinishReason, TokenTrace]:
         """Return text, reason of the end and trace, cut to the tokens that were requested."""
         if text and not self.entries:
-            raise LogprobsError(f"{self._whose}the server's answer has no log-probabilities", hint=self._hint)
+            raise LogprobsError(f"{self._whose}the server's answer has no log-probabilities", hint=self.hint)
         inside = self._inside()
         own, behind = self.entries[inside.start : inside.stop], self.entries[inside.stop :]
-        most = self._limit if first is None else first
+        most = self.sampling.max_tokens if first is None else first
         if len(own) > most or (first is not None and self.finish is None):
             own = own[:most]
             text, finish = _spelled(own, text), "length" if first is None else "partial"
-        if finish == "stop" and not self._has_reason and len(own) == self._limit and not self.full:
+        if (
+            finish == "stop"
+            and not self._has_reason
+            and len(own) == self.sampling.max_tokens
+            and not self.full
+        ):
             finish = "length"
         with self._named_errors():
-            trace = trace_of_entries(own, top_logprobs=top, vocabulary_size=self._vocabulary_size)
+            trace = trace_of_entries(own, top_logprobs=top, vocabulary_size=self.vocabulary_size)
         if finish == "stop" and not self.full:
-            trace = replace(trace, end_logprob=end_logprob(behind, self._stop))
+            trace = replace(trace, end_logprob=end_logprob(behind, self.sampling.stop))
         return text, finish, trace
 
     def _inside(self) -> range:
@@ -333,7 +323,7 @@ class Reading:
         try:
             yield
         except LogprobsError as error:
-            raise LogprobsError(f"{self._whose}{error.message}", hint=self._hint) from None
+            raise LogprobsError(f"{self._whose}{error.message}", hint=self.hint) from None
 
     @property
     def _server_count(self) -> int:
@@ -342,41 +332,42 @@ class Reading:
     def _counted_tokens(self) -> int:
         """Return the answer's length as the server counted it; by its pieces where it did not."""
         counted = self._server_count - self.thinking_tokens
-        pieces = min(self._pieces.count, self._limit) if self.full else self._pieces.count
-        return max(counted, 0) or (pieces if self._streamed else 0)
+        pieces = min(len(self._pieces), self.sampling.max_tokens) if self.full else len(self._pieces)
+        return max(counted, 0) or (pieces if self.streamed else 0)
 
     def _goes_on_behind_the_limit(self) -> bool:
-        pieces = self._pieces.count if self._token_pieces else 0
-        return max(pieces, len(self.entries) - self.budget) > self._limit
+        pieces = len(self._pieces) if self.token_pieces else 0
+        return max(pieces, len(self.entries) - self.budget) > self.sampling.max_tokens
 
     def _came_twice(self) -> bool:
-        """Whether more tokens came than the server counts, or, where it does not count, pieces repeat."""
-        if not self._streamed:
+        """Whether more tokens came than the server counts, or, where it does not count, each piece twice."""
+        if not self.streamed:
             return False
         if self._server_count and not self.full:
-            pieces = self._pieces.count if self._token_pieces else 0
+            pieces = len(self._pieces) if self.token_pieces else 0
             return self._server_count < max(pieces, len(self.entries) - 1)
-        return self._pieces.are_doubled
+        # An answer may repeat one or two words.
+        return len(set(self._pieces)) > 2 and self._pieces[:-1:2] == self._pieces[1::2]
 
     def _answer_part(self, text: str) -> str:
         """Take text and return what of it belongs to the answer."""
         fresh = self._splitter.feed(text)
         if not self._splitter.has_thoughts and "</think>" in self._splitter.text[-len(text) - 8 :]:
             self.in_thoughts = True
-            if self._streamed:
+            if self.streamed:
                 raise UnmarkedThoughtsError(
                     f"{self._whose}what was streamed turns out to be the model's thoughts: its prompt "
-                    "template opens them, and only their end is marked",
+                    "template begins them, and only their end is marked",
                     hint="ask again, which works now that it is known",
                 )
-            self._splitter = ThoughtSplitter(opened=True)
+            self._splitter = ThoughtSplitter(inside=_THINK)
             fresh = self._splitter.feed(text)
         fresh += self._splitter.end() if self.finish is not None else ""
         if self.finish == "stop" and self.in_thoughts and self._splitter.thinking:
             # What ends by itself without closing any thoughts had none.
             whole, self._splitter = self._splitter.text, ThoughtSplitter()
             fresh = self._splitter.feed(whole) + self._splitter.end()
-        return without_end(fresh) if self._splitter.has_thoughts else fresh
+        return fresh
 
     def _in_full_characters(self, text: str, *, ends: bool) -> str:
         """Join halves of a character (UTF-16 surrogates) that came apart; one that stays alone is none."""
@@ -384,33 +375,6 @@ class Reading:
         if text and not ends and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
         return without_surrogates(text)
-
-
-class _Pieces:
-    """The pieces of a stream that brought text of the answer.
-
-    Attributes:
-        count: How many there were.
-    """
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._repeated = 0
-        self._texts: set[str] = set()
-        self._last: Part | None = None
-
-    def note(self, part: Part, fresh: str) -> None:
-        """Take a piece, and the text that it adds to the answer."""
-        if fresh:
-            self.count += 1
-            self._repeated += part == self._last
-            self._texts.add(fresh)
-        self._last = part
-
-    @property
-    def are_doubled(self) -> bool:
-        """Whether every other piece is the same as the one before; an answer may repeat one or two words."""
-        return self.count > 4 and 2 * self._repeated >= self.count - 1 and len(self._texts) > 2
 
 
 def _spelled(entries: Sequence[Json], text: str) -> str:
@@ -421,12 +385,7 @@ def _spelled(entries: Sequence[Json], text: str) -> str:
 
 
 class OpenReading:
-    """An answer that is read as far as needed, and then continued or closed.
-
-    Args:
-        parts: What the client streams; closed once nothing more is read.
-        reading: Where it is collected.
-    """
+    """An answer over a stream, which is read as far as needed, and then continued or closed."""
 
     def __init__(self, parts: AsyncGenerator[Part], reading: Reading) -> None:
         self.reading = reading
@@ -441,7 +400,6 @@ class OpenReading:
 
         Raises:
             ThinkingBudgetError: If the model thinks, and no tokens were granted for that.
-            ServiceError: As the client, and :meth:`Reading.generation`.
         """
         try:
             while not self._done and (

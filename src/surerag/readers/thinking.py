@@ -1,15 +1,5 @@
 """Separate a model's thoughts from its answer, in text, and in streams; no I/O.
 
-Reasoning models write their thoughts before the answer, between marks. What is measured and
-counted belongs to the answer alone::
-
-    thoughts, answer = split_thoughts("<think>Rhine? Velm.</think>Velm")
-
-    splitter = ThoughtSplitter()                            # a stream
-    for piece in pieces:
-        show(splitter.feed(piece))
-    show(splitter.end())
-
 Most mark them as DeepSeek-R1 and Qwen3 do (``<think>``); Magistral, Seed-OSS and Gemma 4 have marks of their
 own, and gpt-oss (harmony) writes channels, in which an analysis comes before ``final``. In a list of tokens
 with log-probabilities, :func:`surerag.readers.logprobs.answer_tokens` separates them.
@@ -31,12 +21,11 @@ _CLOSING = {
 CHANNEL = "<|channel|>"
 """The mark by which a vocabulary is recognised as that of harmony."""
 
-_OPENINGS = (*_CLOSING, CHANNEL, f"<|start|>assistant{CHANNEL}")
+_BEGINNINGS = (*_CLOSING, CHANNEL, f"<|start|>assistant{CHANNEL}")
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
 _MARK = re.compile(
     r"</?(?:think|thinking|seed:think|thought|reasoning)>|\[/?THINK\]|<\|(?:channel|start)\|>\w*|<\|\w+\|>"
 )
-_END = re.compile(r"<\|(?:return|end|call)\|>\s*$")
 
 THINKING_TOKENS = 4096
 """Tokens that may be thought before an answer, where nobody sets another limit."""
@@ -55,13 +44,12 @@ class ThoughtSplitter:
     r"""Separates thoughts from the answer in text that comes piece by piece.
 
     Args:
-        opened: Whether the prompt itself ended with the opening mark, as the templates of some models have
-            it, so that the text begins inside the thoughts; or that mark, where it is not ``<think>``.
+        inside: Mark of the thoughts inside which the text begins, where the prompt itself ends with it, as
+            the templates of some models have it.
 
     Attributes:
-        text: All text so far.
         begins: Where the answer begins in it: at the first character after the thoughts that is no white
-            space. 0 if there are no thoughts, None while that is open.
+            space. 0 if there are no thoughts, None while that cannot be told.
         closed: Whether thoughts have ended; if ``begins`` is None then, only white space came after them.
 
     Example:
@@ -77,12 +65,11 @@ class ThoughtSplitter:
         ('Rhine? Velm.', 'Velm')
     """
 
-    def __init__(self, *, opened: bool | str = False) -> None:
+    def __init__(self, *, inside: str = "") -> None:
         self.text = ""
         self.begins: int | None = None
         self.closed = False
-        mark = "<think>" if opened is True else opened
-        self._closing = _CLOSING.get(mark, CHANNEL) if mark else None
+        self._closing = _CLOSING.get(inside, CHANNEL) if inside else None
         self._searched = 0
         self._shown = 0
 
@@ -104,7 +91,7 @@ class ThoughtSplitter:
     @property
     def answer(self) -> str:
         """The answer so far."""
-        return "" if self.begins is None else without_end(self.text[self.begins :])
+        return "" if self.begins is None else self.text[self.begins :]
 
     def feed(self, piece: str) -> str:
         """Take a piece of text and return what it adds to the answer."""
@@ -131,12 +118,12 @@ class ThoughtSplitter:
         """Find where the answer begins, if that can be told by now."""
         if self._closing is None:
             start = self.text.lstrip()
-            opening = next((mark for mark in _OPENINGS if start.startswith(mark)), None)
-            if opening is None:
+            first = next((mark for mark in _BEGINNINGS if start.startswith(mark)), None)
+            if first is None:
                 # White space, or the beginning of a mark, may still become thoughts.
-                self.begins = None if any(mark.startswith(start) for mark in _OPENINGS) else 0
+                self.begins = None if any(mark.startswith(start) for mark in _BEGINNINGS) else 0
                 return
-            self._closing = _CLOSING.get(opening, CHANNEL)
+            self._closing = _CLOSING.get(first, CHANNEL)
         end = self._closed_at(self._closing)
         self.closed = end is not None
         if end is not None and (answer := self.text[end:].lstrip()):
@@ -154,39 +141,27 @@ class ThoughtSplitter:
         return at + len(closing) if at >= 0 else None
 
 
-def split_thoughts(text: str, *, opened: bool | str = False) -> tuple[str, str]:
+def split_thoughts(text: str) -> tuple[str, str]:
     """Split a whole text into thoughts and answer; an empty answer if it ends inside the thoughts.
 
     Example:
         >>> split_thoughts("Velm"), split_thoughts("<think>Hm.</think> Velm"), split_thoughts("<think>Hm.")
         (('', 'Velm'), ('Hm.', 'Velm'), ('Hm.', ''))
-        >>> split_thoughts("Rhine? Velm.</think>Velm", opened=True)
-        ('Rhine? Velm.', 'Velm')
     """
-    splitter = ThoughtSplitter(opened=opened)
+    splitter = ThoughtSplitter()
     splitter.feed(text)
     splitter.end()
     return splitter.thoughts, splitter.answer
 
 
-def without_end(text: str) -> str:
-    """Return a text without the mark of its end, which harmony's servers may leave in it.
+def begun_thoughts(text: str) -> str:
+    r"""Return the mark of the thoughts that a prompt's text begins and does not end; empty if there are none.
 
     Example:
-        >>> without_end("Velm<|return|>")
-        'Velm'
-    """
-    return _END.sub("", text)
-
-
-def open_mark(text: str) -> str:
-    r"""Return the mark of the thoughts that a prompt's text opens and does not close; empty if there is none.
-
-    Example:
-        >>> open_mark("assistant\n<think>\n"), open_mark("assistant\n<think>\n\n</think>\n\n")
+        >>> begun_thoughts("assistant\n<think>\n"), begun_thoughts("assistant\n<think>\n\n</think>\n\n")
         ('<think>', '')
     """
-    places = {text.rfind(opening): opening for opening in (*_CLOSING, CHANNEL)}
+    places = {text.rfind(mark): mark for mark in (*_CLOSING, CHANNEL)}
     last = max(places)
     if last < 0:
         return ""

@@ -29,11 +29,7 @@ class CancelledWorkError(BaseException):
     """Work was stopped because nobody waits for its result; no failure of the service that did it."""
 
 
-def _never() -> bool:
-    return False
-
-
-_cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", default=_never)
+_cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", default=lambda: False)
 
 
 @contextmanager
@@ -48,21 +44,13 @@ def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
 
 
 def raise_if_cancelled() -> None:
-    """Stop here if nobody waits for the result any more.
-
-    Raises:
-        CancelledWorkError: If so.
-    """
+    """Stop here, by a CancelledWorkError, if nobody waits for the result any more."""
     if _cancelled.get()():
         raise CancelledWorkError("nobody waits for this any more")
 
 
 def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
-    """Call a blocking function in a daemon thread, in a copy of the present context.
-
-    Returns:
-        The future of its result; the call itself cannot be cancelled, only left behind.
-    """
+    """Call a blocking function in a daemon thread, in a copy of the context; nothing can cancel it."""
     future: Future[R] = Future()
     future.set_running_or_notify_cancel()
     context = contextvars.copy_context()
@@ -95,11 +83,7 @@ async def in_thread(function: Callable[..., R], *arguments: Any) -> R:
 
 
 def complete(coroutine: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine that never suspends, as one over blocking calls alone, and return its result.
-
-    Raises:
-        RuntimeError: If it waits for an event loop.
-    """
+    """Run a coroutine that never suspends, as one over blocking calls alone, and return its result."""
     try:
         coroutine.send(None)
     except StopIteration as stop:

@@ -4,18 +4,17 @@ from surerag.retrieval.chunking import TextChunk, chunk_documents, chunk_text
 from surerag.retrieval.index import PassageIndex, SummaryIndex
 from surerag.retrieval.summaries import (
     LeadSummaries,
-    MetadataSummaries,
     MissingSummariesWarning,
     ModelSummaries,
     Summarizer,
     lead_summary,
     prose,
+    stored_summaries,
     with_summaries,
 )
 
 __all__ = [
     "LeadSummaries",
-    "MetadataSummaries",
     "MissingSummariesWarning",
     "ModelSummaries",
     "PassageIndex",
@@ -26,5 +25,6 @@ __all__ = [
     "chunk_text",
     "lead_summary",
     "prose",
+    "stored_summaries",
     "with_summaries",
 ]

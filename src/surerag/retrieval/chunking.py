@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from surerag.documents import Document
@@ -14,9 +14,6 @@ from surerag.text import UNSPACED
 Span = tuple[int, int]
 _WHOLE_ROWS = 4
 """A row stays whole up to so many times the length of a chunk."""
-
-Tokenize = Callable[[str], Sequence[Span]]
-"""Returns the offsets (start, end) of a text's tokens, in order."""
 
 # A long word counts for several tokens, as it would for a model, and so does a run without spaces.
 _TOKEN = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]{{1,12}}|[^\w\s]")
@@ -38,16 +35,13 @@ def words_and_marks(text: str) -> list[Span]:
     return [match.span() for match in _TOKEN.finditer(text)]
 
 
-def chunk_text(
-    text: str, tokens: int = 100, overlap: int = 20, *, tokenize: Tokenize = words_and_marks
-) -> list[TextChunk]:
-    """Cut a text into pieces of ``tokens`` tokens that overlap by ``overlap``.
+def chunk_text(text: str, tokens: int = 100, overlap: int = 20) -> list[TextChunk]:
+    """Cut a text into pieces of ``tokens`` words and marks that overlap by ``overlap``.
 
     Args:
         text: Any text; one without tokens has no pieces.
         tokens: Length of a piece, the last one may be shorter.
         overlap: Tokens that a piece shares with the one before.
-        tokenize: How to count, if not in words and marks: a model's own tokenizer, for instance.
 
     Returns:
         Pieces in order, verbatim, with offsets in characters. Together they hold every token.
@@ -63,7 +57,7 @@ def chunk_text(
         raise ConfigurationError(
             f"chunks of {tokens} tokens cannot overlap by {overlap}", hint="choose 0 <= overlap < tokens"
         )
-    spans = [(start, end) for start, end in tokenize(text) if text[start:end].strip()]
+    spans = words_and_marks(text)
     # A later piece would only repeat the end of the one before.
     latest = max(len(spans) - overlap, 1) if spans else 0
     chunks = []
@@ -74,13 +68,7 @@ def chunk_text(
     return chunks
 
 
-def chunk_documents(
-    documents: Iterable[Document],
-    tokens: int = 100,
-    overlap: int = 20,
-    *,
-    tokenize: Tokenize = words_and_marks,
-) -> list[Passage]:
+def chunk_documents(documents: Iterable[Document], tokens: int = 100, overlap: int = 20) -> list[Passage]:
     """Cut documents into passages; see :func:`chunk_text`.
 
     Rows of tables stay whole, up to four times ``tokens``, and do not overlap. Each passage of a Markdown
@@ -104,7 +92,7 @@ def chunk_documents(
             },
         )
         for document in documents
-        for number, chunk in enumerate(_document_chunks(document, tokens, overlap, tokenize))
+        for number, chunk in enumerate(_document_chunks(document, tokens, overlap))
     ]
 
 
@@ -118,37 +106,35 @@ def is_table_rule(line: str) -> bool:
     return "|" in line and "---" in line and not line.strip(" \t\n:|-")
 
 
-def _document_chunks(
-    document: Document, tokens: int, overlap: int, tokenize: Tokenize
-) -> Iterator[TextChunk]:
+def _document_chunks(document: Document, tokens: int, overlap: int) -> Iterator[TextChunk]:
     text = document.text
     if document.rows:
-        yield from _row_chunks(text, _paragraphs(text), "", tokens, overlap, tokenize)
+        yield from _row_chunks(text, _paragraphs(text), "", tokens, overlap)
         return
     end = 0
     for table in _tables(text):
-        yield from _shifted(chunk_text(text[end : table[0][0]], tokens, overlap, tokenize=tokenize), end)
+        yield from _shifted(chunk_text(text[end : table[0][0]], tokens, overlap), end)
         (start, _), (_, under_header), *rows = table
-        yield from _row_chunks(text, rows, text[start:under_header], tokens, overlap, tokenize)
+        yield from _row_chunks(text, rows, text[start:under_header], tokens, overlap)
         end = table[-1][1]
-    yield from _shifted(chunk_text(text[end:], tokens, overlap, tokenize=tokenize), end)
+    yield from _shifted(chunk_text(text[end:], tokens, overlap), end)
 
 
 def _row_chunks(
-    text: str, rows: Sequence[Span], header: str, tokens: int, overlap: int, tokenize: Tokenize
+    text: str, rows: Sequence[Span], header: str, tokens: int, overlap: int
 ) -> Iterator[TextChunk]:
     """Put as many rows into each chunk as there is room for."""
-    room = max(tokens - len(tokenize(header)), 1)
+    room = max(tokens - len(words_and_marks(header)), 1)
     begun: list[Span] = []
     length = 0
     for row in [*rows, None]:
-        size = len(tokenize(text[slice(*row)])) if row else 0
+        size = len(words_and_marks(text[slice(*row)])) if row else 0
         if begun and (row is None or length + size > room):
             start, end = begun[0][0], begun[-1][1]
             yield TextChunk(header + text[start:end], start, end)
             begun, length = [], 0
         if row and size > _WHOLE_ROWS * tokens:
-            yield from _shifted(chunk_text(text[slice(*row)], tokens, overlap, tokenize=tokenize), row[0])
+            yield from _shifted(chunk_text(text[slice(*row)], tokens, overlap), row[0])
         elif row and size:
             begun.append(row)
             length += size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,20 +160,16 @@ class SummaryIndex(PassageIndex):
         encoder: Encoder,
         *,
         summarize: Summarizer | None = None,
-        batch_size: int = 256,
-        k: int = USUAL_K,
-        progress: Progress = False,
+        **options: Any,
     ) -> Self:
         """Summarize documents, encode the summaries and index them.
 
         Args:
-            documents: The corpus.
+            documents: The corpus; one without a summary is held by its beginning, see
+                :func:`~surerag.retrieval.with_summaries`.
             encoder: Encodes summaries and queries.
-            summarize: How; by default the first two sentences of prose. A document without a summary is
-                held by its beginning, see :func:`~surerag.retrieval.with_summaries`.
-            batch_size: Summaries that the encoder reads at once.
-            k: Summaries to return where nobody asks for another number.
-            progress: True shows a bar on a terminal; a callable gets (done, total).
+            summarize: How; by default the first two sentences of prose.
+            **options: Those of :meth:`from_passages`: ``batch_size``, ``k``, ``progress``.
 
         Raises:
             InputError: If there is no document, or one without a text.
@@ -199,7 +195,7 @@ class SummaryIndex(PassageIndex):
             Passage(one.text, id=one.id, metadata={**one.metadata, "title": one.title})
             for one in with_summaries(corpus, (summarize or LeadSummaries())(corpus))
         ]
-        return cls.from_passages(passages, encoder, batch_size=batch_size, k=k, progress=progress)
+        return cls.from_passages(passages, encoder, **options)
 
 
 def top_places(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:

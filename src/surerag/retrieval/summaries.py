@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, pairwise
-from typing import Protocol
 
 from surerag.documents import Document, split_front_matter
 from surerag.errors import ConfigurationError, InputError, ServiceError
@@ -24,11 +23,8 @@ class MissingSummariesWarning(UserWarning):
     """Some documents have no summary, so that L-RAG searches wherever one of them is the nearest."""
 
 
-class Summarizer(Protocol):
-    """Anything that makes a summary of each document."""
-
-    def __call__(self, documents: Sequence[Document]) -> list[str]:
-        """Return one summary for each document, in order; an empty text where a document has none."""
+Summarizer = Callable[[Sequence[Document]], list[str]]
+"""Returns one summary for each document, in order; an empty text where a document has none."""
 
 
 _WHOLE_TEXT = 200
@@ -143,16 +139,13 @@ def lead_summary(
 
     Args:
         text: The document, plain or in Markdown.
-        sentences: How many.
+        sentences: How many, at least 1.
         per_paragraph: Whether of each paragraph, rather than of the whole.
         language: ISO 639 code, for the language's abbreviations and marks.
         max_characters: Longest sentence; a text without marks is one long sentence.
 
     Returns:
         The sentences, joined by spaces; empty if the text has no prose.
-
-    Raises:
-        ConfigurationError: If ``sentences`` or ``max_characters`` is less than 1.
 
     Example:
         >>> lead_summary("# Ada\n\n## Life\n\nAda was born in Velm. She paints. She sings.")
@@ -225,28 +218,19 @@ class LeadSummaries:
         ]
 
 
-@dataclass(frozen=True)
-class MetadataSummaries:
-    """A value of each document's metadata, such as its abstract, by its ``key``."""
+def stored_summaries(documents: Sequence[Document], key: str) -> list[str]:
+    """Return a value of each document's metadata, such as its abstract.
 
-    key: str
-
-    def __call__(self, documents: Sequence[Document]) -> list[str]:
-        """Return one summary for each document, in order.
-
-        Raises:
-            InputError: If a document has none.
-        """
-        summaries = []
-        for document in documents:
-            summary = document.metadata.get(self.key)
-            if not isinstance(summary, str) or not summary.strip():
-                raise InputError(
-                    f"document {document.id!r} has no summary under the metadata key {self.key!r}",
-                    hint=f"its keys are {sorted(document.metadata)}",
-                )
-            summaries.append(summary)
-        return summaries
+    Raises:
+        InputError: If a document has none.
+    """
+    for document in documents:
+        if not str(document.metadata.get(key) or "").strip():
+            raise InputError(
+                f"document {document.id!r} has no summary under the metadata key {key!r}",
+                hint=f"its keys are {sorted(document.metadata)}",
+            )
+    return [str(document.metadata[key]) for document in documents]
 
 
 class ModelSummaries:

@@ -35,14 +35,10 @@ MIN_QUERIES = 20
 
 @dataclass(frozen=True, slots=True)
 class StageMeans:
-    """One rewriter on the held-out queries.
+    """One rewriter on the held-out queries: ``"as asked"``, ``"distilled"`` or ``"aligned"``.
 
-    Attributes:
-        name: ``"as asked"``, ``"distilled"`` or ``"aligned"``.
-        log_perplexity: Mean of the answers' log-perplexity, in nats, over answers that have one.
-        change: Its paired difference to the query as asked, over the queries where both have one.
-        correct: Share of right answers; None without references.
-        correct_change: Its paired difference to the query as asked.
+    The log-perplexity is a mean in nats over answers that have one, ``correct`` a share of all. Changes are
+    paired differences to the queries as asked.
     """
 
     name: str
@@ -66,9 +62,7 @@ class TrainingReport:
     Attributes:
         rewriter: Folder of the stage to use, or None where neither stage improved on the query as asked.
         stages: Figures on the held-out queries, the query as asked first.
-        n_distilled: Rewrites learnt from.
-        n_preferences: Preferences learnt from.
-        n_held_out: Held-out queries.
+        n_distilled: Number of rewrites that were learnt from; and of preferences, and of held-out queries.
     """
 
     rewriter: Path | None
@@ -82,8 +76,8 @@ class TrainingReport:
         rows = ["| queries | log-perplexity | change | right | change |", "|---|---:|---:|---:|---:|"]
         for stage in self.stages:
             right = "" if stage.correct is None else f"{100 * stage.correct:.1f} %"
-            points = "" if stage.correct_change is None else _shown(stage.correct_change, 100)
-            change = "" if stage.change is None else _shown(stage.change, 1)
+            points = "" if stage.correct_change is None else stage.correct_change.text("+", 100, 1)
+            change = "" if stage.change is None else stage.change.text("+")
             rows.append(f"| {stage.name} | {stage.log_perplexity:.3f} | {change} | {right} | {points} |")
         verdict = f"Use {self.rewriter}." if self.rewriter else "No stage improves on the query as asked."
         return "\n".join([*rows, "", f"{self.n_held_out} held-out queries, paired 95 % intervals. {verdict}"])
@@ -113,7 +107,7 @@ def train_rewriter(
         retriever: Finds passages.
         teacher: Writes the rewrites of the first stage; None takes the reader.
         encoder: Vectors, for the reward ``"relevance"``.
-        options: What steers the stages.
+        options: Settings of the stages.
         progress: Whether to show progress bars.
 
     Raises:
@@ -232,12 +226,3 @@ def _write_whole(file: Path, value: object) -> None:
     part = file.with_suffix(".part")
     part.write_text(json.dumps(value), encoding="utf-8")
     part.replace(file)
-
-
-def _shown(estimate: Estimate, scale: float) -> str:
-    digits = 1 if scale == 100 else 3
-    value = f"{scale * estimate.value:+.{digits}f}"
-    if estimate.interval is None:
-        return value
-    lower, upper = (f"{scale * end:+.{digits}f}" for end in estimate.interval)
-    return f"{value} [{lower}, {upper}]"

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from surerag.drivers import run_many
 from surerag.effects import Program, generate, retrieve
@@ -24,17 +24,13 @@ from surerag.training.options import Reward, RewriterTraining
 
 logger = logging.getLogger("surerag")
 
+R = TypeVar("R")
 REWRITE_TOKENS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query to learn from.
-
-    Attributes:
-        text: The query as users ask it.
-        references: Right answers; for the rewards that need them, and for right answers in the report.
-    """
+    """A query as users ask it, with right answers if there are any."""
 
     text: str
     references: tuple[str, ...] = ()
@@ -50,17 +46,8 @@ class Preference(NamedTuple):
 
 
 class Trial(NamedTuple):
-    """The answer from what one query text retrieved.
+    """The perplexity of an answer, infinite for an empty or cut one; and whether it is right, if known."""
 
-    Attributes:
-        text: What was searched for.
-        answer: The reader's answer to the original query.
-        uncertainty: Its perplexity; infinite where the answer is empty or cut.
-        correct: Whether it is right; None without references.
-    """
-
-    text: str
-    answer: str
     uncertainty: float
     correct: bool | None
 
@@ -72,33 +59,18 @@ def collect_rewrites(
     *,
     progress: Progress = False,
 ) -> list[tuple[str, str]]:
-    """Ask a teacher for one rewrite of each query, and keep the usable ones (first stage).
+    """Return pairs of a query and a teacher's rewrite of it, where that is usable (first stage).
 
     Refusals, thoughts, cut-off and unchanged rewrites are left out, so that they are not learnt.
 
-    Returns:
-        Pairs of query and rewrite.
-
     Raises:
-        ServiceError: If no rewrite is usable; the message counts why.
+        ServiceError: If no rewrite is usable.
     """
     options = options or RewriterTraining()
     sampling = SamplingParams(max_tokens=REWRITE_TOKENS, trace="none")
     programs = [_write(query.text, options, sampling) for query in queries]
-    services = Services(reader=as_reader(teacher))
-    outcomes: list[Any] = run_many(programs, services, return_exceptions=True, progress=progress)
-    pairs, problems = [], []
-    for query, outcome in zip(queries, outcomes, strict=True):
-        if isinstance(outcome, BaseException):
-            _raise_if_misconfigured(outcome)
-            problems.append(f"failed ({outcome})")
-        elif outcome:
-            pairs.append((query.text, outcome[0]))
-        else:
-            problems.append("unusable or unchanged")
-    if problems:
-        counts = ", ".join(f"{problems.count(kind)} {kind}" for kind in dict.fromkeys(problems))
-        logger.warning("%d of %d rewrites are left out: %s", len(problems), len(queries), counts)
+    outcomes = _run_all(programs, Services(reader=as_reader(teacher)), progress)
+    pairs = [(query.text, rewrites[0]) for query, rewrites in zip(queries, outcomes, strict=True) if rewrites]
     if not pairs:
         raise ServiceError(
             f"none of {len(queries)} rewrites of the teacher is usable",
@@ -117,15 +89,7 @@ def sample_preferences(
     encoder: Encoder | None = None,
     progress: Progress = False,
 ) -> list[Preference]:
-    """Sample rewrites, reward what each retrieves, and pair them by reward (second stage, Eq. 2 and 3).
-
-    Returns:
-        At most ``n_pairs`` preferences a query. Queries that fail are left out with a warning.
-
-    Raises:
-        InputError: If the reward needs references and a query has none.
-        MissingServiceError: If it needs an encoder, and there is none.
-    """
+    """Sample rewrites, reward what each retrieves, and pair them by reward (second stage, Eq. 2 and 3)."""
     options = options or RewriterTraining()
     check_reward(options, queries, encoder)
     sampling = SamplingParams(
@@ -135,34 +99,34 @@ def sample_preferences(
         reader=as_reader(reader), rewriter=as_reader(rewriter), retriever=retriever, encoder=encoder
     )
     programs = [_try_own_rewrites(query, options, sampling) for query in queries]
-    preferences: list[Preference] = []
-    failures: list[Exception] = []
-    outcomes: list[Any] = run_many(programs, services, return_exceptions=True, progress=progress)
-    for query, outcome in zip(queries, outcomes, strict=True):
-        if isinstance(outcome, BaseException):
-            failures.append(_raise_if_misconfigured(outcome))
-            continue
-        rewrites, rewards = outcome
-        preferences += [
-            Preference(query.text, rewrites[better], rewrites[worse], difference)
-            for better, worse, difference in preference_pairs(rewards, options.n_pairs)
-        ]
+    outcomes = _run_all(programs, services, progress)
+    return [
+        Preference(query.text, outcome[0][better], outcome[0][worse], difference)
+        for query, outcome in zip(queries, outcomes, strict=True)
+        if outcome is not None
+        for better, worse, difference in preference_pairs(outcome[1], options.n_pairs)
+    ]
+
+
+def _run_all(programs: Sequence[Program[R]], services: Services, progress: Progress) -> list[R | None]:
+    """Return the results of programs; those that failed are None, and a warning counts them."""
+    outcomes = run_many(programs, services, return_exceptions=True, progress=progress)
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    for failure in failures:
+        if isinstance(failure, MISCONFIGURED) or not isinstance(failure, SureragError):
+            raise failure
     if failures:
         message = "%d of %d queries failed and are left out, the first because: %s"
-        logger.warning(message, len(failures), len(queries), failures[0])
-    return preferences
+        logger.warning(message, len(failures), len(outcomes), failures[0])
+    return [None if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
 
 
 def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[int, int, float]]:
     """Return the pairs with the largest difference in reward (DynQR, section 2.2, Preference Alignment).
 
-    Args:
-        rewards: One for each distinct rewrite of a query, larger for a better one. One that is infinite, as
-            after an empty or cut answer, makes no pair: its difference to all others would be the largest.
-        n_pairs: Pairs to keep.
-
-    Returns:
-        Triples of the better rewrite's index, the worse one's, and the difference, largest first.
+    Rewards are larger for better rewrites of a query. One that is infinite, as after an empty or cut answer,
+    makes no pair: its difference to all others would be the largest. Pairs are the better rewrite's index,
+    the worse one's, and the difference.
 
     Example:
         >>> preference_pairs([-1.5, -1.0, -1.5, -4.0])
@@ -189,7 +153,7 @@ def try_query(query: Query, text: str, options: RewriterTraining) -> Program[Tri
     usable = answer.trace is not None and len(answer.trace) > 0 and answer.finish == "stop"
     uncertainty = perplexity(answer.trace.logprobs) if usable and answer.trace else math.inf
     correct = bool(exact_match(answer.text, query.references)) if query.references else None
-    return Trial(text, answer.text, uncertainty, correct)
+    return Trial(uncertainty, correct)
 
 
 def rewrite_and_try(query: Query, options: RewriterTraining) -> Program[Trial]:
@@ -258,12 +222,7 @@ REWARDS: Mapping[Reward, Callable[[Query, str, RewriterTraining], Program[float]
 
 
 def check_reward(options: RewriterTraining, queries: Sequence[Query], encoder: Encoder | None) -> None:
-    """Check that there is what the reward needs.
-
-    Raises:
-        InputError: If it needs references and a query has none.
-        MissingServiceError: If it needs an encoder, and there is none.
-    """
+    """Check that there is what the reward needs: references, or an encoder."""
     if options.reward in ("answer", "documents") and not all(query.references for query in queries):
         raise InputError(
             f"the reward {options.reward!r} needs references for every query",
@@ -271,12 +230,6 @@ def check_reward(options: RewriterTraining, queries: Sequence[Query], encoder: E
         )
     if options.reward == "relevance" and encoder is None:
         raise MissingServiceError("the reward 'relevance' needs an encoder", hint="pass encoder=…")
-
-
-def _raise_if_misconfigured(error: BaseException) -> Exception:
-    if isinstance(error, MISCONFIGURED) or not isinstance(error, SureragError):
-        raise error
-    return error
 
 
 def as_queries(queries: Iterable[Query | str]) -> list[Query]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from surerag.errors import ConfigurationError, extra
 from surerag.training.options import RewriterTraining
@@ -17,36 +17,9 @@ CHECKPOINTS = "checkpoints"
 def distil(
     pairs: Sequence[tuple[str, str]], base: str | Path, output: Path, options: RewriterTraining
 ) -> Path:
-    """Teach a base model the teacher's rewrites; the loss is on the rewrite alone (DynQR, section 2.2).
-
-    Args:
-        pairs: Queries and rewrites.
-        base: Hugging Face id or folder of a causal language model.
-        output: Folder for checkpoints while it trains, and for the model at the end.
-        options: Rates, adapters and arguments of TRL's ``SFTConfig``.
-
-    Returns:
-        The folder of the model.
-
-    Raises:
-        MissingExtraError: If TRL is not installed.
-    """
-    if _is_complete(output):
-        return output
-    with extra("train"):
-        from datasets import Dataset
-        from trl import SFTConfig, SFTTrainer
-    model, tokenizer = load_base(base)
-    rows = [_row(options, tokenizer, query, completion=rewrite) for query, rewrite in pairs]
-    arguments = _arguments(output, options, "distil", len(rows))
-    trainer = SFTTrainer(
-        model,
-        SFTConfig(**{**arguments, "completion_only_loss": True, **options.trainer}),
-        train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-        peft_config=_adapters(options),
-    )
-    return _train_and_save(trainer, tokenizer, output)
+    """Teach a base model the teacher's rewrites; the loss is on the rewrite alone (DynQR, section 2.2)."""
+    examples = [(query, {"completion": rewrite}) for query, rewrite in pairs]
+    return _tune("distil", examples, base, output, options)
 
 
 def align(
@@ -54,46 +27,52 @@ def align(
 ) -> Path:
     """Teach a distilled rewriter which of its rewrites are better (DPO; DynQR, section 2.2).
 
-    Args:
-        preferences: Triplets of query, better and worse rewrite.
-        base: The distilled rewriter.
-        output: Folder for checkpoints while it trains, and for the model at the end.
-        options: Rates, adapters and arguments of TRL's ``DPOConfig``.
-
-    Returns:
-        The folder of the model.
-
-    Raises:
-        MissingExtraError: If TRL is not installed.
+    Arguments and errors are those of :func:`distil`, with arguments of ``DPOConfig``.
     """
-    if _is_complete(output):
+    examples = [(item.query, {"chosen": item.better, "rejected": item.worse}) for item in preferences]
+    return _tune("align", examples, base, output, options)
+
+
+def _tune(
+    stage: Literal["distil", "align"],
+    examples: Sequence[tuple[str, dict[str, str]]],
+    base: str | Path,
+    output: Path,
+    options: RewriterTraining,
+) -> Path:
+    checkpoints = output / CHECKPOINTS
+    if (output / "config.json").exists() and not checkpoints.exists():
         return output
     with extra("train"):
         from datasets import Dataset
-        from trl import DPOConfig, DPOTrainer
+        from transformers.trainer_utils import get_last_checkpoint
+        from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
     model, tokenizer = load_base(base)
-    rows = [
-        _row(options, tokenizer, item.query, chosen=item.better, rejected=item.worse) for item in preferences
-    ]
-    arguments = _arguments(output, options, "align", len(rows))
-    trainer = DPOTrainer(
-        model,
-        None,
-        DPOConfig(**{**arguments, "beta": 0.1, **options.trainer}),
-        train_dataset=Dataset.from_list(rows),
-        processing_class=tokenizer,
-        peft_config=_adapters(options),
-    )
-    return _train_and_save(trainer, tokenizer, output)
+    rows = Dataset.from_list([_row(options, tokenizer, query, **texts) for query, texts in examples])
+    arguments = _arguments(output, options, stage, len(rows))
+    shared = {"train_dataset": rows, "processing_class": tokenizer, "peft_config": _adapters(options)}
+    trainer: Any
+    if stage == "distil":
+        trainer = SFTTrainer(
+            model, SFTConfig(**{**arguments, "completion_only_loss": True, **options.trainer}), **shared
+        )
+    else:
+        trainer = DPOTrainer(
+            model, None, DPOConfig(**{**arguments, "beta": 0.1, **options.trainer}), **shared
+        )
+    last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
+    trainer.train(resume_from_checkpoint=last)
+    model = trainer.accelerator.unwrap_model(trainer.model)
+    if hasattr(model, "merge_and_unload"):
+        model = model.merge_and_unload()
+    model.save_pretrained(str(output))
+    tokenizer.save_pretrained(str(output))
+    shutil.rmtree(checkpoints, ignore_errors=True)
+    return output
 
 
 def load_base(base: str | Path) -> tuple[Any, Any]:
-    """Load a model to train and its tokenizer.
-
-    Raises:
-        ConfigurationError: If there is no such model in safetensors, or its tokenizer has no end token.
-        MissingExtraError: If TRL is not installed.
-    """
+    """Load a model to train and its tokenizer."""
     with extra("train"):
         import trl  # noqa: F401
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -155,22 +134,3 @@ def _adapters(options: RewriterTraining) -> Any:
     from peft import LoraConfig
 
     return LoraConfig(r=options.lora_rank, lora_alpha=2 * options.lora_rank, target_modules="all-linear")
-
-
-def _is_complete(output: Path) -> bool:
-    return (output / "config.json").exists() and not (output / CHECKPOINTS).exists()
-
-
-def _train_and_save(trainer: Any, tokenizer: Any, output: Path) -> Path:
-    from transformers.trainer_utils import get_last_checkpoint
-
-    checkpoints = output / CHECKPOINTS
-    last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
-    trainer.train(resume_from_checkpoint=last)
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if hasattr(model, "merge_and_unload"):
-        model = model.merge_and_unload()
-    model.save_pretrained(str(output))
-    tokenizer.save_pretrained(str(output))
-    shutil.rmtree(checkpoints, ignore_errors=True)
-    return output

@@ -250,6 +250,52 @@ def test_a_statement_is_checked_and_may_be_about_a_person() -> None:
         tool.with_options(task="extract", person="Ada")
 
 
+def judging(prompt: str) -> str:
+    """Find whatever mentions Ada relevant, and quote it."""
+    if prompt.startswith("Passage: "):
+        return "Yes" if "Ada" in prompt.splitlines()[0] else "No"
+    return quoting(prompt)
+
+
+def test_the_most_relevant_passages_stay_and_each_text_is_judged_once() -> None:
+    tool, reader = compressor(judging, top_n=2)
+    given = passages(BO, ADA, "", RIVER, RIVER, AGAIN)
+    result = tool.run(QUESTION, given)
+    judged = [prompt for prompt in reader.prompts if str(prompt).startswith("Passage: ")]
+    assert len(judged) == 4  # not the empty one, and the river once
+    assert judged[0].endswith("Does the passage help to answer the question? Reply only with yes or no.")
+    [compressed] = [passage for passage in result.passages if passage.text]
+    assert [source["id"] for source in compressed.metadata[SOURCES_KEY]] == ["p1", "p5"]
+    assert result.dropped == ("p0", "p3", "p4")
+    assert result.clusters[-1].reason == "less relevant than the top_n"
+    assert not result.fell_back
+
+
+@pytest.mark.parametrize("top_n", [None, 4, 9])
+def test_few_enough_passages_are_not_judged(top_n: int | None) -> None:
+    tool, reader = compressor(judging, top_n=top_n)
+    tool.run(QUESTION, passages(BO, ADA, RIVER, AGAIN))
+    assert not any(str(prompt).startswith("Passage: ") for prompt in reader.prompts)
+
+
+def test_where_no_reply_is_yes_or_no_similarity_ranks_with_a_warning() -> None:
+    events: list[Event] = []
+    tool, _ = compressor(
+        lambda prompt: "Perhaps" if prompt.startswith("Passage") else quoting(prompt), top_n=1
+    )
+    result = tool.with_options(on_event=events.append).run(QUESTION, passages(RIVER, AGAIN, BO))
+    assert warnings(events) == ["unclear_relevance"]
+    assert [passage.id for passage in result.passages] == ["p1"]
+
+
+def test_where_all_that_stayed_is_dropped_every_original_comes_back() -> None:
+    tool, _ = compressor(lambda prompt: "Yes" if prompt.startswith("Passage") else "Nothing.", top_n=1)
+    given = passages(ADA, BO)
+    result = tool.run(QUESTION, given)
+    assert result.fell_back
+    assert list(result.passages) == given
+
+
 def test_the_first_cluster_is_of_one_where_passages_are_few() -> None:
     """Appendix B.2: τ = 1 for ten passages at most."""
     for n, first in ((10, 1), (11, 3)):

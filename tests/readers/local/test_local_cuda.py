@@ -29,7 +29,6 @@ def test_answers_are_finite_and_begin_natively(reader: TransformersReader) -> No
     assert reader.capabilities.begin == "native"
     rows = reader.generate(PROMPTS, SAMPLED)
     assert all(answer.trace is not None for row in rows for answer in row)
-    assert [len(trace) > 0 for trace in reader.score(PROMPTS, [" ba be"] * 5)] == [True] * 5
     if reader._model.model.dtype == torch.float32:
         begun = reader.finish(reader.begin(PROMPTS, 3, ONE))
         assert [answer.text for answer in begun] == [row[0].text for row in reader.generate(PROMPTS, ONE)]

@@ -12,7 +12,7 @@ import torch
 import transformers as hf
 
 from surerag.errors import ConfigurationError
-from surerag.messages import SamplingParams
+from surerag.messages import Generation, SamplingParams
 from surerag.readers.conformance import Trial, check_reader
 from surerag.readers.local import TransformersReader
 from tests.readers.local.support import ONE, PROMPTS, assert_same, reader_of, texts, traced
@@ -25,24 +25,26 @@ def test_the_conformance_suite_passes(architecture: str) -> None:
     assert report.passed, str(report)
 
 
+def read_back(model: Any, prompt: str, answer: Generation) -> tuple[torch.Tensor, list[int]]:
+    """Return a model's log-probabilities at each token of an answer, and those tokens."""
+    ids, tail = (tiny_tokenizer()(text)["input_ids"] for text in (prompt, "".join(traced(answer).tokens)))
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([ids + tail], device=model.device), use_cache=False).logits
+    return logits[0, len(ids) - 1 : -1].float().log_softmax(-1).cpu(), tail
+
+
 @pytest.mark.parametrize("architecture", [*ATTENTION, *OTHERS])
 def test_answers_are_the_models_own_and_the_same_in_every_batch(architecture: str) -> None:
-    reader, model, tokenizer = reader_of(architecture), tiny_model(architecture), tiny_tokenizer()
+    reader, model = reader_of(architecture), tiny_model(architecture)
     assert reader.capabilities.begin == ("native" if architecture in ATTENTION else "whole")
     together = [row[0] for row in reader.generate(PROMPTS, ONE)]
     finished = reader.finish(reader.begin(PROMPTS, 3, ONE))
-    scores = reader.score(PROMPTS, ["".join(traced(answer).tokens) for answer in together])
-    for prompt, answer, other, score in zip(PROMPTS, together, finished, scores, strict=True):
+    for prompt, answer, other in zip(PROMPTS, together, finished, strict=True):
         assert_same(other, answer)
         assert_same(reader.generate([prompt], ONE)[0][0], answer)
         if len(prompt) == 1 and architecture in OTHERS:
             continue
-        assert score.logprobs == pytest.approx(traced(answer).logprobs, abs=1e-4)
-        ids = tokenizer(prompt)["input_ids"]
-        tail = tokenizer("".join(traced(answer).tokens))["input_ids"]
-        with torch.inference_mode():
-            logits = model(input_ids=torch.tensor([ids + tail], device=model.device), use_cache=False).logits
-        plain = logits[0, len(ids) - 1 : -1].float().log_softmax(-1).cpu()
+        plain, tail = read_back(model, prompt, answer)
         assert traced(answer).logprobs == pytest.approx(plain[range(len(tail)), tail].tolist(), abs=1e-4)
         entropy = traced(answer).entropy
         assert entropy is not None
@@ -135,11 +137,11 @@ def test_a_peft_adapter_is_in_force() -> None:
     lora = peft.LoraConfig(r=2, target_modules=["q_proj"], init_lora_weights=False)
     reader = TransformersReader(peft.get_peft_model(plain, lora).eval(), tiny_tokenizer())
     (answer,) = reader.generate(PROMPTS[:1], SamplingParams(max_tokens=8))[0]
-    text = "".join(traced(answer).tokens)
     assert reader.capabilities.begin == "native"
-    assert reader.score(PROMPTS[:1], [text])[0].logprobs == pytest.approx(traced(answer).logprobs, abs=1e-4)
-    (other,) = reader_of().score(PROMPTS[:1], [text])
-    assert other.logprobs != pytest.approx(traced(answer).logprobs, abs=1e-2)
+    for model, same in ((reader.model, True), (tiny_model("llama"), False)):
+        plain, tail = read_back(model, PROMPTS[0], answer)
+        expected = pytest.approx(traced(answer).logprobs, abs=1e-4)
+        assert (plain[range(len(tail)), tail].tolist() == expected) is same
 
 
 def test_a_compiled_model_says_the_same() -> None:

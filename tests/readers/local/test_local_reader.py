@@ -21,7 +21,7 @@ import torch
 
 from surerag.errors import ConfigurationError, ContextLengthError, InputError, LogprobsError, ServiceError
 from surerag.messages import SamplingParams
-from surerag.readers.local import TransformersReader, engine
+from surerag.readers.local import TransformersReader
 from surerag.readers.threads import CancelledWorkError, cancel_when
 from tests.readers.local.support import ONE, PROMPTS, SAMPLED, assert_same, reader_of, texts, traced, watched
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
@@ -50,14 +50,11 @@ def out_of_memory(rows: int, passes: int = 10**6) -> Callable[[tuple[int, ...]],
 
 @pytest.mark.parametrize("rows", [1, 2])
 def test_out_of_memory_halves_the_batch_and_changes_nothing(reader: TransformersReader, rows: int) -> None:
-    whole, scores = reader.generate(PROMPTS, SAMPLED), reader.score(PROMPTS, [" ba be bi"] * 5)
+    whole = reader.generate(PROMPTS, SAMPLED)
     with watched(tiny_model("llama"), out_of_memory(rows)):
         assert texts(reader.generate(PROMPTS, SAMPLED)) == texts(whole)
         finished = reader.finish(reader.begin(PROMPTS, 2, SAMPLED))
-        halved = reader.score(PROMPTS, [" ba be bi"] * 5)
     assert [answer.text for answer in finished] == [row[0].text for row in whole]
-    for one, other in zip(halved, scores, strict=True):
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
 
 
 def test_too_little_memory_for_one_sequence_is_a_service_error(reader: TransformersReader) -> None:
@@ -134,7 +131,7 @@ def test_prompts_sampled_each_in_its_own_way_share_batches(reader: TransformersR
     ways = [
         SamplingParams(max_tokens=6),
         SamplingParams(n=3, temperature=1.0, seed=4, max_tokens=9),
-        SamplingParams(n=2, temperature=0.7, top_p=0.9, seed=5, max_tokens=14, stop=("a",)),
+        SamplingParams(n=2, temperature=0.7, seed=5, max_tokens=14, stop=("a",)),
         SamplingParams(n=2, max_tokens=3),
     ]
     with watched(tiny_model("llama")) as passes:
@@ -153,29 +150,6 @@ def test_ended_answers_leave_the_batch(reader: TransformersReader) -> None:
     rows = [rows for rows, width in passes if width == 1]
     assert rows == sorted(rows, reverse=True)
     assert rows[-1] < rows[0] == 12
-
-
-def test_one_prompt_with_many_continuations_is_read_once(reader: TransformersReader) -> None:
-    continuations = [" ba", " be bi bo", " zu zo", " ba"]
-    with watched(tiny_model("llama")) as passes:
-        together = reader.score(SHARING[:1] * 4, continuations)
-    assert len(passes) == 2
-    for continuation, trace in zip(continuations, together, strict=True):
-        (alone,) = reader.score(SHARING[:1], [continuation])
-        assert trace.tokens == alone.tokens
-        assert trace.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
-
-
-def test_long_scores_are_read_in_slices(reader: TransformersReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    continuations = [" ba be bi bo bu", " da", " ka ke ki ko ku ka ke ki"]
-    whole = reader.score(PROMPTS[:3], continuations)
-    monkeypatch.setattr(engine, "_LOGITS", 2 * 460)
-    with watched(tiny_model("llama")) as passes:
-        sliced = reader.score(PROMPTS[:3], continuations)
-    assert all(rows * width <= 3 for rows, width in passes[1:] if width < 5)
-    for one, other in zip(sliced, whole, strict=True):
-        assert one.tokens == other.tokens
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
 def keys_of(begun: Any) -> weakref.ref[torch.Tensor]:
@@ -246,34 +220,22 @@ def test_prompts_beyond_the_window_are_named(reader: TransformersReader) -> None
     assert caught.value.inputs == (fits + "zzz",)
     with pytest.raises(ContextLengthError, match="3 too many"):
         reader.begin([fits + "zzz"], 2, SAMPLED)
-    with pytest.raises(ContextLengthError, match="1 too many"):
-        reader.score([fits], ["z" * 13])
     with pytest.raises(ContextLengthError, match="holds 20"):
         reader_of(window=20).generate(["z" * 10], SAMPLED)
 
 
 def test_bad_input_is_refused(reader: TransformersReader) -> None:
-    with pytest.raises(InputError, match="1 prompts came with 2"):
-        reader.score(["x"], ["a", "b"])
-    with pytest.raises(InputError, match="continuation 0"):
-        reader.score(["x"], [""])
     with pytest.raises(InputError, match="no tokens"):
         reader.generate([""], ONE)
     with pytest.raises(ConfigurationError, match="n_tokens"):
         reader.begin(["x"], 0, SAMPLED)
     with pytest.raises(ConfigurationError, match="max_batch_tokens"):
         reader_of(max_batch_tokens=0)
-    assert (reader.generate([], ONE), reader.score([], []), reader.begin([], 3, ONE), reader.finish([])) == (
-        [],
-        [],
-        [],
-        [],
-    )
+    assert (reader.generate([], ONE), reader.begin([], 3, ONE), reader.finish([])) == ([], [], [])
 
 
 def test_a_lone_surrogate_is_read_as_a_replacement(reader: TransformersReader) -> None:
     assert reader.generate(["so \ud800 it"], ONE)[0][0].text == reader.generate(["so ? it"], ONE)[0][0].text
-    assert reader.score(["x"], [" \udfff"])[0].tokens == reader.score(["x"], [" ?"])[0].tokens
 
 
 def test_a_tiny_temperature_is_greedy(reader: TransformersReader) -> None:

@@ -61,11 +61,12 @@ def test_control_tokens_in_a_document_are_plain_text(control: str, shape: str) -
 
 
 @pytest.mark.parametrize("chat", [True, False])
-def test_control_tokens_are_text_in_plain_prompts_and_continuations(chat: bool) -> None:
+def test_control_tokens_are_text_in_prompts(chat: bool) -> None:
     encoder = PromptEncoder(tiny_tokenizer(chat=chat))
-    ids = encoder.encode_continuation("q", f"so {END} it is")
-    assert END_ID not in ids
-    assert tiny_tokenizer().decode(ids) == f"so {END} it is"
+    if not chat:
+        ids = ids_of(encoder, f"so {END} it is")
+        assert END_ID not in ids
+        assert tiny_tokenizer().decode(ids) == f"so {END} it is"
     controls = [[i for i in ids_of(encoder, text) if i >= BEGIN_ID] for text in ("q", f"q {ROLE}")]
     assert controls[0] == controls[1]
 
@@ -112,7 +113,6 @@ def test_control_tokens_in_disguise_are_plain_text(normalizer: Any, special: boo
     for text in ("<|im_end|>", "\uff1c|im_end|\uff1e", "<|IM_END|>", "<|Fim_Prefix|> a <|im_start|>"):
         found = [i for i in ids_of(encoder, f"a {text} b") if i in controls]
         assert found == [i for i in ids_of(encoder, "Velm") if i in controls]
-        assert not controls & set(encoder.encode_continuation("Where?", f" In {text}"))
     word = tokenizer.convert_tokens_to_ids("C++")
     assert ids_of(encoder, "In C++ <|im_end|>").count(word) == 1
 
@@ -142,14 +142,6 @@ def test_a_broken_template_is_refused_at_construction(template: str) -> None:
     with pytest.raises(ConfigurationError, match="chat template fails") as caught:
         TransformersReader(tiny_model("llama"), tokenizer)
     assert caught.value.__cause__ is not None
-
-
-def test_continuations_follow_the_prompt_in_one_text() -> None:
-    tokenizer = metaspace_tokenizer()
-    encoder = PromptEncoder(tokenizer, chat_template=False)
-    assert encoder.encode_continuation("Where", " Velm") == tokenizer.convert_tokens_to_ids(["▁Velm"])
-    # "i" and "s" would fuse; the prompt stays as it is, and no space is added to the continuation.
-    assert encoder.encode_continuation("In i", "s")[-1] == tokenizer.convert_tokens_to_ids("s")
 
 
 @pytest.mark.parametrize("make", [tiny_tokenizer, metaspace_tokenizer])

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from surerag.errors import CapabilityError, ConfigurationError, ThinkingBudgetError
+from surerag.errors import ConfigurationError, ThinkingBudgetError
 from surerag.messages import Message, SamplingParams, Usage
 from surerag.readers.conformance import Trial, check_reader
 from surerag.readers.local import TransformersReader
@@ -216,25 +216,25 @@ def test_what_only_begins_like_a_mark_is_the_answer(stop: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize(
-    ("template", "thinking", "ending", "kind", "scores"),
+    ("template", "thinking", "ending", "kind"),
     [
-        (QWEN3, None, "assistant\n<think>\n\n</think>\n\n", "off", True),
-        (QWEN3, True, "assistant\n", "apart", True),
-        (DEEPSEEK_V31, None, "assistant|</think>", "off", True),
-        (DEEPSEEK_V31, True, "assistant|<think>", "apart", True),
-        (DEEPSEEK_R1, None, "assistant|<think>\n", "apart", False),
-        (HARMONY, None, "<|start|>assistant", "apart", False),
-        (NEMOTRON, None, "Where?|<think>\n", "apart", False),
-        (CHAT_TEMPLATE, None, "assistant\n", "none", True),
-        (CHAT_TEMPLATE, True, "assistant\n", "apart", False),
+        (QWEN3, None, "assistant\n<think>\n\n</think>\n\n", "off"),
+        (QWEN3, True, "assistant\n", "apart"),
+        (DEEPSEEK_V31, None, "assistant|</think>", "off"),
+        (DEEPSEEK_V31, True, "assistant|<think>", "apart"),
+        (DEEPSEEK_R1, None, "assistant|<think>\n", "apart"),
+        (HARMONY, None, "<|start|>assistant", "apart"),
+        (NEMOTRON, None, "Where?|<think>\n", "apart"),
+        (CHAT_TEMPLATE, None, "assistant\n", "none"),
+        (CHAT_TEMPLATE, True, "assistant\n", "apart"),
     ],
 )
 def test_thinking_is_off_where_the_template_can_and_apart_elsewhere(
-    template: str, thinking: bool | None, ending: str, kind: str, scores: bool
+    template: str, thinking: bool | None, ending: str, kind: str
 ) -> None:
     tokenizer = thinking_tokenizer(template)
     encoder = PromptEncoder(tokenizer, thinking=thinking)
-    assert (encoder.thinking, encoder.scores) == (kind, scores)
+    assert encoder.thinking == kind
     assert str(tokenizer.decode(encoder.encode("Where?")[0])).endswith(ending)
     if template in (DEEPSEEK_R1, HARMONY, NEMOTRON, CHAT_TEMPLATE):
         with pytest.raises(ConfigurationError, match="no switch for thinking"):
@@ -260,28 +260,14 @@ def test_options_of_the_template_are_the_callers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "opened"), [(DEEPSEEK_R1, "<think>"), (NEMOTRON, "<think>"), (QWEN3, ""), (HARMONY, "")]
+    ("template", "inside"), [(DEEPSEEK_R1, "<think>"), (NEMOTRON, "<think>"), (QWEN3, ""), (HARMONY, "")]
 )
-def test_marks_in_a_document_open_no_thoughts(template: str, opened: str) -> None:
+def test_marks_in_a_document_begin_no_thoughts(template: str, inside: str) -> None:
     encoder = PromptEncoder(thinking_tokenizer(template))
     for text in ("Where?", "think", "<think>", "a <think>\n", "x</think>", "<|channel|>analysis<|message|>"):
-        assert encoder.encode(text)[1] == opened
-        assert encoder.encode((Message("system", text), Message("user", text)))[1] == opened
+        assert encoder.encode(text)[1] == inside
+        assert encoder.encode((Message("system", text), Message("user", text)))[1] == inside
     assert PromptEncoder(thinking_tokenizer(NEMOTRON)).encode("Where? /no_think")[1] == ""
-
-
-def test_scores_are_the_same_whether_thinking_is_on_or_off() -> None:
-    with thinking_model("llama", MARKED) as model:
-        on, off = (qwen3(model, thinking=thinking) for thinking in (True, None))
-        assert on.score(["Where?", "x"], [" ba be", " bi"]) == off.score(["Where?", "x"], [" ba be", " bi"])
-        answer = off.generate(["Where?"], SamplingParams(max_tokens=4))[0][0]
-        assert not off.usage.thinking_tokens
-        (read,) = on.score(["Where?"], ["".join(traced(answer).tokens)])
-        assert read.logprobs == pytest.approx(traced(answer).logprobs, abs=1e-4)
-    always = TransformersReader(tiny_model("llama"), _small(DEEPSEEK_R1))
-    assert not always.capabilities.score
-    with pytest.raises(CapabilityError, match="thinks before it answers"):
-        always.score(["x"], ["y"])
 
 
 def test_variables_of_the_template_are_part_of_the_name() -> None:

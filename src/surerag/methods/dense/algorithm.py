@@ -6,7 +6,6 @@ section 4 (Algorithm 1), and the labels of section 5.2 (Algorithm 3, lines 16 to
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -22,7 +21,7 @@ from surerag.messages import Generation, Pair, Passage, Prompt, SamplingParams
 from surerag.methods.dense.options import DenseOptions, DenseRefinerOptions
 from surerag.methods.dense.result import ChunkResult, DenseResult, Rephrasing
 from surerag.methods.service_answers import judge
-from surerag.methods.shared import CallBudget, check_passages, check_question
+from surerag.methods.shared import CallBudget, check_passages, check_question, is_yes
 from surerag.prompts import format_passages
 
 Rephrasings = LRUDict[str]
@@ -144,9 +143,6 @@ def _link_matrix(session: DenseSession, answers: Sequence[str]) -> Program[NDArr
     return links
 
 
-_YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
-
-
 @dataclass(eq=False)
 class DenseSession:
     """Asks the models about one question; nothing is asked twice.
@@ -266,14 +262,3 @@ def _rephrasing(text: str, changed: str | None) -> tuple[str, Rephrasing]:
     if not changed:
         return text, "cut" if changed is None else "empty"
     return (text, "unchanged") if changed == text.strip() else (changed, "rephrased")
-
-
-def is_yes(reply: str) -> bool | None:
-    """Return the answer of a reply to a question of yes or no, or None where it has neither or both.
-
-    Example:
-        >>> is_yes("**Yes.** It does."), is_yes("No, it lacks the year"), is_yes("Perhaps")
-        (True, False, None)
-    """
-    words = {word.lower() for word in _YES_OR_NO.findall(reply)}
-    return words.pop() == "yes" if len(words) == 1 else None

@@ -43,6 +43,7 @@ Measure = Callable[[Passage], int]
 """Tokens of a passage as the pipeline shows it."""
 
 _SHORT = "too short to gain"
+_LESS_RELEVANT = "less relevant than the top_n"
 _WORD_END, _CHARACTER = re.compile(r"\S(?!\S)"), re.compile(r"\S")
 
 
@@ -82,7 +83,7 @@ def compress_clusters(
                     reason=report.reason,
                     sources=list(report.sources),
                 )
-        attempted = [report for report in reports if report.reason != _SHORT]
+        attempted = [report for report in reports if report.reason not in (_SHORT, _LESS_RELEVANT)]
         fell_back = bool(attempted) and all(report.outcome == "dropped" for report in attempted)
         if fell_back:  # section 4.4
             yield from emit("edc2.fallback", warning=True, query=query, clusters=len(attempted))
@@ -118,8 +119,9 @@ def _compress(
     query_vector: ArrayLike | None,
 ) -> Program[list[ClusterReport]]:
     """Compress each cluster that is long enough, all at once, and remove what no source supports."""
-    clusters = yield from form_clusters(query, passages, options, query_vector)
+    clusters, less_relevant = yield from form_clusters(query, passages, options, query_vector)
     reports = [_report(cluster.tolist(), passages, measure, _SHORT) for cluster in clusters]
+    dropped = _report(less_relevant, passages, measure, _LESS_RELEVANT)
     # An answer is no shorter form of its sources, so that every cluster gives one.
     least = 0 if options.task == "answer" else options.min_tokens
     long = [
@@ -131,7 +133,8 @@ def _compress(
     replies = yield from _replies(prompts, options)
     for place, reply in zip(long, replies, strict=True):
         reports[place] = _read(reports[place], reply, passages, options)
-    return (yield from _guard(query, reports, passages, options, measure))
+    guarded = yield from _guard(query, reports, passages, options, measure)
+    return [*guarded, replace(dropped, outcome="dropped")] if less_relevant else guarded
 
 
 def _report(

@@ -8,10 +8,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surerag.effects import Program, emit
-from surerag.messages import Passage
+from surerag.effects import Program, emit, generate
+from surerag.messages import Passage, SamplingParams
 from surerag.methods.edc2.options import EDC2Options
 from surerag.methods.service_answers import embed_unit
+from surerag.methods.shared import yes_probability
 
 Cluster = NDArray[np.intp]
 Root = Literal["query", "rank"]
@@ -23,16 +24,58 @@ _DECIMALS = 9
 
 def form_clusters(
     query: str, passages: Sequence[Passage], options: EDC2Options, query_vector: ArrayLike | None
-) -> Program[list[Cluster]]:
-    """Form clusters of the passages that have a text (section 4.2); each of the others stands alone."""
+) -> Program[tuple[list[Cluster], list[int]]]:
+    """Form clusters of the passages that have a text (section 4.2); each of the others stands alone.
+
+    Returns:
+        The clusters, and the places of the passages that ``top_n`` leaves out.
+    """
     texts = [at for at, passage in enumerate(passages) if passage.text.strip()]
-    empty = [np.array([at]) for at, passage in enumerate(passages) if not passage.text.strip()]
+    clusters = [np.array([at]) for at, passage in enumerate(passages) if not passage.text.strip()]
     if len(texts) <= 1:
-        clusters = [np.array([at]) for at in range(len(texts))]
-    else:
-        vector, vectors = yield from _vectors(query, [passages[at] for at in texts], query_vector)
-        clusters = dynamic_clusters(vector, vectors, options.tau(len(texts)), options.max_cluster_size)
-    return [np.array(texts, dtype=np.intp)[cluster] for cluster in clusters] + empty
+        return [np.array([at]) for at in texts] + clusters, []
+    vector, vectors = yield from _vectors(query, [passages[at] for at in texts], query_vector)
+    places = np.array(texts, dtype=np.intp)
+    left_out: list[int] = []
+    if options.top_n is not None and len(texts) > options.top_n:
+        similarity = _unit_rows(vectors) @ _unit_rows(vector[None])[0]
+        order = yield from rank_passages(query, [passages[at].text for at in texts], options, similarity)
+        chosen = np.sort(order[: options.top_n])
+        left_out = sorted(places[order[options.top_n :]].tolist())
+        places, vectors = places[chosen], vectors[chosen]
+    formed = dynamic_clusters(vector, vectors, options.tau(len(places)), options.max_cluster_size)
+    return [places[cluster] for cluster in formed] + clusters, left_out
+
+
+def rank_passages(
+    query: str, texts: Sequence[str], options: EDC2Options, similarity: NDArray[np.float64]
+) -> Program[NDArray[np.intp]]:
+    """Ask the reader of each passage whether it helps; return places, the most relevant first.
+
+    The probability of yes and the similarity to the query are joined by the sum of reciprocal ranks. It takes
+    the place of the reply for where nothing is relevant (section 4.3), which small models give nearly always.
+    """
+    prompt = options.prompts["relevant"]
+    asked = list(dict.fromkeys(texts))
+    prompts = [prompt.render(passage=text, question=query) for text in asked]
+    replies = yield from generate(prompts, SamplingParams(max_tokens=2, trace="logprobs"))
+    yes = {text: yes_probability(row[0]) for text, row in zip(asked, replies, strict=True)}
+    unclear = sum(probability is None for probability in yes.values())
+    if unclear:
+        yield from emit("edc2.unclear_relevance", warning=True, query=query, replies=unclear, of=len(asked))
+    return fuse_ranks([0.5 if (one := yes[text]) is None else one for text in texts], similarity)
+
+
+def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:
+    """Return places by the sum of their reciprocal ranks in several scores, the best first; ties in order.
+
+    Example:
+        >>> fuse_ranks([0.9, 0.8, 0.1, 0.2], [0.4, 0.5, 0.1, 0.2]).tolist()
+        [0, 1, 3, 2]
+    """
+    rows = np.round(np.asarray(scores, dtype=np.float64), _DECIMALS)
+    ranks = 1 + (rows[:, None, :] > rows[:, :, None]).sum(axis=2)
+    return np.argsort(-(1 / (1 + ranks)).sum(axis=0), kind="stable")
 
 
 def _vectors(

@@ -14,6 +14,7 @@ from surerag.prompts import (
     ANSWER_WITH_EVIDENCE,
     EXTRACT,
     EXTRACT_OR_NOTHING,
+    RELEVANT,
     VERIFY,
     VERIFY_ABOUT_PERSON,
     VERIFY_ABOUT_PERSON_OR_NOTHING,
@@ -44,7 +45,11 @@ class EDC2Options(Options):
     """Options of :class:`surerag.ClusterCompressor` and its adapters."""
 
     PROMPTS = PromptSet(
-        extract=EXTRACT, answer=ANSWER_WITH_EVIDENCE, verify=VERIFY, verify_about_person=VERIFY_ABOUT_PERSON
+        extract=EXTRACT,
+        answer=ANSWER_WITH_EVIDENCE,
+        verify=VERIFY,
+        verify_about_person=VERIFY_ABOUT_PERSON,
+        relevant=RELEVANT,
     )
 
     task: Task = "extract"
@@ -61,6 +66,11 @@ class EDC2Options(Options):
 
     threshold: int | None = Field(None, ge=0)
     """Compress only contexts of more tokens; None compresses all."""
+
+    top_n: int | None = Field(None, ge=1)
+    """Passages to cluster at most: those that encoder and reader (asked of each whether it helps) find most
+    relevant. The others leave, in place of those of which it says that there is nothing to extract
+    (section 4.3). None is all."""
 
     first_cluster_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 3
     """Size of the first cluster (the paper's τ); each further one is twice as large. ``"auto"`` is 1 for up
@@ -93,7 +103,8 @@ class EDC2Options(Options):
 
     prompts: PromptsOption = prompts_field()
     """Templates by name: ``extract`` and ``answer`` (slots ``question``, ``passages``), ``verify``
-    (``statement``, ``passages``), ``verify_about_person`` (also ``person``)."""
+    (``statement``, ``passages``), ``verify_about_person`` (also ``person``), ``relevant`` (``question``,
+    ``passage``)."""
 
     @model_validator(mode="after")
     def _check_person(self) -> Self:

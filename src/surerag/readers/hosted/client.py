@@ -14,7 +14,7 @@ import re
 import threading
 import weakref
 import zlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -22,25 +22,13 @@ from urllib.parse import urlsplit
 
 from surerag.errors import (
     ConfigurationError,
-    ContextLengthError,
-    LogprobsRefusedError,
-    MissingExtraError,
     RefusedError,
     ServiceError,
     SureragError,
-    TransientServiceError,
+    extra,
 )
-from surerag.readers.failures import (
-    PASSING_HINT,
-    REFUSED_HINT,
-    TOO_LONG_HINT,
-    kind_of,
-    secrets_in,
-    shortened,
-    status_of,
-)
-from surerag.readers.logprobs import NO_LOGPROBS_HINT, excerpt, without_surrogates
-from surerag.readers.parameters import PARAMETER_HINTS
+from surerag.readers.failures import secrets_in, service_error
+from surerag.readers.logprobs import excerpt
 from surerag.readers.threads import renew_after_fork
 
 if TYPE_CHECKING:
@@ -209,12 +197,26 @@ class Client:
     async def post(self, body: Json) -> Json:
         """Send one request and return the whole answer."""
         async with await self.turn():
-            return await self._guarded(self._post(body), self._timeout * DEADLINE, body)
+            return await self._guarded(self._post(body), self._timeout * DEADLINE)
 
-    async def open(self, body: Json) -> EventStream:
-        """Send a request for a stream and return it once its first byte is there."""
+    async def stream(self, body: Json) -> AsyncGenerator[Json]:
+        """Yield the pieces of a stream; the pauses of whoever reads it do not count towards its deadline."""
         async with await self.turn():
-            return await self._guarded(self._open(body), self._timeout * DEADLINE, body)
+            http, events = await self._guarded(self._open(body), self._timeout * DEADLINE)
+        loop, left = asyncio.get_running_loop(), self._timeout * DEADLINE
+        try:
+            while True:
+                async with await self.turn():
+                    started = loop.time()
+                    piece = await self._guarded(_next(events), left)
+                left -= loop.time() - started
+                if piece is None:
+                    return
+                yield piece
+        finally:
+            # On another loop, that of a forked process, the connection is the parent's.
+            if loop is asyncio.get_running_loop():
+                await http.aclose()
 
     async def aclose(self) -> None:
         """Close the client, unless it is the user's own; the next request makes another."""
@@ -226,13 +228,13 @@ class Client:
         async with self._create(body) as response:
             return checked(await self._json(_limited(response.http_response)))
 
-    async def _open(self, body: Json) -> EventStream:
+    async def _open(self, body: Json) -> tuple[httpx.Response, AsyncIterator[object]]:
         response = await self._create({**body, "stream": True}).__aenter__()
         http = _limited(response.http_response)
         try:
             if "event-stream" not in http.headers.get("content-type", "event-stream"):
                 raise malformed(checked(await self._json(http)))
-            return EventStream(self, http, await response.parse(to=_sdk().AsyncStream[object]), body)
+            return http, await response.parse(to=_sdk().AsyncStream[object])
         except BaseException:
             await http.aclose()
             raise
@@ -284,37 +286,17 @@ class Client:
             )
         raise malformed(data.decode("utf-8", "replace"))
 
-    async def _guarded(self, coroutine: Coroutine[Any, Any, R], seconds: float, body: Json) -> R:
+    async def _guarded(self, coroutine: Coroutine[Any, Any, R], seconds: float) -> R:
         """Await one step of a request within its deadline, errors turned into ours."""
         try:
             async with asyncio.timeout(seconds):
                 return await coroutine
-        except SureragError as error:
-            failure: Exception = error
         except Exception as error:
-            cause = error.__cause__
-            failure = cause if isinstance(cause, SureragError) else self._explained(error, body)
+            # An error of ours about the response stands behind the SDK's.
+            ours = error.__cause__ if isinstance(error.__cause__, SureragError) else error
+            failure = service_error(ours, self.address, self.secrets(), _HINTS)
         # Outside, so that the client's error, which holds the request and its key, is not behind ours.
         raise failure
-
-    def _explained(self, error: Exception, body: Json) -> ServiceError:
-        """Return our error for one of the SDK's."""
-        cause, reply = error.__cause__ or error, getattr(error, "body", None)
-        whole = without_surrogates(_message_in(reply) if reply else str(cause) or str(error))
-        message = shortened(whole, 300).rstrip(". ")
-        kind, status = kind_of(error, message), status_of(error)
-        if kind is RefusedError and "logprob" in message.lower() and "logprobs" in body:
-            return LogprobsRefusedError(
-                f"{self.address} gives no log-probabilities: {message}", hint=NO_LOGPROBS_HINT
-            )
-        named = [hint for name, hint in PARAMETER_HINTS.items() if name in body and name in message]
-        hints = {
-            RefusedError: named[0] if named else _HINTS.get(status or 0, REFUSED_HINT),
-            TransientServiceError: PASSING_HINT,
-            ContextLengthError: TOO_LONG_HINT,
-        }
-        happened = _what_happened(error, kind, status, message)
-        return kind(f"{self.address} {happened}", hint=hints.get(kind, ""))
 
     def secrets(self) -> Iterator[str]:
         """Yield what no error may show."""
@@ -324,74 +306,26 @@ class Client:
         yield from (key for key in (self._key, os.environ.get("OPENAI_API_KEY")) if key)
 
 
-def _what_happened(error: Exception, kind: type[ServiceError], status: int | None, message: str) -> str:
-    """Say behind the server's address what it, or the connection to it, did."""
-    cause = error.__cause__ or error
-    if status:
-        return f"answered {status}: {message}"
-    if getattr(error, "body", None) is not None:
-        return f"failed while it answered: {message}"
-    if kind is TransientServiceError:
-        late = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
-        return "did not answer in time" if late else f"could not be reached: {message}"
-    if kind is RefusedError:
-        return f"cannot be asked: {type(cause).__name__}: {message}"
-    sent = excerpt(getattr(error, "doc", None) or getattr(error, "object", None) or message)
-    return f"sent a reply that cannot be read ({type(error).__name__}): {sent}"
-
-
-class EventStream:
-    """The pieces of an open stream; the pauses of whoever reads it do not count towards its deadline."""
-
-    def __init__(
-        self, client: Client, response: httpx.Response, events: AsyncIterator[object], body: Json
-    ) -> None:
-        self._client = client
-        self._response = response
-        self._events = events
-        self._body = body
-        self._left = client._timeout * DEADLINE
-        self.loop = asyncio.get_running_loop()
-
-    async def next(self) -> Json | None:
-        """Return the next piece, waiting for it; None behind the last one."""
-        try:
-            async with await self._client.turn():
-                started = self.loop.time()
-                piece = await self._client._guarded(anext(self._events, None), self._left, self._body)
-        except ServiceError:
-            await self.aclose()
-            raise
-        self._left -= self.loop.time() - started
-        if piece is not None and not isinstance(piece, Mapping):
-            raise malformed(piece)
-        return piece if piece is None else checked(piece)
-
-    async def aclose(self) -> None:
-        """Close the connection, unless it is a parent process's."""
-        if self.loop is asyncio.get_running_loop():
-            await self._response.aclose()
+async def _next(events: AsyncIterator[object]) -> Json | None:
+    piece = await anext(events, None)
+    return None if piece is None else checked(piece)
 
 
 async def _admit(address: str, response: httpx.Response) -> None:
     """Limit what may be read of a response, and refuse one that leads to another server."""
+    asked = response.request.url
     try:
         _limited(response)
-        if response.has_redirect_location:
-            _check_target(address, response.request.url, response.headers["location"])
+        target = asked.join(response.headers["location"]) if response.has_redirect_location else asked
+        if (target.scheme, target.host, target.port) != (asked.scheme, asked.host, asked.port):
+            raise RefusedError(
+                f"{address} redirects to another server, {target.scheme}://{target.netloc.decode()}; nothing "
+                "was sent there",
+                hint="pass that server's address as base_url, if it is to read prompts",
+            )
     except SureragError as error:
         # What is no error of the SDK's own is taken for a lost connection, and asked again.
         raise _sdk().OpenAIError(str(error)) from error
-
-
-def _check_target(address: str, asked: httpx.URL, location: str) -> None:
-    target = asked.join(location)
-    if (target.scheme, target.host, target.port) != (asked.scheme, asked.host, asked.port):
-        raise RefusedError(
-            f"{address} redirects to another server, {target.scheme}://{target.netloc.decode()}; nothing was "
-            "sent there",
-            hint="pass that server's address as base_url, if it is to read prompts",
-        )
 
 
 def _limited(response: httpx.Response) -> httpx.Response:
@@ -424,11 +358,7 @@ def _limited(response: httpx.Response) -> httpx.Response:
 
 
 def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """Return what decompresses the pieces of a body, no more than a step at once.
-
-    Raises:
-        ServiceError: If it comes in a form that was not requested.
-    """
+    """Return what decompresses the pieces of a body, no more than a step at once."""
     if encoding == "identity":
         return lambda raw: iter((raw,))
     if encoding not in ("gzip", "deflate"):
@@ -464,21 +394,6 @@ def malformed(answer: object) -> ServiceError:
     )
 
 
-def _message_in(body: object) -> str:
-    """Return what a server said about a failure; a router's words, and those of the service behind it."""
-    inner = body.get("error") if isinstance(body, Mapping) else None
-    detail = inner if isinstance(inner, Mapping) else body
-    if not isinstance(detail, Mapping):
-        return str(body)
-    words = [str(detail[key]) for key in ("code", "message", "detail") if detail.get(key)]
-    if detail.get("param"):
-        words.append(f"parameter '{detail['param']}'")
-    metadata = detail.get("metadata")
-    if isinstance(metadata, Mapping) and metadata.get("raw"):
-        words.append(str(metadata["raw"]))
-    return ": ".join(words) or str(body)
-
-
 def public_fields(body: Json) -> dict[str, Any]:
     """Return a body without the fields that hold secrets.
 
@@ -490,11 +405,7 @@ def public_fields(body: Json) -> dict[str, Any]:
 
 
 def _checked_key(key: str | None) -> str | None:
-    """Return a key without white space around it, as where it was read from a file.
-
-    Raises:
-        ConfigurationError: If no HTTP header can carry it; the message does not show it.
-    """
+    """Return a key without white space around it, as where it was read from a file."""
     key = key.strip() if key else None
     if key and not all("!" <= character <= "~" for character in key):
         raise ConfigurationError(
@@ -518,12 +429,8 @@ def _check_url(base_url: str) -> None:
 
 
 def _sdk() -> Any:
-    try:
+    with extra("openai"):
         import openai
-    except ImportError:
-        raise MissingExtraError(
-            "OpenAIReader needs the openai SDK", hint='run: pip install "surerag[openai]"'
-        ) from None
     return openai
 
 

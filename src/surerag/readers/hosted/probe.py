@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from surerag.errors import ServiceError
-from surerag.messages import Prompt, SamplingParams
+from surerag.messages import SamplingParams
 from surerag.readers.asking import Request
 from surerag.readers.failures import masked
-from surerag.readers.hosted.requests import THINKING_OFF, Scoring
+from surerag.readers.hosted.wire import THINKING_OFF
 from surerag.readers.reading import Reading
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _PROMPTS = (
 )
 """Sent in turn until one is answered with more than silence."""
 
-_TOPS = (20, 5, 1, 0)
+_TOPS = (20, 5, 1)
 _SHORT = SamplingParams(max_tokens=3)
 _SAME = 0.02
 """Log-probabilities nearer than this are the same: servers that batch differ in the last digits."""
@@ -34,17 +34,9 @@ class Probe:
     """What a server and its model can do.
 
     Attributes:
-        name: The reader that asked.
-        logprobs: Whether sampled tokens come with log-probabilities.
         top_logprobs: How many of the likeliest tokens it lists, of those that were requested.
-        least_top: Likeliest tokens to request for log-probabilities to come at all.
-        raw_logprobs: Whether they are those of the model, rather than those after temperature; None if
-            that could not be seen.
-        samples: Whether ``n`` is honoured.
-        streams: Whether answers can be streamed.
-        stream_logprobs: Whether streamed tokens come with log-probabilities.
-        scoring: How given text can be scored; None if it cannot.
-        thinks: Whether the model thinks before it answers, as it is asked by this reader.
+        raw_logprobs: Whether log-probabilities are those of the model, rather than those after temperature;
+            None if that could not be seen.
         rejected: Parameters that requests go without, because the service rejects them.
         limits: The largest values that it takes of others.
         notes: What the server said where it refused.
@@ -54,26 +46,20 @@ class Probe:
     logprobs: bool
     top_logprobs: int
     raw_logprobs: bool | None
-    samples: bool
     streams: bool
     stream_logprobs: bool
-    scoring: Scoring | None
     thinks: bool
-    least_top: int = 0
     rejected: tuple[str, ...] = ()
     limits: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         raw = {True: "the model's own", False: "after temperature", None: "of unknown kind"}
-        least = f"; no log-probabilities without top_logprobs={self.least_top}" if self.least_top else ""
         rows = [
             ("log-probabilities", f"yes, {raw[self.raw_logprobs]}" if self.logprobs else "no"),
-            ("likeliest tokens listed", f"{self.top_logprobs}{least}"),
-            ("n samples a request", "yes" if self.samples else "no, requested one by one"),
+            ("likeliest tokens listed", str(self.top_logprobs)),
             ("streaming", "yes" if self.streams else "no"),
             ("log-probabilities in streams", "yes" if self.stream_logprobs else "no"),
-            ("scoring of given text", self.scoring or "no"),
             ("thinks before it answers", "yes; thinking=False may switch it off" if self.thinks else "no"),
             ("rejects", ", ".join(self.rejected) or "nothing that was sent"),
             *((f"largest {name}", str(most)) for name, most in self.limits),
@@ -82,37 +68,33 @@ class Probe:
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
 
-async def probe(reader: OpenAIReader, prompt: Prompt | None) -> Probe:
+async def probe(reader: OpenAIReader) -> Probe:
     """Ask one small question after another, and return what the answers show.
 
     Raises:
         CapabilityError: If the model thinks although thinking was switched off.
         ServiceError: If a plain question is not answered, or none with more than silence.
     """
-    questions = _Questions(reader, await _answered(reader, _PROMPTS if prompt is None else (prompt,)))
+    questions = _Questions(reader, await _answered(reader))
     top = await questions.largest_top()
-    least = await questions.least_top(top) if top is not None else reader.least_top
     streamed = await questions.streamed(top)
     return Probe(
         name=reader.name,
         logprobs=top is not None,
         top_logprobs=top or 0,
         raw_logprobs=await questions.raw(top) if top else None,
-        samples=await questions.samples(top),
         streams=streamed is not None,
         stream_logprobs=bool(streamed),
-        scoring=await questions.scoring(top) if top is not None else None,
         thinks=reader.capabilities.thinking == "apart",
-        least_top=least,
         rejected=tuple(sorted(reader.supported.drop - set(THINKING_OFF))),
         limits=tuple(sorted(reader.supported.cap.items())),
         notes=tuple(dict.fromkeys(questions.notes)),
     )
 
 
-async def _answered(reader: OpenAIReader, prompts: Sequence[Prompt]) -> Prompt:
+async def _answered(reader: OpenAIReader) -> str:
     """Return the first prompt that the model has something to say to; learn whether it thinks."""
-    for prompt in prompts:
+    for prompt in _PROMPTS:
         # Long enough to see thoughts end whose beginning is not marked.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
         (answer, *_) = await reader.answers(question, reader.awaiting)
@@ -120,14 +102,14 @@ async def _answered(reader: OpenAIReader, prompts: Sequence[Prompt]) -> Prompt:
             return prompt
     raise ServiceError(
         "the model says nothing to any of the probe's questions",
-        hint="pass probe(prompt=…) one that it answers with a few words",
+        hint="look at what its server answers to a plain question",
     )
 
 
 class _Questions:
     """The questions, and what the server said where it refused."""
 
-    def __init__(self, reader: OpenAIReader, prompt: Prompt) -> None:
+    def __init__(self, reader: OpenAIReader, prompt: str) -> None:
         self.notes: list[str] = []
         self._reader, self._prompt = reader, prompt
 
@@ -139,22 +121,12 @@ class _Questions:
                 return min(top, max(len(entry.get("top_logprobs") or ()) for entry in reading.entries))
         return None
 
-    async def least_top(self, top: int) -> int:
-        """Return how many alternatives to request where log-probabilities alone are needed."""
-        if top and await self._ask(_SHORT, 0) is None:
-            return top
-        return self._reader.least_top
-
     async def streamed(self, top: int | None) -> bool | None:
-        """Return whether log-probabilities come in streams, in each way that methods request them.
-
-        None if nothing can be streamed.
-        """
-        ways = [] if top is None else [top] if top == 0 else [top, 0]
-        traced = [await self._stream(way) for way in ways]
-        if any(came is None for came in traced) or not traced:
-            return False if await self._stream(None) is not None else None
-        return all(traced)
+        """Return whether log-probabilities come in streams; None if nothing can be streamed."""
+        traced = None if top is None else await self._stream(top)
+        if traced is None and await self._stream(None) is not None:
+            return False
+        return traced
 
     async def _stream(self, top: int | None) -> bool | None:
         """Stream a few tokens, and return whether log-probabilities came with them; None if nothing came."""
@@ -166,16 +138,6 @@ class _Questions:
             self._note(error)
             return None
 
-    async def samples(self, top: int | None) -> bool:
-        """See whether two samples come to one request, with log-probabilities where there are any."""
-        try:
-            two = self._request(replace(_SHORT, n=2, temperature=1.0), None if top is None else 0)
-            readings = await self._reader.ask(two, self._reader.awaiting)
-            return len([reading.generation() for reading in readings]) == 2
-        except ServiceError as error:
-            self._note(error)
-            return False
-
     async def raw(self, top: int) -> bool | None:
         """Compare the first token's alternatives at two temperatures, which should change nothing."""
         lists = []
@@ -186,33 +148,6 @@ class _Questions:
                 return None
             lists.append(sorted((item["logprob"] for item in first), reverse=True)[:top])
         return not _differ(*lists)
-
-    async def scoring(self, top: int) -> Scoring | None:
-        """Have the model's own words read back, in each way that the API may have.
-
-        A way counts only if they are as likely read as they were when generated: a server may be off by one.
-        """
-        reading = await self._ask(_SHORT, top)
-        if reading is None or (trace := reading.generation().trace) is None:
-            return None
-        ways: tuple[Scoring, ...] = ("prompt_logprobs",)
-        if self._reader.api == "completions":
-            ways = ("echo", "prompt_logprobs")
-        for how in ways:
-            try:
-                read = await self._reader.read_back(how, self._prompt, "".join(trace.tokens), top)
-            except ServiceError as error:
-                self._note(error)
-                continue
-            if len(read) != len(trace):
-                self.notes.append(f"{how} splits what the model said into other tokens")
-            elif _differ(trace.logprobs, read.logprobs):
-                self.notes.append(
-                    f"{how} gives other log-probabilities than those of the same words when said"
-                )
-            else:
-                return how
-        return None
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
         """Return a request that cannot do without what is requested of its tokens, nor its temperature."""

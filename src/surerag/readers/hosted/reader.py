@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from surerag.errors import CapabilityError, ConfigurationError
-from surerag.messages import Prompt, SamplingParams, TokenTrace
+from surerag.messages import SamplingParams
 from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request
-from surerag.readers.hosted.answers import next_part, parts_of
 from surerag.readers.hosted.client import Client, arun, public_fields, run, run_soon
 from surerag.readers.hosted.probe import Probe, probe
-from surerag.readers.hosted.requests import THINKING_OFF, Api, Scoring, body_of, scoring_body
-from surerag.readers.hosted.scoring import score_trace
+from surerag.readers.hosted.wire import THINKING_OFF, Api, body_of, next_part, parts_of
 from surerag.readers.protocol import Capabilities
-from surerag.readers.reading import Part, Reading, usage_of
+from surerag.readers.reading import Part, Reading
 from surerag.readers.thinking import THINKING_TOKENS
 
 if TYPE_CHECKING:
@@ -35,13 +34,11 @@ class OpenAIReader(AskingReader):
     in use.
 
     Of a model that thinks before it answers, text, trace, the first tokens of ``begin`` and the limit on
-    tokens are those of the answer; its thoughts are counted apart (``Generation.thinking_tokens``). That it
-    thinks is learnt from its first answer, or from :meth:`probe`. Where only the end of the thoughts is
-    marked, as by templates that open them, call :meth:`probe` first: a first answer that is shorter than its
-    thoughts cannot be separated from them.
+    tokens are those of the answer. That it thinks is learnt from its first answer, or from :meth:`probe`,
+    which has to come first where only the end of the thoughts is marked.
 
     A parameter that the service rejects is left out from then on where the answer can do without it, with a
-    ``LeftOutWarning`` where that changes how it samples; where it cannot, the error holds its words.
+    ``LeftOutWarning`` where that changes how it samples.
 
     A generation that was begun holds a connection until it is finished or cancelled; it counts towards
     ``max_concurrency`` only while it is read.
@@ -51,26 +48,22 @@ class OpenAIReader(AskingReader):
         base_url: The API's root, such as ``http://localhost:8000/v1``; default the environment's
             ``OPENAI_BASE_URL``, or OpenAI itself.
         api_key: Default the environment's ``OPENAI_API_KEY``. It is in no representation, pickle or error.
-        api: ``"chat"``; or ``"completions"``, for models without a chat template and for scoring.
+        api: ``"chat"``; or ``"completions"``, for models without a chat template.
         top_logprobs: How many of the likeliest tokens to list for each; 0 for no entropies. The default is
             the most that OpenAI allows: 20, and 5 for completions.
-        thinking: False switches thinking off, in the ways that services document; a model that thinks all the
-            same is an error. True grants tokens for thoughts from the first request on.
+        thinking: False switches thinking off, and a model that thinks all the same is an error; True grants
+            tokens for thoughts from the first request on.
         max_tokens: Length of an answer at most, where a method sets none.
         max_concurrency: Requests under way at most.
-        timeout: Seconds to wait for an answer, or for the next piece of a stream. One request may take ten
-            times as long in all, so that a server that drips ends.
+        timeout: Seconds to wait for an answer, or for the next piece of a stream; one request may take ten
+            times as long in all.
         max_retries: How often the SDK asks again after 429, 5xx, time-outs and broken connections.
-        extra_body: Further fields of every request's body, such as ``{"repeat_penalty": 1.0}`` for a server
-            that penalises repetition of its own accord. They win over what the reader would send.
+        extra_body: Further fields of every request; they win over what the reader would send.
         client: Your own ``openai.AsyncOpenAI``, in place of base_url, api_key, timeout and max_retries. It is
             used on the reader's own event loop, and stays yours to close.
 
     Attributes:
-        model: Name of the model.
-        api: Which of the server's APIs is used.
         top: How many of the likeliest tokens are requested; None where the server has no log-probabilities.
-        thinking: As it was passed in.
 
     Raises:
         MissingExtraError: If the openai SDK is not installed.
@@ -118,9 +111,6 @@ class OpenAIReader(AskingReader):
         self._client = Client(
             base_url, api_key, timeout, max_retries, max_concurrency, own=client, secrets=self._extra_body
         )
-        # Some servers take 0 of completions for no log-probabilities at all.
-        self.least_top = 0 if api == "chat" else 1
-        self._scoring: Scoring | None = None
         self._streamed = True
 
     def __getstate__(self) -> dict[str, Any]:
@@ -129,13 +119,11 @@ class OpenAIReader(AskingReader):
     def __repr__(self) -> str:
         return f"OpenAIReader({self.name!r}, api={self.api!r}, top_logprobs={self.top or 0})"
 
-    def __copy__(self) -> OpenAIReader:
+    def __copy__(self, memo: object = None) -> OpenAIReader:
         """Return the reader itself: copies of a pipeline share its client, which no copy could carry."""
         return self
 
-    def __deepcopy__(self, memo: object) -> OpenAIReader:
-        """Return the reader itself, as a shallow copy does."""
-        return self
+    __deepcopy__ = __copy__
 
     @property
     def name(self) -> str:
@@ -153,69 +141,24 @@ class OpenAIReader(AskingReader):
         return Capabilities(
             logprobs=self.top is not None,
             entropy="bounded" if self.top else None,
-            score=self.top is not None and self._scoring is not None,
             begin="native" if self._streamed else "whole",
             stream=self._streamed,
             native_async=True,
             thinking="apart" if self._thinks else "off" if self.thinking is False else "none",
         )
 
-    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Return the trace of each continuation after its prompt.
-
-        Raises:
-            CapabilityError: If the server cannot score, or was not probed yet.
-            ServiceError: As ``generate``.
-        """
-        return self._wait(self._score(prompts, continuations))
-
-    async def ascore(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Like ``score``, without blocking the event loop."""
-        return await self._reach(self._score(prompts, continuations))
-
-    async def _score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        how = self._scoring
-        if how is None or self.top is None:
-            raise CapabilityError(
-                f"{self.name} is not known to score given text",
-                hint='call probe() to find out whether it can; api="completions" can more often than "chat"',
-            )
-        pairs = list(zip(prompts, continuations, strict=True))
-        return await self.awaiting.each(lambda pair: self.read_back(how, *pair, 0), pairs, len(pairs))
-
-    async def read_back(self, how: Scoring, prompt: Prompt, continuation: str, top: int) -> TokenTrace:
-        """Score one continuation in one of the ways that servers have."""
-        if not continuation:
-            return TokenTrace((), ())
-        body = scoring_body(how, self.api, self.model, prompt, continuation, top)
-        reply = await self._send(Request(prompt, SamplingParams(), context=body), self._client.post)
-        self._usage.add(usage_of(reply.get("usage")))
-        return score_trace(how, reply, prompt, continuation, top)
-
-    def probe(self, prompt: Prompt | None = None) -> Probe:
+    def probe(self) -> Probe:
         """Find out what the server can do, by asking it about ten small questions.
 
         From then on ``capabilities`` tell it, and what the server lacks is not requested.
 
-        Args:
-            prompt: What to ask; it should be answered with a few words. Default one of several.
-
         Raises:
             ServiceError: If the server does not even answer a plain question.
         """
-        return self._adopt(self._wait(probe(self, prompt)))
-
-    async def aprobe(self, prompt: Prompt | None = None) -> Probe:
-        """Like ``probe``, without blocking the event loop."""
-        return self._adopt(await self._reach(probe(self, prompt)))
-
-    def _adopt(self, result: Probe) -> Probe:
+        result = self._wait(probe(self))
         promised = result.logprobs and result.raw_logprobs is not False
         self.top = min(self.top or 0, result.top_logprobs) if promised else None
-        self.least_top = result.least_top
-        self._scoring = result.scoring
         self._streamed = result.streams and (result.stream_logprobs or not promised)
-        self._together = result.samples
         return result
 
     def close(self) -> None:
@@ -252,12 +195,10 @@ class OpenAIReader(AskingReader):
 
     def _keywords(self, request: Request) -> Keywords:
         switches = THINKING_OFF if self.thinking is False and self.api == "chat" else {}
-        top = None if request.top is None else max(request.top, self.least_top)
-        body = request.context or body_of(self.api, self.model, request._replace(top=top))
-        return {**switches, **body, **self._extra_body}
+        return {**switches, **body_of(self.api, self.model, request), **self._extra_body}
 
     def _needed(self, request: Request) -> Collection[str]:
-        return {*(request.context or super()._needed(request)), *self._extra_body}
+        return {*super()._needed(request), *self._extra_body}
 
     async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[Part]:
         return parts_of(await self._client.post(keywords), logprobs=request.top is not None)
@@ -265,12 +206,9 @@ class OpenAIReader(AskingReader):
     async def _open(
         self, request: Request, keywords: Keywords, calls: Blocking
     ) -> AsyncGenerator[Part, None]:
-        events = await self._client.open(keywords)
-        try:
-            while (piece := await events.next()) is not None:
+        async with aclosing(self._client.stream(keywords)) as pieces:
+            async for piece in pieces:
                 yield next_part(piece, logprobs=request.top is not None)
-        finally:
-            await events.aclose()
 
     def _note(self, reading: Reading) -> None:
         if reading.thought and self.thinking is False:

@@ -7,13 +7,11 @@ encoded by itself, and its control tokens are cut in two. All others are encoded
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import secrets
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
@@ -22,7 +20,7 @@ from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ConfigurationError, InputError
 from surerag.messages import Message, Prompt, as_messages
-from surerag.readers.thinking import CHANNEL, mentions_thoughts, open_mark
+from surerag.readers.thinking import CHANNEL, begun_thoughts, mentions_thoughts
 
 # Drawn anew in every process, so that no document can contain it; it never reaches the model.
 _MARK = f"\U000f5a10{secrets.token_hex(8)}"
@@ -30,76 +28,17 @@ _QUESTION = (Message("user", "x"),)
 # Qwen3, SmolLM3, GLM and most templates have the first, DeepSeek-V3.1 and Granite the second.
 _SWITCHES = ("enable_thinking", "thinking")
 
-
 ThinkingMode = Literal["none", "off", "apart"]
-
-
-@dataclass(frozen=True, slots=True)
-class Thinking:
-    """How a model thinks before it answers.
-
-    Attributes:
-        mode: As in :class:`surerag.readers.protocol.Capabilities`.
-        expected: Whether an answer begins with thoughts, even if the prompt does not open them.
-        scores: Whether there is a prompt that an answer without thoughts follows.
-    """
-
-    mode: ThinkingMode
-    expected: bool
-    scores: bool
-
-    @classmethod
-    def of(
-        cls,
-        on: bool | None,
-        requested: bool | None,
-        *,
-        mentioned: bool,
-        begun: bool,
-        in_channels: bool,
-        templated: bool,
-    ) -> Thinking:
-        """Return what follows from a chat template and the user's choice.
-
-        =============================================  ======  ======================  ======================
-        case                                           mode    expected                scores
-        =============================================  ======  ======================  ======================
-        switched off, and the prompt opens no thoughts off     no                      yes
-        neither on, nor requested, nor mentioned       none    no                      yes
-        otherwise                                      apart   on, requested, or       there is a switch, or
-                                                               the model has channels  plain text is continued
-        =============================================  ======  ======================  ======================
-
-        Args:
-            on: To what the template's switch is set; None if it has none.
-            requested: Whether the user chose that it thinks; None for no choice.
-            mentioned: Whether the template mentions thoughts.
-            begun: Whether the prompt opens thoughts.
-            in_channels: Whether the model writes channels, of which the first is an analysis.
-            templated: Whether the template is used; a plain text is continued, not answered.
-        """
-        if on is False and not begun:
-            return cls("off", expected=False, scores=True)
-        chosen = bool(on) or requested is True
-        if not chosen and not mentioned:
-            return cls("none", expected=False, scores=True)
-        scores = on is not None or (not templated and requested is None)
-        return cls("apart", expected=chosen or in_channels, scores=scores)
 
 
 class PromptEncoder:
     """Encodes prompts as the model was trained to see them.
 
-    Args:
-        tokenizer: The model's tokenizer.
-        chat_template: Whether to use its chat template, if it has one.
-        options: Further variables of the template.
-        thinking: Whether the model shall think; None switches it off where the template can do that.
+    The arguments are those of ``TransformersReader``.
 
     Attributes:
         thinking: As in :class:`surerag.readers.protocol.Capabilities`.
-        expects_thoughts: Whether an answer begins with thoughts, even if the prompt does not open them.
-        scores: Whether the template can write a prompt that an answer without thoughts follows.
+        expects_thoughts: Whether an answer begins with thoughts, even if the prompt does not begin them.
         options: Variables that the template gets.
 
     Raises:
@@ -123,18 +62,17 @@ class PromptEncoder:
         on = self._switched(switch, thinking)
         if switch is not None:
             self.options = {switch: on, **self.options}
-        rendered = self._render(_QUESTION, self.options) if self._template else ""
-        found = Thinking.of(
-            on,
-            thinking,
-            mentioned=mentions_thoughts(str(tokenizer.chat_template or "")),
-            begun=bool(open_mark(rendered)),
-            in_channels=CHANNEL in self._template,
-            templated=bool(self._template),
-        )
-        self.thinking, self.expects_thoughts, self.scores = found.mode, found.expected, found.scores
-        off = {} if switch is None or found.mode != "apart" else {switch: False}
-        self._unthought = {**self.options, **off}
+        self.thinking, self.expects_thoughts = self._how_it_thinks(on, thinking)
+
+    def _how_it_thinks(self, on: bool | None, requested: bool | None) -> tuple[ThinkingMode, bool]:
+        """Return ``thinking`` and ``expects_thoughts``, by the switch and what was requested."""
+        prompt = self._render(_QUESTION, self.options) if self._template else ""
+        if on is False and not begun_thoughts(prompt):
+            return "off", False
+        chosen = bool(on) or requested is True
+        if not chosen and not mentions_thoughts(str(self._tokenizer.chat_template or "")):
+            return "none", False
+        return "apart", chosen or CHANNEL in self._template
 
     def _switched(self, switch: str | None, thinking: bool | None) -> bool | None:
         """Return to what the template's switch is set; None if it has none."""
@@ -161,57 +99,37 @@ class PromptEncoder:
                     return name
         return None
 
-    def encode(self, prompt: Prompt, *, unthought: bool = False) -> tuple[list[int], str]:
-        """Return the token ids of a prompt, and the mark of the thoughts that it leaves open.
-
-        Args:
-            prompt: A text or a conversation.
-            unthought: Whether an answer shall follow before which nothing was thought.
+    def encode(self, prompt: Prompt) -> tuple[list[int], str]:
+        """Return the token ids of a prompt, and the mark of the thoughts that it begins.
 
         Raises:
             InputError: If there is nothing to read.
         """
-        messages, options = as_messages(prompt), self._unthought if unthought else self.options
-        ids = self._encode(messages, "", options)
+        messages = as_messages(prompt)
+        ids = self._encode(messages)
         if not ids:
             raise InputError("a prompt has no tokens", hint="ask something")
         if not self._template:
             return ids, ""
-        rendered = self._render(messages, options)
+        rendered = self._render(messages, self.options)
         # Only what stands behind the last message is the template's; some end according to the messages.
         own = rendered.endswith(self._ending)
-        return ids, open_mark(self._ending if own else rendered.rstrip().rpartition("\n")[2])
-
-    def encode_continuation(self, prompt: Prompt, continuation: str) -> list[int]:
-        """Return the ids of what follows the prompt, without thoughts, when both stand in one text.
-
-        Where the last token of the prompt and the first of the continuation would fuse, the continuation is
-        encoded by itself, so that the prompt stays what :meth:`encode` makes of it.
-        """
-        before = self._encode(as_messages(prompt), "", self._unthought)
-        both = self._encode(as_messages(prompt), continuation, self._unthought)
-        if both[: len(before)] == before:
-            return both[len(before) :]
-        # Behind a line break, so that tokenizers that begin a text with a space do not add one.
-        anchor, behind = self._plain("\n"), self._plain("\n" + continuation)
-        return behind[len(anchor) :] if behind[: len(anchor)] == anchor else self._plain(continuation)
+        return ids, begun_thoughts(self._ending if own else rendered.rstrip().rpartition("\n")[2])
 
     def count(self, text: str) -> int:
         """Return how many tokens a text has by itself."""
         return len(self._plain(text))
 
-    def _encode(
-        self, messages: Sequence[Message], continuation: str, options: Mapping[str, Any]
-    ) -> list[int]:
+    def _encode(self, messages: Sequence[Message]) -> list[int]:
         texts = [message.content for message in messages]
         if not self._template:
-            return [*self._opening, *self._plain("\n\n".join(texts) + continuation)]
-        if not self._disguises and not self._pattern.search("\n".join([*texts, continuation])):
-            return self._ids(self._render(messages, options) + continuation)
+            return [*self._opening, *self._plain("\n\n".join(texts))]
+        if not self._disguises and not self._pattern.search("\n".join(texts)):
+            return self._ids(self._render(messages, self.options))
         marked = [Message(m.role, f"{_MARK}{i}." if m.content else "") for i, m in enumerate(messages)]
-        parts = re.split(rf"{_MARK}([0-9]+)\.", self._render(marked, options))
+        parts = re.split(rf"{_MARK}([0-9]+)\.", self._render(marked, self.options))
         pieces = [self._plain(texts[int(p)]) if i % 2 else self._ids(p) for i, p in enumerate(parts)]
-        return [i for piece in [*pieces, self._plain(continuation)] for i in piece]
+        return [i for piece in pieces for i in piece]
 
     def _render(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
         try:
@@ -323,6 +241,4 @@ def describe_options(options: Mapping[str, Any]) -> str:
         '(enable_thinking=false)'
     """
     text = ",".join(f"{name}={json.dumps(options[name], sort_keys=True)}" for name in sorted(options))
-    # Longer descriptions would make a name unreadable.
-    text = text if len(text) <= 60 else hashlib.sha256(text.encode()).hexdigest()[:10]
     return f"({text})" if text else ""

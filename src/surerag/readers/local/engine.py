@@ -16,7 +16,7 @@ from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteria
 from surerag.errors import ServiceError
 from surerag.readers.local.cache import CachedRow, join_rows, new_cache, take_row
 from surerag.readers.local.model import CausalModel, is_out_of_memory
-from surerag.readers.local.sampling import ScoredToken, choose, is_greedy, score_tokens
+from surerag.readers.local.sampling import choose, is_greedy
 from surerag.readers.local.sequences import GrowingAnswer, Request, Vocabulary
 from surerag.readers.threads import raise_if_cancelled
 
@@ -24,8 +24,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 Ids = tuple[int, ...]
 
-# Logits held at a time: 128 MiB in float32.
-_LOGITS = 1 << 25
 # A common beginning is read once if it has so many tokens.
 _MIN_SHARED = 48
 # Padding of a pass of reading, at most: so many tokens, or an eighth of all.
@@ -34,14 +32,7 @@ _ROOM = 64
 
 
 class Handle:
-    """An answer that was begun.
-
-    Attributes:
-        owner: The engine that began it.
-        answer: What there is of it.
-        row: What the model has read of it; None if it has ended.
-        fate: Whether it waits, or what became of it.
-    """
+    """An answer that was begun, and what the model has read of it: a row, None if it has ended."""
 
     def __init__(self, owner: Engine, answer: GrowingAnswer, row: CachedRow | None = None) -> None:
         self.owner, self.answer, self.row = owner, answer, row
@@ -54,11 +45,7 @@ class Handle:
 
 
 class Batch:
-    """Answers that grow together by one token a step; the ended ones leave once they are a quarter.
-
-    Attributes:
-        started: All answers that it started with.
-    """
+    """Answers that grow together by one token a step; the ended ones leave once they are a quarter."""
 
     def __init__(
         self, model: CausalModel, answers: Sequence[GrowingAnswer], rows: Sequence[CachedRow]
@@ -71,17 +58,13 @@ class Batch:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Add one token to every answer.
-
-        Raises:
-            CancelledWorkError: If nobody waits for them any more.
-        """
+        """Add one token to every answer."""
         raise_if_cancelled()
         model = self._model
         tokens = model.tensor([[one.last_token] for one in self._answers])
         mask = model.padding_mask(self._starts, self._slots + 1)
         positions = model.tensor([[self._slots - start] for start in self._starts])
-        logits = model.forward(tokens, self._cache, mask, positions, 1)[:, 0]
+        logits = model.forward(tokens, self._cache, mask, positions)
         self._slots += 1
         for answer, scored in zip(
             self._answers, choose(logits, [one.draw for one in self._answers]), strict=True
@@ -120,13 +103,7 @@ class Batch:
 
 
 class Engine:
-    """Reads prompts and grows or scores what follows them.
-
-    Args:
-        model: A model whose state is keys and values.
-        vocabulary: Meaning of its tokens.
-        budget: Tokens that one batch may hold.
-    """
+    """Reads prompts and grows what follows them, by a model whose state is keys and values."""
 
     begins: Literal["native", "whole"] = "native"
 
@@ -149,15 +126,6 @@ class Engine:
     def _grow(self, samples: Sequence[tuple[Request, int]]) -> list[GrowingAnswer]:
         return self._in_batches(samples, Batch.finish)
 
-    def _in_batches(
-        self, samples: Sequence[tuple[Request, int]], grow: Callable[[Batch], Sequence[R]]
-    ) -> list[R]:
-        def work(some: Sequence[int], rows: Sequence[CachedRow]) -> Sequence[R]:
-            answers = [GrowingAnswer(self.vocabulary, *samples[i]) for i in some]
-            return grow(Batch(self._model, answers, rows))
-
-        return self._after_reading([one.ids for one, _ in samples], [one.further for one, _ in samples], work)
-
     def finish(self, handles: Sequence[Handle]) -> None:
         """Grow what was begun until it ends; should a later batch fail, those before it have ended."""
 
@@ -179,72 +147,37 @@ class Engine:
         row = handle.row
         return None if row is None else Batch(self._model, [handle.answer.copy()], [row])
 
-    @torch.inference_mode()
-    def score(self, prompts: Sequence[Ids], continuations: Sequence[Ids]) -> list[list[ScoredToken]]:
-        """Return what the model thinks of every token of each continuation."""
-        vocabulary, model = self._model.vocabulary, self._model
-
-        def read_on(some: Sequence[int], rows: Sequence[CachedRow]) -> list[list[ScoredToken]]:
-            tails = [(prompts[i][-1], *continuations[i]) for i in some]
-            tokens = model.tensor(tails)
-            slots, steps = max(row.length for row in rows), tokens.shape[1] - 1
-            cache = join_rows(rows, steps)
-            offsets = torch.tensor([[row.length] for row in rows], device=model.device)
-            results: list[list[ScoredToken]] = [[] for _ in some]
-            few = max(1, _LOGITS // (len(some) * vocabulary))
-            for start in range(0, steps, few):
-                raise_if_cancelled()
-                end = min(start + few, steps)
-                positions = offsets + torch.arange(start, end, device=model.device)
-                mask = model.padding_mask([slots - row.length for row in rows], slots + end)
-                logits = model.forward(tokens[:, start:end], cache, mask, positions, end - start)
-                flat = score_tokens(logits.flatten(0, 1), tokens[:, start + 1 : end + 1].flatten())
-                for place, result in enumerate(results):
-                    result += flat[place * (end - start) : (place + 1) * (end - start)]
-            return [result[: len(tail) - 1] for result, tail in zip(results, tails, strict=True)]
-
-        further = [len(tail) for tail in continuations]
-        most_rows = max(1, _LOGITS // (vocabulary * max(further, default=1)))
-        return self._after_reading(prompts, further, read_on, most_rows)
-
-    def _after_reading(
-        self,
-        prompts: Sequence[Ids],
-        further: Sequence[int],
-        work: Callable[[Sequence[int], list[CachedRow]], Sequence[R]],
-        most_rows: int | None = None,
+    def _in_batches(
+        self, samples: Sequence[tuple[Request, int]], grow: Callable[[Batch], Sequence[R]]
     ) -> list[R]:
-        """Read different prompts once each and do the work for every row, in batches.
-
-        Args:
-            prompts: The prompt of each row.
-            further: Tokens that may follow in each row.
-            work: Takes numbers of rows and what was read for them; returns a result for each.
-            most_rows: Rows of one batch at most.
-        """
+        """Read different prompts once each, and grow an answer for every sample, in batches."""
         members: dict[Ids, list[int]] = {}
         longest: dict[Ids, int] = {}
-        for index, prompt in enumerate(prompts):
+        for index, (request, _) in enumerate(samples):
+            prompt = request.ids
             members.setdefault(prompt, []).append(index)
             longest[prompt[:_MIN_SHARED]] = max(len(prompt), longest.get(prompt[:_MIN_SHARED], 0))
         # Prompts that begin alike stand together, then those of similar lengths.
         order = sorted(members, key=lambda p: (-longest[p[:_MIN_SHARED]], p[:_MIN_SHARED], -len(p)))
+        lengths = [len(request.ids) + request.further for request, _ in samples]
         results: dict[int, R] = {}
 
-        def read_and_work(some: Sequence[Ids]) -> None:
+        def read_and_grow(some: Sequence[Ids]) -> None:
             reads = dict(zip(some, self._read(some), strict=True))
             rows = [index for prompt in some for index in members[prompt] if index not in results]
 
             def attempt(part: Sequence[int]) -> None:
-                results.update(zip(part, work(part, [reads[prompts[i]] for i in part]), strict=True))
+                answers = [GrowingAnswer(self.vocabulary, *samples[i]) for i in part]
+                batch = Batch(self._model, answers, [reads[samples[i][0].ids] for i in part])
+                results.update(zip(part, grow(batch), strict=True))
 
-            for batch in pack([(len(prompts[i]) + further[i], 1) for i in rows], self._budget, most_rows):
+            for batch in pack([(lengths[i], 1) for i in rows], self._budget):
                 in_halves([rows[place] for place in batch], attempt)
 
-        costs = [(len(p) + max(further[i] for i in members[p]), len(members[p])) for p in order]
+        costs = [(max(lengths[i] for i in members[p]), len(members[p])) for p in order]
         for group in pack(costs, self._budget):
-            in_halves([order[place] for place in group], read_and_work)
-        return [results[index] for index in range(len(prompts))]
+            in_halves([order[place] for place in group], read_and_grow)
+        return [results[index] for index in range(len(samples))]
 
     @torch.inference_mode()
     def _read(self, prompts: Sequence[Ids]) -> list[CachedRow]:
@@ -274,7 +207,7 @@ class Engine:
             some = [ordered[place] for place in batch]
             tokens = self._model.tensor([prompt[done:-1] or (0,) for prompt in some])
             cache = new_cache() if prefix is None else join_rows([prefix] * len(some), tokens.shape[1])
-            self._model.forward(tokens, cache, None, None, 1)
+            self._model.forward(tokens, cache)
             rows.update((p, take_row(cache, row, 0, len(p) - 1)) for row, p in enumerate(some))
         return rows
 
@@ -296,43 +229,13 @@ class PlainEngine(Engine):
             self._generate(answers)
             results.update(zip(some, answers, strict=True))
 
-        self._by_length([len(one.ids) for one, _ in samples], [one.further for one, _ in samples], grow)
-        return [results[index] for index in range(len(samples))]
-
-    @torch.inference_mode()
-    def score(self, prompts: Sequence[Ids], continuations: Sequence[Ids]) -> list[list[ScoredToken]]:
-        """Score by one pass over prompt and continuation."""
-        results: dict[int, list[ScoredToken]] = {}
-        rows = [prompt + tail for prompt, tail in zip(prompts, continuations, strict=True)]
-        most = max(map(len, continuations), default=1)
-
-        def read(some: Sequence[int]) -> None:
-            raise_if_cancelled()
-            tokens = self._model.tensor([rows[i] for i in some])
-            positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-            logits = self._model.forward(tokens, None, None, positions, most + 1)[:, :-1]
-            for row, i in enumerate(some):
-                steps = len(continuations[i])
-                results[i] = score_tokens(logits[row, -steps:], tokens[row, -steps:])
-
-        most_rows = max(1, _LOGITS // (self._model.vocabulary * most))
-        self._by_length([len(row) for row in rows], [0] * len(rows), read, most_rows)
-        return [results[index] for index in range(len(rows))]
-
-    def _by_length(
-        self,
-        lengths: Sequence[int],
-        further: Sequence[int],
-        work: Callable[[Sequence[int]], None],
-        most_rows: int | None = None,
-    ) -> None:
-        """Do work on batches of rows of one length."""
         groups: dict[int, list[int]] = {}
-        for index, length in enumerate(lengths):
-            groups.setdefault(length, []).append(index)
+        for index, (request, _) in enumerate(samples):
+            groups.setdefault(len(request.ids), []).append(index)
         for length, group in groups.items():
-            for batch in pack([(length + further[i], 1) for i in group], self._budget, most_rows):
-                in_halves([group[place] for place in batch], work)
+            for batch in pack([(length + samples[i][0].further, 1) for i in group], self._budget):
+                in_halves([group[place] for place in batch], grow)
+        return [results[index] for index in range(len(samples))]
 
     @torch.inference_mode()
     def _generate(self, answers: Sequence[GrowingAnswer]) -> None:
@@ -376,13 +279,10 @@ def common_length(prompts: Sequence[Ids]) -> int:
     return next((i for i in range(most) if first[i] != last[i]), most)
 
 
-def pack(costs: Sequence[tuple[int, int]], budget: int, most_rows: int | None = None) -> list[list[int]]:
+def pack(costs: Sequence[tuple[int, int]], budget: int) -> list[list[int]]:
     """Cut items, in order, into batches of a token budget; what alone costs more gets a batch of its own.
 
-    Args:
-        costs: Tokens of a row and number of rows of each item; a batch costs its longest row times its rows.
-        budget: Tokens of a batch.
-        most_rows: Rows of a batch at most.
+    A batch costs its longest row times its rows; ``costs`` are each item's tokens of a row, and its rows.
 
     Example:
         >>> pack([(10, 1), (10, 2), (30, 1)], budget=40)
@@ -392,7 +292,7 @@ def pack(costs: Sequence[tuple[int, int]], budget: int, most_rows: int | None = 
     longest = rows = 0
     for index, (length, count) in enumerate(costs):
         longest, rows = max(longest, length), rows + count
-        if not batches or longest * rows > budget or (most_rows is not None and rows > most_rows):
+        if not batches or longest * rows > budget:
             batches.append([])
             longest, rows = length, count
         batches[-1].append(index)

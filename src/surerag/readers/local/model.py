@@ -25,10 +25,8 @@ class CausalModel:
     """A ``transformers`` model with its window, its end tokens, and one way to run it.
 
     Attributes:
-        model: The model itself, with what PEFT or ``torch.compile`` put around it.
-        bare: The library's own model inside.
+        model: The model itself, with what PEFT or ``torch.compile`` put around the library's own, ``bare``.
         window: Tokens that fit its positions, or None where neither caller nor config names a limit.
-        end_tokens: Tokens that end an answer.
 
     Raises:
         ConfigurationError: If it has an encoder, or no head for the next token.
@@ -111,13 +109,13 @@ class CausalModel:
         ids = [token % self.vocabulary for token in (5, 3, 8, 4, 7, 6)]
         try:
             with torch.inference_mode():
-                expected = self.forward(self.tensor([ids]), None, None, None, 1)
+                expected = self.forward(self.tensor([ids]), None)
                 cache = new_cache()
-                self.forward(self.tensor([ids[:4], ids[3:5]]), cache, None, None, 1)
+                self.forward(self.tensor([ids[:4], ids[3:5]]), cache)
                 joined = join_rows([take_row(cache, 0, 0, 4), take_row(cache, 1, 0, 2)], 2)
                 positions = self.tensor([[4, 5], [2, 3]])
                 last = self.tensor([ids[4:], ids[4:]])
-                result = self.forward(last, joined, self.padding_mask([0, 2], 6), positions, 1)[:1]
+                result = self.forward(last, joined, self.padding_mask([0, 2], 6), positions)[:1]
         except (AttributeError, IndexError, NotImplementedError, RuntimeError, TypeError, ValueError):
             return False
         spread = (expected - expected.mean()).abs().max()
@@ -127,9 +125,8 @@ class CausalModel:
         self,
         tokens: Tensor,
         cache: Cache | None,
-        mask: Tensor | None,
-        positions: Tensor | None,
-        keep: int,
+        mask: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """Run the model once.
 
@@ -137,11 +134,10 @@ class CausalModel:
             tokens: Token ids [rows, steps].
             cache: Keys and values of what was read before; it grows.
             mask: See :meth:`padding_mask`.
-            positions: Position of each token [rows, steps]; None counts from the cache's length.
-            keep: Steps, the last ones, whose logits are returned.
+            positions: Of each token [rows, steps]; None counts from the cache's length.
 
         Returns:
-            Raw logits [rows, keep, vocabulary] in float32.
+            Raw logits of the last step [rows, vocabulary] in float32.
         """
         arguments: dict[str, object] = {"input_ids": tokens, "use_cache": cache is not None}
         if cache is not None:
@@ -151,10 +147,10 @@ class CausalModel:
         if positions is not None and "position_ids" in self._arguments:
             arguments["position_ids"] = positions
         if "logits_to_keep" in self._arguments:
-            arguments["logits_to_keep"] = keep
+            arguments["logits_to_keep"] = 1
         logits: Tensor = self.model(**arguments).logits
         # A view would keep the logits of the whole prompt alive.
-        return logits.float() if logits.shape[1] <= keep else logits[:, -keep:].clone().float()
+        return logits[:, -1].clone().float()
 
     def padding_mask(self, starts: Sequence[int], slots: int) -> Tensor | None:
         """Return 1 for tokens and 0 for what is before each row's start, [rows, slots]; None if all are 1."""

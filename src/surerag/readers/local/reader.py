@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from surerag.errors import CapabilityError, ConfigurationError, ContextLengthError, InputError
+from surerag.errors import ConfigurationError, ContextLengthError, InputError
 from surerag.messages import (
     ANSWER_TOKENS,
     Chunk,
@@ -21,13 +22,12 @@ from surerag.messages import (
     PartialGeneration,
     Prompt,
     SamplingParams,
-    TokenTrace,
     Usage,
 )
 from surerag.readers.local.chat import PromptEncoder, describe_options
 from surerag.readers.local.engine import Engine, Handle, PlainEngine
 from surerag.readers.local.model import CausalModel, load
-from surerag.readers.local.sequences import Detokenizer, GrowingAnswer, Request, Vocabulary, trace_of_scores
+from surerag.readers.local.sequences import GrowingAnswer, Request, Vocabulary
 from surerag.readers.pieces import TrimmedPieces, UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole
 from surerag.readers.thinking import THINKING_TOKENS
@@ -44,8 +44,8 @@ class TransformersReader(BaseReader):
     prompt, the seed and ``i`` alone. Calls from several threads are served one after the other. Models whose
     state is no keys and values (Mamba, RWKV, hybrids) run through ``generate``: correct, and slower.
 
-    Where a model thinks before it answers, text, trace, stop texts and ``max_tokens`` concern the answer; its
-    thoughts are counted apart. A model that stops inside its thoughts has given an empty answer.
+    Where a model thinks before it answers, text, trace, stop texts and ``max_tokens`` concern the answer. A
+    model that stops inside its thoughts has given an empty answer.
 
     Args:
         model: Any causal language model of ``transformers``, with PEFT adapters or without; it is put into
@@ -70,11 +70,6 @@ class TransformersReader(BaseReader):
     Raises:
         ConfigurationError: If a setting or the chat template cannot work, the model is no causal language
             model, or thinking shall be switched off and the chat template has no switch for it.
-
-    Example:
-        >>> reader = TransformersReader(model, tokenizer)  # doctest: +SKIP
-        >>> reader.generate(["Where?"], SamplingParams())[0][0].trace.entropy.middle  # doctest: +SKIP
-        (0.41, 0.02)
     """
 
     def __init__(
@@ -181,17 +176,12 @@ class TransformersReader(BaseReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this model can do.
-
-        Text is scored as an answer without thoughts. ``score`` is False where the model thinks, and its chat
-        template has no switch for it.
-        """
+        """What this model can do."""
         begins = self._engine.begins
         return Capabilities(
             logprobs=True,
             entropy="exact",
             energy=True,
-            score=self._encoder.scores,
             begin=begins,
             stream=begins == "native",
             local=True,
@@ -236,44 +226,6 @@ class TransformersReader(BaseReader):
             self._count(requests, [sequence for row in grown for sequence in row])
             return [[sequence.generation() for sequence in row] for row in grown]
 
-    def score(self, prompts: Sequence[Prompt], continuations: Sequence[str]) -> list[TokenTrace]:
-        """Return what the model thinks of each continuation after its prompt.
-
-        A continuation is taken as it stands: begin it with a space where the model would.
-
-        Raises:
-            CapabilityError: If the model thinks, and how an answer without thoughts begins is not known.
-            InputError: If there is not one continuation for each prompt, or one is empty.
-            ContextLengthError: If a prompt and its continuation do not fit the window together.
-        """
-        if len(prompts) != len(continuations):
-            raise InputError(f"{len(prompts)} prompts came with {len(continuations)} continuations")
-        if not self._encoder.scores:
-            raise CapabilityError(
-                f"{self.name} thinks before it answers, and how an answer without thoughts begins is not "
-                "known, so that given text cannot be scored",
-                hint="score with a model that does not think, or whose thinking can be switched off",
-            )
-        with self._lock:
-            before = [tuple(self._encoder.encode(prompt, unthought=True)[0]) for prompt in prompts]
-            after = [
-                tuple(self._encoder.encode_continuation(prompt, text))
-                for prompt, text in zip(prompts, continuations, strict=True)
-            ]
-            if () in after:
-                raise InputError(
-                    f"continuation {after.index(())} has no tokens", hint="score a text that is not empty"
-                )
-            self._check_lengths(prompts, list(zip(map(len, before), map(len, after), strict=True)))
-            self._usage.add(Usage(len(prompts), sum(map(len, before)) + sum(map(len, after))))
-            traces = []
-            for scored in self._engine.score(before, after):
-                detokenizer = Detokenizer(self._engine.vocabulary.decode)
-                pieces = [detokenizer.feed(one.token) for one in scored]
-                pieces[-1] += detokenizer.flush()
-                traces.append(trace_of_scores(scored, pieces))
-            return traces
-
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
@@ -285,12 +237,8 @@ class TransformersReader(BaseReader):
     ) -> list[PartialGeneration]:
         """Begin an answer to each prompt, sampled in its own way, in common batches.
 
-        The memory is freed once all handles of the call are finished, cancelled or dropped.
-
-        Raises:
-            ConfigurationError: If ``n_tokens`` is less than 1.
-            ContextLengthError: If a prompt and ``max_tokens`` do not fit the window together.
-            ThinkingBudgetError: If the model was still thinking when its budget for one of them was spent.
+        The memory is freed once all handles of the call are finished, cancelled or dropped. Errors are those
+        of :meth:`generate_each`.
         """
         if n_tokens < 1:
             raise ConfigurationError(f"n_tokens must be at least 1, got {n_tokens}")
@@ -363,28 +311,24 @@ class TransformersReader(BaseReader):
             self._usage.add(_written([sequence], before))
 
     def _requests(self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]) -> list[Request]:
+        window = self._model.window or sys.maxsize
         encoded = [self._encoder.encode(prompt) for prompt in prompts]
         pairs = list(zip(encoded, samplings, strict=True))
-        self._check_lengths(prompts, [(len(ids), sampling.max_tokens) for (ids, _), sampling in pairs])
-        requests = []
-        for (ids, opened), sampling in pairs:
-            limit, window = self._thinking_tokens, self._model.window
-            left = limit if window is None else min(limit, window - len(ids) - sampling.max_tokens)
-            thinks = bool(opened) or self._encoder.expects_thoughts
-            requests.append(Request(tuple(ids), sampling, opened, thinks, left))
-        return requests
-
-    def _check_lengths(self, prompts: Sequence[Prompt], lengths: Sequence[tuple[int, int]]) -> None:
-        window = self._model.window
-        unfit = [i for i, (length, further) in enumerate(lengths) if window and length + further > window]
-        if window and unfit:
-            length, further = lengths[unfit[0]]
+        rooms = [window - len(ids) - sampling.max_tokens for (ids, _), sampling in pairs]
+        unfit = [place for place, room in enumerate(rooms) if room < 0]
+        if unfit:
+            (ids, _), sampling = pairs[unfit[0]]
             raise ContextLengthError(
-                f"prompt {unfit[0]} has {length} tokens, {further} more are to follow, and the model's "
-                f"window holds {window}: {length + further - window} too many",
+                f"prompt {unfit[0]} has {len(ids)} tokens, {sampling.max_tokens} more are to follow, and the "
+                f"model's window holds {window}: {-rooms[unfit[0]]} too many",
                 hint="shorten the context by that many tokens, or lower max_tokens",
-                inputs=[prompts[index] for index in unfit],
+                inputs=[prompts[place] for place in unfit],
             )
+        thinks = self._encoder.expects_thoughts
+        return [
+            Request(tuple(ids), sampling, inside, thinks or bool(inside), min(self._thinking_tokens, room))
+            for ((ids, inside), sampling), room in zip(pairs, rooms, strict=True)
+        ]
 
     def _count(self, requests: Sequence[Request], sequences: Sequence[GrowingAnswer]) -> None:
         self._usage.add(Usage(len(requests), sum(len(one.ids) for one in requests)) + _written(sequences))

@@ -23,8 +23,6 @@ from surerag.messages import SamplingParams
 _BLOCK = 256
 # exp(-200) is zero in float32; keeps 0 * -inf out of the entropy where a logit is minus infinity.
 _FLOOR = -200.0
-# The end of a nucleus is searched among so many tokens before all are sorted.
-_LIKELIEST = 1024
 _COLDEST = 1e-6
 
 
@@ -59,17 +57,15 @@ def sequence_key(prompt: Sequence[int], seed: int, sample: int) -> int:
 def choose(logits: Tensor, draws: Sequence[Draw]) -> list[ScoredToken]:
     """Choose the next token of each row of raw float32 logits [rows, vocabulary]."""
     tokens = torch.empty(len(draws), dtype=torch.long, device=logits.device)
-    groups: dict[tuple[float, int | None, float] | None, list[int]] = {}
+    groups: dict[float, list[int]] = {}
     for row, draw in enumerate(draws):
-        way = draw.sampling
-        groups.setdefault(None if is_greedy(way) else (way.temperature, way.top_k, way.top_p), []).append(row)
-    for warp, rows in groups.items():
+        groups.setdefault(0.0 if is_greedy(draw.sampling) else draw.sampling.temperature, []).append(row)
+    for temperature, rows in groups.items():
         part = logits if len(rows) == len(draws) else logits[rows]
-        if warp is None:
-            tokens[rows] = part.argmax(-1)
+        if temperature:
+            tokens[rows] = _sample(part / temperature, [draws[row] for row in rows])
         else:
-            temperature, top_k, top_p = warp
-            tokens[rows] = _sample(restrict(part / temperature, top_k, top_p), [draws[row] for row in rows])
+            tokens[rows] = part.argmax(-1)
     return score_tokens(logits, tokens)
 
 
@@ -96,23 +92,6 @@ def score_tokens(logits: Tensor, tokens: Tensor) -> list[ScoredToken]:
             hint="load it with dtype='bfloat16' or 'float32'; float16 overflows in some models",
         )
     return rows
-
-
-def restrict(logits: Tensor, top_k: int | None, top_p: float) -> Tensor:
-    """Set logits [rows, vocabulary] outside top-k and the nucleus to minus infinity; ties stay together."""
-    if top_k is not None and top_k < logits.shape[-1]:
-        logits = logits.masked_fill(logits < logits.topk(top_k).values[:, -1:], -torch.inf)
-    if top_p < 1:
-        total = logits.logsumexp(-1, keepdim=True)
-        ordered = logits.topk(min(_LIKELIEST, logits.shape[-1])).values
-        masses = (ordered - total).exp().cumsum(-1)
-        if bool((masses[:, -1] < top_p).any()):
-            ordered = logits.sort(descending=True).values
-            masses = (ordered - total).exp().cumsum(-1)
-        # A token stays if the likelier ones do not yet hold the mass; so the likeliest always stays.
-        last = (masses < top_p).sum(-1, keepdim=True).clamp_(max=ordered.shape[-1] - 1)
-        logits = logits.masked_fill(logits < ordered.gather(-1, last), -torch.inf)
-    return logits
 
 
 def _sample(logits: Tensor, draws: Sequence[Draw]) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -81,19 +81,17 @@ class Vocabulary(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A prompt and how to answer it.
+    """A prompt's tokens and how to answer them.
 
     Attributes:
-        ids: Tokens of the prompt.
-        sampling: How its answers are sampled.
-        opened: Mark of the thoughts that the prompt leaves open; empty if there are none.
+        inside: Mark of the thoughts inside which the answer begins; empty if there are none.
         thinks: Whether the answer is known to begin with thoughts.
         thinking_tokens: Tokens of thoughts that caller and window allow.
     """
 
     ids: tuple[int, ...]
     sampling: SamplingParams
-    opened: str = ""
+    inside: str = ""
     thinks: bool = False
     thinking_tokens: int = 0
 
@@ -111,7 +109,6 @@ class GrowingAnswer:
     texts and ``max_tokens`` concern the answer alone.
 
     Attributes:
-        request: The prompt and how it is sampled.
         ended: Why it ended, or None while it grows; ``"thinking"`` if the thoughts took too long.
         thinking_tokens: Tokens of thoughts, marks and white space around them included.
         last_token: The newest token, which the model has not read yet.
@@ -127,7 +124,7 @@ class GrowingAnswer:
         self._steps = 0
         self._detokenizer = Detokenizer(vocabulary.decode)
         # None once the answer has begun.
-        self._thoughts: ThoughtSplitter | None = ThoughtSplitter(opened=request.opened)
+        self._thoughts: ThoughtSplitter | None = ThoughtSplitter(inside=request.inside)
         self._tokens: list[ScoredToken] = []
         self._pieces: list[str] = []
         self._text = ""
@@ -257,15 +254,10 @@ class GrowingAnswer:
                 break
             pieces.append(piece[: len(self._text) - position])
             position += len(piece)
-        trace = trace_of_scores(self._tokens[: len(pieces)], pieces, self._end_logprob)
+        _, logprobs, entropies, logsumexps = (
+            zip(*self._tokens[: len(pieces)], strict=True) if pieces else ((),) * 4
+        )
+        entropy = EntropyTrace(entropies, entropies, exact=True)
+        trace = TokenTrace(tuple(pieces), logprobs, entropy, logsumexps, self._end_logprob)
         prompt, thought = len(self.request.ids), self.thinking_tokens
         return Generation(self._text.strip(), prompt, trace, self.ended or "partial", len(self), thought)
-
-
-def trace_of_scores(
-    tokens: Sequence[ScoredToken], pieces: Sequence[str], end_logprob: float | None = None
-) -> TokenTrace:
-    """Return tokens and their texts as a trace."""
-    _, logprobs, entropies, logsumexps = zip(*tokens, strict=True) if tokens else ((), (), (), ())
-    entropy = EntropyTrace(entropies, entropies, exact=True)
-    return TokenTrace(tuple(pieces), logprobs, entropy, logsumexps, end_logprob)

@@ -1,0 +1,119 @@
+"""Requests to OpenAI-compatible servers, and their replies as parts of answers; no I/O.
+
+A request holds what its purpose needs and nothing else: each further field is one that some model rejects.
+The temperature is always sent, because 0 is no service's own; ``top_p`` where answers are drawn, because
+llama.cpp, Ollama and vLLM cut the tail of the distribution by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from surerag.errors import InputError
+from surerag.messages import Prompt, Usage, as_messages
+from surerag.readers.asking import Request, seed_of
+from surerag.readers.hosted.client import malformed
+from surerag.readers.logprobs import entries_of, without_surrogates
+from surerag.readers.reading import Part, usage_of
+
+Json = Mapping[str, Any]
+Api = Literal["chat", "completions"]
+
+THINKING_OFF: dict[str, Any] = {
+    "reasoning_effort": "none",
+    "chat_template_kwargs": {"enable_thinking": False, "thinking": False},
+}
+"""Switches thinking off: for OpenAI, Ollama and Groq; for templates of vLLM, SGLang and llama.cpp."""
+
+
+def body_of(api: Api, model: str, request: Request) -> dict[str, Any]:
+    """Return the body of a request.
+
+    Stop texts are not sent to a model that thinks: they belong to the answer, and may stand in the thoughts.
+    """
+    sampling = request.sampling
+    body: dict[str, Any] = {
+        "model": model,
+        **prompt_body(api, request.prompt),
+        "max_tokens": sampling.max_tokens + request.budget,
+        "temperature": sampling.temperature,
+    }
+    if sampling.temperature > 0:
+        body |= {"top_p": 1.0, "seed": seed_of(sampling.seed, 0)}
+    if sampling.n > 1:
+        body["n"] = sampling.n
+    if sampling.stop and not request.budget:
+        body["stop"] = list(sampling.stop)
+    if request.streamed:
+        body["stream_options"] = {"include_usage": True}
+    if request.top is not None:
+        # Without alternatives, llama.cpp sends no log-probabilities at all.
+        top = max(request.top, 1)
+        body |= {"logprobs": top} if api == "completions" else {"logprobs": True, "top_logprobs": top}
+    return body
+
+
+def prompt_body(api: Api, prompt: Prompt) -> dict[str, Any]:
+    """Return the part of a body that holds the prompt; completions take no conversation (InputError)."""
+    turns = [{"role": role, "content": without_surrogates(content)} for role, content in as_messages(prompt)]
+    if api == "chat":
+        return {"messages": turns}
+    if len(turns) > 1:
+        raise InputError(
+            "the completions API takes a text, not a conversation", hint='use api="chat" for conversations'
+        )
+    return {"prompt": turns[0]["content"]}
+
+
+def parts_of(answer: Json, *, logprobs: bool) -> list[Part]:
+    """Return the choices of a whole answer.
+
+    Raises:
+        LogprobsError: If log-probabilities are requested, and malformed.
+        ServiceError: If there is no choice, or one has no text where it should.
+    """
+    usage = usage_of(answer.get("usage"))
+    return [_part_of(choice, usage, logprobs=logprobs) for choice in choices_of(answer)]
+
+
+def next_part(piece: Json, *, logprobs: bool) -> Part:
+    """Return a piece of a stream; the one that carries the usage may have no choice."""
+    usage = usage_of(piece["usage"]) if isinstance(piece.get("usage"), Mapping) else None
+    if not piece.get("choices"):
+        return Part(usage=usage)
+    return _part_of(choices_of(piece)[0], usage, logprobs=logprobs)
+
+
+def _part_of(choice: Json, usage: Usage | None, *, logprobs: bool) -> Part:
+    message = choice.get("message", choice.get("delta"))
+    holder, key = (message, "content") if isinstance(message, Mapping) else (choice, "text")
+    text, thoughts = holder.get(key), holder.get("reasoning_content") or holder.get("reasoning")
+    if not isinstance(text, str | None) or (text is None and holder is choice and key not in choice):
+        raise malformed(choice)
+    reason = choice.get("finish_reason")
+    return Part(
+        text or "",
+        thoughts if isinstance(thoughts, str) else "",
+        entries_of(choice.get("logprobs")) if logprobs else (),
+        None if reason is None else str(reason),
+        usage,
+    )
+
+
+def choices_of(answer: Json) -> list[Json]:
+    """Return an answer's choices in the order of their index.
+
+    Raises:
+        ServiceError: If it has none.
+    """
+    choices = answer.get("choices")
+    if (
+        not isinstance(choices, list)
+        or not choices
+        or not all(
+            isinstance(choice, Mapping) and isinstance(choice.get("index") or 0, int) for choice in choices
+        )
+    ):
+        raise malformed(answer)
+    return sorted(choices, key=lambda choice: choice.get("index") or 0)
