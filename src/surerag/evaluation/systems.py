@@ -336,7 +336,7 @@ def _build_step(step: str, parts: Parts) -> Component[Any]:
 def _merge(services: Sequence[Services], parts: Parts) -> Services:
     """Return the services of all components of a pipeline as one; the first that has one provides it."""
     names = ("reader", "encoder", "retriever", "entailer", "summaries", "rewriter")
-    own = Services(reader=parts.reader, retriever=parts.retriever)  # type: ignore[arg-type]  # completed there
+    own = Services(reader=parts.reader, retriever=parts.retriever)
     merged = {
         name: next((s for one in (*services, own) if (s := getattr(one, name)) is not None), None)
         for name in names
