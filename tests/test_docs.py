@@ -58,6 +58,13 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_a_block_needs_one_framework_at_most(page: Path) -> None:
+    for match in _BLOCK.finditer(page.read_text(encoding="utf-8")):
+        imports = "\n".join(re.findall(r"^ *(?:from|import) .*$", match[2], re.MULTILINE))
+        assert not ("langchain" in imports and "llama_index" in imports), match[2]
+
+
 def test_pages_stay_short() -> None:
     pages = [page for page in PAGES if page.name != "README.md"]
     filled = re.compile(r"<!-- table .*?<!-- end -->", re.DOTALL)  # by a script, from summaries

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +43,25 @@ def test_a_public_name_of_the_core_loads_no_backend() -> None:
 )
 def test_an_integration_loads_no_backend_and_not_the_other_framework(package: str, other: str) -> None:
     assert loaded_by(f"import {package}", *HEAVY, other) == []
+
+
+def test_the_integrations_import_public_names_of_the_core_alone() -> None:
+    root = Path(__file__).parents[1]
+    page = (root / "docs/reference.md").read_text().split("## For integrators")[1]
+    public = {"surerag", *re.findall(r"^- `(surerag\.\w+)`", page, re.MULTILINE)}
+    used = set()
+    for file in (root / "integrations").glob("*/*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                assert not [one.name for one in node.names if one.name.startswith("surerag")], file
+            if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("surerag"):
+                continue
+            used.add(node.module)
+            module = import_module(str(node.module))
+            for name in (one.name for one in node.names):
+                assert name in getattr(module, "__all__", [name]) or f"surerag.{name}" in public, (file, name)
+                assert not name.startswith("_"), (file, name)
+    assert used == public
 
 
 def test_every_public_name_of_the_core_is_there() -> None:

@@ -1,39 +1,21 @@
 """surerag for LangChain: act on the uncertainty of a pipeline's reader."""
 
-from __future__ import annotations
-
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from surerag.errors import extra
 
-if TYPE_CHECKING:
+with extra("langchain"):
     from langchain_surerag.compressors import ClusterCompressor, DenseRefiner
-    from langchain_surerag.entropy import MessageEntropy, entropy_of
     from langchain_surerag.evaluators import DeltaSePerEvaluator, DenseEvaluator
-    from langchain_surerag.lazy import LazyRetrievalChain, create_lazy_retrieval_tool
-    from langchain_surerag.middleware import LazyRetrievalMiddleware, UncertaintyMiddleware
+    from langchain_surerag.lazy import LazyRetrievalChain, SelectiveAnswer, create_lazy_retrieval_tool
     from langchain_surerag.models import reader_from_model
     from langchain_surerag.retrieval import EmbeddingEncoder
     from langchain_surerag.rewriting import UncertaintyRewriter, UncertaintyRewriteRetriever
-    from langchain_surerag.selective import SelectiveAnswer
     from langchain_surerag.splitter import SemanticTextSplitter
     from langchain_surerag.summaries import summaries_of
 
-_MODULES = {
-    "compressors": "ClusterCompressor DenseRefiner",
-    "entropy": "MessageEntropy entropy_of",
-    "evaluators": "DeltaSePerEvaluator DenseEvaluator",
-    "lazy": "LazyRetrievalChain create_lazy_retrieval_tool",
-    "middleware": "LazyRetrievalMiddleware UncertaintyMiddleware",
-    "models": "reader_from_model",
-    "retrieval": "EmbeddingEncoder",
-    "rewriting": "UncertaintyRewriteRetriever UncertaintyRewriter",
-    "selective": "SelectiveAnswer",
-    "splitter": "SemanticTextSplitter",
-    "summaries": "summaries_of",
-}
-_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+if TYPE_CHECKING:
+    from langchain_surerag.middleware import LazyRetrievalMiddleware
 
 __all__ = [
     "ClusterCompressor",
@@ -43,28 +25,20 @@ __all__ = [
     "EmbeddingEncoder",
     "LazyRetrievalChain",
     "LazyRetrievalMiddleware",
-    "MessageEntropy",
     "SelectiveAnswer",
     "SemanticTextSplitter",
-    "UncertaintyMiddleware",
     "UncertaintyRewriteRetriever",
     "UncertaintyRewriter",
     "create_lazy_retrieval_tool",
-    "entropy_of",
     "reader_from_model",
     "summaries_of",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that importing this package stays light."""
-    if name not in _MODULE_OF:
+    """Import what needs the package ``langchain`` when it is first used."""
+    if name != "LazyRetrievalMiddleware":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = _MODULE_OF[name]
-    with extra("agents" if module == "middleware" else "langchain"):
-        return getattr(import_module(f"{__name__}.{module}"), name)
-
-
-def __dir__() -> list[str]:
-    """List the public names."""
-    return sorted(__all__)
+    with extra("agents"):
+        from langchain_surerag.middleware import LazyRetrievalMiddleware
+    return LazyRetrievalMiddleware

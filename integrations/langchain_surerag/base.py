@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr, field_serializer, field_validator, mode
 from langchain_surerag.prompts import plain_prompt, prompt_of
 from surerag.errors import MissingServiceError
 from surerag.options import Options
-from surerag.readers.failures import is_secret_name
+from surerag.readers import is_secret_name, without_credentials
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ class Part(Options, ABC):
         """Make a policy of its settings, as a serialised form has them."""
         if not isinstance(value, Mapping):
             return value
-        from surerag.calibration import ThresholdPolicy
+        from surerag import ThresholdPolicy
 
         return ThresholdPolicy.from_dict(value)
 
@@ -144,26 +144,21 @@ def _loads_again(service: object) -> bool:
 
 def _without_keys(value: Any) -> Any:
     """Return a service, or what is in it, without keys that LangChain would write down, as in its headers."""
+    if isinstance(value, str):
+        return without_credentials(value)
     if isinstance(value, Mapping):
-        return _mapping_without_keys(value)
-    if isinstance(value, Serializable):
-        public = {name: _without_keys(getattr(value, name)) for name in type(value).model_fields}
-        changed = {name: one for name, one in public.items() if one is not getattr(value, name)}
-        return value.model_copy(update=changed) if changed else value
+        held = {name: _without_keys(one) for name, one in value.items()}
+        return {
+            name: one for name, one in held.items() if not (isinstance(one, str) and is_secret_name(name))
+        }
     if isinstance(value, list):
-        items = [_without_keys(one) for one in value]
-        return value if all(one is old for one, old in zip(items, value, strict=True)) else items
+        return [_without_keys(one) for one in value]
+    if isinstance(value, Serializable):
+        fields = {name: getattr(value, name) for name in type(value).model_fields}
+        changed = {name: _without_keys(one) for name, one in fields.items()}
+        changed = {name: one for name, one in changed.items() if one is not fields[name]}
+        return value.model_copy(update=changed) if changed else value
     return value
-
-
-def _mapping_without_keys(value: Mapping[str, Any]) -> Mapping[str, Any]:
-    held = {
-        name: _without_keys(one)
-        for name, one in value.items()
-        if not (isinstance(one, str) and is_secret_name(name))
-    }
-    same = len(held) == len(value) and all(held[name] is one for name, one in value.items())
-    return value if same else held
 
 
 def _is_lossy(dumped: Any) -> bool:

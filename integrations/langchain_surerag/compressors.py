@@ -14,22 +14,14 @@ from langchain_core.runnables.base import coerce_to_runnable
 from langchain_core.stores import BaseStore
 
 from langchain_surerag.base import Part, service_field
-from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import Decision, documents_of, passages_of
-from langchain_surerag.models import reader_of
+from langchain_surerag.models import judge_of, reader_of
 from langchain_surerag.retrieval import encoder_of, retriever_of
-from langchain_surerag.runs import listener_of
+from langchain_surerag.runs import Awaiting, Blocking, Calls, listener_of
 from langchain_surerag.splitter import SemanticTextSplitter
 from surerag import ClusterCompressor as CoreCompressor
 from surerag import DenseRefiner as CoreRefiner
-from surerag import (
-    DenseRefinerOptions,
-    DenseRefinerResult,
-    EDC2Options,
-    EDC2Result,
-    Passage,
-    SemanticChunker,
-)
+from surerag import DenseRefinerOptions, DenseRefinerResult, EDC2Options, EDC2Result, SemanticChunker
 from surerag.drivers import complete
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError, MissingServiceError
@@ -86,13 +78,14 @@ class Compressor(Part, BaseDocumentCompressor):
             InputError: When it is called, if one of them is not there.
         """
 
-        def compress(value: dict[str, Any]) -> list[Document]:
-            return list(self.compress_documents(*_request(value)))
-
         async def acompress(value: dict[str, Any]) -> list[Document]:
             return list(await self.acompress_documents(*_request(value)))
 
-        return RunnableLambda(compress, afunc=acompress, name=type(self).__name__)
+        return RunnableLambda(
+            lambda value: list(self.compress_documents(*_request(value))),
+            afunc=acompress,
+            name=type(self).__name__,
+        )
 
 
 class ClusterCompressor(Compressor, EDC2Options):
@@ -109,16 +102,6 @@ class ClusterCompressor(Compressor, EDC2Options):
         ConfigurationError: If an option is out of bounds, or the model is none.
         MissingServiceError: If there is no model, no embedding model, or no entailer for the guard that needs
             one.
-
-    Example:
-        >>> from surerag import FakeReader
-        >>> from surerag.encoders import HashingEncoder
-        >>> reader = FakeReader(["Ada was born in Velm."])
-        >>> compressor = ClusterCompressor(reader, HashingEncoder(), min_tokens=0)
-        >>> documents = [Document("Ada, a painter, was born in Velm."), Document("Bo came later.")]
-        >>> compressed = compressor.compress_documents(documents, "Where was Ada born?")
-        >>> [document.page_content for document in compressed]
-        ['Ada was born in Velm.']
     """
 
     llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
@@ -150,35 +133,19 @@ class ClusterCompressor(Compressor, EDC2Options):
 class DenseRefiner(Compressor, DenseRefinerOptions):
     """Takes the candidates of a retriever and returns those that its reader understands best together.
 
-    The first ``top_n`` documents are the context, the others candidates. Where the answer changes with the
-    wording of the context, documents that only confuse leave, and candidates come that are most like the ones
-    that matter (DENSE-RAG, section 5.2); with ``parents``, the documents behind the chunks are cut anew first
-    (section 5.1). Let the retriever return some more::
-
-        ContextualCompressionRetriever(
-            base_compressor=DenseRefiner(model, embeddings, top_n=5),
-            base_retriever=store.as_retriever(search_kwargs={"k": 20}),
-        )
+    The first ``top_n`` documents are the context, the others candidates: let the retriever return more. Where
+    the answer changes with the wording of the context, documents that only confuse leave, and candidates come
+    that are most like the ones that matter (DENSE-RAG, section 5.2); with ``parents``, the documents behind
+    the chunks are cut anew first (section 5.1).
 
     Documents are copies, with their ids and metadata. Each has in its metadata, under ``refinement_key``:
     ``score``, the entropy of the context in nats; its own ``label``; ``rounds``, the contexts that were
-    measured; why it ``stopped``; the ``answer``, and how many ``calls`` it took. Such entries do not count
-    when documents are compared. If a model fails, the first ``top_n`` documents come back as they were (or
-    the best context so far), with a warning.
+    measured; why it ``stopped``; the ``answer``, and how many ``calls`` it took. If a model fails, the best
+    context so far comes back, else the first ``top_n`` documents, with a warning.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or the model is none.
         MissingServiceError: If there is no model, or no embedding model where one is needed.
-
-    Example:
-        >>> from surerag import FakeReader
-        >>> from surerag.encoders import HashingEncoder
-        >>> reader = FakeReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
-        >>> refiner = DenseRefiner(reader, HashingEncoder(), top_n=2)
-        >>> documents = [Document("Ada was born in Velm."), Document("Bo paints."), Document("Tin melts.")]
-        >>> refined = refiner.compress_documents(documents, "Where was Ada born?")
-        >>> [(document.page_content, document.metadata["dense"]["label"]) for document in refined]
-        [('Ada was born in Velm.', 'certain'), ('Bo paints.', 'certain')]
     """
 
     llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
@@ -213,10 +180,9 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
                 f"parents is a {type(self.parents).__name__}",
                 hint="pass a ParentDocumentRetriever, its docstore, or a function from chunks to documents",
             )
-        judge = self.entailer
         return CoreRefiner(
             reader,
-            reader_of(judge) if isinstance(judge, Runnable) else judge,
+            judge_of(self.entailer),
             encoder,
             retriever=retriever_of(self.retriever),
             chunker=chunker,
@@ -237,7 +203,14 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         elif documents and self.parents is not None:
             runnable = coerce_to_runnable(self.parents)
             parents = await calls.call(runnable, "invoke", list(documents), config)
-        program = self.core.program(query, passages_of(documents), _present(parents))
+        if not isinstance(parents, list | tuple):
+            kind = type(parents).__name__
+            raise ConfigurationError(
+                f"expected the documents behind chunks, got a {kind}",
+                hint="let parents return a list of them",
+            )
+        parents = passages_of(parent for parent in parents if parent is not None)
+        program = self.core.program(query, passages_of(documents), parents)
         return cast("Program[DenseRefinerResult]", program)
 
     def _parent_keys(self, documents: Sequence[Document]) -> list[str]:
@@ -271,15 +244,6 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
             label = labels.get(document.page_content, "untested")
             document.metadata[self.refinement_key] = Decision({**note, "label": label})
         return documents
-
-
-def _present(parents: Any) -> list[Passage]:
-    if not isinstance(parents, Sequence) or isinstance(parents, str):
-        raise ConfigurationError(
-            f"expected the documents behind chunks, got a {type(parents).__name__}",
-            hint="let parents return a list of documents",
-        )
-    return passages_of([parent for parent in parents if parent is not None])
 
 
 def _request(value: Mapping[str, Any]) -> tuple[Sequence[Document], str]:

@@ -5,79 +5,31 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, NamedTuple, Self, cast
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from typing import Any, ClassVar
 
 from langchain_core.documents import Document
 from langchain_core.runnables import Runnable, ensure_config
 
 from langchain_surerag.base import Part, service_field
-from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import passage_of
-from langchain_surerag.models import reader_of
-from langchain_surerag.runs import listen
+from langchain_surerag.models import judge_of, reader_of
+from langchain_surerag.runs import Awaiting, Blocking, Calls, listen
 from surerag import DenseEvaluator as CoreDense
 from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
 from surerag.drivers import complete
-from surerag.effects import Program
 from surerag.entailment import JudgeEntailer
 from surerag.errors import MISCONFIGURED, InputError, SureragError
 from surerag.messages import Event
 
 logger = logging.getLogger("surerag")
 
-Key = str | Callable[[Mapping[str, Any]], Any]
-"""Where something is in a mapping: its key, or a function of the mapping."""
-
+Json = Mapping[str, Any]
 _QUESTIONS = ("question", "input", "query")
 _CONTEXTS = ("documents", "contexts", "context", "source_documents", "output")
 _REFERENCES = ("answers", "answer", "reference", "expected", "output")
 _TEXTS = ("page_content", "text", "content")
-
-
-class Example(NamedTuple):
-    """One example as LangSmith passes it: inputs, the system's outputs, reference outputs."""
-
-    inputs: Mapping[str, Any]
-    outputs: Mapping[str, Any]
-    references: Mapping[str, Any]
-
-    @classmethod
-    def of(cls, run: Any, example: Any, inputs: Any, outputs: Any, references: Any) -> Self:
-        """Return an example of LangSmith's objects; the mappings win over what these hold."""
-        return cls(
-            inputs or getattr(run, "inputs", None) or getattr(example, "inputs", None) or {},
-            outputs or getattr(run, "outputs", None) or {},
-            references or getattr(example, "outputs", None) or {},
-        )
-
-    def question(self, key: Key | None) -> str:
-        """Return the question, from the inputs."""
-        value = _value(key, _QUESTIONS, self.inputs)
-        if not isinstance(value, str):
-            raise _missing("question", "question_key", value, self.inputs)
-        return value
-
-    def reference_answers(self, key: Key | None) -> list[str]:
-        """Return the right answers, from the reference outputs."""
-        value = _value(key, _REFERENCES, self.references)
-        answers = [value] if isinstance(value, str) else value
-        if not isinstance(answers, list | tuple) or not all(isinstance(one, str) for one in answers):
-            raise _missing("reference answer", "reference_key", value, self.references)
-        return list(answers)
-
-    def passages(self, key: Key | None) -> list[Passage]:
-        """Return the documents that have text, from the outputs, or under a key from the inputs."""
-        value = _contexts(key, self.outputs)
-        if value is None and not callable(key):
-            value = _contexts(key, self.inputs)
-        items = [value] if isinstance(value, str | Document) else value
-        if not isinstance(items, list | tuple):
-            raise _missing("list of documents", "contexts_key", value, {**self.inputs, **self.outputs})
-        passages = [passage for passage in map(_passage, items) if passage.text.strip()]
-        if not passages:
-            raise InputError("there is no document with text", hint="evaluate runs that retrieved something")
-        return passages
 
 
 class ExampleEvaluator(Part):
@@ -86,14 +38,20 @@ class ExampleEvaluator(Part):
     METHOD: ClassVar[str]
     """The method's name in events."""
 
+    SUFFIX: ClassVar[str] = ""
+    """What stands behind ``key`` in the name of the first feedback."""
+
+    NEEDS: ClassVar[tuple[str, ...]]
+    """What the method takes of an example, in order."""
+
     llm: Any = service_field("The reader: a chat model, an LLM or a reader of surerag.")
     entailer: Any = service_field(
         "Judges whether answers mean the same: an entailer of surerag, or a model that judges in words."
     )
-    question_key: Key | None = None
+    question_key: str | None = None
     """Where the question is, in the inputs; by default under ``question``, ``input`` or ``query``."""
 
-    contexts_key: Key | None = None
+    contexts_key: str | None = None
     """Where the documents are, in the outputs or, under a key, in the inputs: documents, texts or their JSON.
     By default under ``documents``, ``contexts``, ``context``, ``source_documents`` or ``output``."""
 
@@ -110,78 +68,90 @@ class ExampleEvaluator(Part):
         run: Any = None,
         example: Any = None,
         *,
-        inputs: Mapping[str, Any] | None = None,
-        outputs: Mapping[str, Any] | None = None,
-        reference_outputs: Mapping[str, Any] | None = None,
+        inputs: Json | None = None,
+        outputs: Json | None = None,
+        reference_outputs: Json | None = None,
     ) -> dict[str, Any]:
-        """Measure one example; the mappings win over what run and example hold.
-
-        Args:
-            run: LangSmith's run, with inputs and outputs.
-            example: LangSmith's example, with inputs and reference outputs.
-            inputs: Inputs of the system.
-            outputs: What it returned, documents among it.
-            reference_outputs: Right answers, for evaluators that need them.
+        """Measure one example; ``inputs``, ``outputs`` and ``reference_outputs`` win over what others hold.
 
         Returns:
             ``{"results": [...]}``, as LangSmith takes it.
         """
-        one = Example.of(run, example, inputs, outputs, reference_outputs)
-        return complete(self._feedback(one, Blocking()))
+        return complete(self._feedback(Blocking(), run, example, inputs, outputs, reference_outputs))
 
-    async def acall(
-        self,
-        run: Any = None,
-        example: Any = None,
-        *,
-        inputs: Mapping[str, Any] | None = None,
-        outputs: Mapping[str, Any] | None = None,
-        reference_outputs: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Measure one example without blocking the event loop; see :meth:`__call__`."""
-        one = Example.of(run, example, inputs, outputs, reference_outputs)
-        return await self._feedback(one, Awaiting())
-
-    @abstractmethod
-    def _program(self, example: Example) -> Program[Any]:
-        """Return the method at work on an example."""
+    async def acall(self, run: Any = None, example: Any = None, **mappings: Any) -> dict[str, Any]:
+        """Measure one example without blocking the event loop; arguments are those of :meth:`__call__`."""
+        names = ("inputs", "outputs", "reference_outputs")
+        return await self._feedback(Awaiting(), run, example, *map(mappings.get, names))
 
     @abstractmethod
     def _results(self, result: Any) -> list[dict[str, Any]]:
         """Return feedback on a measurement, or raise an error if it means nothing."""
 
-    @property
-    def _main_key(self) -> str:
-        return self.key
-
-    async def _feedback(self, example: Example, calls: Calls) -> dict[str, Any]:
+    async def _feedback(
+        self, calls: Calls, run: Any, example: Any, inputs: Any, outputs: Any, references: Any
+    ) -> dict[str, Any]:
         """Measure an example; a failure is marked as LangSmith marks its own."""
+        inputs = inputs or getattr(run, "inputs", None) or getattr(example, "inputs", None) or {}
+        outputs = outputs or getattr(run, "outputs", None) or {}
+        references = references or getattr(example, "outputs", None) or {}
         try:
-            result = await calls.run(ensure_config(), self._program(example), self.core.services)
-            return {"results": self._results(result)}
+            read = {
+                "question": lambda: self._question(inputs),
+                "references": lambda: self._references(references),
+                "passages": lambda: self._passages(outputs, inputs),
+            }
+            program = self.core.program(*(read[name]() for name in self.NEEDS))
+            return {"results": self._results(await calls.run(ensure_config(), program, self.core.services))}
         except MISCONFIGURED:
             raise
         except Exception as error:
             reason = str(error) if isinstance(error, SureragError) else f"{type(error).__name__}: {error}"
         logger.warning("%s.invalid: %s", self.METHOD, reason)
-        data = {"inputs": sorted(map(str, example.inputs)), "reason": reason}
-        listen(Event(f"{self.METHOD}.invalid", data, warning=True))
-        failed = {"key": self._main_key, "score": None, "comment": reason, "extra": {"error": True}}
-        return {"results": [failed]}
+        listen(Event(f"{self.METHOD}.invalid", {"inputs": sorted(inputs), "reason": reason}, warning=True))
+        failed = {"score": None, "comment": reason, "extra": {"error": True}}
+        return {"results": [{"key": f"{self.key}{self.SUFFIX}", **failed}]}
+
+    def _question(self, inputs: Json) -> str:
+        question = _value(self.question_key, _QUESTIONS, inputs)
+        if not isinstance(question, str):
+            raise _missing("question", "question_key", question, inputs)
+        return question
+
+    def _references(self, references: Json) -> list[str]:
+        value = _value(getattr(self, "reference_key", None), _REFERENCES, references)
+        answers = [value] if isinstance(value, str) else value
+        if not isinstance(answers, list | tuple) or not all(isinstance(one, str) for one in answers):
+            raise _missing("reference answer", "reference_key", value, references)
+        return list(answers)
+
+    def _passages(self, outputs: Json, inputs: Json) -> list[Passage]:
+        """Return the documents that have text, from the outputs, or under a key from the inputs."""
+        value = self._contexts(outputs)
+        value = self._contexts(inputs) if value is None else value
+        items = [value] if isinstance(value, str | Document) else value
+        if not isinstance(items, list | tuple):
+            raise _missing("list of documents", "contexts_key", value, {**inputs, **outputs})
+        passages = [passage for passage in map(_passage, items) if passage.text.strip()]
+        if not passages:
+            raise InputError("there is no document with text", hint="evaluate runs that retrieved something")
+        return passages
+
+    def _contexts(self, values: Json) -> Any:
+        # A text under "output" is an answer.
+        lists = {name for name in _CONTEXTS if isinstance(values.get(name), list | tuple)}
+        usual = [name for name in _CONTEXTS if name in lists | {"contexts", "context"}]
+        return _value(self.contexts_key, usual, values)
 
 
 class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
     """Measures the reader's belief in the right answers with the documents, minus that without (ΔSePer).
 
-    An evaluator for ``langsmith.evaluate`` (``langsmith.aevaluate`` takes it, too, or its ``acall``)::
-
-        evaluate(chain, data=examples, evaluators=[DeltaSePerEvaluator(model, entailer)])
-
-    It reads the question from an example's inputs, what was retrieved from the run's outputs, and the right
-    answers from the example's reference outputs, and returns three pieces of feedback: ΔSePer under ``key``,
-    with the result in words as its comment and its parts as its value, and SePer without and with documents
-    under ``{key}_before`` and ``{key}_after``. The run's answer is not read. Without log-probabilities
-    answers are weighed by their frequency, and the result says so.
+    An evaluator for ``langsmith.evaluate`` and ``aevaluate``. It reads the question from an example's inputs,
+    what was retrieved from the run's outputs, and the right answers from the example's reference outputs, and
+    returns three pieces of feedback: ΔSePer under ``key``, with the result in words as its comment and its
+    parts as its value, and SePer without and with documents under ``{key}_before`` and ``{key}_after``.
+    Without log-probabilities answers are weighed by their frequency, and the result says so.
 
     Nothing is raised for a single example: one that lacks something, or for which a model fails, has no
     score, the reason as its comment, and is marked as an error.
@@ -189,24 +159,12 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
     Raises:
         ConfigurationError: If an option is out of bounds, or the model is none.
         MissingServiceError: If there is no model or no entailer.
-
-    Example:
-        >>> from surerag import FakeReader
-        >>> from surerag.entailment import ExactEntailer
-        >>> reader = FakeReader(lambda prompt: "Velm" if "born in Velm" in prompt else "Orun")
-        >>> evaluator = DeltaSePerEvaluator(reader, ExactEntailer())
-        >>> feedback = evaluator(
-        ...     inputs={"question": "Where was Ada born?"},
-        ...     outputs={"documents": ["Ada was born in Velm."]},
-        ...     reference_outputs={"answer": "Velm"},
-        ... )
-        >>> {item["key"]: item["score"] for item in feedback["results"]}
-        {'delta_seper': 1.0, 'delta_seper_before': 0.0, 'delta_seper_after': 1.0}
     """
 
     METHOD = "seper"
+    NEEDS = ("question", "references", "passages")
 
-    reference_key: Key | None = None
+    reference_key: str | None = None
     """Where the right answers are, in the reference outputs: one text or a list. By default under
     ``answers``, ``answer``, ``reference``, ``expected`` or ``output``."""
 
@@ -216,31 +174,13 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
         super().__init__(**{"llm": llm, "entailer": entailer, **options})
 
     def _make_core(self) -> SePer:
-        judge = self.entailer
-        if isinstance(judge, Runnable):
-            judge = JudgeEntailer(reader_of(judge))
+        judge = judge_of(self.entailer)
+        if isinstance(self.entailer, Runnable):
+            judge = JudgeEntailer(judge)
         return SePer(reader_of(self.llm), judge, **self.options())
 
-    def _program(self, example: Example) -> Program[SePerResult]:
-        question = example.question(self.question_key)
-        references = example.reference_answers(self.reference_key)
-        passages = example.passages(self.contexts_key)
-        return cast("Program[SePerResult]", self.core.program(question, references, passages))
-
     def _results(self, result: SePerResult) -> list[dict[str, Any]]:
-        parts = {
-            "before": result.before.seper,
-            "after": result.after.seper,
-            "delta": result.delta,
-            "interval": list(result.interval),
-            "weights": result.weights,
-            "kernel": result.kernel,
-            "judgements": result.judgements,
-            "unusable": result.unusable,
-            "truncated": result.truncated,
-            "answers_before": [answer.text for answer in result.before.answers],
-            "answers_after": [answer.text for answer in result.after.answers],
-        }
+        parts = {name: value for name, value in asdict(result).items() if name != "usage"}
         return [
             {"key": self.key, "score": result.delta, "comment": result.explain(), "value": parts},
             {"key": f"{self.key}_before", "score": result.before.seper},
@@ -253,96 +193,54 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
 
     **Lower is better**: 0 nats means that the answer stays the same whichever document is said in other
     words; with k documents the most is log(k + 1). It needs no reference answer, and does not read the run's
-    own answer: the reader answers anew. An evaluator for ``langsmith.evaluate``::
-
-        evaluate(chain, data=examples, evaluators=[DenseEvaluator(model)])
-
-    It returns two pieces of feedback: the entropy under ``{key}_entropy``, with the result in words as its
-    comment and all parts as its value, and under ``{key}_certain`` 1 where it is within the threshold, else
-    0. Failures are those of :class:`DeltaSePerEvaluator`; an example none of whose documents could be
-    rephrased is one.
+    own answer: the reader answers anew. It returns two pieces of feedback: the entropy under
+    ``{key}_entropy``, with the result in words as its comment and all parts as its value, and under
+    ``{key}_certain`` 1 where it is within the threshold, else 0. Failures are those of
+    :class:`DeltaSePerEvaluator`; an example none of whose documents could be rephrased is one.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or the model is none.
-
-    Example:
-        >>> from surerag import FakeReader
-        >>> from surerag.entailment import ExactEntailer
-        >>> def reply(prompt):
-        ...     if prompt.startswith("Rewrite"):
-        ...         return "Velm is where Ada was born."
-        ...     return "Velm" if "Ada was born in Velm" in prompt else "Orun"
-        >>> evaluator = DenseEvaluator(FakeReader(reply), ExactEntailer())
-        >>> feedback = evaluator(
-        ...     inputs={"question": "Where was Ada born?"}, outputs={"documents": ["Ada was born in Velm."]}
-        ... )
-        >>> {item["key"]: round(item["score"], 4) for item in feedback["results"]}
-        {'dense_entropy': 0.6931, 'dense_certain': 0}
     """
 
-    METHOD = "dense"
+    METHOD, SUFFIX = "dense", "_entropy"
+    NEEDS = ("question", "passages")
 
     key: str = "dense"
 
     def __init__(self, llm: Any = None, entailer: Any = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "entailer": entailer, **options})
 
-    @property
-    def _main_key(self) -> str:
-        return f"{self.key}_entropy"
-
     def _make_core(self) -> CoreDense:
-        judge = self.entailer
-        return CoreDense(
-            reader_of(self.llm), reader_of(judge) if isinstance(judge, Runnable) else judge, **self.options()
-        )
-
-    def _program(self, example: Example) -> Program[DenseResult]:
-        question, passages = example.question(self.question_key), example.passages(self.contexts_key)
-        return cast("Program[DenseResult]", self.core.program(question, passages))
+        return CoreDense(reader_of(self.llm), judge_of(self.entailer), **self.options())
 
     def _results(self, result: DenseResult) -> list[dict[str, Any]]:
-        outcomes = {chunk.outcome for chunk in result.chunks}
+        outcomes = [chunk.outcome for chunk in result.chunks]
         if "rephrased" not in outcomes:
             # Equal contexts have equal answers, which as a score would look like perfect understanding.
             raise InputError(
-                f"no document could be tested, their rephrasings are {', '.join(sorted(outcomes))}",
+                f"no document could be tested, their rephrasings are {', '.join(sorted({*outcomes}))}",
                 hint="use a reader that can rephrase, or raise rephrase_max_tokens",
             )
         largest = math.log(len(result.answers))
-        parts = {
-            **result.to_dict(),
-            "largest": largest,
-            "rephrasings": [chunk.outcome for chunk in result.chunks],
-        }
         changed = [label for label in result.labels if label not in ("certain", "untested")]
         comment = (
             f"DENSE {result.score:.3f} nats of {largest:.3f}, lower is better: "
             f"{'certain' if result.certain else 'uncertain'}. Rephrasing one document changes the answer "
             f"{result.answer!r} for {len(changed)} of {len(result.labels)}."
         )
+        parts = {**result.to_dict(), "largest": largest, "rephrasings": outcomes}
         return [
-            {"key": self._main_key, "score": result.score, "comment": comment, "value": parts},
+            {"key": f"{self.key}_entropy", "score": result.score, "comment": comment, "value": parts},
             {"key": f"{self.key}_certain", "score": int(result.certain)},
         ]
 
 
-def _contexts(key: Key | None, values: Mapping[str, Any]) -> Any:
-    if key is not None:
-        return _value(key, (), values)
-    # A text under "output" is an answer.
-    lists = {name for name in _CONTEXTS if isinstance(values.get(name), list | tuple)}
-    return _value(None, [name for name in _CONTEXTS if name in lists | {"contexts", "context"}], values)
-
-
-def _value(key: Key | None, usual: Iterable[str], values: Mapping[str, Any]) -> Any:
-    if callable(key):
-        return key(values)
+def _value(key: str | None, usual: Iterable[str], values: Json) -> Any:
     names = usual if key is None else (key,)
     return next((values[name] for name in names if values.get(name) is not None), None)
 
 
-def _missing(what: str, setting: str, value: Any, values: Mapping[str, Any]) -> InputError:
+def _missing(what: str, setting: str, value: Any, values: Json) -> InputError:
     where = f"among {sorted(map(str, values))}" if value is None else f"but a {type(value).__name__}"
     return InputError(f"there is no {what} {where}", hint=f"name its key with {setting}=…")
 

@@ -1,8 +1,4 @@
-"""Families of LangChain models: how each spells OpenAI's settings, and where its log-probabilities are.
-
-A family of your own is not needed: a class that takes OpenAI's keywords and returns OpenAI's metadata is used
-with ``reader_from_model(model, logprobs=True)``.
-"""
+"""Families of LangChain models: how each spells OpenAI's settings, and where its log-probabilities are."""
 
 from __future__ import annotations
 
@@ -37,7 +33,7 @@ class Family:
     Attributes:
         classes: Its classes, with their packages; a class that derives from one of them belongs to it.
         keywords: Turns settings into keywords of a model's ``invoke``.
-        logprobs: Reads OpenAI's log-probabilities from a message's metadata; None where a model has none.
+        logprobs: Key of the log-probabilities in a message's metadata; None where a model has none.
         takes_n: Whether one request can ask for several answers.
         most_top: Alternatives a token that can be listed at most.
         has_finish: Whether every answer says why it ended, so that a stream without it was cut off.
@@ -47,16 +43,12 @@ class Family:
 
     classes: tuple[str, ...]
     keywords: Callable[[Settings, Any], dict[str, Any]]
-    logprobs: Callable[[Mapping[str, Any]], Any] | None = None
+    logprobs: str | None = None
     takes_n: bool = False
     most_top: int = 20
     has_finish: bool = False
     limits: tuple[str, ...] = ("max_tokens", "max_completion_tokens")
     advice: str = WAYS_OUT
-
-
-def _openai_logprobs(metadata: Mapping[str, Any]) -> Any:
-    return metadata.get("logprobs")
 
 
 def _openai_keywords(settings: Settings, model: Any) -> dict[str, Any]:
@@ -83,21 +75,10 @@ def _ollama_keywords(settings: Settings, model: Any) -> dict[str, Any]:
     # Options in a call replace all fields of the model, so its own go with them.
     own = {name: getattr(model, name, None) for name in _OLLAMA_OPTIONS}
     requested = {name: settings[name] for name in ("logprobs", "top_logprobs") if name in settings}
-    apart = {*requested, "n", "stream_options"}
-    renamed = {
-        "num_predict" if name == "max_tokens" else name: value
-        for name, value in settings.items()
-        if name not in apart
-    }
-    options = {**{name: value for name, value in own.items() if value is not None}, **renamed}
+    options = {name: value for name, value in own.items() if value is not None}
+    for name in settings.keys() - {*requested, "n", "stream_options"}:
+        options["num_predict" if name == "max_tokens" else name] = settings[name]
     return {**requested, "options": options}
-
-
-def _ollama_logprobs(metadata: Mapping[str, Any]) -> Any:
-    entries = metadata.get("logprobs")
-    if not isinstance(entries, list):
-        return entries
-    return [entry if isinstance(entry, Mapping) else entry.model_dump() for entry in entries]
 
 
 def _gemini_keywords(settings: Settings, model: Any) -> dict[str, Any]:
@@ -109,24 +90,6 @@ def _gemini_keywords(settings: Settings, model: Any) -> dict[str, Any]:
         keywords["logprobs"] = keywords.pop("top_logprobs", 1)
         keywords["response_logprobs"] = True
     return keywords
-
-
-def _gemini_logprobs(metadata: Mapping[str, Any]) -> Any:
-    result = metadata.get("logprobs_result")
-    if not isinstance(result, Mapping):
-        return result
-    chosen, tops = result.get("chosen_candidates") or [], result.get("top_candidates") or []
-    return [
-        {
-            **_gemini_entry(entry),
-            "top_logprobs": [_gemini_entry(other) for other in (top or {}).get("candidates") or []],
-        }
-        for entry, top in zip(chosen, tops or [{}] * len(chosen), strict=False)
-    ]
-
-
-def _gemini_entry(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {"token": entry.get("token"), "logprob": entry.get("log_probability")}
 
 
 def _pipeline_keywords(settings: Settings, model: Any) -> dict[str, Any]:
@@ -151,7 +114,7 @@ OPENAI = Family(
         "langchain_together.ChatTogether",
     ),
     _openai_keywords,
-    _openai_logprobs,
+    "logprobs",
     takes_n=True,
     has_finish=True,
     advice=f"build it with use_responses_api=False: the Responses API drops log-probabilities; or {WAYS_OUT}",
@@ -159,7 +122,7 @@ OPENAI = Family(
 COMPLETIONS = Family(
     ("langchain_openai.llms.base.BaseOpenAI",),
     _completions_keywords,
-    _openai_logprobs,
+    "logprobs",
     takes_n=True,
     most_top=5,
     has_finish=True,
@@ -167,7 +130,7 @@ COMPLETIONS = Family(
 OLLAMA = Family(
     ("langchain_ollama.ChatOllama",),
     _ollama_keywords,
-    _ollama_logprobs,
+    "logprobs",
     has_finish=True,
     limits=("num_predict",),
     advice=f"update Ollama to 0.12.11 or later and langchain-ollama to 1.1 or later; or {WAYS_OUT}",
@@ -175,7 +138,7 @@ OLLAMA = Family(
 GEMINI = Family(
     ("langchain_google_genai.ChatGoogleGenerativeAI",),
     _gemini_keywords,
-    _gemini_logprobs,
+    "logprobs_result",
     has_finish=True,
     limits=("max_output_tokens", "max_tokens"),
 )
@@ -191,15 +154,13 @@ TEXT = Family((), _text_keywords, advice=f"only its text is read; {WAYS_OUT}")
 FAMILIES = (OPENAI, COMPLETIONS, OLLAMA, GEMINI, PIPELINE)
 
 
-@lru_cache
-def _is_installed(package: str) -> bool:
-    return find_spec(package) is not None
+_find = lru_cache(find_spec)
 
 
 def _is_a(model: object, path: str) -> bool:
     """Tell whether a model is of a class; by the name where its package is not installed."""
     module, _, name = path.rpartition(".")
-    if not _is_installed(module.partition(".")[0]):
+    if module not in sys.modules and _find(module.partition(".")[0]) is None:
         return name in {kind.__name__ for kind in type(model).__mro__}
     kind = getattr(sys.modules.get(module), name, None)
     return kind is not None and isinstance(model, kind)
@@ -278,11 +239,7 @@ def leaves(
 ) -> Iterator[Leaf]:
     """Yield every model that may come to answer, below bindings, retries, fallbacks and alternatives.
 
-    Args:
-        model: The model, with what is around it.
-        chosen: The ``configurable`` part of the caller's config.
-        bound: Keywords bound so far.
-        retried: Whether a retry is around it.
+    ``chosen`` is the ``configurable`` part of the caller's config, ``bound`` what is bound so far.
     """
     chosen, bound = chosen or {}, bound or {}
     match model:

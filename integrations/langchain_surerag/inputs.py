@@ -9,9 +9,10 @@ from langchain_core.messages import BaseMessage, convert_to_messages
 from langchain_core.prompt_values import PromptValue
 from pydantic import BaseModel, Field
 
+from surerag import SamplingParams
 from surerag.effects import ModelRole, Program, emit, generate
 from surerag.errors import MISCONFIGURED, InputError
-from surerag.messages import Message, Role, SamplingParams
+from surerag.messages import Message, Role
 from surerag.prompts import REWRITE_IN_CONVERSATION, in_conversation
 
 ChainInput = str | BaseMessage | PromptValue | Sequence[BaseMessage] | dict[str, Any]
@@ -40,12 +41,9 @@ class Query(NamedTuple):
 def query_of(value: Any) -> Query:
     """Read a question and its conversation, in any form in which LangChain passes them.
 
-    These are a text, a message, messages, a prompt's value, an arguments model, or a mapping. A mapping has
-    the question under ``question``, ``input``, ``query`` or ``messages``, itself a text, a message or
-    messages, and may have a conversation under ``chat_history``, ``history``, or whatever key
-    ``RunnableWithMessageHistory`` was given, where its value is a list of messages; other keys, such as those
-    of a graph's state, are not read. Of messages the last one is the question, and those before it belong to
-    the conversation; system messages and those of tools are left out.
+    These are as :class:`~langchain_surerag.LazyRetrievalChain` has them, or an arguments model. Of messages
+    the last one is the question, and those before it belong to the conversation; system messages and those of
+    tools are left out.
 
     Raises:
         InputError: If there is no question, or more than one conversation.

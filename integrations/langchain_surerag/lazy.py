@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
@@ -14,76 +13,63 @@ from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializa
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel
 
-from langchain_surerag.base import SerializablePart, service_field
-from langchain_surerag.calls import Awaiting, Blocking, Calls
+from langchain_surerag.base import Part, SerializablePart, service_field
 from langchain_surerag.documents import documents_of
 from langchain_surerag.inputs import ChainInput, QuestionInput, query_of, standalone_question
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import (
     AsyncListener,
-    changed_effects,
+    Awaiting,
+    Blocking,
+    Calls,
     collect_message_ids,
     listen,
     stream_whole,
     with_purposes,
+    without_streaming,
 )
 from langchain_surerag.summaries import admitted_summaries, summaries_of
-from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult
+from surerag import AbstentionPolicy, LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult
 from surerag.drivers import astream, complete, stream
-from surerag.effects import Effect, Generate, Program, StartGeneration
+from surerag.effects import Program
+from surerag.errors import InputError
 from surerag.messages import Message
-from surerag.prompts import in_conversation
 
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
 
 logger = logging.getLogger("surerag")
 
-T = TypeVar("T")
 ChainOutput = dict[str, Any]
 
 
 class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[Any, ChainOutput]):
     """Answers from document summaries, and retrieves only when a gate says that its reader is unsure.
 
-    The input is a question, a message, messages or a prompt's value; or a mapping that holds one of these
-    under ``question``, ``input``, ``query`` or ``messages``, and a conversation under ``chat_history``,
-    ``history``, or any other key that holds messages, as ``RunnableWithMessageHistory`` passes it. The output
-    is a dictionary:
+    The input is a question, messages or a prompt's value; or a mapping that holds one of these under
+    ``question``, ``input``, ``query`` or ``messages``, and a conversation under ``chat_history``,
+    ``history``, or any other key that holds messages; the reader then writes a question that stands alone
+    first (one more call). The output is a dictionary:
 
     - ``answer``: the answer's text;
-    - ``context``: what the reader saw, under the name that ``create_retrieval_chain`` uses: the
-      summaries, and after them what was retrieved, if the gate opened;
+    - ``context``: what the reader saw: the summaries, and behind them what was retrieved, if the gate opened;
     - ``decision``: ``retrieve``, ``reason``, ``gate``, ``score``, ``interval`` and ``threshold``;
     - ``finish``: ``"stop"``, ``"length"`` for an answer that was cut off, ``"empty"`` for none;
-    - ``message``: the answer as a message, for a graph's ``messages``; it has the id under which it was
+    - ``message``: the answer as a message, for a graph's ``messages``, with the id under which it was
       streamed, so that LangGraph's ``stream_mode="messages"`` shows it once;
     - with ``return_details``: ``question`` (as it was condensed), ``summaries``, ``passages``, ``abstained``
       and ``usage``.
 
-    ``stream`` yields context and decision first, then the answer in pieces; the chunks add up to that
-    dictionary. Events ``lazy_rag.gate`` and ``lazy_rag.answering`` reach callback handlers and
-    ``astream_events``. LangGraph's ``stream_mode="messages"`` and ``astream_events`` show the answer alone;
-    drafts are run apart from them.
-
-    It serialises with LangChain's ``dumps``; services that cannot be written down (a local model, most vector
-    stores) are left out and passed in again with :meth:`attach`.
+    ``stream`` yields context and decision first, then the answer in pieces. The events ``lazy_rag.gate`` and
+    ``lazy_rag.answering`` reach callback handlers and ``astream_events``, where drafts are not shown.
+    ``dumps`` leaves out services that cannot be written down, for :meth:`attach`.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or it cannot be known which summaries the
             retriever's filter admits.
         MissingServiceError: If model, retriever or summaries are missing.
         CapabilityError: If the gate needs log-probabilities that the model does not give.
-
-    Example:
-        >>> from surerag import FakeReader
-        >>> from langchain_core.runnables import RunnableLambda
-        >>> reader = FakeReader(["Velm"], entropy=0.1)
-        >>> chain = LazyRetrievalChain(reader, RunnableLambda(lambda question: []), "Ada was born in Velm.")
-        >>> output = chain.invoke("Where was Ada born?")
-        >>> output["answer"], output["decision"]["retrieve"], output["finish"]
-        ('Velm', False, 'stop')
     """
 
     SERVICES = ("llm", "retriever", "summaries")
@@ -95,10 +81,6 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     )
     return_details: bool = False
     """Whether the output has the further keys."""
-
-    conversation: Literal["condense", "show"] = "condense"
-    """What becomes of a conversation that comes with the question: ``"condense"`` has the reader write a
-    question that stands alone (one more call), ``"show"`` puts the conversation before every prompt."""
 
     def __init__(self, llm: Any = None, retriever: Any = None, summaries: Any = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "retriever": retriever, "summaries": summaries, **options})
@@ -115,20 +97,9 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         store: Any = None,
         **options: Any,
     ) -> Self:
-        """Build a chain whose summaries are made of whole documents; see ``summaries_of``.
+        """Build a chain with summaries of whole documents, as ``summaries_of`` makes them.
 
-        Args:
-            documents: The corpus, not cut into passages.
-            llm: See the class.
-            retriever: See the class.
-            embeddings: What the summaries are searched with, where they are held in memory.
-            summarize: A number of lead sentences, a metadata key, a function of the document, a model, or
-                ``"model"`` for ``llm``.
-            store: A vector store that holds the summaries, in place of ``embeddings``.
-            **options: See the class.
-
-        Raises:
-            InputError: If there is no document with text.
+        ``summarize="model"`` has ``llm`` write them; llm, retriever and options are those of the class.
         """
         summarize = llm if summarize == "model" else summarize
         summaries = summaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
@@ -218,9 +189,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     def _program(self, value: Any) -> Program[LazyRAGResult]:
         core: LazyRAG = self.core
         question, history = query_of(value)
-        if history and self.conversation == "condense":
-            return self._condensed(question, history)
-        return _with_history(history, core.program(question)) if history else core.program(question)
+        return self._condensed(question, history) if history else core.program(question)
 
     def _condensed(self, question: str, history: Sequence[Message]) -> Program[LazyRAGResult]:
         alone = yield from standalone_question(question, history)
@@ -265,46 +234,23 @@ def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
     )
 
 
-def _with_history(history: Sequence[Message], program: Program[T]) -> Program[T]:
-    """Put a conversation before every prompt of a program."""
-
-    def changed(effect: Effect) -> Effect:
-        if not isinstance(effect, Generate | StartGeneration):
-            return effect
-        return replace(effect, prompts=tuple(in_conversation(history, prompt) for prompt in effect.prompts))
-
-    return changed_effects(program, changed)
-
-
 def create_lazy_retrieval_tool(
-    chain: Runnable[Any, dict[str, Any]],
-    name: str,
-    description: str,
-    *,
-    response_format: Literal["content", "content_and_artifact"] = "content_and_artifact",
+    chain: Runnable[Any, dict[str, Any]], name: str, description: str
 ) -> StructuredTool:
     """Make a tool of a chain, as ``create_retriever_tool`` does of a retriever.
 
-    Args:
-        chain: A :class:`~langchain_surerag.LazyRetrievalChain`, configured or wrapped as you like.
-        name: Name that the agent's model sees.
-        description: Purpose of the tool, for that model.
-        response_format: ``"content"`` returns the answer; ``"content_and_artifact"`` adds the chain's
-            whole output (context, decision) as the tool message's artifact.
-
-    Returns:
-        A tool with one argument, ``question``.
+    It has one argument, ``question``, and returns the answer; the chain's whole output (context, decision) is
+    the tool message's artifact. The chain may be configured or wrapped as you like.
     """
     from langchain_core.tools import StructuredTool
 
-    def shaped(output: Mapping[str, Any]) -> Any:
-        return (output["answer"], dict(output)) if response_format != "content" else output["answer"]
-
     def ask(question: str, callbacks: Callbacks = None) -> Any:
-        return shaped(chain.invoke({"question": question}, {"callbacks": callbacks}))
+        output = chain.invoke({"question": question}, {"callbacks": callbacks})
+        return output["answer"], dict(output)
 
     async def aask(question: str, callbacks: Callbacks = None) -> Any:
-        return shaped(await chain.ainvoke({"question": question}, {"callbacks": callbacks}))
+        output = await chain.ainvoke({"question": question}, {"callbacks": callbacks})
+        return output["answer"], dict(output)
 
     return StructuredTool(
         name=name,
@@ -312,5 +258,70 @@ def create_lazy_retrieval_tool(
         func=ask,
         coroutine=aask,
         args_schema=QuestionInput,
-        response_format=response_format,
+        response_format="content_and_artifact",
     )
+
+
+class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
+    """Runs another chain, and shows its answer only where the policy answers.
+
+    The output is that chain's, with ``abstained`` and ``probability`` (that the answer is right). Where it
+    abstains, the abstention stands in the answer's place, and in that of a message's text; no handler that
+    streams sees the inner chain at work. Tracers do.
+
+    Args:
+        chain: A ``LazyRetrievalChain``, or a runnable whose output is like its own: a mapping with the keys
+            ``answer`` and ``decision``.
+        policy: From :func:`surerag.calibrate_abstention`, on that uncertainty.
+        abstention: Text in place of an answer.
+
+    Raises:
+        ConfigurationError: If the policy was calibrated for another reader, gate, retriever or prompt.
+    """
+
+    def __init__(
+        self, chain: Runnable[Any, Any], policy: AbstentionPolicy, *, abstention: str = "I do not know."
+    ) -> None:
+        if isinstance(chain, Part):
+            policy.check(chain.core)
+        self._chain = chain
+        self._policy = policy
+        self._abstention = abstention
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Answer one input, or abstain."""
+        return self._call_with_config(self._select, input, config, **kwargs)
+
+    async def ainvoke(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Like :meth:`invoke`, without blocking the event loop."""
+        return await self._acall_with_config(self._aselect, input, config, **kwargs)
+
+    def _select(self, value: Any, **kwargs: Any) -> dict[str, Any]:
+        return self._selected(self._chain.invoke(value, without_streaming(ensure_config()), **kwargs))
+
+    async def _aselect(self, value: Any, **kwargs: Any) -> dict[str, Any]:
+        config = without_streaming(ensure_config())
+        return self._selected(await self._chain.ainvoke(value, config, **kwargs))
+
+    def _selected(self, output: Any) -> dict[str, Any]:
+        decision = output.get("decision") if isinstance(output, Mapping) else None
+        if not isinstance(decision, Mapping) or "score" not in decision:
+            raise InputError("the chain's output has no decision.score", hint="wrap a LazyRetrievalChain")
+        score = decision["score"]
+        if output.get("finish", "stop") != "stop":
+            score = None  # an answer that was cut or withheld is not the one that was measured
+        selected = self._policy.select(str(output["answer"]), score, self._abstention)
+        messages = {
+            name: value.model_copy(update={"content": selected.text})
+            for name, value in output.items()
+            if isinstance(value, AIMessage)
+        }
+        return {
+            **output,
+            **messages,
+            "answer": selected.text,
+            "abstained": selected.abstained,
+            "probability": selected.probability,
+        }

@@ -1,8 +1,4 @@
-"""A LangChain model as a reader: it is called by ``invoke``, ``stream`` and ``generate_prompt`` alone.
-
-Whatever the user put around the model (``bind``, ``with_config``, ``with_retry``, ``with_fallbacks``,
-``configurable_fields``, callbacks) keeps working, because the outermost runnable is the one that is called.
-"""
+"""A LangChain model as a reader: its outermost runnable is called, so that what is around it holds."""
 
 from __future__ import annotations
 
@@ -16,23 +12,32 @@ from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLLM
 from langchain_core.messages import BaseMessage, convert_to_messages
 from langchain_core.outputs import ChatGeneration, LLMResult
-from langchain_core.outputs import Generation as Output
 from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPromptValue
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
-from langchain_surerag.calls import Awaiting, Blocking
 from langchain_surerag.families import PIPELINE, Leaf, family_of, leaves, unbound
-from langchain_surerag.runs import PURPOSE, AnswerRun, request_config
+from langchain_surerag.runs import PURPOSE, AnswerRun, Awaiting, Blocking, request_config
+from surerag import SamplingParams, Usage
 from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
-from surerag.messages import Chunk, Generation, Message, Prompt, SamplingParams, Usage, as_messages
-from surerag.readers.asking import AskingReader, Keywords, Request
-from surerag.readers.asking import Blocking as Calls
-from surerag.readers.failures import secrets_in
-from surerag.readers.logprobs import ANY_VOCABULARY, entries_of
-from surerag.readers.protocol import BaseReader, Capabilities, Reader
-from surerag.readers.reading import OpenReading, Part, Reading, usage_of
-from surerag.readers.thinking import THINKING_TOKENS
+from surerag.messages import Chunk, Message, Prompt, as_messages
+from surerag.readers import (
+    ANY_VOCABULARY,
+    THINKING_TOKENS,
+    AskingReader,
+    BaseReader,
+    Capabilities,
+    Keywords,
+    OpenReading,
+    Part,
+    Reader,
+    Reading,
+    Request,
+    entries_of,
+    secrets_in,
+    usage_of,
+)
+from surerag.readers import Blocking as Calls
 from surerag.text import replace_surrogates
 
 _REASONS = ("finish_reason", "done_reason", "stop_reason")
@@ -50,15 +55,13 @@ def reader_from_model(
     """Make a reader of a chat model or an LLM, with whatever is around it.
 
     ChatOpenAI and its relatives (chat completions), ChatOllama and ChatGoogleGenerativeAI give
-    log-probabilities, entropies as intervals, and the first tokens by an open stream; OpenAI (completions)
-    gives the same for whole answers; any other model gives text, HuggingFacePipeline and ChatHuggingFace
-    among them. Of several models (fallbacks, alternatives) the reader promises what all can do. For a model
-    in this process, ``TransformersReader(llm.pipeline.model, llm.pipeline.tokenizer)`` gives exact entropies.
+    log-probabilities and entropies as intervals, OpenAI (completions) for whole answers alone; any other
+    model gives text, HuggingFacePipeline and ChatHuggingFace among them. Of several models (fallbacks,
+    alternatives) the reader promises what all can do.
 
     A length, and a temperature where one answer is generated, that the model was built or bound with, or that
-    the config chooses, hold. What else a method needs is sent; what the model rejects is left out from then
-    on, where the method can do without it. Samples bypass LangChain's LLM cache, which would answer all of
-    them with one.
+    the config chooses, hold. What the model rejects is left out from then on, where the method can do without
+    it. Samples bypass LangChain's LLM cache, which would answer all of them with one.
 
     Args:
         model: The model; without prompt or output parser.
@@ -75,13 +78,6 @@ def reader_from_model(
 
     Raises:
         ConfigurationError: If there is no language model in it, or a setting is out of bounds.
-
-    Example:
-        >>> from langchain_core.language_models import FakeListChatModel
-        >>> reader = reader_from_model(FakeListChatModel(responses=["Velm"]))
-        >>> [[answer]] = reader.generate(["Where was Ada born?"], SamplingParams())
-        >>> answer.text, reader.capabilities.logprobs
-        ('Velm', False)
     """
     for name, value, least in (
         ("max_concurrency", max_concurrency, 1),
@@ -102,8 +98,13 @@ def reader_of(model: Any) -> BaseReader:
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
-        return cast("BaseReader", model)
+        return model
     return reader_from_model(model)
+
+
+def judge_of(judge: Any) -> Any:
+    """Return a model that judges in words as a reader, and an entailer of surerag, or None, as it is."""
+    return reader_of(judge) if isinstance(judge, Runnable) else judge
 
 
 @contextmanager
@@ -115,8 +116,7 @@ def with_advice(reader: object) -> Iterator[None]:
         if not isinstance(reader, ModelReader) or reader.capabilities.logprobs:
             raise
         raise CapabilityError(
-            f"{reader.described} gives text only, and log-probabilities are needed",
-            hint=reader.family.advice,
+            f"{reader.described} gives text only, and log-probabilities are needed", hint=reader.family.advice
         ) from error
 
 
@@ -195,11 +195,6 @@ class ModelReader(AskingReader):
         """Length of an answer, at most, where nobody sets another: what the model was built or bound with."""
         return min(self._limits(self._leaves(ensure_config())), default=super().max_tokens)
 
-    @property
-    def top_logprobs(self) -> int:
-        """Alternatives to request at each token."""
-        return min(self._most_top, self.supported.cap.get("top_logprobs", self._most_top))
-
     def count_tokens(self, text: str) -> int:
         """Return the tokens of a text by the model's ``custom_get_token_ids``, else an estimate."""
         encode = getattr(self._bare, "custom_get_token_ids", None)
@@ -208,19 +203,6 @@ class ModelReader(AskingReader):
     def keywords(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings by OpenAI's names as keywords of a call."""
         return self.family.keywords(settings, next(iter(leaves(self.model))).model)
-
-    def read(self, message: BaseMessage, sampling: SamplingParams) -> Generation:
-        """Return a message of this model as a generation.
-
-        Raises:
-            LogprobsError: If the sampling needs log-probabilities, and the message has none.
-        """
-        return self._wait(self._read(message, self._request("", sampling)))
-
-    async def _read(self, message: BaseMessage, request: Request) -> Generation:
-        reading = self._reading(request)
-        reading.feed(self._part(message, request))
-        return reading.generation()
 
     # What is sent.
 
@@ -241,7 +223,8 @@ class ModelReader(AskingReader):
     def _top(self, sampling: SamplingParams) -> int | None:
         if not self._traced or sampling.trace == "none":
             return None
-        return self.top_logprobs if sampling.trace == "entropy" else 0
+        most = min(self._most_top, self.supported.cap.get("top_logprobs", self._most_top))
+        return most if sampling.trace == "entropy" else 0
 
     def _budget(self) -> int:
         return self._thinking_tokens if self._thinks else 0
@@ -285,7 +268,7 @@ class ModelReader(AskingReader):
 
     async def _call(self, request: Request, keywords: Keywords, calls: Calls) -> Sequence[Part]:
         cached = request.drawn and _is_cached(request.context.leaves)
-        value = _prompt_value(request.prompt, request.number if cached and not self._completes else None)
+        value = prompt_value(request.prompt, request.number if cached and not self._completes else None)
         spelled, config = self.keywords(keywords), request.context.config
         if self._is_bare:
             result = await self._generate_bare(value, config, spelled, calls, past_cache=cached)
@@ -325,7 +308,7 @@ class ModelReader(AskingReader):
         LangChain's retries are for whole answers: where there are some, a stream that fails at once gives way
         to such a one.
         """
-        value, config, began = _prompt_value(request.prompt), request.context.config, False
+        value, config, began = prompt_value(request.prompt), request.context.config, False
         chunks = calls.stream(self.model, "stream", value, config, **self.keywords(keywords))
         try:
             async with aclosing(chunks):
@@ -349,19 +332,16 @@ class ModelReader(AskingReader):
     def _part(self, piece: Any, request: Request) -> Part:
         """Return a message, its chunk, an output of ``generate`` or a text as a part of an answer."""
         message = piece.message if isinstance(piece, ChatGeneration) else piece
-        metadata: Mapping[str, Any] = {}
+        metadata: Mapping[str, Any] = getattr(message, "generation_info", None) or {}
         thoughts, usage = "", None
         if isinstance(message, BaseMessage):
-            metadata = message.response_metadata
+            metadata, usage = message.response_metadata, _usage_of(message)
             thoughts = str(message.additional_kwargs.get("reasoning_content") or "")
-            usage = _usage_of(message)
-        elif isinstance(message, Output):
-            metadata = message.generation_info or {}
-        logprobs = self.family.logprobs if request.top is not None else None
+        key = self.family.logprobs if request.top is not None else None
         return Part(
             message if isinstance(message, str) else str(message.text),
             thoughts,
-            entries_of(logprobs(metadata)) if logprobs else (),
+            entries_of(metadata.get(key)) if key else (),
             next((str(metadata[name]) for name in _REASONS if metadata.get(name)), None),
             usage,
         )
@@ -370,7 +350,7 @@ class ModelReader(AskingReader):
         """Return an answer with nothing read yet; what may be thrown away is shown by a run of its own."""
         if not request.context.shown_apart:
             return super().open_reading(request, calls)
-        reading, prompt = self._reading(request), _prompt_value(request.prompt).to_string()
+        reading, prompt = self._reading(request), prompt_value(request.prompt).to_string()
         run = AnswerRun(prompt, cast("Blocking", calls).callback_manager)
         return _ShownReading(self._parts(request, reading, calls), reading, run)
 
@@ -408,22 +388,19 @@ def _usage_of(message: BaseMessage) -> Usage | None:
     """Return the count of tokens that came with a message: the server's own, else LangChain's form of it."""
     if isinstance(counted := message.response_metadata.get("token_usage"), Mapping):
         return usage_of(counted)
-    counted = getattr(message, "usage_metadata", None)
-    if not counted:
+    if not (counted := getattr(message, "usage_metadata", None)):
         return None
     written, read = counted.get("output_token_details") or {}, counted.get("input_token_details") or {}
-    return usage_of(
-        {
-            "prompt_tokens": counted.get("input_tokens"),
-            "completion_tokens": counted.get("output_tokens"),
-            "total_tokens": counted.get("total_tokens"),
-            "completion_tokens_details": {"reasoning_tokens": written.get("reasoning")},
-            "prompt_tokens_details": {"cached_tokens": read.get("cache_read")},
-        }
-    )
+    totals = {
+        "prompt_tokens": counted.get("input_tokens"),
+        "completion_tokens": counted.get("output_tokens"),
+        "total_tokens": counted.get("total_tokens"),
+    }
+    details = {"completion_tokens_details": {"reasoning_tokens": written.get("reasoning")}}
+    return usage_of({**totals, **details, "cached_tokens": read.get("cache_read")})
 
 
-def _prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
+def prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
     """Return a prompt as LangChain's: a text where it is one user turn, else a conversation.
 
     A sample's number goes into its message's metadata, which no provider is sent and caches tell apart.

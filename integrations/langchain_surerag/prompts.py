@@ -10,20 +10,15 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from langchain_surerag.inputs import role_of
+from surerag import PromptTemplate
 from surerag.errors import PromptError
 from surerag.framing import PromptText, as_data
 from surerag.messages import Message, Prompt, Template
-from surerag.prompts import PromptTemplate
 
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A chat template as a prompt of ours: each turn is filled, and keeps its role.
-
-    Attributes:
-        name: Key among the method's prompts.
-        turns: Roles and templates; together they have the slots.
-    """
+    """A chat template as a prompt of ours: each turn is filled, and keeps its role."""
 
     name: str = field(compare=False)
     turns: tuple[Message, ...]

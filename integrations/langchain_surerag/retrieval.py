@@ -19,20 +19,16 @@ from numpy.typing import NDArray
 from langchain_surerag.documents import passages_of
 from langchain_surerag.families import inner_runnables
 from surerag import Passage
-from surerag.errors import ConfigurationError, ServiceError
-from surerag.readers.threads import in_thread
-from surerag.services import Retriever
+from surerag.errors import ConfigurationError
+from surerag.readers import in_thread
+from surerag.services import Retriever, normalised_rows
 
 _LIMITS = ("filter", "where", "expr", "namespace", "tenant")
 """Parts of the names of search arguments that leave documents out."""
 
 
 class EmbeddingEncoder:
-    """Encodes with a LangChain embedding model; rows are L2-normalised here.
-
-    Args:
-        embeddings: Any LangChain embedding model.
-    """
+    """Encodes with any LangChain embedding model; rows are L2-normalised here."""
 
     def __init__(self, embeddings: Embeddings) -> None:
         self._embeddings = embeddings
@@ -55,8 +51,8 @@ class EmbeddingEncoder:
             ServiceError: If the model does not return one vector of some length for each text.
         """
         if kind == "query":
-            return _normalised([self._embeddings.embed_query(text) for text in texts], texts)
-        return _normalised(self._embeddings.embed_documents(list(texts)), texts)
+            return normalised_rows([self._embeddings.embed_query(text) for text in texts], len(texts))
+        return normalised_rows(self._embeddings.embed_documents(list(texts)), len(texts))
 
     async def aencode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
         """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
@@ -65,8 +61,8 @@ class EmbeddingEncoder:
             return await in_thread(self.encode, texts, kind)
         if kind == "query":
             vectors = await asyncio.gather(*(self._embeddings.aembed_query(text) for text in texts))
-            return _normalised(vectors, texts)
-        return _normalised(await self._embeddings.aembed_documents(list(texts)), texts)
+            return normalised_rows(vectors, len(texts))
+        return normalised_rows(await self._embeddings.aembed_documents(list(texts)), len(texts))
 
 
 def encoder_of(embeddings: Any) -> Any:
@@ -74,26 +70,11 @@ def encoder_of(embeddings: Any) -> Any:
     return EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings
 
 
-def _normalised(vectors: Sequence[Sequence[float]], texts: Sequence[str]) -> NDArray[np.float32]:
-    if len(vectors) != len(texts):
-        raise ServiceError(f"the embedding model returned {len(vectors)} vectors for {len(texts)} texts")
-    rows = np.asarray(vectors, dtype=np.float32).reshape(len(texts), -1)
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    if not (lengths > 0).all():
-        raise ServiceError("the embedding model returned a vector of length 0", hint="leave empty texts out")
-    normalised: NDArray[np.float32] = rows / lengths
-    return normalised
-
-
 class RunnableRetriever:
     """Retrieves with a LangChain retriever, or any runnable from a question to documents.
 
     The number of passages is passed to retrievers that take it (those of vector stores, and those with a
-    parameter ``k`` in both their methods); what others return is cut to it. Calls run under the run of the
-    chain that asks.
-
-    Args:
-        runnable: The retriever, with whatever is around it.
+    parameter ``k`` in both their methods); what others return is cut to it.
     """
 
     def __init__(self, runnable: RetrieverLike) -> None:

@@ -13,11 +13,11 @@ from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import ensure_config, patch_config, set_config_context
 
 from langchain_surerag.base import SerializablePart, service_field
-from langchain_surerag.calls import Awaiting, Blocking, Calls
 from langchain_surerag.documents import Decision, documents_of
 from langchain_surerag.inputs import ChainInput, Query, query_of
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
+from langchain_surerag.runs import Awaiting, Blocking, Calls
 from surerag import DynQROptions, DynQRResult
 from surerag import UncertaintyRewriter as CoreRewriter
 from surerag.drivers import complete
@@ -53,11 +53,9 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
     """A step from a question to the question to search with: a rewrite where the reader is uncertain (DynQR).
 
     It goes in front of any retriever, in the place of the prompt and model that write a query
-    (``create_history_aware_retriever``), or into a mapping: ``RunnablePassthrough.assign(query=rewriter)``.
-    The input is what :class:`~langchain_surerag.LazyRetrievalChain` takes: a question, messages, or a mapping
-    with a conversation. The output is the question as it came, or its rewrite, as text. After a conversation
-    the rewrite stands alone; a question that the reader answers with certainty is not rewritten
-    (``threshold=float("-inf")`` always tries).
+    (``create_history_aware_retriever``). The input is what :class:`~langchain_surerag.LazyRetrievalChain`
+    takes. The output is the question as it came, or its rewrite, as text. After a conversation the rewrite
+    stands alone; a question that the reader answers with certainty is not rewritten.
 
     **Cost**: to see whether the reader is certain takes a search and an answer; where it is not, a rewrite,
     another search and another answer. The retriever behind this step then searches once more, which
@@ -72,14 +70,6 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
         ConfigurationError: If an option is out of bounds.
         MissingServiceError: If model or retriever are missing.
         CapabilityError: If the metric needs log-probabilities that the model does not give.
-
-    Example:
-        >>> from langchain_core.runnables import RunnableLambda
-        >>> from surerag import FakeReader
-        >>> search = RunnableLambda(lambda query: [Document(f"Results for {query}")])
-        >>> rewriter = UncertaintyRewriter(FakeReader(["Velm"]), search)
-        >>> (rewriter | search).invoke({"input": "Where was Ada born?", "chat_history": []})
-        [Document(metadata={}, page_content='Results for Where was Ada born?')]
     """
 
     def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
@@ -106,25 +96,16 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
     Each document has in its metadata, under ``decision_key``: ``query``, the one that it was retrieved with;
     ``uncertainty`` of the answer from it, ``original_answer`` and ``original_uncertainty``; ``threshold``;
     ``acted``, whether the query was rewritten, and ``rewritten``, whether the rewrite's documents were kept;
-    ``finish``, and the ``reason`` in words. Such entries do not count when documents are compared.
+    ``finish``, and the ``reason`` in words. Such entries do not count when documents are compared. It costs
+    a search and an answer, and twice that with the rewriting where the reader is uncertain.
 
     Options can be set for one call (``invoke(query, top_n=3)``); ``k``, LangChain's own word, means
-    ``top_n``. It serialises with ``dumps``; services that cannot be written down are passed in again with
-    :meth:`attach`.
+    ``top_n``. It serialises as the chain does.
 
     Raises:
         ConfigurationError: If an option is out of bounds.
         MissingServiceError: If model or retriever are missing.
         CapabilityError: If the metric needs log-probabilities that the model does not give.
-
-    Example:
-        >>> from langchain_core.runnables import RunnableLambda
-        >>> from surerag import FakeReader
-        >>> search = RunnableLambda(lambda query: [Document(f"Results for {query}")])
-        >>> retriever = UncertaintyRewriteRetriever(FakeReader(["Velm"]), search)
-        >>> [document] = retriever.invoke("Where was Ada born?")
-        >>> document.page_content, document.metadata["uncertainty_rewrite"]["rewritten"]
-        ('Results for Where was Ada born?', False)
     """
 
     decision_key: str | None = "uncertainty_rewrite"

@@ -20,8 +20,15 @@ from langchain_core.callbacks import (
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, LLMResult
 from langchain_core.runnables import RunnableConfig, ensure_config
-from langchain_core.runnables.config import merge_configs
+from langchain_core.runnables.config import (
+    get_async_callback_manager_for_config,
+    get_callback_manager_for_config,
+    merge_configs,
+    set_config_context,
+)
 
+from surerag import Services, readers
+from surerag.drivers import arun, run
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, StartGeneration
 from surerag.messages import Event
 
@@ -252,3 +259,33 @@ class AsyncListener:
 def _has_run(config: RunnableConfig) -> bool:
     """Whether there is a run that events can belong to; without one, LangChain raises."""
     return getattr(config.get("callbacks"), "parent_run_id", None) is not None
+
+
+class Blocking(readers.Blocking):
+    """Calls of a runnable in this thread; several at once in threads of their own.
+
+    What parts do with their results is coroutines, written once; over this class they never suspend.
+    """
+
+    callback_manager = staticmethod(get_callback_manager_for_config)
+
+    async def run(self, config: RunnableConfig, program: Program[T], services: Services) -> T:
+        """Answer a program's effects under the run of a config."""
+        with set_config_context(config) as context:
+            return context.run(run, with_purposes(program), services, on_event=listener_of(config))
+
+
+class Awaiting(readers.Awaiting):
+    """Calls that do not block the event loop."""
+
+    callback_manager = staticmethod(get_async_callback_manager_for_config)
+
+    async def run(self, config: RunnableConfig, program: Program[T], services: Services) -> T:
+        """Answer a program's effects under the run of a config."""
+        async with AsyncListener(config) as listener:
+            with set_config_context(config) as context:
+                work = arun(with_purposes(program), services, on_event=listener)
+                return await asyncio.create_task(work, context=context)
+
+
+Calls = Blocking | Awaiting

@@ -26,9 +26,6 @@ class SemanticTextSplitter(TextSplitter):
     are alike and the chunk stays within ``chunk_size``; a longer sentence is cut at line breaks, else at
     white space. Chunks do not overlap.
 
-    ``from_tiktoken_encoder(…, embeddings=embeddings)`` and ``from_huggingface_tokenizer`` count in the tokens
-    of a model. The async methods await the embedding model's own.
-
     Args:
         embeddings: An embedding model, or an encoder of surerag.
         length_function: Counts the tokens of a text; None estimates by the text's scripts.
@@ -38,12 +35,6 @@ class SemanticTextSplitter(TextSplitter):
     Raises:
         ConfigurationError: If an option is unknown or out of bounds.
         MissingServiceError: If there is no embedding model.
-
-    Example:
-        >>> from surerag.encoders import HashingEncoder
-        >>> splitter = SemanticTextSplitter(HashingEncoder(), similarity_threshold=0.3)
-        >>> splitter.split_text("Ada was born in Velm. Ada left Velm in spring. Tin melts easily.")
-        ['Ada was born in Velm. Ada left Velm in spring.', 'Tin melts easily.']
     """
 
     def __init__(
@@ -103,32 +94,16 @@ class SemanticTextSplitter(TextSplitter):
         """
         return [chunk.text for chunk in self._core.run(text)]
 
-    async def asplit_text(self, text: str) -> list[str]:
-        """Like ``split_text``, without blocking the event loop."""
-        return [chunk.text for chunk in await self._core.arun(text)]
-
     def create_documents(
         self, texts: list[str], metadatas: list[dict[Any, Any]] | None = None
     ) -> list[Document]:
         """Return the chunks of texts as documents, each with a copy of its text's metadata."""
         return complete(self._documents(texts, metadatas, run))
 
-    async def acreate_documents(
-        self, texts: list[str], metadatas: list[dict[Any, Any]] | None = None
-    ) -> list[Document]:
-        """Like ``create_documents``, without blocking the event loop."""
-        return await self._documents(texts, metadatas, arun)
-
-    async def asplit_documents(self, documents: Iterable[Document]) -> list[Document]:
-        """Like ``split_documents``, without blocking the event loop."""
-        whole = list(documents)
-        return await self.acreate_documents(
-            [document.page_content for document in whole], [document.metadata for document in whole]
-        )
-
     async def atransform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
         """Like ``transform_documents``, without blocking the event loop."""
-        return await self.asplit_documents(documents)
+        texts = [document.page_content for document in documents]
+        return await self._documents(texts, [document.metadata for document in documents], arun)
 
     async def _documents(
         self, texts: Sequence[str], metadatas: Sequence[dict[Any, Any]] | None, run: Callable[..., Any]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from types import SimpleNamespace
+from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.documents import Document
@@ -18,13 +19,11 @@ from langchain_surerag.retrieval import RunnableRetriever, encoder_of, filters_o
 from surerag import Passage
 from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
-from surerag.readers.protocol import Reader
+from surerag.readers import Reader
+from surerag.retrieval import LeadSummaries, ModelSummaries, SummaryIndex, stored_summaries, with_summaries
 from surerag.services import Retriever
 
-if TYPE_CHECKING:
-    from surerag.retrieval import SummaryIndex
-
-Summarize = int | str | Callable[[Document], str] | Reader | Runnable[Any, Any]
+Summarize = int | str | Callable[..., Any] | Reader | Runnable[Any, Any]
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model that
 writes each summary once."""
 
@@ -32,28 +31,18 @@ _AT_ONCE = 256
 """Documents that are summarized and added to a vector store at once."""
 
 
-class FilteredSummaries:
-    """Summaries in memory, of which only those are returned that a filter admits.
+def _filtered(summaries: SummaryIndex, admits: Callable[[Passage], bool]) -> Retriever:
+    """Return a retriever of the nearest summaries in memory that a filter admits."""
 
-    Args:
-        summaries: An index in memory.
-        admits: Whether a summary may be shown.
-    """
+    def admitted(passages: Iterable[Passage], k: int | None) -> list[Passage]:
+        return list(islice(filter(admits, passages), k))
 
-    def __init__(self, summaries: SummaryIndex, admits: Callable[[Passage], bool]) -> None:
-        self._summaries = summaries
-        self._admits = admits
+    async def aretrieve(query: str, k: int | None) -> list[Passage]:
+        return admitted(await summaries.aretrieve(query, len(summaries)), k)
 
-    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
-        """Return the nearest ``k`` summaries that are admitted."""
-        return self._admitted(self._summaries.retrieve(query, len(self._summaries)), k)
-
-    async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
-        """Like ``retrieve``, without blocking the event loop."""
-        return self._admitted(await self._summaries.aretrieve(query, len(self._summaries)), k)
-
-    def _admitted(self, passages: Sequence[Passage], k: int | None) -> list[Passage]:
-        return list(islice(filter(self._admits, passages), k))
+    return SimpleNamespace(
+        retrieve=lambda query, k: admitted(summaries.retrieve(query, len(summaries)), k), aretrieve=aretrieve
+    )
 
 
 def summaries_of(
@@ -69,9 +58,9 @@ def summaries_of(
         documents: The corpus, not cut into passages.
         summarize: How.
         embeddings: What the summaries are searched with, where they are held in memory.
-        store: A vector store that holds the summaries instead. Each has its document's metadata, so that the
-            retriever's filter holds for it, and its document's id, or a UUID made of its text: what is in the
-            store already is neither written nor embedded anew. Documents may be a generator of any length.
+        store: A vector store that holds the summaries instead, with their documents' metadata, so that the
+            retriever's filter holds for them, and ids, or UUIDs made of their texts: what is in the store
+            already is neither written nor embedded anew. Documents may be a generator of any length.
 
     A document without prose has no summary: it is held by its beginning, with the key ``no_summary`` in the
     metadata, and where it is the nearest, the chain searches.
@@ -81,18 +70,19 @@ def summaries_of(
         ConfigurationError: If something else is passed, or neither embeddings nor store.
     """
     texts = _with_text(documents)
-    write = _writer(summarize)
+    if isinstance(summarize, bool):
+        raise ConfigurationError(f"summarize cannot be {summarize}", hint="pass a number of sentences")
+    if isinstance(summarize, Runnable | Reader):
+        summarize = ModelSummaries(reader_of(summarize))
     if store is not None:
         while batch := list(islice(texts, _AT_ONCE)):
-            _add(batch, write, store)
+            _add(batch, summarize, store)
         return store
     if embeddings is None:
         raise ConfigurationError(
             "summaries are searched by meaning", hint="pass embeddings=…, or a vector store=…"
         )
-    from surerag.retrieval import SummaryIndex
-
-    passages = map(passage_of, _summarized(list(texts), write))
+    passages = map(passage_of, _summarized(list(texts), summarize))
     return SummaryIndex.from_passages(passages, encoder_of(embeddings))
 
 
@@ -117,10 +107,8 @@ def admitted_summaries(summaries: Any, retriever: Any) -> Any:
         return RunnableRetriever(summaries.as_retriever(search_kwargs=limits))
     if not filters:
         return retriever_of(summaries)
-    from surerag.retrieval import SummaryIndex
-
     if isinstance(summaries, SummaryIndex) and mappings == filters:
-        return FilteredSummaries(summaries, _admits(mappings))
+        return _filtered(summaries, _admits(mappings))
     if isinstance(summaries, Runnable) and _distinct(filters_of(summaries)) == filters:
         return RunnableRetriever(summaries)
     raise _unknown(filters)
@@ -164,9 +152,7 @@ def _admits(filters: Sequence[Mapping[str, Any]]) -> Callable[[Passage], bool]:
     return admits
 
 
-def _add(
-    documents: Sequence[Document], write: Callable[[Sequence[Document]], list[str]], store: VectorStore
-) -> None:
+def _add(documents: Sequence[Document], summarize: Summarize, store: VectorStore) -> None:
     by_id = {document.id or _id_of(document): document for document in documents}
     try:
         present = {document.id for document in store.get_by_ids(list(by_id))}
@@ -178,24 +164,27 @@ def _add(
         if key not in present
     ]
     if fresh:
-        store.add_documents(_summarized(fresh, write), ids=[document.id for document in fresh])
+        store.add_documents(_summarized(fresh, summarize), ids=[document.id for document in fresh])
 
 
-def _summarized(
-    documents: Sequence[Document], write: Callable[[Sequence[Document]], list[str]]
-) -> list[Document]:
+def _summarized(documents: Sequence[Document], summarize: Summarize) -> list[Document]:
     """Return summaries with the ids and metadata of their documents, and beginnings of those without one."""
-    from surerag.retrieval import with_summaries
-
+    plain = [
+        PlainDocument(one.id or "", one.page_content, str(one.metadata.get("title") or ""), one.metadata)
+        for one in documents
+    ]
+    if isinstance(summarize, int):
+        texts = LeadSummaries(summarize)(plain)
+    elif isinstance(summarize, str):
+        texts = stored_summaries(plain, summarize)
+    elif isinstance(summarize, ModelSummaries):
+        texts = summarize(plain)
+    else:
+        texts = [summarize(document) for document in documents]
     return [
         Document(id=one.id or None, page_content=one.text, metadata=dict(one.metadata))
-        for one in with_summaries([_plain(document) for document in documents], write(documents))
+        for one in with_summaries(plain, texts)
     ]
-
-
-def _plain(document: Document) -> PlainDocument:
-    title = str(document.metadata.get("title") or "")
-    return PlainDocument(document.id or "", document.page_content, title, document.metadata)
 
 
 def _id_of(document: Document) -> str:
@@ -218,31 +207,3 @@ def _with_text(documents: Iterable[Any]) -> Iterator[Document]:
             yield document
     if empty:
         raise InputError("there is no document with text to summarize", hint="pass documents that have text")
-
-
-def _writer(summarize: Summarize) -> Callable[[Sequence[Document]], list[str]]:
-    """Return what makes a summary of each document."""
-    if isinstance(summarize, bool):
-        raise ConfigurationError(f"summarize cannot be {summarize}", hint="pass a number of sentences")
-    if isinstance(summarize, int):
-        from surerag.retrieval import lead_summary
-
-        return lambda documents: [lead_summary(document.page_content, summarize) for document in documents]
-    if isinstance(summarize, str):
-        return lambda documents: [_value(document, summarize) for document in documents]
-    if isinstance(summarize, Runnable | Reader):
-        from surerag.retrieval import ModelSummaries
-
-        by_model = ModelSummaries(reader_of(summarize))
-        return lambda documents: by_model([_plain(document) for document in documents])
-    return lambda documents: [summarize(document) for document in documents]
-
-
-def _value(document: Document, key: str) -> str:
-    summary = document.metadata.get(key)
-    if not isinstance(summary, str) or not summary.strip():
-        raise InputError(
-            f"document {document.id!r} has no summary under the metadata key {key!r}",
-            hint=f"its keys are {sorted(document.metadata)}",
-        )
-    return summary

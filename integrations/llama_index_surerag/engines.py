@@ -1,12 +1,14 @@
-"""The base of the query engines: a method of surerag, its prompts as templates, spans, events, callbacks."""
+"""Query engines: L-RAG, DynQR, and one that abstains where a calibrated policy tells it to."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, Generic, TypeVar
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.base.response.schema import (
     RESPONSE_TYPE,
     AsyncStreamingResponse,
@@ -14,130 +16,102 @@ from llama_index.core.base.response.schema import (
     StreamingResponse,
 )
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
-from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle
+from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
 
-from llama_index_surerag.events import dispatch, dispatcher, warn
-from llama_index_surerag.nodes import copy_of
+from llama_index_surerag.events import dispatch, dispatcher, settled, warn
+from llama_index_surerag.llm import explained, reader_of
+from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import as_templates, llama_templates
-from llama_index_surerag.services import NodeRetriever, bundle_of
+from llama_index_surerag.services import NodeRetriever, bundle_of, retriever_of
+from llama_index_surerag.summaries import SummarySource, tier_one
+from llama_index_surerag.window import EmptyIndexError, QueryRetriever, Window
+from surerag import (
+    AbstentionPolicy,
+    DynQROptions,
+    DynQRResult,
+    LazyRAG,
+    LazyRAGOptions,
+    LazyRAGPlan,
+    LazyRAGResult,
+    Services,
+    UncertaintyRewriter,
+    Usage,
+)
 from surerag.component import Component
-from surerag.drivers import arun, run
-from surerag.effects import Program
+from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, stream
 from surerag.errors import ConfigurationError, InputError
-from surerag.messages import Generation, Passage, Usage
-from surerag.readers.protocol import BaseReader
-from surerag.services import Services
+from surerag.messages import Generation
+from surerag.options import Options
+from surerag.readers import Reader
+from surerag.text import ABSTENTION, check_abstention
 
 NOTHING = "Empty Response"
 """What LlamaIndex's synthesizers answer from no node at all."""
 
-_MARGIN, _LEAST = 256, 32
-"""Tokens of the window for the prompt's own words and a chat template; and for a passage, in any case."""
-
 C = TypeVar("C", bound=Component[Any])
-R = TypeVar("R")
+M = TypeVar("M", bound=Options)
 
 
-class EmptyIndexError(InputError):
-    """There is nothing to answer from; raised and caught inside one query."""
+def checked(kind: type[M], options: Mapping[str, Any], llm: object) -> M:
+    """Return a method's options, checked; prompts may be LlamaIndex templates."""
+    if isinstance(options.get("prompts"), Mapping):
+        options = {**options, "prompts": as_templates(options["prompts"], llm)}
+    return kind(**options)
 
 
-class Window:
-    """What is left of a reader's window for the passages of one query, in tokens."""
+def connected(
+    kind: Callable[..., C],
+    options: Options,
+    retriever: BaseRetriever | BaseIndex[Any],
+    llm: LLM | Reader | None,
+    postprocessors: Sequence[BaseNodePostprocessor] | None,
+    manager: CallbackManager | None,
+    **services: Any,
+) -> C:
+    """Return a method over what a pipeline has; postprocessors report to the engine's callback manager.
 
-    def __init__(self, reader: BaseReader, window: int, *others: str, max_tokens: int) -> None:
-        self._count = reader.count_tokens
-        self._left = window - max_tokens - sum(map(self._count, others)) - _MARGIN
-
-    def fit(self, passages: list[Passage], *, stay: bool) -> list[Passage]:
-        """Leave out the last passages until all fit, and cut one that fits in no way.
-
-        Args:
-            passages: Best first.
-            stay: Whether they take up room beside what is retrieved later.
-        """
-        total, fitting = 0, list[Passage]()
-        for passage in passages:
-            tokens = self._count(passage.text) + 5
-            if total + tokens > self._left:
-                if not fitting:
-                    fitting.append(self._cut(passage, max(self._left - 5, _LEAST)))
-                    total = self._left
-                if len(passages) > len(fitting):
-                    shown = len(fitting)
-                    warn("window.passages_dropped", retrieved=len(passages), shown=shown, tokens=self._left)
-                break
-            total += tokens
-            fitting.append(passage)
-        self._left -= total if stay else 0
-        return fitting
-
-    def _cut(self, passage: Passage, room: int) -> Passage:
-        """Return the beginning of a passage, and of the node that it was made from."""
-        text, tokens = passage.text, self._count(passage.text)
-        before = tokens
-        while tokens > room:
-            text = text[: min(len(text) - 1, len(text) * room // tokens)].rstrip()
-            tokens = self._count(text)
-        warn("window.passage_cut", id=passage.id, tokens=before, shown=tokens)
-        origin = passage.origin
-        if isinstance(origin, NodeWithScore):
-            origin = copy_of(origin)
-            content = origin.node.get_content(metadata_mode=MetadataMode.NONE)
-            # Metadata stand before the text, unless a template of the user's puts them elsewhere.
-            origin.node.set_content(content[: max(len(content) - len(passage.text) + len(text), 0)])
-            text = origin.node.get_content(metadata_mode=MetadataMode.LLM)
-        return replace(passage, text=text, origin=origin)
-
-
-class QueryRetriever:
-    """Retrieves for one query: searches with its bundle, and fits what it returns into the LLM's window.
-
-    Args:
-        retriever: The retriever, bound to the query.
-        window: What to fit passages into; None where the reader does not say.
-        required: Whether there is nothing to answer from, where neither this nor the others return anything.
-        others: Retrievers of a later tier.
+    Raises:
+        ConfigurationError: If an argument is of the wrong kind.
+        CapabilityError: If the LLM does not return what the method needs.
     """
+    reader, applied = reader_of(llm), list(postprocessors or ())
+    for postprocessor in applied:
+        if not isinstance(postprocessor, BaseNodePostprocessor):
+            raise ConfigurationError(
+                f"node_postprocessors holds a {type(postprocessor).__name__}",
+                hint="pass a list of LlamaIndex's node postprocessors",
+            )
+        postprocessor.callback_manager = manager or Settings.callback_manager
+    settings = options.options()
+    nodes = NodeRetriever(retriever_of(retriever, settings["top_n"]), applied)
+    with explained(reader):
+        return kind(reader=reader, retriever=nodes, **services, **settings)
 
-    def __init__(
-        self, retriever: NodeRetriever, window: Window | None, *others: NodeRetriever, required: bool
-    ) -> None:
-        self._retriever = retriever
-        self._window = window
-        self._others = others
-        self._required = required
 
-    def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Return passages, best first, ``k`` at most.
-
-        Raises:
-            EmptyIndexError: If there is nothing to answer from.
-        """
-        passages = self._retriever.retrieve(query, k)
-        return self._fitting(passages, passages or [one.retrieve(query, 1) for one in self._others])
-
-    async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Like ``retrieve``, without blocking the event loop."""
-        passages = await self._retriever.aretrieve(query, k)
-        return self._fitting(passages, passages or [await one.aretrieve(query, 1) for one in self._others])
-
-    def _fitting(self, passages: list[Passage], found: Sequence[Any]) -> list[Passage]:
-        if self._required and not any(found):
-            raise EmptyIndexError("nothing was retrieved")
-        self._required = False
-        return passages if self._window is None else self._window.fit(passages, stay=bool(self._others))
+def rewriter_over(
+    retriever: BaseRetriever | BaseIndex[Any],
+    llm: LLM | Reader | None,
+    rewriter: LLM | Reader | None,
+    options: Mapping[str, Any],
+    postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+    manager: CallbackManager | None = None,
+) -> UncertaintyRewriter:
+    """Return DynQR over what a pipeline has."""
+    other = None if rewriter is None else reader_of(rewriter)
+    settings = checked(DynQROptions, options, llm)
+    return connected(UncertaintyRewriter, settings, retriever, llm, postprocessors, manager, rewriter=other)
 
 
 class MethodPart(Shareable, Generic[C]):
     """What parts over a method share: its settings, its prompts as templates, the services of one query."""
 
     _core: Any
-    """The method with its options and services."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._core!r})"
@@ -173,7 +147,7 @@ class MethodPart(Shareable, Generic[C]):
         return replace(services, retriever=self._retriever.bound_to(bundle))
 
 
-class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C, R]):
+class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
     """A query engine around a method that answers questions.
 
     Args:
@@ -210,58 +184,87 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C, R]):
         reader: Any = services.reader
         tokens, window = getattr(reader, "window", None), None
         if tokens is not None:
-            said = (turn.content for turn in getattr(bundle, "history", ()))
-            window = Window(reader, tokens, bundle.query_str, *said, max_tokens=self._core.answer_tokens)
+            window = Window(reader, tokens, bundle.query_str, max_tokens=self._core.answer_tokens)
         passages, summaries = self._retriever.bound_to(bundle), services.summaries
         if isinstance(summaries, NodeRetriever):
             summaries = QueryRetriever(summaries.bound_to(bundle), window, passages, required=True)
         retriever = QueryRetriever(passages, window, required=summaries is None)
         return replace(services, retriever=retriever, summaries=summaries)
 
-    def _program(self, bundle: QueryBundle) -> Program[R]:
-        """Return the method at work on one query."""
-        program: Program[R] = self._core.program(bundle.query_str)
-        return program
+    def _nodes(self, result: Any) -> list[NodeWithScore]:
+        """Return what the reader was shown."""
+        return nodes_of(result.passages)
 
-    def _nothing(self) -> Response:
-        """Return the response where there is nothing to answer from."""
-        return Response(NOTHING, metadata={self.SIGNAL: None, "finish": "empty"})
+    def _decided(self, result: Any) -> dict[str, Any]:
+        """Return what is decided before the answer begins, as plain values."""
+        decided: dict[str, Any] = result.to_dict()
+        return decided
 
-    def _response(self, result: R) -> Response:
-        """Return a result as LlamaIndex's response."""
+    def _ended(self, result: Any) -> dict[str, Any]:
+        """Return how the answer ended and what it cost, as plain values."""
         raise NotImplementedError
-
-    def _answered(self, bundle: QueryBundle, program: Program[R]) -> RESPONSE_TYPE:
-        return self._response(run(program, self._services(bundle), on_event=dispatch))
-
-    async def _aanswered(self, bundle: QueryBundle, program: Program[R]) -> RESPONSE_TYPE:
-        return self._response(await arun(program, self._services(bundle), on_event=dispatch))
 
     @dispatcher.span
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
+        return complete(self._answered(query_bundle, run, stream))
+
+    @dispatcher.span
+    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return await self._answered(query_bundle, arun, astream)
+
+    async def _answered(
+        self, bundle: QueryBundle, run: Callable[..., Any], stream: Callable[..., Any]
+    ) -> RESPONSE_TYPE:
+        """Answer by a pair of drivers, blocking or awaited."""
+        response: Any
+        payload: dict[str, Any] = {EventPayload.QUERY_STR: bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
+            program, services = self._core.program(bundle.query_str), self._services(bundle)
             try:
-                response = self._answered(query_bundle, self._program(query_bundle))
-            except EmptyIndexError:
-                response = self._nothing()
                 if self._streaming:
+                    response = self._streamed(await settled(stream(program, services, on_event=dispatch)))
+                else:
+                    result = await settled(run(program, services, on_event=dispatch))
+                    metadata = {**self._decided(result), **self._ended(result)}
+                    response = Response(result.answer, source_nodes=self._nodes(result), metadata=metadata)
+            except EmptyIndexError:
+                response = Response(NOTHING, metadata={self.SIGNAL: None, "finish": "empty"})
+                if self._streaming and stream is astream:
+                    response = AsyncStreamingResponse(_nothing(), metadata=response.metadata)
+                elif self._streaming:
                     response = StreamingResponse(iter([NOTHING]), metadata=response.metadata)  # type: ignore[arg-type]  # or any iterator
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 
-    @dispatcher.span
-    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        payload: dict[str, Any] = {EventPayload.QUERY_STR: query_bundle.query_str}
-        with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
-            try:
-                response = await self._aanswered(query_bundle, self._program(query_bundle))
-            except EmptyIndexError:
-                response = self._nothing()
-                if self._streaming:
-                    response = AsyncStreamingResponse(_nothing(), metadata=response.metadata)
-            event.on_end(payload={EventPayload.RESPONSE: response})
-        return response
+    def _streamed(self, answer: Any) -> RESPONSE_TYPE:
+        metadata, nodes = self._decided(answer.announced), self._nodes(answer.announced)
+
+        def pieces() -> Generator[str]:
+            with answer:
+                yield from answer
+            metadata.update(self._ended(answer.result))
+
+        async def apieces() -> AsyncGenerator[str]:
+            async with answer:
+                async for piece in answer:
+                    yield piece
+            metadata.update(self._ended(answer.result))
+
+        if isinstance(answer, AsyncAnswerStream):
+            return ClosingResponse(apieces(), source_nodes=nodes, metadata=metadata)
+        return StreamingResponse(pieces(), source_nodes=nodes, metadata=metadata)
+
+
+class ClosingResponse(AsyncStreamingResponse):
+    """A response whose stream, and the server's behind it, is closed with the generator that reads it."""
+
+    async def async_response_gen(self) -> AsyncGenerator[str]:
+        """Yield the answer in pieces."""
+        try:
+            async for piece in super().async_response_gen():
+                yield piece
+        finally:
+            await self.response_gen.aclose()
 
 
 async def _nothing() -> AsyncGenerator[str]:
@@ -285,31 +288,173 @@ def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
     finish = answer.finish if answer.text.strip() or answer.finish != "stop" else "empty"
     if finish != "stop":
         warn("answer.incomplete", finish=finish)
-    return {
-        "finish": finish,
-        "calls": usage.requests,
-        "prompt_tokens": usage.prompt_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "thinking_tokens": usage.thinking_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "seconds": usage.seconds,
-    }
+    costs = asdict(usage)
+    return {"finish": finish, "calls": costs.pop("requests"), **costs}
 
 
-def with_manager(
-    postprocessors: Sequence[BaseNodePostprocessor] | None, manager: CallbackManager | None
-) -> list[BaseNodePostprocessor]:
-    """Let postprocessors report to an engine's callback manager, as LlamaIndex's own engines do.
+class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
+    """Answers from document summaries, and retrieves only when a gate says that its reader is unsure.
+
+    ``response.metadata`` holds the decision (``retrieve``, ``reason``, ``gate``, ``score``, ``interval``,
+    ``threshold``), ``passage_ids`` and ``summary_ids``, how the answer ended (``finish``: ``"stop"``,
+    ``"length"``, ``"content_filter"`` or ``"empty"``), and what it cost. ``source_nodes`` are what the reader
+    was shown for its answer: the retrieved nodes, if the gate opened, and the summaries. When streaming, the
+    decision is there before the first word; ``finish`` and costs come when the stream has been read.
+
+    Build it with :meth:`from_args`.
+    """
+
+    SIGNAL = "score"
+
+    @classmethod
+    def from_args(
+        cls,
+        retriever: BaseRetriever | BaseIndex[Any],
+        llm: LLM | Reader | None = None,
+        *,
+        summaries: SummarySource | None = None,
+        embed_model: BaseEmbedding | None = None,
+        node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+        streaming: bool = False,
+        callback_manager: CallbackManager | None = None,
+        **options: Any,
+    ) -> Self:
+        """Build an engine from what a pipeline has.
+
+        Args:
+            retriever: The pipeline's index, or a retriever of it.
+            llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
+            summaries: Tier 1: an index of summaries (:func:`llama_index_surerag.summary_index`), a retriever
+                of such an index, or the summary of the only document as text. An index gets the filters
+                of the ``retriever``. Left out, the first sentences of the documents in the index are taken;
+                where ``retriever`` is a retriever it cannot be left out.
+            embed_model: Embeds summaries where they are left out; the index's own if None.
+            node_postprocessors: Applied to retrieved nodes, in order.
+            streaming: Whether ``query`` returns a stream.
+            callback_manager: Receives LlamaIndex's callbacks.
+            **options: Those of :class:`surerag.LazyRAGOptions`; prompts may be LlamaIndex templates.
+
+        Raises:
+            ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds, or
+                summaries might be shown of documents that the retriever excludes.
+            CapabilityError: If the gate needs log-probabilities that the LLM does not return.
+            PromptError: If a replaced prompt is unknown or lacks slots.
+        """
+        settings = checked(LazyRAGOptions, options, llm)
+        tier = tier_one(retriever, summaries, settings.n_summaries, embed_model)
+        core = connected(
+            LazyRAG, settings, retriever, llm, node_postprocessors, callback_manager, summaries=tier
+        )
+        return cls(core, streaming=streaming, callback_manager=callback_manager)
+
+    def _nodes(self, result: LazyRAGPlan | LazyRAGResult) -> list[NodeWithScore]:
+        return nodes_of([*result.passages, *result.summaries])
+
+    def _decided(self, result: LazyRAGPlan | LazyRAGResult) -> dict[str, Any]:
+        return {
+            **result.decision.to_dict(),
+            "passage_ids": [passage.id for passage in result.passages],
+            "summary_ids": [summary.id for summary in result.summaries],
+        }
+
+    def _ended(self, result: LazyRAGResult) -> dict[str, Any]:
+        return {**answer_metadata(result.generation, result.usage), "abstained": result.abstained}
+
+
+class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
+    """Answers; rewrites the query only when the answer is uncertain; returns the less uncertain answer.
+
+    ``response.metadata`` holds how it came about: ``query``, ``uncertainty``, ``original_answer`` and
+    ``original_uncertainty``, ``acted``, ``rewritten``, ``candidates``, ``reason``, ``finish``, and what it
+    cost. ``source_nodes`` are what the reader was shown for the answer that is returned.
+
+    There is no streaming: before both answers are complete it is not decided which one is returned. Before
+    an engine of your own, take an ``UncertaintyRewriteRetriever``.
+
+    Build it with :meth:`from_args`.
+    """
+
+    SIGNAL = "uncertainty"
+
+    @classmethod
+    def from_args(
+        cls,
+        retriever: BaseRetriever | BaseIndex[Any],
+        llm: LLM | Reader | None = None,
+        *,
+        rewriter: LLM | Reader | None = None,
+        node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+        callback_manager: CallbackManager | None = None,
+        **options: Any,
+    ) -> Self:
+        """Build an engine, as :meth:`LazyRetrievalQueryEngine.from_args` does.
+
+        A ``rewriter`` is an LLM or reader that rewrites in the place of ``llm``; options are those of
+        :class:`surerag.DynQROptions`.
+        """
+        core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
+        return cls(core, callback_manager=callback_manager)
+
+    def _ended(self, result: DynQRResult) -> dict[str, Any]:
+        return answer_metadata(result.chosen.generation, result.usage)
+
+
+SIGNALS = (LazyRetrievalQueryEngine.SIGNAL, UncertaintyRewriteQueryEngine.SIGNAL)
+
+
+class AbstainingQueryEngine(Shareable, BaseQueryEngine):
+    """Returns another engine's answer only where its uncertainty is within the policy.
+
+    ``response.metadata`` gains ``abstained``, and ``probability`` (that the answer is right). A withheld
+    answer is nowhere in the response; an empty or cut one is withheld too, so that streams are read first.
+
+    Args:
+        engine: A ``LazyRetrievalQueryEngine`` or an ``UncertaintyRewriteQueryEngine``.
+        policy: From :func:`surerag.calibrate_abstention`, on that engine's ``core``.
+        abstention: Text in the place of an answer.
+        callback_manager: Receives LlamaIndex's callbacks.
 
     Raises:
-        ConfigurationError: If they are no list of postprocessors.
+        ConfigurationError: If the abstention is empty, or the policy was calibrated for another reader, gate,
+            retriever or prompt.
     """
-    results = list(postprocessors or ())
-    for postprocessor in results:
-        if not isinstance(postprocessor, BaseNodePostprocessor):
-            raise ConfigurationError(
-                f"node_postprocessors holds a {type(postprocessor).__name__}",
-                hint="pass a list of LlamaIndex's node postprocessors",
+
+    def __init__(
+        self,
+        engine: BaseQueryEngine,
+        policy: AbstentionPolicy,
+        *,
+        abstention: str = ABSTENTION,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        check_abstention(abstention)
+        if isinstance(engine, MethodEngine):
+            policy.check(engine.core)
+        super().__init__(callback_manager=callback_manager or Settings.callback_manager)
+        self._engine = engine
+        self._policy = policy
+        self._abstention = abstention
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        return {"engine": self._engine}
+
+    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return self._selected(read_to_end(self._engine.query(query_bundle)))
+
+    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        return self._selected(await aread_to_end(await self._engine.aquery(query_bundle)))
+
+    def _selected(self, response: Any) -> Response:
+        metadata: dict[str, Any] = dict(response.metadata or {})
+        name = next((key for key in SIGNALS if key in metadata), None)
+        if name is None:
+            raise InputError(
+                f"the response has no {' or '.join(SIGNALS)} in its metadata",
+                hint="wrap a LazyRetrievalQueryEngine or an UncertaintyRewriteQueryEngine",
             )
-        postprocessor.callback_manager = manager or Settings.callback_manager
-    return results
+        whole = metadata.get("finish", "stop") == "stop"
+        uncertainty = metadata[name] if whole else None
+        selected = self._policy.select(str(response), uncertainty, self._abstention)
+        metadata |= {"abstained": selected.abstained, "probability": selected.probability}
+        metadata.pop("original_answer", None)
+        return Response(selected.text, source_nodes=response.source_nodes, metadata=metadata)

@@ -4,47 +4,61 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, ClassVar, Self
 
 from llama_index.core.base.response.schema import RESPONSE_TYPE
 from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
 from llama_index.core.llms import LLM
 from llama_index.core.schema import MetadataMode
-from pydantic import PrivateAttr, model_validator
+from pydantic import PrivateAttr, field_serializer, model_validator
 
 from llama_index_surerag.engines import aread_to_end, read_to_end
-from llama_index_surerag.events import dispatch, dispatcher, warn
+from llama_index_surerag.events import dispatch, dispatcher, settled, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
 from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.prompts import WithPrompts
 from surerag import DenseEvaluator as CoreDenseEvaluator
-from surerag import DenseOptions, DenseResult, SePer, SePerOptions, SePerResult
-from surerag.component import Component, Service
-from surerag.drivers import arun, run
-from surerag.effects import Program
+from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
+from surerag.component import Service
+from surerag.drivers import arun, complete, run
 from surerag.entailment import JudgeEntailer
 from surerag.errors import InputError
-from surerag.messages import Passage, Usage
 from surerag.readers import Reader
 
-R = TypeVar("R")
-E = TypeVar("E", bound=EvaluationResult)
+Texts = Sequence[str] | None
 
 
-class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator, Generic[R, E]):
+class MethodEvaluationResult(EvaluationResult):
+    """A measurement of one item.
+
+    One that could not be measured has ``invalid_result`` and ``invalid_reason`` set, and no score.
+
+    Attributes:
+        result: The method's own, with its answers, calls and tokens: a :class:`surerag.SePerResult` or a
+            :class:`surerag.DenseResult`; None of an item that could not be measured.
+    """
+
+    result: Any = None
+
+    @field_serializer("result")
+    def _as_values(self, result: Any) -> Any:
+        if result is None or isinstance(result, Mapping):
+            return result
+        return result.to_dict() if isinstance(result, DenseResult) else asdict(result)
+
+
+class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
     """An evaluator around a method that measures what was retrieved.
 
     An item that cannot be measured (without contexts, or because a model fails) comes back with
-    ``invalid_result`` and ``invalid_reason``, with a warning and a ``ProgressEvent``; nothing is raised, as
+    ``invalid_result`` and ``invalid_reason``, with a warning and a ``MethodEvent``; nothing is raised, as
     that would end a batch.
     """
 
     METHOD: ClassVar[str]
     """The method's name in events."""
-
-    RESULT: ClassVar[type[EvaluationResult]]
-    """Class of the results."""
 
     llm: Service[LLM | Reader | None] = None
     """The reader: a LlamaIndex LLM, or a reader of surerag; ``Settings.llm`` if None."""
@@ -58,27 +72,22 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator, Generic[R, E]):
         super().__init__(**{"llm": llm, "entailer": entailer, **options})
 
     @property
-    def core(self) -> Component[R]:
+    def core(self) -> Any:
         """The method with its options and services."""
-        core: Component[R] = self._core
-        return core
+        return self._core
+
+    def _case(self, query: str, passages: list[Passage], others: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Return the arguments of the method's program."""
+        return query, passages
 
     @abstractmethod
-    def _program(self, query: str, passages: list[Passage], others: Mapping[str, Any]) -> Program[R]:
-        """Return the method at work on one item."""
-
-    @abstractmethod
-    def _fields(self, result: R) -> dict[str, Any]:
-        """Return the fields of an evaluation result, ``score``, ``passing`` and ``feedback`` among them."""
+    def _fields(self, result: Any) -> dict[str, Any]:
+        """Return the fields of an evaluation: ``score``, ``passing`` and ``feedback``."""
 
     @dispatcher.span
     def evaluate(
-        self,
-        query: str | None = None,
-        response: str | None = None,
-        contexts: Sequence[str] | None = None,
-        **kwargs: Any,
-    ) -> E:
+        self, query: str | None = None, response: str | None = None, contexts: Texts = None, **kwargs: Any
+    ) -> MethodEvaluationResult:
         """Measure one item, in the caller's thread.
 
         Args:
@@ -87,51 +96,43 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator, Generic[R, E]):
             contexts: What was retrieved; blank ones are left out.
             **kwargs: ``reference``, where the method takes one; arguments of other evaluators are ignored.
         """
-        try:
-            program = self._program(*_checked(query, contexts), kwargs)
-            fields = self._fields(run(program, self._core.services, on_event=dispatch))
-        except Exception as error:
-            fields = self._invalid(query, error)
-        return self._result(query, response, contexts, fields)
+        return complete(self._measured(query, response, contexts, kwargs, run))
 
     @dispatcher.span
     async def aevaluate(
-        self,
-        query: str | None = None,
-        response: str | None = None,
-        contexts: Sequence[str] | None = None,
-        **kwargs: Any,
-    ) -> E:
+        self, query: str | None = None, response: str | None = None, contexts: Texts = None, **kwargs: Any
+    ) -> MethodEvaluationResult:
         """Like ``evaluate``, without blocking the event loop."""
-        try:
-            program = self._program(*_checked(query, contexts), kwargs)
-            fields = self._fields(await arun(program, self._core.services, on_event=dispatch))
-        except Exception as error:
-            fields = self._invalid(query, error)
-        return self._result(query, response, contexts, fields)
+        return await self._measured(query, response, contexts, kwargs, arun)
 
     def evaluate_response(
         self, query: str | None = None, response: RESPONSE_TYPE | None = None, **kwargs: Any
-    ) -> E:
+    ) -> MethodEvaluationResult:
         """Measure what a response was given from: its source nodes as an LLM is shown them."""
         return self.evaluate(query, *_parts(read_to_end(response)), **kwargs)
 
     async def aevaluate_response(
         self, query: str | None = None, response: RESPONSE_TYPE | None = None, **kwargs: Any
-    ) -> E:
+    ) -> MethodEvaluationResult:
         """Like ``evaluate_response``."""
         return await self.aevaluate(query, *_parts(await aread_to_end(response)), **kwargs)
 
-    def _invalid(self, query: Any, error: Exception) -> dict[str, Any]:
-        reason = f"{type(error).__name__}: {error}"
-        warn(f"{self.METHOD}.invalid", query=str(query), reason=reason)
-        return {"invalid_result": True, "invalid_reason": reason}
-
-    def _result(self, query: Any, response: Any, contexts: Any, fields: Mapping[str, Any]) -> E:
+    async def _measured(
+        self, query: Any, response: Any, contexts: Any, others: Mapping[str, Any], run: Callable[..., Any]
+    ) -> MethodEvaluationResult:
+        """Measure one item by a driver, blocking or awaited."""
+        try:
+            program = self._core.program(*self._case(*_checked(query, contexts), others))
+            result = await settled(run(program, self._core.services, on_event=dispatch))
+            fields = {**self._fields(result), "result": result}
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            warn(f"{self.METHOD}.invalid", query=str(query), reason=reason)
+            fields = {"invalid_result": True, "invalid_reason": reason}
         listed = None if contexts is None or isinstance(contexts, str) else [str(one) for one in contexts]
         response = response if isinstance(response, str) else None
         query = query if isinstance(query, str) else None
-        return cast("E", self.RESULT(query=query, response=response, contexts=listed, **fields))
+        return MethodEvaluationResult(query=query, response=response, contexts=listed, **fields)
 
 
 def _checked(query: Any, contexts: Any) -> tuple[str, list[Passage]]:
@@ -160,153 +161,61 @@ def _parts(response: Any) -> tuple[str | None, list[str] | None]:
     return str(response), [node.node.get_content(metadata_mode=MetadataMode.LLM) for node in nodes]
 
 
-class DenseEvaluationResult(EvaluationResult):
-    """Whether the reader understood its contexts, for one query.
-
-    ``score`` is 1 − DENSE / log(k + 1), in [0, 1], higher is better; ``passing`` whether the contexts are
-    certain; ``feedback`` says both in words. An item that could not be measured has ``invalid_result`` and
-    ``invalid_reason`` set, and no score.
-
-    Attributes:
-        dense: The DENSE score in nats, lower is better.
-        answers: The answer to the contexts as they are, then those with each one rephrased.
-        labels: One for each context.
-        outcomes: What became of each rephrasing.
-        truncated: Answers that were cut at ``max_tokens``.
-        unusable: Judgements that could not be used.
-        usage: Calls, tokens and seconds.
-    """
-
-    dense: float | None = None
-    answers: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    outcomes: tuple[str, ...] = ()
-    truncated: int = 0
-    unusable: int = 0
-    usage: Usage = Usage()
-
-
-class DenseEvaluator(MethodEvaluator[DenseResult, DenseEvaluationResult], DenseOptions):
+class DenseEvaluator(MethodEvaluator, DenseOptions):
     """Rephrases one context at a time, and measures whether the reader's answer stays the same (DENSE).
 
-    Needs ``query`` and ``contexts``, no reference. Without an ``entailer`` the LLM itself judges in words
-    whether answers mean the same. Prompts are texts or LlamaIndex templates.
+    Needs ``query`` and ``contexts``, no reference. ``score`` is 1 − DENSE / log(k + 1), in [0, 1], higher is
+    better (``result.score`` is DENSE in nats); ``passing`` is whether the contexts are certain. Without an
+    ``entailer`` the LLM itself judges in words whether answers mean the same. Prompts are texts or LlamaIndex
+    templates.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
         PromptError: If a prompt is unknown or its slots do not fit.
-
-    Example:
-        >>> from surerag import FakeReader
-        >>> from surerag.entailment import ExactEntailer
-        >>> reader = FakeReader(lambda prompt: "It rained." if prompt.startswith("Rewrite") else "Velm")
-        >>> evaluator = DenseEvaluator(reader, ExactEntailer())
-        >>> result = evaluator.evaluate("Where?", contexts=["In Velm it rains."])
-        >>> result.score, result.passing, result.answers
-        (1.0, True, ('Velm', 'Velm'))
     """
 
     METHOD = "dense"
-    RESULT: ClassVar[type[EvaluationResult]] = DenseEvaluationResult
-
-    _core: CoreDenseEvaluator = PrivateAttr()
 
     @model_validator(mode="after")
     def _connect(self) -> Self:
         self._core = CoreDenseEvaluator(reader_of(self.llm), judge_of(self.entailer), **self.options())
         return self
 
-    def _program(
-        self, query: str, passages: list[Passage], others: Mapping[str, Any]
-    ) -> Program[DenseResult]:
-        return self._core.program(query, passages)
-
     def _fields(self, result: DenseResult) -> dict[str, Any]:
-        outcomes = tuple(chunk.outcome for chunk in result.chunks)
+        outcomes = [chunk.outcome for chunk in result.chunks]
         if "rephrased" not in outcomes:
             raise InputError(
                 f"no context could be rephrased ({', '.join(outcomes)}), so nothing was tested",
                 hint="raise rephrase_max_tokens, or use another LLM or another prompt 'rephrase'",
             )
-        largest = math.log(len(result.answers))
-        changed = sum(chunk.link < 1 for chunk in result.chunks)
+        largest, changed = math.log(len(result.answers)), sum(chunk.link < 1 for chunk in result.chunks)
         return {
             "score": 1 - result.score / largest,
             "passing": result.certain,
             "feedback": f"Contexts {'' if result.certain else 'not '}understood: DENSE {result.score:.3f} "
             f"of at most {largest:.3f} nats (lower is better); rephrasing changed the answer for {changed} "
             f"of {len(result.chunks)} contexts.",
-            "dense": result.score,
-            "answers": result.answers,
-            "labels": result.labels,
-            "outcomes": outcomes,
-            "truncated": result.truncated,
-            "unusable": result.unusable,
-            "usage": result.usage,
         }
 
 
-class DeltaSePerResult(EvaluationResult):
-    """What retrieval was worth to the reader, for one query.
-
-    ``score`` is ΔSePer, ``passing`` whether it is above the evaluator's bar, ``feedback`` the result in
-    words. An item that could not be measured has ``invalid_result`` and ``invalid_reason`` set, and no score.
-
-    Attributes:
-        references: The reference answers.
-        before: SePer without contexts, in [0, 1].
-        after: SePer with them, in [0, 1].
-        interval: 95 % interval of the score, over the samples.
-        answers_before: The samples without contexts: text, log-likelihood, weight, entailment, cluster.
-        answers_after: The samples with contexts.
-        weights: How answers were weighed; ``"frequency"`` where the reader has no log-probabilities.
-        truncated: Samples that were cut at ``max_tokens``.
-        unusable: Judgements that could not be used.
-        usage: Calls, tokens and seconds.
-    """
-
-    references: tuple[str, ...] = ()
-    before: float | None = None
-    after: float | None = None
-    interval: tuple[float, float] | None = None
-    answers_before: tuple[Any, ...] = ()
-    answers_after: tuple[Any, ...] = ()
-    weights: str | None = None
-    truncated: int = 0
-    unusable: int = 0
-    usage: Usage = Usage()
-
-
-class DeltaSePerEvaluator(MethodEvaluator[SePerResult, DeltaSePerResult], SePerOptions):
+class DeltaSePerEvaluator(MethodEvaluator, SePerOptions):
     """Measures the reader's belief in the right answers with the contexts, minus that without (ΔSePer).
 
     Needs ``query``, ``contexts`` and ``reference`` (one right answer or several) for each item; the
-    ``response`` is carried along and not looked at. Of an LLM without log-probabilities, answers are weighed
-    by frequency. Prompts are texts or LlamaIndex templates.
+    ``response`` is carried along and not looked at. ``score`` is ΔSePer, in [−1, 1]; ``feedback`` says in
+    words what was believed without and with contexts, and what ``result`` holds. Of an LLM without
+    log-probabilities, answers are weighed by frequency. Prompts are texts or LlamaIndex templates.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
         MissingServiceError: If there is no entailer.
         PromptError: If a prompt is unknown or its slots do not fit.
-
-    Example:
-        >>> from surerag import FakeReader
-        >>> from surerag.entailment import ExactEntailer
-        >>> reader = FakeReader(lambda prompt: "Velm" if "born in Velm" in prompt else "Orun")
-        >>> evaluator = DeltaSePerEvaluator(reader, ExactEntailer())
-        >>> contexts = ["Ada was born in Velm."]
-        >>> result = evaluator.evaluate("Where was Ada born?", contexts=contexts, reference="Velm")
-        >>> result.before, result.after, result.score, result.passing
-        (0.0, 1.0, 1.0, True)
     """
 
     METHOD = "seper"
-    RESULT: ClassVar[type[EvaluationResult]] = DeltaSePerResult
 
     passing_above: float = 0.0
     """``passing`` is whether ΔSePer exceeds this."""
-
-    _core: SePer = PrivateAttr()
 
     @model_validator(mode="after")
     def _connect(self) -> Self:
@@ -315,28 +224,13 @@ class DeltaSePerEvaluator(MethodEvaluator[SePerResult, DeltaSePerResult], SePerO
         self._core = SePer(reader_of(self.llm), entailer, **self.options())
         return self
 
-    def _program(
-        self, query: str, passages: list[Passage], others: Mapping[str, Any]
-    ) -> Program[SePerResult]:
+    def _case(self, query: str, passages: list[Passage], others: Mapping[str, Any]) -> tuple[Any, ...]:
         reference = others.get("reference")
         references = [reference] if isinstance(reference, str) else list(reference or ())
         if not references or not all(isinstance(one, str) and one.strip() for one in references):
             raise InputError("there is no reference", hint="pass reference=…, one right answer or a list")
-        return self._core.program(query, references, passages)
+        return query, references, passages
 
     def _fields(self, result: SePerResult) -> dict[str, Any]:
-        return {
-            "score": result.delta,
-            "passing": result.delta > self.passing_above,
-            "feedback": result.explain(),
-            "references": result.references,
-            "before": result.before.seper,
-            "after": result.after.seper,
-            "interval": tuple(result.interval),
-            "answers_before": result.before.answers,
-            "answers_after": result.after.answers,
-            "weights": result.weights,
-            "truncated": result.truncated,
-            "unusable": result.unusable,
-            "usage": result.usage,
-        }
+        passing = result.delta > self.passing_above
+        return {"score": result.delta, "passing": passing, "feedback": result.explain()}

@@ -1,12 +1,17 @@
-"""Events for LlamaIndex's instrumentation: decisions and fallbacks."""
+"""A method's decisions and fallbacks for LlamaIndex's instrumentation, and for the streams of workflows."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
+from inspect import isawaitable
 from typing import Any
 
+from llama_index.core.workflow import Context
+from llama_index.core.workflow import Event as WorkflowEvent
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 
@@ -15,67 +20,17 @@ from surerag.messages import Event
 dispatcher = get_dispatcher(__name__)
 logger = logging.getLogger("surerag")
 
-listeners: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surerag_listeners", default=())
+_listeners: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surerag_listeners", default=())
 """Further listeners of a method's events; a program has those of its caller."""
 
 
 class MethodEvent(BaseEvent):
-    """The base of events of surerag."""
-
-    @classmethod
-    def class_name(cls) -> str:
-        """Name in traces."""
-        return f"Surerag{cls.__name__}"
-
-
-class GateDecisionEvent(MethodEvent):
-    """The gate has decided; emitted before the answer begins.
+    """A decision or a fallback of a method, for LlamaIndex's event handlers.
 
     Attributes:
-        question: The question.
-        retrieve: Whether to retrieve.
-        reason: In words.
-        gate: Name of the gate.
-        score: What the gate compared; None where the first pass failed.
-        interval: Smallest and largest value that the score can have.
-        threshold: What the score was compared with; None where it is infinite.
-    """
-
-    question: str
-    retrieve: bool
-    reason: str
-    gate: str
-    score: float | None = None
-    interval: tuple[float, float] | None = None
-    threshold: float | None = None
-
-
-class RewriteDecisionEvent(MethodEvent):
-    """The rewriter has decided whether the first answer calls for another query.
-
-    Attributes:
-        question: The question.
-        rewrite: Whether to rewrite.
-        reason: In words.
-        metric: Name of the uncertainty.
-        uncertainty: Of the first answer; None where it is infinite, as that of an empty one.
-        threshold: What it was compared with; None where it is infinite.
-    """
-
-    question: str
-    rewrite: bool
-    reason: str
-    metric: str
-    uncertainty: float | None = None
-    threshold: float | None = None
-
-
-class ProgressEvent(MethodEvent):
-    """Anything else that a method reports.
-
-    Attributes:
-        name: Such as ``"lazy_rag.nothing_retrieved"``.
-        data: Plain values.
+        name: Such as ``"lazy_rag.gate"`` and ``"dynqr.gate"``, which are emitted before the answer begins.
+        data: Plain values: those of a decision are ``question``, ``retrieve`` or ``rewrite``, ``reason``,
+            the score and its ``threshold``; None where one is infinite.
         warning: Whether a fallback was taken.
     """
 
@@ -83,22 +38,54 @@ class ProgressEvent(MethodEvent):
     data: dict[str, Any]
     warning: bool = False
 
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in traces."""
+        return "SureragMethodEvent"
 
-_DECISIONS = {"lazy_rag.gate": GateDecisionEvent, "dynqr.gate": RewriteDecisionEvent}
+
+class MethodStreamEvent(WorkflowEvent):
+    """The same in a workflow's stream, with the attributes of :class:`MethodEvent`."""
+
+    name: str
+    data: dict[str, Any]
+    warning: bool = False
 
 
 def dispatch(event: Event) -> None:
     """Pass one of our events on to LlamaIndex's dispatcher, under the span that is open, and to listeners."""
-    data = dict(event.data)
-    for listener in listeners.get():
+    for listener in _listeners.get():
         listener(event)
-    if decision := _DECISIONS.get(event.name):
-        dispatcher.event(decision(**data))
-    else:
-        dispatcher.event(ProgressEvent(name=event.name, data=data, warning=event.warning))
+    dispatcher.event(MethodEvent(name=event.name, data=dict(event.data), warning=event.warning))
 
 
 def warn(name: str, **data: Any) -> None:
     """Log that a fallback was taken, and pass it on to LlamaIndex's instrumentation."""
     logger.warning("%s: %s", name, data)
     dispatch(Event(name, data, warning=True))
+
+
+@contextmanager
+def streamed_to(ctx: Context) -> Iterator[None]:
+    """Within it, whatever parts decide goes to a workflow's stream as a :class:`MethodStreamEvent`.
+
+    Args:
+        ctx: The context of a step, or of an agent's tool.
+    """
+    loop = asyncio.get_running_loop()
+
+    def write(event: Event) -> None:
+        streamed = MethodStreamEvent(name=event.name, data=dict(event.data), warning=event.warning)
+        # A blocking part may work in a thread.
+        loop.call_soon_threadsafe(ctx.write_event_to_stream, streamed)
+
+    token = _listeners.set((*_listeners.get(), write))
+    try:
+        yield
+    finally:
+        _listeners.reset(token)
+
+
+async def settled(result: Any) -> Any:
+    """Return a result; one that is awaitable is awaited."""
+    return await result if isawaitable(result) else result

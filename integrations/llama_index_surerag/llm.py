@@ -1,15 +1,13 @@
 """Any LlamaIndex LLM as a reader, over its public calls.
 
-``chat``, ``achat``, ``stream_chat`` and ``astream_chat`` are called (``complete`` and its variants of an LLM
-that is no chat model), and nothing else of the LLM is touched or copied, so that callbacks, token counters, a
-changed ``llm.model`` and wrappers of the user's stay in force. OpenAI's keywords go in; every answer and its
+``chat`` or ``complete``, and their variants, are called, and nothing else of the LLM is touched or copied, so
+that callbacks and a changed ``llm.model`` stay in force. OpenAI's keywords go in; answers and their
 log-probabilities come out of ``response.raw``, else ``response.logprobs``, else there is text alone.
 """
 
 from __future__ import annotations
 
 import gc
-import sys
 import warnings
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -23,16 +21,32 @@ from llama_index.core.settings import Settings
 
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
-from llama_index_surerag.replies import part_of, parts_of
-from surerag.errors import CapabilityError, ConfigurationError
-from surerag.messages import Generation, Prompt, SamplingParams, Usage
-from surerag.readers import Reader
-from surerag.readers.asking import AskingReader, Blocking, Keywords, Request
-from surerag.readers.failures import secrets_in
-from surerag.readers.protocol import Capabilities
-from surerag.readers.reading import Part
-from surerag.readers.thinking import THINKING_TOKENS
+from surerag import SamplingParams, Usage, readers
+from surerag.errors import CapabilityError, ConfigurationError, LogprobsError
+from surerag.messages import Generation, Prompt
+from surerag.readers import (
+    THINKING_TOKENS,
+    AskingReader,
+    Blocking,
+    Capabilities,
+    Keywords,
+    Part,
+    Reader,
+    Request,
+    entries_of,
+    next_part,
+    secrets_in,
+    usage_of,
+)
 from surerag.services import Entailer
+
+_FINISH = ("finish_reason", "stop_reason", "done_reason")
+_COUNTS = {
+    "prompt_tokens": ("prompt_tokens", "prompt_token_count", "input_tokens", "prompt_eval_count"),
+    "completion_tokens": ("completion_tokens", "candidates_token_count", "output_tokens", "eval_count"),
+    "total_tokens": ("total_tokens", "total_token_count"),
+}
+"""What services call the tokens of prompt and answer."""
 
 Judge = Entailer | Reader | LLM | None
 """What judges whether answers mean the same: an entailer of surerag, or a model that is asked in words."""
@@ -93,14 +107,7 @@ def _openai_settings(llm: Any) -> Keywords:
 
 
 FAMILIES = (
-    Family(
-        "llama_index.llms.openai",
-        "OpenAI",
-        dict,
-        logprobs=True,
-        several=True,
-        own=_openai_settings,
-    ),
+    Family("llama_index.llms.openai", "OpenAI", dict, logprobs=True, several=True, own=_openai_settings),
     Family("llama_index.llms.google_genai", "GoogleGenAI", _gemini_keywords, logprobs=True),
     Family(
         "llama_index.llms.ollama",
@@ -113,8 +120,7 @@ FAMILIES = (
         "llama_index.llms.huggingface",
         "HuggingFaceLLM",
         lambda _: {},
-        hint="pass TransformersReader(model, tokenizer) with the model and the tokenizer that the LLM was "
-        "built from",
+        hint="pass TransformersReader(model, tokenizer) with those that the LLM was built from",
     ),
 )
 
@@ -124,19 +130,12 @@ _OWN = Family("", "LLM", _as_needed, logprobs=True)
 
 def family_of(llm: LLM) -> Family:
     """Return how an LLM is asked; a class of the user's own may return log-probabilities."""
+    for family in FAMILIES:
+        for kind in type(llm).__mro__:
+            if kind.__name__ == family.name and kind.__module__.startswith(family.module):
+                return family
     own = not any(kind.__module__.startswith("llama_index.llms.") for kind in type(llm).__mro__)
-    own = own and not type(llm).__module__.startswith("llama_index.")
-    return next((one for one in FAMILIES if _belongs(llm, one)), _OWN if own else _PACKAGED)
-
-
-def _belongs(llm: LLM, family: Family) -> bool:
-    """Whether an LLM is of a family's class, by its name where that is not installed."""
-    kind = getattr(sys.modules.get(family.module), family.name, None)
-    if kind is not None:
-        return isinstance(llm, kind)
-    return any(
-        one.__name__ == family.name and one.__module__.startswith(family.module) for one in type(llm).__mro__
-    )
+    return _OWN if own and not type(llm).__module__.startswith("llama_index.") else _PACKAGED
 
 
 def reader_from_llm(
@@ -190,17 +189,8 @@ def explained(reader: Reader) -> Iterator[None]:
         ) from error
 
 
-_PAID = "answers are cut to a method's own length here, after they were paid for"
-_EFFECTS = {
-    "max_tokens": _PAID,
-    "max_completion_tokens": _PAID,
-    "top_logprobs": "entropies are known less exactly, or not at all",
-    "temperature": "samples may all be the same, or greedy answers be drawn",
-    "seed": "samples may all be the same",
-    "n": "every request is answered so often",
-    "stop": "answers may end early",
-}
-"""What it means that a setting of the LLM holds whatever a method asks for."""
+_BEATING = ("max_tokens", "max_completion_tokens", "top_logprobs", "temperature", "seed", "n", "stop")
+"""Settings of an LLM that matter to a method where they hold whatever it asks for."""
 
 
 class LLMReader(Shareable, AskingReader):
@@ -231,17 +221,17 @@ class LLMReader(Shareable, AskingReader):
 
     def _warn_of_settings(self) -> None:
         """Say which settings of the LLM hold whatever a method asks for."""
-        held = self._family.own(self.llm)
         most = self._top_requested or (20 if self._chats else 5)
         said = [
-            f"{name}={value!r}: {_EFFECTS[name]}"
-            for name, value in held.items()
-            if name in _EFFECTS and not (name == "top_logprobs" and value >= most)
+            f"{name}={value!r}"
+            for name, value in self._family.own(self.llm).items()
+            if name in _BEATING and not (name == "top_logprobs" and value >= most)
         ]
         if said:
             warnings.warn(
                 f"{type(self.llm).__name__} was built with settings that beat those of a method: "
-                f"{'; '.join(said)}. Build it without them",
+                f"{', '.join(said)}. Answers are cut after they were paid for, entropies may be less exact, "
+                "samples all the same. Build it without them",
                 stacklevel=4,
             )
 
@@ -418,3 +408,104 @@ def _read_by(stream: Any) -> list[Any]:
     # A stream of OpenAI's client reads from a generator of its own.
     held += [getattr(one, "_iterator", None) for one in held]
     return [one for one in held if isgenerator(one) or isasyncgen(one)]
+
+
+def parts_of(response: Any, *, logprobs: bool) -> list[Part]:
+    """Return the answers of a whole response: every choice of its raw one, else the response itself.
+
+    Raises:
+        LogprobsError: If log-probabilities are requested, and malformed.
+        ServiceError: If there is no answer.
+    """
+    raw = _plain(response.raw)
+    if isinstance(raw, Mapping) and "choices" in raw and (raw["choices"] or not _text_of(response)):
+        return readers.parts_of(raw, logprobs=logprobs)
+    return [_own_part(response, raw, _text_of(response), "", logprobs=logprobs)]
+
+
+def part_of(response: Any, shown: str, *, logprobs: bool) -> tuple[Part, str]:
+    """Return the next piece of a stream, and all text so far.
+
+    Args:
+        response: A response of the stream, which may hold all text so far.
+        shown: The text of those before it, and of its thoughts behind a mark of their own.
+        logprobs: Whether log-probabilities are requested.
+    """
+    raw = _plain(response.raw)
+    if isinstance(raw, Mapping) and "choices" in raw:
+        return next_part(raw, logprobs=logprobs), shown
+    thoughts, _, text = shown.rpartition("\0")
+    text_now, thoughts_now = _text_of(response), _thoughts_of(response)
+    delta = text_now.removeprefix(text) if response.delta is None else response.delta
+    part = _own_part(response, raw, delta, thoughts, logprobs=logprobs)
+    return part, f"{thoughts_now or thoughts}\0{text + delta}"
+
+
+def _plain(raw: Any) -> Any:
+    """Return a client's objects as the JSON values that they were made of."""
+    if hasattr(raw, "model_dump"):
+        return raw.model_dump(exclude_unset=True, warnings=False)
+    if isinstance(raw, Mapping):
+        return {name: _plain(value) for name, value in raw.items()}
+    return [_plain(one) for one in raw] if isinstance(raw, list) else raw
+
+
+def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bool) -> Part:
+    """Return what LlamaIndex's own fields say of an answer, where the raw response has no choices."""
+    known = raw if isinstance(raw, Mapping) else {}
+    finish = next((str(known[name]) for name in _FINISH if known.get(name)), None)
+    entries = _own_entries(response, known, text) if logprobs else []
+    return Part(text, _thoughts_of(response).removeprefix(thoughts), entries, finish, _usage_in(known))
+
+
+def _usage_in(raw: Mapping[str, Any]) -> Usage | None:
+    counts = next((raw[name] for name in ("usage", "usage_metadata") if raw.get(name)), raw)
+    renamed = {
+        ours: next((counts[name] for name in names if counts.get(name)), 0) for ours, names in _COUNTS.items()
+    }
+    thoughts = counts.get("thoughts_token_count")
+    details = {"completion_tokens_details": {"reasoning_tokens": thoughts}} if thoughts else {}
+    usage = usage_of({**counts, **renamed, **details})
+    return usage if usage.prompt_tokens or usage.completion_tokens else None
+
+
+def _own_entries(response: Any, raw: Mapping[str, Any], text: str) -> Sequence[Mapping[str, Any]]:
+    """Return the tokens of Gemini's result, or of ``response.logprobs``: lists of the likeliest tokens."""
+    if result := raw.get("logprobs_result"):
+        return entries_of(result)
+    entries, rest = list[Mapping[str, Any]](), text.lstrip()
+    for listed in response.logprobs or ():
+        sampled = _sampled(listed, rest, first=not entries)
+        if sampled is None:
+            break
+        rest = rest[len(sampled.token if entries else sampled.token.lstrip()) :]
+        others = [{"token": other.token, "logprob": other.logprob} for other in listed]
+        top_logprobs = others if len(others) > 1 else []
+        entries.append({"token": sampled.token, "logprob": sampled.logprob, "top_logprobs": top_logprobs})
+    return entries
+
+
+def _sampled(listed: Sequence[Any], rest: str, *, first: bool) -> Any:
+    """Return the first of the likeliest tokens that goes on with the text; None at its end.
+
+    Raises:
+        LogprobsError: If none does.
+    """
+    for one in listed:
+        token = one.token.lstrip() if first else one.token
+        if token and rest.startswith(token):
+            return one
+    if rest.strip():
+        raise LogprobsError(f"no token in response.logprobs goes on with {rest[:40]!r}")
+    return None
+
+
+def _text_of(response: Any) -> str:
+    if not hasattr(response, "message"):
+        return response.text or ""
+    return "".join(block.text or "" for block in response.message.blocks if block.block_type == "text")
+
+
+def _thoughts_of(response: Any) -> str:
+    blocks = response.message.blocks if hasattr(response, "message") else ()
+    return "".join(block.content or "" for block in blocks if block.block_type == "thinking")

@@ -8,8 +8,7 @@ from typing import Any
 from llama_index.core.node_parser.node_utils import build_nodes_from_splits
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
 
-from surerag import SOURCES_KEY
-from surerag.messages import Passage
+from surerag import SOURCES_KEY, Passage
 
 
 def copy_of(node: NodeWithScore) -> NodeWithScore:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -20,7 +19,7 @@ from llama_index.core.settings import Settings
 from llama_index.core.storage.docstore import BaseDocumentStore
 from pydantic import PrivateAttr, model_validator
 
-from llama_index_surerag.events import dispatch, dispatcher, warn
+from llama_index_surerag.events import dispatch, dispatcher, settled, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
 from llama_index_surerag.nodes import copy_of, has_text, labelled, nodes_of, passages_of, shown_text
 from llama_index_surerag.pickles import WithoutKeys
@@ -33,15 +32,15 @@ from surerag import (
     DenseRefinerResult,
     EDC2Options,
     EDC2Result,
+    Passage,
     SemanticChunker,
+    Services,
 )
 from surerag.component import Service
-from surerag.drivers import arun, run
+from surerag.drivers import arun, complete, run
 from surerag.effects import Program
-from surerag.messages import Passage
-from surerag.readers import Reader
-from surerag.readers.threads import in_thread
-from surerag.services import Encoder, Entailer, Services
+from surerag.readers import Reader, in_thread
+from surerag.services import Encoder, Entailer
 
 R = TypeVar("R")
 
@@ -62,6 +61,11 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
         """Name in what is serialised."""
         return cls.__name__
 
+    @property
+    def core(self) -> Any:
+        """The method with its options and services."""
+        return self._core
+
     @abstractmethod
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[R]:
         """Return the method at work on one query."""
@@ -70,18 +74,49 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
     def _nodes_of(self, result: R, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         """Return a result as nodes."""
 
-    def _unchanged(self, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-        """Return copies where there is no query."""
-        if nodes:
-            warn(f"{self.METHOD}.no_query", nodes=len(nodes))
-        return [copy_of(node) for node in nodes[: getattr(self, "top_n", None)]]
+    def _services(self, bundle: QueryBundle) -> Services:
+        """Return the services of one query: a retriever searches with its bundle."""
+        services: Services = self._core.services
+        if not isinstance(services.retriever, NodeRetriever):
+            return services
+        return replace(services, retriever=services.retriever.bound_to(bundle))
 
-    @contextmanager
-    def _reranking(
-        self, nodes: list[NodeWithScore], bundle: QueryBundle
-    ) -> Iterator[Callable[[list[NodeWithScore]], list[NodeWithScore]]]:
-        """Report that nodes are postprocessed; what is yielded takes the resulting nodes and returns them."""
-        name, top_n = self._core.services.reader.name, getattr(self, "top_n", None) or len(nodes)
+    def compress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
+        """Return the method's whole result for one query: what became of the nodes, calls and tokens."""
+        return complete(self._result(nodes, query, run))
+
+    async def acompress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
+        """Like ``compress``, without blocking the event loop."""
+        return await self._result(nodes, query, arun)
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        return complete(self._postprocessed(nodes, query_bundle, run))
+
+    @dispatcher.span
+    async def _apostprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        return await self._postprocessed(nodes, query_bundle, arun)
+
+    async def _result(self, nodes: Sequence[NodeWithScore], query: QueryType, run: Callable[..., Any]) -> R:
+        bundle = bundle_of(query)
+        # It may read documents from a store.
+        make = in_thread if run is arun else lambda program, *case: program(*case)
+        program = await settled(make(self._program, nodes, bundle))
+        result: R = await settled(run(program, self._services(bundle), on_event=dispatch))
+        return result
+
+    async def _postprocessed(
+        self, nodes: list[NodeWithScore], bundle: QueryBundle | None, run: Callable[..., Any]
+    ) -> list[NodeWithScore]:
+        top_n = getattr(self, "top_n", None)
+        if not nodes or bundle is None or not bundle.query_str.strip():
+            if nodes:
+                warn(f"{self.METHOD}.no_query", nodes=len(nodes))
+            return [copy_of(node) for node in nodes[:top_n]]
+        name, top_n = self._core.services.reader.name, top_n or len(nodes)
         dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=top_n, model_name=name))
         payload: dict[str, Any] = {
             EventPayload.NODES: list(nodes),
@@ -90,47 +125,10 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
             EventPayload.TOP_K: top_n,
         }
         with self.callback_manager.event(CBEventType.RERANKING, payload) as event:
-
-            def done(results: list[NodeWithScore]) -> list[NodeWithScore]:
-                event.on_end({EventPayload.NODES: list(results)})
-                dispatcher.event(ReRankEndEvent(nodes=list(results)))
-                return results
-
-            yield done
-
-    def _services(self, bundle: QueryBundle) -> Services:
-        """Return the services of one query: a retriever searches with its bundle."""
-        services: Services = self._core.services
-        if not isinstance(services.retriever, NodeRetriever):
-            return services
-        return replace(services, retriever=services.retriever.bound_to(bundle))
-
-    def _run(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
-        bundle = bundle_of(query)
-        return run(self._program(nodes, bundle), self._services(bundle), on_event=dispatch)
-
-    async def _arun(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
-        bundle = bundle_of(query)
-        # It may read documents from a store.
-        program = await in_thread(self._program, nodes, bundle)
-        return await arun(program, self._services(bundle), on_event=dispatch)
-
-    def _postprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
-        if not nodes or query_bundle is None or not query_bundle.query_str.strip():
-            return self._unchanged(nodes)
-        with self._reranking(nodes, query_bundle) as done:
-            return done(self._nodes_of(self._run(nodes, query_bundle), nodes))
-
-    @dispatcher.span
-    async def _apostprocess_nodes(
-        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
-    ) -> list[NodeWithScore]:
-        if not nodes or query_bundle is None or not query_bundle.query_str.strip():
-            return self._unchanged(nodes)
-        with self._reranking(nodes, query_bundle) as done:
-            return done(self._nodes_of(await self._arun(nodes, query_bundle), nodes))
+            results = self._nodes_of(await self._result(nodes, bundle, run), nodes)
+            event.on_end({EventPayload.NODES: list(results)})
+        dispatcher.event(ReRankEndEvent(nodes=list(results)))
+        return results
 
 
 class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Options):
@@ -138,28 +136,17 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
 
     A compressed node has its best source's id, score, relationships and metadata; ``compressed_from`` in its
     metadata lists all sources with their ids, scores and metadata, ``compressed_sentences`` which source
-    supports each sentence. An LLM is shown those of the metadata that all sources share. Nodes that are not
-    compressed come back as copies; nodes without text stay, at the end. No node that goes in is changed.
+    supports each sentence. Others come back as copies, those without text at the end. No node that goes in is
+    changed, and an LLM is shown those of the metadata that all sources share.
 
-    Clusters for which the LLM fails stay as they are, with a warning and a ``ProgressEvent``; without a query
-    all nodes do. Prompts are texts or LlamaIndex templates. With ``task="answer"`` the nodes are answers of
+    Clusters for which the LLM fails stay as they are, with a warning and a ``MethodEvent``; without a query
+    all nodes do, or the first ``top_n``. Prompts are texts or LlamaIndex templates. With ``task="answer"`` the nodes are answers of
     the clusters with their evidence, for ``surerag.prompts.SELECT_ANSWER`` as ``text_qa_template``; with
     ``task="verify"`` the query is a statement.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
         PromptError: If a prompt is unknown or its slots do not fit.
-
-    Example:
-        >>> from llama_index.core.schema import TextNode
-        >>> from surerag import FakeReader
-        >>> from surerag.encoders import HashingEncoder
-        >>> reader = FakeReader(["Ada was born in Velm."])
-        >>> compressor = ClusterCompressorPostprocessor(reader, HashingEncoder(), min_tokens=0)
-        >>> texts = ["Ada, a painter, was born in Velm.", "Bo came later."]
-        >>> nodes = [NodeWithScore(node=TextNode(text=text, id_=text[:2])) for text in texts]
-        >>> [node.text for node in compressor.postprocess_nodes(nodes, query_str="Where was Ada born?")]
-        ['Ada was born in Velm.']
     """
 
     METHOD = "edc2"
@@ -172,8 +159,6 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
 
     tokenizer: Service[Callable[[str], Sequence[Any]] | None] = None
     """Counts tokens: from a text to a sequence; that of the model, or ``Settings.tokenizer``, if None."""
-
-    _core: ClusterCompressor = PrivateAttr()
 
     def __init__(
         self,
@@ -196,24 +181,14 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
         )
         return self
 
-    @property
-    def core(self) -> ClusterCompressor:
-        """The method with its options and services."""
-        return self._core
-
-    def compress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> EDC2Result:
-        """Return the whole result for one query: what became of each cluster, tokens and usage."""
-        return self._run(nodes, query)
-
-    async def acompress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> EDC2Result:
-        """Like ``compress``, without blocking the event loop."""
-        return await self._arun(nodes, query)
-
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[EDC2Result]:
         passages = passages_of(nodes, vectors=True)
         # The query's own vector and the nodes' are of the index's model; one alone is of no use.
         carried = all(passage.embedding is not None for passage in passages)
-        return self._core.program(bundle.query_str, passages, bundle.embedding if carried else None)
+        program: Program[EDC2Result] = self._core.program(
+            bundle.query_str, passages, bundle.embedding if carried else None
+        )
+        return program
 
     def _nodes_of(self, result: EDC2Result, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         return [*nodes_of(result.passages), *(copy_of(node) for node in nodes if not has_text(node))]
@@ -252,8 +227,6 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
     chunker: Service[SemanticChunker | None] = None
     """Cuts ``documents``; a chunker with its usual options if None."""
 
-    _core: DenseRefiner = PrivateAttr()
-
     def __init__(self, llm: LLM | Reader | None = None, entailer: Judge = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "entailer": entailer, **options})
 
@@ -276,19 +249,6 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
             **self.options(),
         )
         return self
-
-    @property
-    def core(self) -> DenseRefiner:
-        """The method with its options and services."""
-        return self._core
-
-    def refine(self, nodes: Sequence[NodeWithScore], query: QueryType) -> DenseRefinerResult:
-        """Return the whole result for one query: every context with its score, answers and labels."""
-        return self._run(nodes, query)
-
-    async def arefine(self, nodes: Sequence[NodeWithScore], query: QueryType) -> DenseRefinerResult:
-        """Like ``refine``, without blocking the event loop."""
-        return await self._arun(nodes, query)
 
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[DenseRefinerResult]:
         passages = passages_of(nodes, vectors=True)

@@ -34,12 +34,7 @@ class TemplatePrompt:
     """A LlamaIndex template, rendered as a prompt of ours; chat templates keep their turns.
 
     ``query_str`` may stand for ``question`` (``query``, ``statement``), ``context_str`` for ``context`` or
-    ``passages``.
-
-    Attributes:
-        name: Key in ``get_prompts``.
-        template: Any LlamaIndex template, with mappings, functions and partial values of its own.
-        aliases: From the names of LlamaIndex's slots to those of ours.
+    ``passages``: ``aliases`` maps the names of LlamaIndex's slots to ours.
     """
 
     name: str

@@ -34,18 +34,10 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
     document without words has no chunks. The size of a chunk is that of its text; metadata that a pipeline
     puts before it come on top.
 
-    ``to_dict`` holds every setting and the name of the embedding model, so that an ingestion pipeline's cache
-    is renewed when one changes; no model or key is in it.
+    ``to_dict`` holds every setting and the name of the embedding model, for the cache of ingestion pipelines.
 
     Raises:
         ConfigurationError: If an option is unknown or out of bounds, or the model embeds nothing.
-
-    Example:
-        >>> from surerag.encoders import HashingEncoder
-        >>> parser = SemanticNodeParser(HashingEncoder(), similarity_threshold=0.3)
-        >>> document = Document(text="Ada was born in Velm. Ada left Velm in spring. Tin melts easily.")
-        >>> [(node.text, node.start_char_idx) for node in parser.get_nodes_from_documents([document])]
-        [('Ada was born in Velm. Ada left Velm in spring.', 0), ('Tin melts easily.', 47)]
     """
 
     embed_model: Service[BaseEmbedding | Encoder | None] = None

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from llama_index_surerag.nodes import copy_of, passages_of
 from llama_index_surerag.pickles import Shareable
-from surerag.errors import ConfigurationError, ServiceError
-from surerag.messages import Passage
-from surerag.readers.threads import in_thread
-from surerag.services import Encoder
+from surerag import Passage
+from surerag.errors import ConfigurationError
+from surerag.readers import in_thread
+from surerag.services import Encoder, normalised_rows
 
 Kind = Literal["query", "document"]
 
@@ -61,8 +61,8 @@ class EmbeddingEncoder(Shareable):
         """
         model = self._model
         if kind == "query":
-            return _normalised([model.get_query_embedding(text) for text in texts])
-        return _normalised(model.get_text_embedding_batch(list(texts)))
+            return normalised_rows([model.get_query_embedding(text) for text in texts], len(texts))
+        return normalised_rows(model.get_text_embedding_batch(list(texts)), len(texts))
 
     async def aencode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
         """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
@@ -70,22 +70,14 @@ class EmbeddingEncoder(Shareable):
         if not _is_native(model, "_aget_text_embedding", BaseEmbedding):
             return await in_thread(self.encode, texts, kind)
         if kind == "query":
-            return _normalised([await model.aget_query_embedding(text) for text in texts])
-        return _normalised(await model.aget_text_embedding_batch(list(texts)))
+            vectors = [await model.aget_query_embedding(text) for text in texts]
+            return normalised_rows(vectors, len(texts))
+        return normalised_rows(await model.aget_text_embedding_batch(list(texts)), len(texts))
 
 
 def encoder_of(model: BaseEmbedding | Encoder | None) -> Encoder:
     """Return an encoder as it is, an embedding model or ``Settings.embed_model`` (for None) as an encoder."""
     return model if isinstance(model, Encoder) else EmbeddingEncoder(model)
-
-
-def _normalised(vectors: Sequence[Sequence[float]]) -> NDArray[np.float32]:
-    rows = np.asarray(vectors, dtype=np.float32).reshape(len(vectors), -1)
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    if not (lengths > 0).all():
-        raise ServiceError("the embedding model returned a vector of length 0", hint="leave empty texts out")
-    normalised: NDArray[np.float32] = rows / lengths
-    return normalised
 
 
 def _is_native(service: object, method: str, base: type) -> bool:

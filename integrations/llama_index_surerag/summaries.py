@@ -41,9 +41,8 @@ from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.services import NodeRetriever, retriever_of
 from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
-from surerag.readers import Reader
-from surerag.readers.threads import in_thread
-from surerag.retrieval import ModelSummaries, lead_summary, with_summaries
+from surerag.readers import Reader, in_thread
+from surerag.retrieval import LeadSummaries, ModelSummaries, stored_summaries, with_summaries
 
 Summarize = int | str | Callable[[BaseNode], str] | LLM | Reader
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model."""
@@ -54,15 +53,11 @@ _RESTRICTIONS = ("_filters", "_doc_ids", "_node_ids")
 
 
 def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summarize = 2) -> list[TextNode]:
-    """Return a summary of each document as a node whose source is that document.
+    """Return a summary of each document, or of those in an index's docstore, as a node whose source it is.
 
     Its id is the document's with ``:summary`` behind it; its metadata are those that all nodes of the
     document share, and are left out of what models are shown. A document without prose has no summary: its
     node holds its beginning, with the key ``no_summary``, and where it is the nearest, the engine searches.
-
-    Args:
-        source: Documents, their nodes, or an index with the nodes in its docstore.
-        summarize: How.
 
     Raises:
         InputError: If there is no document with text, or a metadata key is missing.
@@ -360,15 +355,9 @@ def _summaries(
     documents: Sequence[Document], plain: Sequence[PlainDocument], summarize: Summarize
 ) -> list[str]:
     if isinstance(summarize, int):
-        return [lead_summary(document.text, summarize) for document in documents]
+        return LeadSummaries(summarize)(plain)
     if isinstance(summarize, str):
-        missing = [one.node_id for one in documents if not str(one.metadata.get(summarize) or "").strip()]
-        if missing:
-            raise InputError(
-                f"document {missing[0]!r} has no summary under the metadata key {summarize!r}",
-                hint="use another key, or summarize=2 for the first two sentences",
-            )
-        return [str(document.metadata[summarize]) for document in documents]
+        return stored_summaries(plain, summarize)
     if isinstance(summarize, LLM | Reader):
         return ModelSummaries(reader_of(summarize))(plain)
     return [summarize(document) for document in documents]

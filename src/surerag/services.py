@@ -9,7 +9,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.errors import ConfigurationError, MissingServiceError
+from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
 from surerag.messages import ANSWER_TOKENS, Pair, Passage
 from surerag.readers.protocol import BaseReader, as_reader
 
@@ -32,6 +32,22 @@ class Encoder(Protocol):
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
         """Return L2-normalised vectors [texts, dimensions]."""
+
+
+def normalised_rows(vectors: Sequence[Sequence[float]], texts: int) -> NDArray[np.float32]:
+    """Return what an embedding model returned for so many texts as L2-normalised rows.
+
+    Raises:
+        ServiceError: If there are not as many vectors, or one has length 0.
+    """
+    if len(vectors) != texts:
+        raise ServiceError(f"the embedding model returned {len(vectors)} vectors for {texts} texts")
+    rows = np.asarray(vectors, dtype=np.float32).reshape(texts, -1)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not (lengths > 0).all():
+        raise ServiceError("the embedding model returned a vector of length 0", hint="leave empty texts out")
+    normalised: NDArray[np.float32] = rows / lengths
+    return normalised
 
 
 @runtime_checkable

@@ -72,7 +72,7 @@ def test_different_settings_share_a_call() -> None:
 
     different = [Generate((f"q{seed}",), SamplingParams(seed=seed, temperature=1.0)) for seed in range(8)]
     outcomes = ask_merged(different, Together())
-    assert [outcome.value[0][0].text for outcome in outcomes] == [f"q{seed}" for seed in range(8)]  # type: ignore[union-attr]
+    assert [outcome[0][0].text for outcome in outcomes] == [f"q{seed}" for seed in range(8)]
     assert calls == [8]
 
 
@@ -80,7 +80,7 @@ def test_equal_requests_are_asked_once_with_the_samples_of_the_largest() -> None
     reader = LocalReader()
     effects = [Generate((prompt,), SamplingParams(n=n)) for prompt, n in [("a", 1), ("a", 3), ("b", 1)]]
     outcomes = ask_merged(effects, reader)
-    texts = [[answer.text for answer in outcome.value[0]] for outcome in outcomes]  # type: ignore[union-attr]
+    texts = [[answer.text for answer in outcome[0]] for outcome in outcomes]
     assert texts == [["a"], ["a", "a#1", "a#2"], ["b"]]
     assert sum(size for _, size in reader.batches) == 2
 

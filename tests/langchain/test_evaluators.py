@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import count
 from typing import Any
 from uuid import uuid4
@@ -93,10 +94,6 @@ async def test_in_langsmith(make: Any) -> None:
         ({"output": [DOCUMENTS["Ada"]]}, {}),
         ({"source_documents": [dumpd(DOCUMENTS["Ada"])]}, {}),
         ({"documents": [{"text": DOCUMENTS["Ada"].page_content}]}, {}),
-        (
-            {"results": {"here": [DOCUMENTS["Ada"]]}},
-            {"contexts_key": lambda outputs: outputs["results"]["here"]},
-        ),
         ({"hits": [DOCUMENTS["Ada"]]}, {"contexts_key": "hits"}),
     ],
 )
@@ -170,7 +167,8 @@ def test_the_parts_are_those_of_the_core() -> None:
         reference_outputs={"answers": ["Velm", "In Velm"]},
     )
     value = feedback["results"][0]["value"]
-    assert value["answers_after"] == ["Velm"] * 3
+    assert [one["text"] for one in value["after"]["answers"]] == ["Velm"] * 3
+    assert json.loads(json.dumps(value))["delta"] == 1.0
     assert isinstance(seper().core, SePer)
     assert seper().core.n_samples == 3
     assert seper().__name__ == "delta_seper"
@@ -198,7 +196,7 @@ async def test_a_global_cache_leaves_samples_apart() -> None:
     value = evaluator(
         inputs={"question": QUESTION}, outputs={"documents": ["Ada."]}, reference_outputs={"answer": "Velm"}
     )["results"][0]["value"]
-    assert len({*value["answers_before"], *value["answers_after"]}) == 6
+    assert len({one["text"] for part in ("before", "after") for one in value[part]["answers"]}) == 6
     assert value["weights"] == "frequency"
 
 

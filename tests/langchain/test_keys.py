@@ -17,7 +17,7 @@ from pydantic import BaseModel
 import langchain_surerag as lc
 from tests.langchain.conftest import KEY
 
-ADDRESS = "http://localhost:1/v1"
+ADDRESS = f"http://ada:{KEY}@localhost:1/v1?api_key={KEY}"
 HEADERS = {"x-api-key": KEY, "x-team": "search"}
 
 
@@ -45,10 +45,8 @@ PARTS: dict[str, Callable[[], Any]] = {
         "Towns.",
     ),
     "LazyRetrievalMiddleware": lambda: lc.LazyRetrievalMiddleware(retriever()),
-    "MessageEntropy": lambda: lc.MessageEntropy(0.1, 0.1, 0.2, 0.3, 4),
     "SelectiveAnswer": lambda: lc.SelectiveAnswer(model(), None),
     "SemanticTextSplitter": lambda: lc.SemanticTextSplitter(embeddings()),
-    "UncertaintyMiddleware": lc.UncertaintyMiddleware,
     "UncertaintyRewriteRetriever": lambda: lc.UncertaintyRewriteRetriever(model(), retriever()),
     "UncertaintyRewriter": lambda: lc.UncertaintyRewriter(model(), retriever()),
     "reader_from_model": lambda: lc.reader_from_model(model()),
@@ -59,7 +57,7 @@ PARTS: dict[str, Callable[[], Any]] = {
 
 
 def test_all_that_holds_services_is_among_the_parts() -> None:
-    assert set(lc.__all__) - set(PARTS) == {"entropy_of", "summaries_of"}
+    assert set(lc.__all__) - set(PARTS) == {"summaries_of"}
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -83,4 +81,5 @@ def test_what_is_no_key_is_written_down() -> None:
         secrets_map={"OPENAI_API_KEY": KEY},
     )
     assert loaded.llm.default_headers == {"x-team": "search"}
+    assert loaded.llm.openai_api_base == "http://localhost:1/v1"
     assert part.llm.default_headers == HEADERS

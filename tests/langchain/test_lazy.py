@@ -202,8 +202,7 @@ async def test_as_a_tool(retriever: Any) -> None:
     for message in (tool.invoke(call), await tool.ainvoke(call)):
         assert message.content == ANSWER
         assert message.artifact["decision"]["retrieve"] is False
-    plain = create_lazy_retrieval_tool(chain, "ask", "Answers.", response_format="content")
-    assert plain.invoke({"question": "Where?"}) == ANSWER
+    assert tool.invoke({"question": "Where?"}) == ANSWER
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # as_tool is in beta
         own = chain.pick("answer").as_tool(name="ask", description="Answers.")
@@ -257,7 +256,7 @@ HISTORY = [HumanMessage("Who is Ada?"), AIMessage("A builder of bridges.")]
         {"input": "Where was she born?", "said_before": HISTORY, "chat_history": []},
     ],
 )
-def test_a_conversation_is_condensed_or_shown(value: Any) -> None:
+def test_a_conversation_is_condensed(value: Any) -> None:
     def answer(prompt: str) -> str:
         return "Where was Ada born?" if "Rewrite" in prompt else ANSWER
 
@@ -265,11 +264,6 @@ def test_a_conversation_is_condensed_or_shown(value: Any) -> None:
     chain = LazyRetrievalChain(reader, search, SUMMARY, return_details=True)
     assert chain.invoke(value)["question"] == "Where was Ada born?"
     assert len(reader.history) == 3
-    reader = FakeReader(answer, entropy=0.1)
-    visible = LazyRetrievalChain(reader, search, SUMMARY, conversation="show", return_details=True)
-    assert visible.invoke(value)["question"] == "Where was she born?"
-    assert "A builder of bridges." in reader.prompts[0]
-    assert len(reader.history) == 2
 
 
 @pytest.mark.parametrize("key", ["chat_history", "history", "past_turns"])

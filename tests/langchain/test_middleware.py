@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain.agents.middleware import ModelFallbackMiddleware
-from langchain.agents.structured_output import ToolStrategy
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
 from langchain_core.globals import set_llm_cache
@@ -24,13 +24,12 @@ from langchain_core.tools import create_retriever_tool, tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.types import Command, interrupt
 from openai import InternalServerError
 from pydantic import BaseModel, Field
 
-from langchain_surerag import LazyRetrievalChain, LazyRetrievalMiddleware, UncertaintyMiddleware, entropy_of
+from langchain_surerag import LazyRetrievalChain, LazyRetrievalMiddleware
 from surerag import EntropyGate, MarginGate
-from surerag.errors import CapabilityError, ConfigurationError, InputError, LogprobsError, MissingServiceError
+from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -187,14 +186,9 @@ async def test_a_model_of_text_alone_is_sampled_or_refused(asynchronously: bool)
         create_agent(same, middleware=[lazy(gate="semantic_entropy", n_samples=3, threshold=0.9)]),
         asynchronously,
     )
-    assert state["messages"][-1].text == "Velm"
+    assert state["messages"][-1].text in ("Velm", "Velm.")
     with pytest.raises(CapabilityError, match=r"ScriptedChat gives text only.*semantic_entropy"):
         await run(create_agent(ScriptedChat(AIMessage("Velm")), middleware=[lazy()]), asynchronously)
-    with pytest.raises(CapabilityError, match="ScriptedChat gives text only"):
-        await run(
-            create_agent(ScriptedChat(AIMessage("Velm")), middleware=[UncertaintyMiddleware()]),
-            asynchronously,
-        )
 
 
 async def test_tool_calls_are_left_alone() -> None:
@@ -210,22 +204,15 @@ async def test_tool_calls_are_left_alone() -> None:
     assert (state["context"], state["retrieval"]) == ([], None)
 
 
-@pytest.mark.parametrize("middleware", [lazy(threshold=SHUT), UncertaintyMiddleware()])
 @both
-async def test_the_good_answer_of_a_fallback_model_passes(
-    server: FakeOpenAI, middleware: Any, asynchronously: bool
-) -> None:
+async def test_the_good_answer_of_a_fallback_model_passes(server: FakeOpenAI, asynchronously: bool) -> None:
     server.fault = "500"
     fallback = FakeListChatModel(responses=[ANSWER])
-    agent = create_agent(chat(server), middleware=[middleware, ModelFallbackMiddleware(fallback)])
+    agent = create_agent(chat(server), middleware=[lazy(threshold=SHUT), ModelFallbackMiddleware(fallback)])
     state = await run(agent, asynchronously)
     assert state["messages"][-1].text == ANSWER
     note = state["messages"][-1].response_metadata["surerag"]
-    if "retrieval" in note:
-        assert "log-probabilities" in note["retrieval"]["reason"]
-    else:
-        assert note["uncertainty"]["uncertain"] is None
-        assert "no log-probabilities" in note["uncertainty"]["reason"]
+    assert "log-probabilities" in note["retrieval"]["reason"]
 
 
 async def test_images_stay_and_prompts_are_shown(server: FakeOpenAI) -> None:
@@ -258,18 +245,6 @@ async def test_an_empty_draft_opens_the_gate(text: str, asynchronously: bool) ->
     state = await run(create_agent(model, middleware=[lazy(**options)]), asynchronously)
     assert state["messages"][-1].text == ANSWER
     assert state["retrieval"]["reason"] == "empty first answer" and state["retrieval"]["retrieve"]
-
-
-@both
-async def test_an_empty_answer_is_uncertain(asynchronously: bool) -> None:
-    larger = FakeListChatModel(responses=[ANSWER])
-    with FakeOpenAI(lambda prompt: "") as empty:
-        agent = create_agent(chat(empty), middleware=[UncertaintyMiddleware(larger_model=larger)])
-        state = await run(agent, asynchronously)
-        assert state["messages"][-1].text == ANSWER
-        alone = await run(create_agent(chat(empty), middleware=[UncertaintyMiddleware()]), asynchronously)
-    note = alone["messages"][-1].response_metadata["surerag"]["uncertainty"]
-    assert note["uncertain"] is True and note["reason"] == "empty answer"
 
 
 async def test_state_survives_a_checkpointer(server: FakeOpenAI) -> None:
@@ -368,6 +343,17 @@ async def test_a_structured_answer_abstains_in_a_field(asynchronously: bool) -> 
 
 
 @both
+@pytest.mark.parametrize("gate", ["abstention", "entropy"])
+async def test_a_structured_answer_as_text_abstains_in_a_field(gate: str, asynchronously: bool) -> None:
+    with FakeOpenAI(lambda prompt: f'{{"town":"{"Velm" if ANSWER in prompt else "Unknown."}"}}') as server:
+        middleware = lazy(gate=gate, threshold=SHUT if gate == "entropy" else None, abstention="Unknown.")
+        agent = create_agent(chat(server), middleware=[middleware], response_format=ProviderStrategy(Born))
+        state = await run(agent, asynchronously)
+    assert state["structured_response"] == Born(town="Velm")
+    assert state["retrieval"]["reason"] == "the first answer abstains"
+
+
+@both
 async def test_a_tool_call_is_never_a_sample(asynchronously: bool) -> None:
     other = AIMessage("", tool_calls=[{"name": "find", "args": {"query": "drawn"}, "id": "2"}])
     model = ScriptedChat(CALL, AIMessage("Velm"))
@@ -444,8 +430,7 @@ async def test_async_never_uses_the_sync_way(server: FakeOpenAI, monkeypatch: An
     for name in ("_generate", "_stream"):
         monkeypatch.setattr(type(model), name, refuse)
     for options in ({"threshold": OPEN}, SAMPLED):
-        middleware = [UncertaintyMiddleware(), lazy(**options)]
-        agent = create_agent(model, [find], middleware=middleware)
+        agent = create_agent(model, [find], middleware=[lazy(**options)])
         value = {"messages": [HumanMessage("Hello."), AIMessage("Hi."), *INPUT["messages"]]}
         assert (await agent.ainvoke(value))["messages"][-1].text
 
@@ -476,87 +461,10 @@ async def test_limits_and_temperature_of_an_agent_are_its_own(server: FakeOpenAI
     assert {"max_tokens", "max_completion_tokens"} & set(server.requests[-1])
 
 
-# Uncertainty.
-
-
-@both
-async def test_every_answer_is_measured(server: FakeOpenAI, asynchronously: bool) -> None:
-    state = await run(create_agent(chat(server), middleware=[UncertaintyMiddleware()]), asynchronously)
-    note = state["messages"][-1].response_metadata["surerag"]["uncertainty"]
-    assert note["entropy"] == pytest.approx(0.315, abs=0.01)
-    assert (note["uncertain"], note["n_tokens"], note["threshold"]) == (False, 6, 1.0)
-    assert entropy_of(state["messages"][-1]).mean == pytest.approx(note["entropy"])
-
-
-@both
-async def test_a_larger_model_answers_where_the_first_is_uncertain(
-    server: FakeOpenAI, asynchronously: bool
-) -> None:
-    larger = FakeListChatModel(responses=[ANSWER])
-    agent = create_agent(
-        chat(server), middleware=[UncertaintyMiddleware(threshold=OPEN, larger_model=larger)]
-    )
-    state = await run(agent, asynchronously)
-    assert state["messages"][-1].text == ANSWER
-    pieces = [message async for message, _ in agent.astream(INPUT, stream_mode="messages")]
-    assert "".join(message.text for message in pieces) == ANSWER
-    certain = create_agent(
-        chat(server), middleware=[UncertaintyMiddleware(threshold=SHUT, larger_model=larger)]
-    )
-    assert (await run(certain, asynchronously))["messages"][-1].text == DRAFT
-
-
-@both
-async def test_an_uncertain_answer_can_be_replaced(server: FakeOpenAI, asynchronously: bool) -> None:
-    calls: list[Any] = []
-
-    def replace(question: str, message: AIMessage) -> str:
-        calls.append((question, message.text))
-        return "I do not know."
-
-    async def areplace(question: str, message: AIMessage) -> AIMessage:
-        return AIMessage(replace(question, message))
-
-    agent = create_agent(
-        chat(server),
-        middleware=[
-            UncertaintyMiddleware(threshold=OPEN, on_uncertain=areplace if asynchronously else replace)
-        ],
-    )
-    state = await run(agent, asynchronously)
-    assert [message.text for message in state["messages"]] == [QUESTION, "I do not know."]
-    assert calls == [(QUESTION, DRAFT)]
-    assert state["messages"][-1].response_metadata["surerag"]["uncertainty"]["replaced"]
-    if not asynchronously:
-        broken = UncertaintyMiddleware(threshold=OPEN, on_uncertain=areplace)
-        with pytest.raises(ConfigurationError, match="coroutine"):
-            await run(create_agent(chat(server), middleware=[broken]), asynchronously)
-
-
-def test_a_person_may_be_asked(server: FakeOpenAI) -> None:
-    def ask(question: str, message: AIMessage) -> Any:
-        return interrupt({"question": question, "answer": message.text})
-
-    agent = create_agent(
-        chat(server),
-        middleware=[UncertaintyMiddleware(threshold=OPEN, on_uncertain=ask)],
-        checkpointer=InMemorySaver(),
-    )
-    config: Any = {"configurable": {"thread_id": "1"}}
-    waiting = agent.invoke(INPUT, config)
-    assert waiting["__interrupt__"][0].value == {"question": QUESTION, "answer": DRAFT}
-    assert agent.invoke(Command(resume="Velm."), config)["messages"][-1].text == "Velm."
-
-
-# Construction, and messages.
+# Construction.
 
 
 def test_construction_says_what_is_wrong() -> None:
-    for threshold in (None, -1, "high", True):
-        with pytest.raises(ConfigurationError, match="threshold must be a number of nats"):
-            UncertaintyMiddleware(threshold=threshold)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="n_tokens"):
-        UncertaintyMiddleware(n_tokens=0)
     with pytest.raises(MissingServiceError, match="as_retriever"):
         LazyRetrievalMiddleware(None)  # type: ignore[arg-type]
     for wrong, match in (
@@ -567,23 +475,3 @@ def test_construction_says_what_is_wrong() -> None:
     ):
         with pytest.raises(ConfigurationError, match=match):
             lazy(**wrong)
-
-
-def test_the_entropy_of_a_message() -> None:
-    near = [{"token": "Velm", "logprob": -0.1}, {"token": "Tarn", "logprob": -3.0}]
-    entries = [{"token": token, "logprob": -0.1, "top_logprobs": near} for token in ("Velm", " it", " is")]
-    message = AIMessage("Velm it is", response_metadata={"logprobs": {"content": entries}})
-    whole, first = entropy_of(message), entropy_of(message, n_tokens=1)
-    assert (whole.n_tokens, first.n_tokens) == (3, 1)
-    assert whole.lower <= whole.mean <= whole.upper
-    thinking = AIMessage("<think>Hm</think>Velm it is", response_metadata=message.response_metadata)
-    assert entropy_of(thinking).n_tokens == 3
-    for value, error in (
-        (AIMessage("Velm"), LogprobsError),
-        (HumanMessage("Velm"), InputError),
-        (AIMessage("", response_metadata=message.response_metadata), InputError),
-    ):
-        with pytest.raises(error):
-            entropy_of(value)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError):
-        entropy_of(message, n_tokens=0)

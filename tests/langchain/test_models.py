@@ -38,6 +38,7 @@ from surerag.errors import (
     TransientServiceError,
 )
 from surerag.messages import Message
+from surerag.readers import entries_of
 from surerag.readers.parameters import LeftOutWarning
 from tests.langchain.conftest import KEY, SUMMARY, SURE, UNSURE, chat, completions, search
 from tests.servers.fake_openai import FakeOpenAI
@@ -210,8 +211,7 @@ def test_gemini_is_spelled_in_its_words() -> None:
     metadata = {
         "logprobs_result": {"chosen_candidates": [entry], "top_candidates": [{"candidates": [entry]}]}
     }
-    assert GEMINI.logprobs is not None
-    assert GEMINI.logprobs(metadata) == [
+    assert entries_of(metadata[str(GEMINI.logprobs)]) == [
         {"token": "Velm", "logprob": -0.1, "top_logprobs": [{"token": "Velm", "logprob": -0.1}]}
     ]
 
@@ -420,7 +420,9 @@ def test_fewer_alternatives_will_do() -> None:
         with pytest.raises(LogprobsRefusedError, match="top_logprobs"):
             reader.generate(["?"], GREEDY)
         assert [body["top_logprobs"] for body in server.requests] == [20, 5]
-    assert reader_from_model(chat(server).bind(top_logprobs=3)).top_logprobs == 3  # type: ignore[attr-defined]
+    with FakeOpenAI([ANSWER]) as server:
+        reader_from_model(chat(server).bind(top_logprobs=3)).generate(["?"], GREEDY)
+        assert [body["top_logprobs"] for body in server.requests] == [3]
 
 
 def test_what_is_needed_raises() -> None:

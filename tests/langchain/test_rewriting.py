@@ -34,7 +34,13 @@ from surerag import FakeReader
 from surerag.calibration import AbstentionPolicy
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
-from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError, ServiceError
+from surerag.errors import (
+    CapabilityError,
+    ConfigurationError,
+    InputError,
+    MissingServiceError,
+    ServiceError,
+)
 from surerag.readers.fake import reply
 from tests.langchain.conftest import KEY, chat, search
 from tests.langchain.test_graph import Tree
@@ -359,3 +365,15 @@ def test_dumps_and_loads(server: FakeOpenAI, kind: Any) -> None:
     assert loaded.attach(retriever=search).invoke("?")
     assert loaded.threshold == 0.7
     assert getattr(loaded, "tags", None) == named.get("tags")
+
+
+@pytest.mark.parametrize("query", ["", " "])
+async def test_a_query_without_words_is_an_error(query: str) -> None:
+    for part in (
+        UncertaintyRewriteRetriever(FakeReader(["Velm"]), search),
+        UncertaintyRewriter(FakeReader(["Velm"]), search),
+    ):
+        with pytest.raises(InputError, match="the question is empty"):
+            part.invoke(query)
+        with pytest.raises(InputError, match="the question is empty"):
+            await part.ainvoke(query)

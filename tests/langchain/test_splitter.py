@@ -24,7 +24,7 @@ def splitter(**options: Any) -> SemanticTextSplitter:
 
 async def test_chunks_are_those_of_the_core() -> None:
     chunks = SemanticChunker(HashingEncoder(), similarity_threshold=0.3).run(TEXT)
-    assert splitter().split_text(TEXT) == await splitter().asplit_text(TEXT) == [one.text for one in chunks]
+    assert splitter().split_text(TEXT) == [one.text for one in chunks]
     documents = splitter(add_start_index=True).create_documents([TEXT], [{"tags": ["a"]}])
     assert [one.metadata["start_index"] for one in documents] == [one.start for one in chunks]
 
@@ -32,7 +32,6 @@ async def test_chunks_are_those_of_the_core() -> None:
 async def test_documents_keep_copies_of_their_metadata() -> None:
     documents = [Document(TEXT, metadata={"tags": ["a"]}), Document("", metadata={}), Document("One.")]
     whole = splitter().split_documents(documents)
-    assert list(await splitter().asplit_documents(documents)) == whole
     assert list(await splitter().atransform_documents(documents)) == whole
     whole[0].metadata["tags"].append("b")
     assert documents[0].metadata == {"tags": ["a"]}

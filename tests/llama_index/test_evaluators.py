@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -65,13 +66,15 @@ async def test_seper_measures_what_contexts_were_worth(reference: Any) -> None:
         evaluator.evaluate(KNOWN, "Velm", CONTEXTS, reference=reference),
         await evaluator.aevaluate(KNOWN, "Velm", CONTEXTS, reference=reference),
     ):
-        assert (result.before, result.after, result.score, result.passing) == (0.0, 1.0, 1.0, True)
-        assert result.interval[0] <= 1.0 <= result.interval[1]
-        assert len(result.answers_after) == 10
+        assert (result.result.before.seper, result.result.after.seper) == (0.0, 1.0)
+        assert (result.score, result.passing) == (1.0, True)
+        assert result.result.interval.lower <= 1.0 <= result.result.interval.upper
+        assert len(result.result.after.answers) == 10
         assert "ΔSePer +1.000" in result.feedback
         assert (result.query, result.response, result.contexts) == (KNOWN, "Velm", CONTEXTS)
         assert result.invalid_result is False
-        assert result.usage.requests > 0
+        assert result.result.usage.requests > 0
+        assert json.loads(result.model_dump_json())["result"]["after"]["seper"] == 1.0
 
 
 async def test_dense_measures_whether_contexts_were_understood() -> None:
@@ -79,8 +82,9 @@ async def test_dense_measures_whether_contexts_were_understood() -> None:
         dense().evaluate(KNOWN, contexts=CONTEXTS),
         await dense().aevaluate(KNOWN, contexts=CONTEXTS),
     ):
-        assert (result.score, result.passing, result.answers) == (1.0, True, ("Velm", "Velm"))
-        assert result.outcomes == ("rephrased",)
+        assert (result.score, result.passing, result.result.answers) == (1.0, True, ("Velm", "Velm"))
+        assert result.result.chunks[0].outcome == "rephrased"
+        assert json.loads(result.model_dump_json())["result"]["answers"] == ["Velm", "Velm"]
         assert "understood" in result.feedback
     unsure = dense(
         FakeReader(lambda prompt: "Tin melts." if prompt.startswith("Rewrite") else reply_to(prompt))
@@ -203,7 +207,7 @@ def test_an_llm_without_logprobs_has_its_answers_weighed_by_frequency() -> None:
 
     reader = reader_from_llm(Own(reply_to=reply_to), logprobs=False)
     result = seper(reader).evaluate(KNOWN, contexts=CONTEXTS, reference="Velm")
-    assert (result.weights, result.score) == ("frequency", pytest.approx(1.0))
+    assert (result.result.weights, result.score) == ("frequency", pytest.approx(1.0))
 
 
 async def test_works_inside_a_running_loop() -> None:

@@ -113,6 +113,23 @@ async def test_streams_on_both_branches(question: str) -> None:
     assert response.metadata["completion_tokens"] == expected.metadata["completion_tokens"]
 
 
+@pytest.mark.parametrize("close", [False, True])
+@pytest.mark.parametrize("question", [KNOWN, UNKNOWN])
+async def test_a_stream_that_is_closed_early_closes_the_servers(question: str, close: bool) -> None:
+    with FakeOpenAI(lambda prompt: "word " * 200, pace=0.01) as server:
+        lazy = engine(llm=like(server), streaming=True, threshold=9.0 if question == KNOWN else 0.0)
+        response = await lazy.aquery(question)
+        if close:
+            pieces = response.async_response_gen()
+            await anext(pieces)
+            await pieces.aclose()
+        else:
+            async for _ in response.async_response_gen():
+                break
+        await asyncio.sleep(0.2)
+        assert server.streams[-1]["closed"]
+
+
 @pytest.mark.parametrize("streaming", [False, True])
 async def test_a_server_is_asked_once_where_the_gate_stays_shut(streaming: bool) -> None:
     with FakeOpenAI(corpus.answer) as server:

@@ -339,7 +339,7 @@ async def test_the_refiner_drops_what_confuses_and_adds_what_helps() -> None:
     again = await refining.apostprocess_nodes(letters(), query_str=KNOWN)
     assert [node.node_id for node in results] == [node.node_id for node in again] == ["a", "c", "e"]
     assert results[0].metadata["dense"]["certain"] is True
-    first, second = refining.refine(letters(), KNOWN).rounds
+    first, second = refining.compress(letters(), KNOWN).rounds
     assert (first.measured.certain, second.measured.certain) == (False, True)
 
 

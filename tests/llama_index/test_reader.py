@@ -20,8 +20,7 @@ from llama_index.core.prompts import PromptTemplate
 from openai.types.chat import ChatCompletion
 
 from llama_index_surerag import LazyRetrievalQueryEngine, reader_from_llm
-from llama_index_surerag.llm import FAMILIES
-from llama_index_surerag.replies import parts_of
+from llama_index_surerag.llm import FAMILIES, parts_of
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,

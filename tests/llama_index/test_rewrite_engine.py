@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from llama_index.core import PromptTemplate, QueryBundle, VectorStoreIndex
-from llama_index.core.base.llms.types import ChatMessage
-from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
 from llama_index.core.query_engine import RetrieverQueryEngine, TransformQueryEngine
 from llama_index.core.retrievers import TransformRetriever
 from llama_index.retrievers.bm25 import BM25Retriever
@@ -86,30 +84,6 @@ def test_a_rewriter_of_its_own_is_asked() -> None:
     rewriter = FakeReader([UNKNOWN])
     assert str(engine(rewriter=rewriter).query(VAGUE)) == "In the lake of Mir"
     assert len(rewriter.history) == 1
-
-
-async def test_a_conversation_goes_before_the_question() -> None:
-    model = reader()
-    history = [ChatMessage(role="user", content="Rivers?"), ChatMessage(role="assistant", content="Yes.")]
-    rewriting = engine(model)
-    assert str(rewriting.query_in_conversation(VAGUE, history)) == "In the lake of Mir"
-    assert any(
-        "Rivers?" in prompt and "conversation above" in prompt for c in model.history for prompt in c.prompts
-    )
-    assert str(await rewriting.aquery_in_conversation(UNKNOWN, history)) == "In the lake of Mir"
-
-
-async def test_a_conversations_query_is_a_query() -> None:
-    debug = LlamaDebugHandler(print_trace_on_end=False)
-    empty = VectorStoreIndex([], embed_model=HashEmbedding())
-    rewriting = engine(index=empty, callback_manager=CallbackManager([debug]))
-    history = [ChatMessage(role="user", content="Rivers?")]
-    for response in (
-        rewriting.query_in_conversation(VAGUE, history),
-        await rewriting.aquery_in_conversation(VAGUE, history),
-    ):
-        assert str(response) == "Empty Response"
-    assert len(debug.get_event_pairs(CBEventType.QUERY)) == 2
 
 
 def test_works_over_a_server_and_keeps_the_key_to_itself() -> None:
@@ -276,3 +250,14 @@ def test_refuses_an_engine_without_an_uncertainty() -> None:
     plain = corpus.index().as_query_engine(llm=Own())
     with pytest.raises(InputError, match="score or uncertainty"):
         AbstainingQueryEngine(plain, policy(1.0)).query(KNOWN)
+
+
+@pytest.mark.parametrize("query", ["", " "])
+async def test_a_query_without_words_is_an_error(query: str) -> None:
+    retriever = UncertaintyRewriteRetriever(corpus.index(), knowing())
+    with pytest.raises(InputError, match="the question is empty"):
+        retriever.retrieve(query)
+    with pytest.raises(InputError, match="the question is empty"):
+        await retriever.aretrieve(query)
+    with pytest.raises(InputError, match="the question is empty"):
+        UncertaintyRewriteTransform(corpus.index(), knowing()).run(query)

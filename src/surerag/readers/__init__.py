@@ -1,5 +1,35 @@
-"""Readers: the models that answer, behind one protocol."""
+"""Readers: the models that answer, behind one protocol, and what a reader over another client is made of."""
 
+from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request
+from surerag.readers.failures import is_secret_name, secrets_in, without_credentials
+from surerag.readers.hosted.wire import next_part, parts_of
+from surerag.readers.logprobs import ANY_VOCABULARY, entries_of
 from surerag.readers.protocol import BaseReader, Capabilities, Reader
+from surerag.readers.reading import OpenReading, Part, Reading, usage_of
+from surerag.readers.thinking import THINKING_TOKENS, split_thoughts
+from surerag.readers.threads import in_thread
 
-__all__ = ["BaseReader", "Capabilities", "Reader"]
+__all__ = [
+    "ANY_VOCABULARY",
+    "THINKING_TOKENS",
+    "AskingReader",
+    "Awaiting",
+    "BaseReader",
+    "Blocking",
+    "Capabilities",
+    "Keywords",
+    "OpenReading",
+    "Part",
+    "Reader",
+    "Reading",
+    "Request",
+    "entries_of",
+    "in_thread",
+    "is_secret_name",
+    "next_part",
+    "parts_of",
+    "secrets_in",
+    "split_thoughts",
+    "usage_of",
+    "without_credentials",
+]

@@ -322,7 +322,8 @@ def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> N
     hot = SamplingParams(n=4, temperature=1.7, max_tokens=trial.max_tokens, seed=1)
     for row, answer in zip(reader.generate(trial.prompts, hot), trial.answers(reader), strict=True):
         cold = _trace(answer)
-        for sampled in map(_trace, row):
+        # What was thought before an answer decides about it, too.
+        for sampled in (_trace(one) for one in row if not one.thinking_tokens + answer.thinking_tokens):
             pairs = enumerate(zip(sampled.tokens, cold.tokens, strict=False))
             shared = next((at for at, (one, other) in pairs if one != other), min(len(sampled), len(cold)))
             trial.close(

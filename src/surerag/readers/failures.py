@@ -36,6 +36,8 @@ _SECRET_NAME = re.compile(
     r"|(api|access|auth|secret|private|session|subscription)[_-]?key))",
     re.IGNORECASE,
 )
+_ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+\Z", re.IGNORECASE)
+_USER = re.compile(r"(?<=://)[^/@]*@")
 _LEAST = 6
 """Characters of a secret's beginning that are hidden where a message is cut off behind them."""
 
@@ -80,7 +82,9 @@ def service_error(
         message += f"; the server sent {sent!r}"
     kind, status = kind_of(error, f"{error} {message}"), status_of(error)
     happened = f"answered {status}" if status else f"failed with {type(error).__name__}"
-    return kind(f"{name} {happened}: {message}", hint=(hints or {}).get(status or 0, _HINTS[kind]))
+    return kind(
+        f"{name} {happened}: {message}".removesuffix(": "), hint=(hints or {}).get(status or 0, _HINTS[kind])
+    )
 
 
 def _text_of(error: BaseException) -> str:
@@ -215,6 +219,20 @@ def is_secret_name(name: object) -> bool:
         [True, True, False, False, False]
     """
     return isinstance(name, str) and _SECRET_NAME.fullmatch(name) is not None
+
+
+def without_credentials(text: str) -> str:
+    """Return an address without user, password and keys in its query; any other text as it is.
+
+    Example:
+        >>> without_credentials("https://ada:pw@host/v1?api_key=abc&api-version=2")
+        'https://host/v1?api-version=2'
+    """
+    if not _ADDRESS.match(text):
+        return text
+    address, _, query = text.partition("?")
+    held = [one for one in query.split("&") if not is_secret_name(one.partition("=")[0])]
+    return "?".join(filter(None, (_USER.sub("", address), "&".join(held))))
 
 
 def secrets_in(value: object, name: str = "") -> Iterator[str]:

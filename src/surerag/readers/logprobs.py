@@ -73,11 +73,7 @@ def token_trace(
 
 
 def entries_of(logprobs: object) -> list[Mapping[str, Any]]:
-    """Return log-probabilities as entries of the chat API; none if there are none.
-
-    Raises:
-        LogprobsError: If they are malformed.
-    """
+    """Return log-probabilities as entries of the chat API, or raise LogprobsError; none if there are none."""
     if isinstance(logprobs, Mapping):
         if "tokens" in logprobs or "token_logprobs" in logprobs:
             return _rows(logprobs)
@@ -112,11 +108,7 @@ def _rows(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def trace_of_entries(
     entries: Sequence[Mapping[str, Any]], *, top_logprobs: int, vocabulary_size: int = ANY_VOCABULARY
 ) -> TokenTrace:
-    """Return the trace of exactly these entries of the chat API.
-
-    Raises:
-        LogprobsError: If a value is missing, or cannot be the logarithm of a probability.
-    """
+    """Return the trace of exactly these entries of the chat API, or raise LogprobsError."""
     tokens = tuple(_text(entry) for entry in entries)
     values = tuple(_number(token, entry.get("logprob")) for token, entry in zip(tokens, entries, strict=True))
     if not top_logprobs:

@@ -9,6 +9,7 @@ from surerag.retrieval.summaries import (
     Summarizer,
     lead_summary,
     prose,
+    stored_summaries,
     with_summaries,
 )
 
@@ -24,5 +25,6 @@ __all__ = [
     "chunk_text",
     "lead_summary",
     "prose",
+    "stored_summaries",
     "with_summaries",
 ]

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, pairwise
 
 from surerag.documents import Document, split_front_matter
-from surerag.errors import ConfigurationError, ServiceError
+from surerag.errors import ConfigurationError, InputError, ServiceError
 from surerag.lru import LRUDict
 from surerag.messages import NO_SUMMARY, SamplingParams, Template
 from surerag.progress import Progress, reporting
@@ -216,6 +216,21 @@ class LeadSummaries:
         return [
             "" if document.rows else lead_summary(document.text, **asdict(self)) for document in documents
         ]
+
+
+def stored_summaries(documents: Sequence[Document], key: str) -> list[str]:
+    """Return a value of each document's metadata, such as its abstract.
+
+    Raises:
+        InputError: If a document has none.
+    """
+    for document in documents:
+        if not str(document.metadata.get(key) or "").strip():
+            raise InputError(
+                f"document {document.id!r} has no summary under the metadata key {key!r}",
+                hint=f"its keys are {sorted(document.metadata)}",
+            )
+    return [str(document.metadata[key]) for document in documents]
 
 
 class ModelSummaries:

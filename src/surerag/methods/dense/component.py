@@ -74,7 +74,7 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
         super().__init__(**{**services, **options})
 
     def _connect(self) -> Services:
-        services = Services(reader=self.reader)  # type: ignore[arg-type]  # completed by Services
+        services = Services(reader=self.reader)
         (reader,) = services.require("DenseEvaluator", "reader")
         return replace(services, entailer=_judge(reader, self.entailer, self.prompts["entailment"]))
 
@@ -205,7 +205,7 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
                 f"the chunker's encoder is {chunkers.name}, the refiner's {encoder.name}",
                 hint="pass both the same encoder, or only the chunker's",
             )
-        services = Services(reader=self.reader, encoder=encoder, retriever=self.retriever)  # type: ignore[arg-type]  # completed by Services
+        services = Services(reader=self.reader, encoder=encoder, retriever=self.retriever)
         (reader,) = services.require("DenseRefiner", "reader")
         return replace(services, entailer=_judge(reader, self.entailer, self.prompts["entailment"]))
 

@@ -62,9 +62,9 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
     def _connect(self) -> Services:
         check_abstention(self.abstention)
         services = Services(
-            reader=self.reader,  # type: ignore[arg-type]  # completed by Services
+            reader=self.reader,
             retriever=self.retriever,
-            rewriter=self.rewriter,  # type: ignore[arg-type]  # likewise
+            rewriter=self.rewriter,
         )
         reader, _ = services.require("UncertaintyRewriter", "reader", "retriever")
         check_metric(self.metric, reader)

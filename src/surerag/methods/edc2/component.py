@@ -56,7 +56,7 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
         super().__init__(**{"reader": reader, "encoder": encoder, "entailer": entailer, **options})
 
     def _connect(self) -> Services:
-        services = Services(reader=self.reader, encoder=self.encoder, entailer=self.entailer)  # type: ignore[arg-type]  # completed by Services
+        services = Services(reader=self.reader, encoder=self.encoder, entailer=self.entailer)
         services.require("ClusterCompressor", "reader")
         if self.guard == "entailment":
             services.require('ClusterCompressor with guard="entailment"', "entailer")

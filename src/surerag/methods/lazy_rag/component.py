@@ -81,7 +81,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         check_abstention(None if self.abstention is False else self.abstention)
         summaries = FixedSummary(self.summaries) if isinstance(self.summaries, str) else self.summaries
         services = Services(
-            reader=self.reader,  # type: ignore[arg-type]  # completed by Services
+            reader=self.reader,
             retriever=self.retriever,
             summaries=summaries,
         )

@@ -41,7 +41,7 @@ class SePer(SePerOptions, Component[SePerResult]):
         super().__init__(**{"reader": reader, "entailer": entailer, **options})
 
     def _connect(self) -> Services:
-        services = Services(reader=self.reader, entailer=self.entailer)  # type: ignore[arg-type]  # completed by Services
+        services = Services(reader=self.reader, entailer=self.entailer)
         services.require("SePer", "reader", "entailer")
         return services
 

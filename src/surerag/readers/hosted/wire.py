@@ -67,12 +67,7 @@ def prompt_body(api: Api, prompt: Prompt) -> dict[str, Any]:
 
 
 def parts_of(answer: Json, *, logprobs: bool) -> list[Part]:
-    """Return the choices of a whole answer.
-
-    Raises:
-        LogprobsError: If log-probabilities are requested, and malformed.
-        ServiceError: If there is no choice, or one has no text where it should.
-    """
+    """Return the choices of a whole answer, or raise ServiceError where it has none that can be read."""
     usage = usage_of(answer.get("usage"))
     return [_part_of(choice, usage, logprobs=logprobs) for choice in choices_of(answer)]
 
@@ -102,11 +97,7 @@ def _part_of(choice: Json, usage: Usage | None, *, logprobs: bool) -> Part:
 
 
 def choices_of(answer: Json) -> list[Json]:
-    """Return an answer's choices in the order of their index.
-
-    Raises:
-        ServiceError: If it has none.
-    """
+    """Return an answer's choices in the order of their index, or raise ServiceError."""
     choices = answer.get("choices")
     if (
         not isinstance(choices, list)

@@ -150,7 +150,7 @@ class CausalModel:
             arguments["logits_to_keep"] = 1
         logits: Tensor = self.model(**arguments).logits
         # A view would keep the logits of the whole prompt alive.
-        return logits[:, -1].clone().float()
+        return (logits[:, -1] if logits.shape[1] == 1 else logits[:, -1].clone()).float()
 
     def padding_mask(self, starts: Sequence[int], slots: int) -> Tensor | None:
         """Return 1 for tokens and 0 for what is before each row's start, [rows, slots]; None if all are 1."""
