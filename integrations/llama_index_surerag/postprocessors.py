@@ -140,9 +140,9 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
     changed, and an LLM is shown those of the metadata that all sources share.
 
     Clusters for which the LLM fails stay as they are, with a warning and a ``MethodEvent``; without a query
-    all nodes do, or the first ``top_n``. Prompts are texts or LlamaIndex templates. With ``task="answer"`` the nodes are answers of
-    the clusters with their evidence, for ``surerag.prompts.SELECT_ANSWER`` as ``text_qa_template``; with
-    ``task="verify"`` the query is a statement.
+    all nodes do, or the first ``top_n``. Prompts are texts or LlamaIndex templates. With ``task="answer"``
+    the nodes are answers of the clusters with their evidence, for ``surerag.prompts.SELECT_ANSWER`` as
+    ``text_qa_template``; with ``task="verify"`` the query is a statement.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
