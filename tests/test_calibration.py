@@ -126,7 +126,7 @@ def test_a_sample_that_is_too_small_says_how_many_would_do() -> None:
 
 def test_a_gain_is_shown_only_where_there_is_one() -> None:
     policy = calibrate_threshold(rows_of(range(400), [i < 300 for i in range(400)], [True] * 400))
-    assert policy.verdict == "holds" and policy.gain is not None and policy.gain.lower > 0.1
+    assert policy.verdict == "holds" and policy.gain.interval is not None and policy.gain.interval.lower > 0.1
     assert "Gain over acting at random on 24 % of questions" in policy.guarantee
     rng = np.random.default_rng(5)
     assert [calibrate_threshold(draw(rng, 250)).verdict for _ in range(60)].count("holds") <= 3
@@ -143,7 +143,7 @@ def test_the_interval_of_a_gain_covers_zero_although_the_threshold_was_selected(
             calibration._gain(uncertainty, benefit, at, 0.95)
             for at in np.quantile(uncertainty, [0.2, 0.4, 0.6, 0.8])
         ]
-        above += max(gains, key=lambda gain: gain.value).lower > 0
+        above += max(gains, key=lambda gain: gain.value).interval.lower > 0
     assert above / 100 <= 0.06
 
 

@@ -26,9 +26,9 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
 from surerag.errors import ConfigurationError, InputError, extra
+from surerag.measures.statistics import Estimate, Floats, Interval
 from surerag.text import ABSTENTION, check_abstention, is_abstention
 
-Floats = NDArray[np.float64]
 Verdict = Literal["holds", "no gain shown", "infeasible"]
 
 _NUISANCE_LEVEL = 0.01
@@ -100,15 +100,6 @@ def scope_of(component: Any) -> dict[str, str]:
         "retriever": str(getattr(component.retriever, "name", "")),
         "settings": hashlib.sha256(written.encode()).hexdigest()[:16],
     }
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """Mean score above that of acting at random equally often, with a two-sided interval."""
-
-    value: float
-    lower: float
-    upper: float
 
 
 class _Policy:
@@ -258,7 +249,7 @@ class ThresholdPolicy(_Policy):
     n: int
     rate: float
     loss: float
-    gain: Gain
+    gain: Estimate
     verdict: Verdict
     needed: int | None = None
     scope: Mapping[str, str] = field(default_factory=dict)
@@ -275,13 +266,12 @@ class ThresholdPolicy(_Policy):
             f"loses at most {100 * self.max_loss:g} points against always acting, at confidence "
             f"{self.confidence:g}, from {self.n:,} questions."
         )
-        if self.gain.lower == self.gain.upper:
+        if self.gain.interval is None:
             return f"{text} No gain can be estimated: the sample shows no difference."
         word = "Gain" if self.verdict == "holds" else "No gain shown"
-        low, high = 100 * self.gain.lower, 100 * self.gain.upper
         return (
             f"{text} {word} over acting at random on {100 * self.rate:.0f} % of questions: "
-            f"{100 * self.gain.value:+.1f} [{low:+.1f}, {high:+.1f}] points."
+            f"{self.gain.text('+', 100, 1)} points."
         )
 
 
@@ -331,7 +321,8 @@ def calibrate_threshold(
     threshold = -math.inf if certified is None else certified
     acts = uncertainty > threshold
     gain = _gain(uncertainty, benefit, threshold, confidence)
-    verdict: Verdict = "holds" if gain.lower > 0 else "no gain shown"
+    is_gain = gain.interval is not None and gain.interval.lower > 0
+    verdict: Verdict = "holds" if is_gain else "no gain shown"
     return ThresholdPolicy(
         threshold=threshold,
         max_loss=max_loss,
@@ -385,7 +376,7 @@ def _needed_for_loss(uncertainty: Floats, benefit: Floats, max_loss: float, leve
     return max(least, math.ceil(float(sizes.min())))
 
 
-def _gain(uncertainty: Floats, benefit: Floats, threshold: float, confidence: float) -> Gain:
+def _gain(uncertainty: Floats, benefit: Floats, threshold: float, confidence: float) -> Estimate:
     """Return the gain of acting above a threshold over acting at random equally often: their covariance."""
     # The threshold was chosen on the same questions, so the interval is one of a band over a grid of them: a
     # bootstrap of the largest studentised deviation.
@@ -397,7 +388,7 @@ def _gain(uncertainty: Floats, benefit: Floats, threshold: float, confidence: fl
     spread = influence.std(axis=0)
     value = float(centred[:, 0].mean())
     if spread[0] < 1e-12:
-        return Gain(value, value, value)
+        return Estimate(value, None, n)
     studentised = influence[:, spread > 1e-12] / spread[spread > 1e-12]
     rng = np.random.default_rng(0)
     blocks = max(1, 1_000_000 // n)
@@ -406,7 +397,7 @@ def _gain(uncertainty: Floats, benefit: Floats, threshold: float, confidence: fl
         for start in range(0, 1000, blocks)
     ]
     half = float(np.quantile(np.concatenate(widest), confidence) * spread[0]) / n
-    return Gain(value, value - half, value + half)
+    return Estimate(value, Interval(value - half, value + half), n)
 
 
 @lru_cache(maxsize=65536)

@@ -1,4 +1,4 @@
-"""Progress of a long run: a bar on a terminal, or a callback."""
+"""Progress of a long run: a bar on a terminal, ten lines elsewhere, or a callback."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 Progress = bool | Callable[[int, int | None], None]
-"""True shows a bar on a terminal; a callable gets (done, total or None); False is silent."""
+"""True shows a bar, without a terminal ten lines; a callable gets (done, total or None); False is silent."""
 
 
 class Advance(Protocol):
@@ -39,11 +39,30 @@ def reporting(progress: Progress, total: int | None, description: str = "Questio
 @contextmanager
 def _bar(total: int | None, description: str) -> Iterator[Advance]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
     from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(description, total=total)
-        yield lambda items=1: bar.advance(task, items)
+    if console.is_terminal:
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+        times = (TimeElapsedColumn(), TimeRemainingColumn())
+        with Bar(*columns, *times, console=console, transient=True) as bar:
+            task = bar.add_task(description, total=total)
+            yield lambda items=1: bar.advance(task, items)
+        return
+    done, last = 0, -1
+
+    def show_tenths(items: int = 1) -> None:
+        nonlocal done, last
+        done += items
+        if total and 10 * done // total != last:
+            last = 10 * done // total
+            console.print(f"{description}: {done} of {total}", markup=False, highlight=False, soft_wrap=True)
+
+    yield show_tenths

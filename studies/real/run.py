@@ -19,7 +19,6 @@ from studies.real import systems as parts
 from studies.real.data import Data, load_2wiki, load_disfl, load_hotpot, load_squad
 from studies.real.systems import MAX_TOKENS, Meter, answer_from, choosing, searching
 from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, Passage, SePer, UncertaintyRewriter
-from surerag.cli.display import progress_bar
 from surerag.entailment import ExactEntailer
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, evaluate
 from surerag.evaluation.systems import Parts, System, as_system, build_system
@@ -392,16 +391,15 @@ def main() -> None:
     chosen = TABLES[arguments.table](setting)
     chosen = {name: one for name, one in chosen.items() if not arguments.systems or name in arguments.systems}
     label = f"{arguments.table}: {len(data.items)} questions of {data.name}, {len(chosen)} systems"
-    with progress_bar(label) as progress:
-        run: EvaluationRun = evaluate(
-            chosen,
-            [item.question for item in data.items],
-            arguments.run,
-            metrics=("contains", "exact_match", "f1"),
-            at_a_time=arguments.at_a_time,
-            on_change="ask",
-            progress=progress,
-        )
+    run: EvaluationRun = evaluate(
+        chosen,
+        [item.question for item in data.items],
+        arguments.run,
+        metrics=("contains", "exact_match", "f1"),
+        at_a_time=arguments.at_a_time,
+        on_change="ask",
+        progress=True,
+    )
     run.close()
     with cpu_file(arguments.run).open("a", encoding="utf-8") as file:
         file.write(f"{time.process_time():.0f}\n")

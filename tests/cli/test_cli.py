@@ -25,6 +25,7 @@ from surerag.encoders import HashingEncoder
 from surerag.errors import ServiceError
 from surerag.evaluation import EvaluationRun
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
+from surerag.progress import reporting
 from tests.servers.fake_openai import FakeOpenAI
 
 TOWNS = ["Velm", "Orun", "Tarn", "Sild", "Moor"]
@@ -281,10 +282,13 @@ def test_an_interrupted_compare_goes_on(folder: Path) -> None:
 def test_untrusted_text_is_printed_without_control_codes(capsys: pytest.CaptureFixture[str]) -> None:
     display.show("a\x1b[2Jb\u202e[red]c")
     assert capsys.readouterr().out == "ab[red]c\n"
-    with display.progress_bar("x\x1b[2J") as progress:
-        for done in range(101):
-            progress(done, 100)
-    assert len(capsys.readouterr().err.splitlines()) == 11
+
+
+def test_progress_without_a_terminal_is_in_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with reporting(True, 100, "x") as advance:
+        for items in (0, *[1] * 100):
+            advance(items)
+    assert capsys.readouterr().err.splitlines()[:2] == ["x: 0 of 100", "x: 10 of 100"]
 
 
 def test_the_demo_shows_five_methods_and_compares_three(

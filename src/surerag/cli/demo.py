@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, SePer, UncertaintyRewriter
-from surerag.cli.display import progress_bar, show, show_findings, step
+from surerag.cli.display import show, show_findings, step
 from surerag.cli.models import load_demo_reader
 from surerag.demo import EXTRACT_PROMPT
 from surerag.encoders import packaged_minilm
@@ -48,9 +48,7 @@ def demo(questions: NQuestions = 40, output: Output = Path("surerag-demo"), base
     _show_one(parts, items[0])
     output.mkdir(parents=True, exist_ok=True)
     built = {name: build_system(name, parts) for name in SYSTEMS}
-    with progress_bar(f"{len(items)} questions, {len(SYSTEMS)} systems") as progress:
-        run = evaluate(built, items, output / "demo.db", at_a_time=8, on_change="ask", progress=progress)
-    with run:
+    with evaluate(built, items, output / "demo.db", at_a_time=8, on_change="ask", progress=True) as run:
         show_findings(findings(run, labels=SYSTEMS))
         show(terminal_table(run))
         page = output / "demo.html"

@@ -1,19 +1,11 @@
-"""Progress and messages on a terminal; texts of documents and servers are printed without control codes."""
+"""Messages on a terminal; texts of documents and servers are printed without control codes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
 from rich.table import Table
 
 from surerag.text import printable
@@ -51,25 +43,3 @@ def step(message: str) -> Iterator[None]:
         return
     with errors.status(printable(message)):
         yield
-
-
-@contextmanager
-def progress_bar(label: str) -> Iterator[Callable[[int, int], None]]:
-    """Yield a function that shows how many of how many are done; without a terminal, in ten lines."""
-    errors = Console(stderr=True)
-    if errors.is_terminal:
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-        with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=errors) as bars:
-            task = bars.add_task(printable(label), total=None)
-            yield lambda done, total: bars.update(task, completed=done, total=total)
-        return
-    last = -1
-
-    def show_tenths(done: int, total: int) -> None:
-        nonlocal last
-        tenth = 10 * done // max(total, 1)
-        if tenth != last:
-            last = tenth
-            errors.print(f"{label}: {done} of {total}", markup=False, highlight=False, soft_wrap=True)
-
-    yield show_tenths

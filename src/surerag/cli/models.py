@@ -17,7 +17,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import typer
 
-from surerag.cli.display import progress_bar, show_error, step
+from surerag.cli.display import show_error, step
 from surerag.documents import load_documents
 from surerag.encoders import CachedEncoder, HashingEncoder, packaged_minilm
 from surerag.errors import ConfigurationError, ServiceError
@@ -146,10 +146,7 @@ def load_corpus(folder: Path) -> Corpus:
         documents = load_documents(folder).documents
         passages = chunk_documents(documents)
     encoder = load_encoder()
-    with progress_bar(f"Indexing {len(documents)} documents with {encoder.name}") as show:
-        index = PassageIndex.from_passages(
-            passages, encoder, progress=lambda done, total: show(done, total or 0)
-        )
+    index = PassageIndex.from_passages(passages, encoder, progress=True)
     return Corpus(index, SummaryIndex.from_documents(documents, encoder), encoder)
 
 
@@ -164,8 +161,7 @@ def ask(
     """Ask systems, with a bar; on Ctrl-C, say what is stored and how to go on."""
     options |= {"at_a_time": at_a_time, "on_change": "ask" if ask_again else "refuse"}
     try:
-        with progress_bar(f"Answers, stored in {run}") as progress:
-            return evaluate(systems, questions, run, progress=progress, **options)
+        return evaluate(systems, questions, run, progress=True, **options)
     except KeyboardInterrupt:
         show_error(f"interrupted; every answer is stored in {run}. The same command goes on from there.")
         raise typer.Exit(INTERRUPTED) from None

@@ -1,8 +1,4 @@
-"""One run: questions × systems → rows in a file, and the statistics, report and gate that read it.
-
-It is larger than its neighbours since it takes the place of nine rooms: pipelines by name, resumption, costs,
-tests, forecasts, a page and a gate all work on the same rows.
-"""
+"""One run: questions × systems → rows in a file, and the statistics, report and gate that read it."""
 
 from surerag.evaluation.gate import Verdict, check_requirement
 from surerag.evaluation.questions import Question, read_questions

@@ -21,12 +21,12 @@ from xml.etree import ElementTree as ET
 
 import numpy as np
 
-from surerag.calibration import Floats, betting_p_value, paired_p_value
+from surerag.calibration import betting_p_value, paired_p_value
 from surerag.errors import ConfigurationError, extra
 from surerag.evaluation.metrics import ALIASES, METRICS
 from surerag.evaluation.run import EvaluationRun
 from surerag.evaluation.statistics import COSTS, is_binary, pairs
-from surerag.measures.statistics import paired_difference
+from surerag.measures.statistics import Floats, paired_difference
 
 Outcome = Literal["pass", "fail", "undecided"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "undecided": 4}

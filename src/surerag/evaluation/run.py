@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -24,6 +24,8 @@ from surerag.evaluation.metrics import Metric, resolve_metrics
 from surerag.evaluation.questions import Question, as_questions
 from surerag.evaluation.systems import EvaluationAnswer, System, as_answer, as_system
 from surerag.messages import Usage
+from surerag.progress import Progress, reporting
+from surerag.text import printable
 
 try:
     import fcntl
@@ -31,8 +33,6 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 OnChange = Literal["refuse", "ask"]
-Progress = Callable[[int, int], None]
-"""Called with the number of answers that are there, and of all."""
 
 FAILURES = 5
 """Questions in a row that may fail under one system before it is asked no more."""
@@ -367,7 +367,7 @@ def evaluate(
     metrics: Sequence[str] | Mapping[str, Metric] = ("contains", "exact_match", "f1"),
     at_a_time: int = 1,
     on_change: OnChange = "refuse",
-    progress: Progress | None = None,
+    progress: Progress = False,
 ) -> EvaluationRun:
     """Ask systems the same questions, and return the rows; call it again to go on after an interruption.
 
@@ -386,7 +386,7 @@ def evaluate(
             divided by their number; 1 measures each question alone.
         on_change: If a system of the same name has other settings than in the file, or the questions are
             others: ``"refuse"``, or ``"ask"`` anew. Rows of different settings are never mixed.
-        progress: Called with the number of answers that are there, and of all.
+        progress: Whether to show a bar; or a function of the number of answers that are there, and of all.
 
     Raises:
         ConfigurationError: If a system answers no questions, or the file holds another run.
@@ -439,7 +439,7 @@ def _evaluate(
     metrics: Sequence[str] | Mapping[str, Metric] = ("contains", "exact_match", "f1"),
     at_a_time: int = 1,
     on_change: OnChange = "refuse",
-    progress: Progress | None = None,
+    progress: Progress = False,
 ) -> EvaluationRun:
     if at_a_time < 1:
         raise ConfigurationError(f"at_a_time must be at least 1, got {at_a_time!r}")
@@ -453,18 +453,17 @@ def _evaluate(
             run.begin(chosen, asked, on_change)
             missing = {system.name: run.missing(system, asked) for system in chosen}
             total = len(chosen) * len(asked)
-            done = total - sum(map(len, missing.values()))
             failures = dict.fromkeys((name for name, keys in missing.items() if keys), 0)
             latest = ""
-            if progress is not None:
-                progress(done, total)
-            for system, batch in _work(chosen, asked, missing, at_a_time, failures):
-                for row in _ask(system, batch, loop, run):
-                    done += 1
+            place = f"Answers, stored in {printable(str(path))}" if path else "Answers"
+            work = _work(chosen, asked, missing, at_a_time, failures)
+            rows = (row for system, batch in work for row in _ask(system, batch, loop, run))
+            with reporting(progress, total, place) as advance:
+                advance(total - sum(map(len, missing.values())))
+                for row in rows:
+                    advance()
                     failures[row.system] = failures[row.system] + 1 if row.error else 0
                     latest = f"{row.system} failed on {FAILURES} questions in a row: {row.error}"
-                    if progress is not None:
-                        progress(done, total)
                     if stop.is_set():
                         return run
             if failures and min(failures.values()) >= FAILURES:

@@ -37,7 +37,7 @@ class Comparison:
     adjusted: float
 
 
-def summarize(run: EvaluationRun, measure: str, confidence: float = 0.95) -> dict[str, Estimate | None]:
+def summarize(run: EvaluationRun, measure: str) -> dict[str, Estimate | None]:
     """Return the mean of a metric or cost for each system; None where nothing was measured.
 
     Intervals are those of :func:`~surerag.measures.statistics.mean_interval`.
@@ -46,7 +46,7 @@ def summarize(run: EvaluationRun, measure: str, confidence: float = 0.95) -> dic
     summary: dict[str, Estimate | None] = {}
     for system in run.systems:
         values = list(run.values(system, measure).values())
-        summary[system] = mean_interval(values, confidence=confidence, bounds=bounds) if values else None
+        summary[system] = mean_interval(values, bounds=bounds) if values else None
     return summary
 
 
@@ -62,9 +62,7 @@ def pairs(run: EvaluationRun, first: str, second: str, measure: str) -> tuple[li
     return [a[key] for key in keys], [b[key] for key in keys]
 
 
-def compare_systems(
-    run: EvaluationRun, measure: str, baseline: str = "", confidence: float = 0.95
-) -> list[Comparison]:
+def compare_systems(run: EvaluationRun, measure: str, baseline: str = "") -> list[Comparison]:
     """Compare every system with the baseline, the first one by default.
 
     Systems that were asked only some of the questions are left out (``run.comparable``), so that they take no
@@ -80,7 +78,7 @@ def compare_systems(
             first, second = pairs(run, system, baseline, measure)
         except InputError:
             continue
-        difference = paired_difference(first, second, confidence=confidence, bounds=bounds)
+        difference = paired_difference(first, second, bounds=bounds)
         results.append((system, difference, paired_p_value(first, second)))
     adjusted = holm([p for _, _, p in results])
     return [Comparison(*result, p) for result, p in zip(results, adjusted, strict=True)]
