@@ -98,7 +98,7 @@ def reader_of(model: Any) -> BaseReader:
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
-        return cast("BaseReader", model)
+        return model
     return reader_from_model(model)
 
 
