@@ -37,9 +37,6 @@ def check_question(question: object) -> None:
 
     Raises:
         InputError: If it is no text, or an empty one.
-
-    Example:
-        >>> check_question("Where was Ada born?")
     """
     if not isinstance(question, str):
         raise InputError(
@@ -55,9 +52,6 @@ def check_passages(passages: object) -> None:
 
     Raises:
         InputError: If it is no list, or one of its items is no :class:`~surerag.messages.Passage`.
-
-    Example:
-        >>> check_passages([Passage("Ada plays the harp.")])
     """
     if not isinstance(passages, Sequence) or isinstance(passages, str):
         raise InputError(
@@ -78,9 +72,6 @@ def check_references(references: object) -> None:
 
     Raises:
         InputError: If they are not, or there is none.
-
-    Example:
-        >>> check_references(["Velm"])
     """
     if isinstance(references, str) or not isinstance(references, Sequence):
         raise InputError(
@@ -98,28 +89,15 @@ def check_references(references: object) -> None:
 
 
 def function_name(function: object) -> str:
-    """Return the name of a function; an object that can be called has that of its class.
-
-    Example:
-        >>> function_name(len)
-        'len'
-    """
+    """Return the name of a function; an object that can be called has that of its class."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def checked_number(value: object, owner: str) -> float:
     """Return the number that a user's function returned; it may be infinite, not NaN.
 
-    Args:
-        value: What it returned.
-        owner: The function in words, such as ``"the metric len"``.
-
     Raises:
-        ConfigurationError: If it is something else.
-
-    Example:
-        >>> checked_number(3, "the metric len")
-        3.0
+        ConfigurationError: If it is something else; ``owner`` says in words which function it was.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
         raise ConfigurationError(
@@ -172,15 +150,10 @@ ThresholdOption = Annotated[Any, BeforeValidator(_checked_threshold), PlainSeria
 
 
 def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
-    """Return a threshold as a number.
-
-    Args:
-        threshold: Value of the option.
-        default: Value where the option is None.
-        owner: What is compared with it, in words, for the error.
+    """Return the option ``threshold`` as a number, the default where it is None.
 
     Raises:
-        ConfigurationError: If neither is a number.
+        ConfigurationError: If there is neither; ``owner`` says in words what is compared with it.
     """
     value = default if threshold is None else getattr(threshold, "threshold", threshold)
     if value is None:
@@ -276,18 +249,10 @@ def yes_probability(reply: Generation) -> float | None:
 class CallBudget:
     """Calls of models that a question has left.
 
-    Args:
-        limit: Calls at most; None for no limit.
-
     Attributes:
+        limit: Calls at most; None for no limit.
         spent: Calls so far.
         exhausted: Whether something was left undone for want of calls.
-
-    Example:
-        >>> budget = CallBudget(5)
-        >>> budget.spend(2)
-        >>> budget.affords(4), budget.exhausted
-        (False, True)
     """
 
     def __init__(self, limit: int | None) -> None:

@@ -59,45 +59,8 @@ def _says_nothing(sentence: str) -> bool:
 
 _WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _COMMON = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "by",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "he",
-        "her",
-        "his",
-        "in",
-        "is",
-        "it",
-        "its",
-        "of",
-        "on",
-        "or",
-        "she",
-        "that",
-        "the",
-        "their",
-        "they",
-        "this",
-        "to",
-        "was",
-        "were",
-        "which",
-        "who",
-        "will",
-        "with",
-    ]
+    "a an and are as at be been by for from had has have he her his in is it its of on or she that the "
+    "their they this to was were which who will with".split()
 )
 
 
