@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from surerag.effects import Program, emit
-from surerag.errors import MISCONFIGURED, ConfigurationError, InputError
+from surerag.errors import MISCONFIGURED, CapabilityError, ConfigurationError, InputError, LogprobsError
 from surerag.measures import same_answer
-from surerag.messages import Generation, Passage
+from surerag.messages import Generation, Passage, TokenTrace
+from surerag.readers.protocol import Reader
+
+Needs = Literal["text", "logprobs", "entropy", "energy"]
+"""What of an answer a gate or a metric reads."""
 
 AnswerTokensOption = Annotated[int | None, Field(ge=1)]
 """Type of the option ``max_tokens`` of methods that answer; None is the reader's own limit."""
@@ -33,11 +37,7 @@ MUST_RAISE = (*MISCONFIGURED, InputError)
 
 
 def check_question(question: object) -> None:
-    """Check that a question is a text with words.
-
-    Raises:
-        InputError: If it is no text, or an empty one.
-    """
+    """Check that a question is a text with words, or raise InputError."""
     if not isinstance(question, str):
         raise InputError(
             f"a question is a text, got a {type(question).__name__}",
@@ -48,11 +48,7 @@ def check_question(question: object) -> None:
 
 
 def check_passages(passages: object) -> None:
-    """Check that a context is a list of passages.
-
-    Raises:
-        InputError: If it is no list, or one of its items is no :class:`~surerag.messages.Passage`.
-    """
+    """Check that a context is a list of passages, or raise InputError."""
     if not isinstance(passages, Sequence) or isinstance(passages, str):
         raise InputError(
             f"a context is a list of passages, got a {type(passages).__name__}",
@@ -68,11 +64,7 @@ def check_passages(passages: object) -> None:
 
 
 def check_references(references: object) -> None:
-    """Check that reference answers are a list of texts with words.
-
-    Raises:
-        InputError: If they are not, or there is none.
-    """
+    """Check that reference answers are a list of texts with words, or raise InputError."""
     if isinstance(references, str) or not isinstance(references, Sequence):
         raise InputError(
             f"references are a list of answers, got a {type(references).__name__}",
@@ -107,6 +99,40 @@ def checked_number(value: object, owner: str) -> float:
     return float(value)
 
 
+# What a reader reports
+
+
+def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_logprobs: str) -> None:
+    """Check that a reader reports what a gate or a metric needs.
+
+    Raises:
+        CapabilityError: If it does not; the hint names what does with text, or with log-probabilities.
+    """
+    can = reader.capabilities
+    able = {"text": True, "logprobs": can.logprobs, "entropy": can.entropy is not None, "energy": can.energy}
+    if able[needs]:
+        return
+    missing = {"logprobs": "log-probabilities", "entropy": "entropies", "energy": "the logits' log-sum-exp"}
+    lacks = "lists no alternatives to its tokens" if needs == "entropy" else "returns none"
+    alternative = f", or {of_logprobs}" if can.logprobs else ""
+    raise CapabilityError(
+        f"{owner} needs {missing[needs]}, and {reader.name} "
+        f"{lacks if can.logprobs else 'returns no log-probabilities'}",
+        hint=f"pass {of_text}, which needs text only{alternative}; or use a local model "
+        "(TransformersReader), or a server that returns top log-probabilities",
+    )
+
+
+def trace_of(generation: Generation, of_text: str) -> TokenTrace:
+    """Return a generation's trace, or raise LogprobsError; ``of_text`` is what needs text only."""
+    if generation.trace is None:
+        raise LogprobsError(
+            "an answer came back without log-probabilities",
+            hint=f"use a reader that reports them, or {of_text}",
+        )
+    return generation.trace
+
+
 # Thresholds
 
 
@@ -117,11 +143,7 @@ class CalibratedThreshold(Protocol):
     threshold: float
 
     def check(self, component: Any) -> None:
-        """Check that it was calibrated for this component.
-
-        Raises:
-            ConfigurationError: If it was calibrated for another.
-        """
+        """Check that it was calibrated for this component, or raise ConfigurationError."""
 
 
 def _checked_threshold(value: Any) -> Any:
@@ -164,11 +186,7 @@ def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
 
 
 def check_threshold(threshold: Any, component: Any) -> None:
-    """Check that a policy was calibrated for a component; a number fits any.
-
-    Raises:
-        ConfigurationError: If it was calibrated for another.
-    """
+    """Check that a policy was calibrated for a component (ConfigurationError); a number fits any."""
     if isinstance(threshold, CalibratedThreshold):
         threshold.check(component)
 

@@ -117,11 +117,6 @@ def _demand(holds: bool, otherwise: str) -> None:
         raise BrokenPromiseError(otherwise)
 
 
-def _applies(condition: bool, reason: str) -> None:
-    if not condition:
-        raise NotApplicableError(reason)
-
-
 Check = Callable[[BaseReader, Trial], None]
 CHECKS: list[Check] = []
 
@@ -168,7 +163,8 @@ def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
 def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
     """Entropies lie between 0 and log V, as an interval that is a point where they are exact."""
     kind = reader.capabilities.entropy
-    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    if not reader.capabilities.logprobs:
+        raise NotApplicableError("it has no log-probabilities")
     most = math.log(trial.vocabulary_size) + trial.tolerance if trial.vocabulary_size else math.inf
     for answer in _some_of_each(reader, trial):
         entropy = _trace(answer).entropy
@@ -315,7 +311,8 @@ def streams_can_be_abandoned(reader: BaseReader, trial: Trial) -> None:
 @_check
 def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> None:
     """At any temperature, tokens that begin an answer like another one have the same log-probabilities."""
-    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    if not reader.capabilities.logprobs:
+        raise NotApplicableError("it has no log-probabilities")
     hot = SamplingParams(n=4, temperature=1.7, max_tokens=trial.max_tokens, seed=1)
     for row, answer in zip(reader.generate(trial.prompts, hot), trial.answers(reader), strict=True):
         cold = _trace(answer)
