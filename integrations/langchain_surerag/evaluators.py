@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict
 from typing import Any, ClassVar
 
@@ -96,7 +96,7 @@ class ExampleEvaluator(Part):
         outputs = outputs or getattr(run, "outputs", None) or {}
         references = references or getattr(example, "outputs", None) or {}
         try:
-            read = {
+            read: dict[str, Callable[[], Any]] = {
                 "question": lambda: self._question(inputs),
                 "references": lambda: self._references(references),
                 "passages": lambda: self._passages(outputs, inputs),

@@ -167,7 +167,7 @@ def _add(documents: Sequence[Document], summarize: Summarize, store: VectorStore
         store.add_documents(_summarized(fresh, summarize), ids=[document.id for document in fresh])
 
 
-def _summarized(documents: Sequence[Document], summarize: Summarize) -> list[Document]:
+def _summarized(documents: Sequence[Document], summarize: Any) -> list[Document]:
     """Return summaries with the ids and metadata of their documents, and beginnings of those without one."""
     plain = [
         PlainDocument(one.id or "", one.page_content, str(one.metadata.get("title") or ""), one.metadata)

@@ -216,7 +216,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         self, bundle: QueryBundle, run: Callable[..., Any], stream: Callable[..., Any]
     ) -> RESPONSE_TYPE:
         """Answer by a pair of drivers, blocking or awaited."""
-        response: Any
+        response: RESPONSE_TYPE
         payload: dict[str, Any] = {EventPayload.QUERY_STR: bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
             program, services = self._core.program(bundle.query_str), self._services(bundle)

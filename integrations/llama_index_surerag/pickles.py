@@ -30,18 +30,19 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, partial):
-            kind, arguments, state = value.__reduce__()  # type: ignore[misc]  # a tuple, always
-            return kind, arguments, _without_keys(state)
-        if isinstance(value, _DATA) or type(value).__reduce_ex__ is not object.__reduce_ex__:
+            reduced: Any = value.__reduce__()
+            return *reduced[:2], _without_keys(reduced[2])
+        own: Any = type(value)
+        if isinstance(value, _DATA) or own.__reduce_ex__ is not object.__reduce_ex__:
             return NotImplemented
-        is_plain = type(value).__reduce__ in (object.__reduce__, WithoutKeys.__reduce__)
-        modules = {kind.__module__.split(".")[0] for kind in type(value).__mro__}
+        is_plain = own.__reduce__ in (object.__reduce__, WithoutKeys.__reduce__)
+        modules = {kind.__module__.split(".")[0] for kind in own.__mro__}
         if not is_plain or (modules.isdisjoint(_OURS) and not isinstance(value, BaseComponent)):
             return NotImplemented
         # A value such as a named tuple has no state apart.
         if isinstance(value, tuple) or not hasattr(value, "__dict__"):
             return NotImplemented
-        return copyreg.__newobj__, (type(value),), _without_keys(value.__getstate__())  # type: ignore[attr-defined]  # of copyreg
+        return copyreg.__newobj__, (own,), _without_keys(value.__getstate__())  # type: ignore[attr-defined]  # of copyreg
 
 
 def _without_keys(value: Any, name: object = "") -> Any:

@@ -252,7 +252,9 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
 
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[DenseRefinerResult]:
         passages = passages_of(nodes, vectors=True)
-        return self._core.program(bundle.query_str, passages, self._documents_behind(nodes))
+        documents = self._documents_behind(nodes)
+        program: Program[DenseRefinerResult] = self._core.program(bundle.query_str, passages, documents)
+        return program
 
     def _nodes_of(self, result: DenseRefinerResult, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         """Return the best context as nodes; behind it the first nodes that have no text, as they are."""

@@ -209,7 +209,7 @@ async def test_compressors_and_retrievers_tell_under_the_run_of_whoever_calls() 
 
 
 def policy(threshold: float) -> AbstentionPolicy:
-    return AbstentionPolicy(threshold, 0.1, 0.95, 100, 0.6, 0.05, None, (0.0, 1.0), (0.9, 0.1))
+    return AbstentionPolicy(threshold, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
 
 
 @pytest.mark.parametrize("logprob", [SURE, UNSURE])

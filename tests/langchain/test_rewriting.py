@@ -313,7 +313,7 @@ async def test_batches_return_exceptions_of_what_fails(asynchronously: bool) -> 
 
     reader, search = FakeReader(answer, entropy=0.1), RunnableLambda(corpus)
     chain = LazyRetrievalChain(reader, search, "Ada.")
-    always = AbstentionPolicy(9.0, 0.1, 0.95, 100, 0.6, 0.05, None, (0.0, 1.0), (0.9, 0.1))
+    always = AbstentionPolicy(9.0, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
     down = RunnableLambda(lambda query: corpus(query) if "fail" not in query else 1 / 0)
     parts: list[Any] = [
         step_over(reader),

@@ -104,7 +104,7 @@ def test_imports_are_light() -> None:
         "DeltaSePerEvaluator",
     ):
         assert loaded_by(f"from langchain_surerag import {name}", *HEAVY, "jinja2") == []
-    assert loaded_by("import langchain_surerag", "langchain_core", "numpy") == []
+    assert loaded_by("import langchain_surerag", *HEAVY, "jinja2") == []
 
 
 def test_a_part_is_imported_without_warnings() -> None:
@@ -117,6 +117,5 @@ def test_a_part_is_imported_without_warnings() -> None:
 def test_names() -> None:
     import langchain_surerag
 
-    assert set(langchain_surerag.__all__) <= set(dir(langchain_surerag))
     assert all(getattr(langchain_surerag, name) for name in langchain_surerag.__all__)
     assert isinstance(RunnableLambda(str), object)

@@ -296,7 +296,7 @@ def keyed_parts() -> list[Any]:
     postprocessors = [LLMRerank(llm=llm)]
     settings = {"node_postprocessors": postprocessors, "callback_manager": CallbackManager([])}
     lazy = LazyRetrievalQueryEngine.from_args(index, llm, **settings)
-    policy = AbstentionPolicy(1.0, 0.1, 0.95, 100, 0.6, 0.05, None, (0.0, 1.0), (0.9, 0.1))
+    policy = AbstentionPolicy(1.0, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
     return [
         lazy,
         LazyRetrievalQueryEngine.from_args(

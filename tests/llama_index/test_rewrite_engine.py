@@ -200,7 +200,7 @@ def test_prompts_of_transform_and_retriever_are_templates() -> None:
 
 
 def policy(threshold: float) -> AbstentionPolicy:
-    return AbstentionPolicy(threshold, 0.1, 0.95, 100, 0.6, 0.05, None, (0.0, 1.0), (0.9, 0.1))
+    return AbstentionPolicy(threshold, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
 
 
 @pytest.mark.parametrize("streaming", [False, True])
@@ -232,10 +232,10 @@ async def test_abstains_where_there_is_nothing_to_answer_from(streaming: bool) -
 
 def test_a_policy_of_another_reader_is_refused() -> None:
     inner = LazyRetrievalQueryEngine.from_args(corpus.index(), knowing())
-    other = replace(policy(0.5), scope=replace(scope_of(inner.core), reader="other"))
+    other = replace(policy(0.5), scope={**scope_of(inner.core), "reader": "other"})
     with pytest.raises(ConfigurationError, match="calibrated for the reader 'other'"):
         AbstainingQueryEngine(inner, other)
-    assert scope_of(inner.core).retriever == "VectorIndexRetriever"
+    assert scope_of(inner.core)["retriever"] == "VectorIndexRetriever"
 
 
 def test_an_answer_that_was_cut_is_withheld() -> None:

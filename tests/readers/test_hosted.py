@@ -390,6 +390,12 @@ def test_a_cancelled_call_cancels_its_request(fake_openai: FakeOpenAI) -> None:
     assert reader.generate(["q"], GREEDY)
 
 
+async def test_a_verb_that_was_replaced_is_awaited_too(fake_openai: FakeOpenAI) -> None:
+    reader: Any = reader_of(fake_openai)
+    reader.generate = lambda prompts, sampling: [["replaced"]]
+    assert await reader.agenerate(["q"], GREEDY) == [["replaced"]]
+
+
 def test_many_loops_and_threads_share_a_reader(fake_openai: FakeOpenAI) -> None:
     reader = reader_of(fake_openai)
     expected = reader.generate(["Where?"], GREEDY)

@@ -291,11 +291,12 @@ class AskingReader(BaseReader):
         self._hang_up(self._cancel(begun, self.blocking))
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
-        """Await the coroutine of a verb, which has its name behind an underscore."""
-        if not self.capabilities.native_async:
+        """Await the coroutine of a verb, which has its name behind an underscore; in a thread without one."""
+        work = getattr(self, f"_{getattr(verb, '__name__', '')}", None)
+        if work is None or not self.capabilities.native_async:
             return await in_thread(verb, *arguments)
-        work: Callable[..., Coroutine[Any, Any, R]] = getattr(self, f"_{verb.__name__}")
-        return await self._reach(work(*arguments, self.awaiting))
+        coroutine: Coroutine[Any, Any, R] = work(*arguments, self.awaiting)
+        return await self._reach(coroutine)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer piece by piece; closing the iterator closes the connection."""
