@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -160,7 +159,7 @@ def compression(setting: Setting) -> dict[str, System]:
     own = {
         "EDC² extract": compressed(),
         "EDC² extract as in the paper": compressed(variant="paper"),
-        f"EDC² top {few} whole": compressed(top_n=few, min_tokens=sys.maxsize),
+        f"EDC² top {few} whole": compressed(top_n=few, variant="whole"),
         "EDC² answer": build_system(
             "answered", Parts(reader, LookupRetriever(shown), encoder=encoder, max_tokens=MAX_TOKENS)
         ),

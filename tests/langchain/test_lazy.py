@@ -24,9 +24,10 @@ from langchain_tests.unit_tests import ToolsUnitTests
 
 from langchain_surerag import LazyRetrievalChain, create_lazy_retrieval_tool
 from surerag import FakeReader, MarginGate
-from surerag.calibration import Gain, ThresholdPolicy, scope_of
+from surerag.calibration import ThresholdPolicy, scope_of
 from surerag.documents import load_documents
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError, ServiceError
+from surerag.measures.statistics import Estimate, Interval
 from tests.langchain.conftest import KEY, SUMMARY, UNSURE, HashEmbeddings, chat, search
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -440,7 +441,9 @@ def test_dumps_and_loads(server: FakeOpenAI) -> None:
 def test_a_calibrated_threshold_is_checked_and_comes_back(server: FakeOpenAI) -> None:
     model = chat(server)
     scope = scope_of(LazyRetrievalChain(model, search, SUMMARY).core)
-    policy = ThresholdPolicy(0.4, 0.02, 0.95, 500, 0.3, 0.01, Gain(0.1, 0.0, 0.2), "holds", scope=scope)
+    policy = ThresholdPolicy(
+        0.4, 0.02, 0.95, 500, 0.3, 0.01, Estimate(0.1, Interval(0.0, 0.2), 500), "holds", scope=scope
+    )
     chain = LazyRetrievalChain(model, search, SUMMARY, threshold=policy)
     assert chain.invoke("?")["decision"]["threshold"] == 0.4
     loaded: Any = loads(

@@ -271,6 +271,17 @@ def test_the_most_relevant_passages_stay_and_each_text_is_judged_once() -> None:
     assert not result.fell_back
 
 
+def test_the_most_relevant_passages_may_come_as_they_are() -> None:
+    tool, reader = compressor(judging, top_n=2, variant="whole")
+    given = passages(BO, ADA, RIVER, AGAIN)
+    result = tool.run(QUESTION, given)
+    assert list(result.passages) == [given[1], given[3]]
+    assert result.usage.requests == len(reader.prompts) == 4
+    for options in ({}, {"top_n": 2, "task": "answer"}):
+        with pytest.raises(ConfigurationError, match="top_n"):
+            compressor(variant="whole", **options)
+
+
 @pytest.mark.parametrize("top_n", [None, 4, 9])
 def test_few_enough_passages_are_not_judged(top_n: int | None) -> None:
     tool, reader = compressor(judging, top_n=top_n)

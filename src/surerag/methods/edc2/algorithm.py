@@ -43,6 +43,7 @@ Measure = Callable[[Passage], int]
 """Tokens of a passage as the pipeline shows it."""
 
 _SHORT = "too short to gain"
+_WHOLE = "among the most relevant"
 _LESS_RELEVANT = "less relevant than the top_n"
 _WORD_END, _CHARACTER = re.compile(r"\S(?!\S)"), re.compile(r"\S")
 
@@ -119,14 +120,17 @@ def _compress(
 ) -> Program[list[ClusterReport]]:
     """Compress each cluster that is long enough, all at once, and remove what no source supports."""
     clusters, less_relevant = yield from form_clusters(query, passages, options, query_vector)
-    reports = [_report(cluster.tolist(), passages, measure, _SHORT) for cluster in clusters]
+    reason = _WHOLE if options.variant == "whole" else _SHORT
+    reports = [_report(cluster.tolist(), passages, measure, reason) for cluster in clusters]
     dropped = _report(less_relevant, passages, measure, _LESS_RELEVANT)
     # An answer is no shorter form of its sources, so that every cluster gives one.
     least = 0 if options.task == "answer" else options.min_tokens
     long = [
         at
         for at, report in enumerate(reports)
-        if report.tokens_before > least and any(passages[i].text.strip() for i in report.members)
+        if report.tokens_before > least
+        and any(passages[i].text.strip() for i in report.members)
+        and options.variant != "whole"
     ]
     prompts = [_prompt(query, [passages[at] for at in reports[place].members], options) for place in long]
     replies = yield from _replies(prompts, options)

@@ -23,7 +23,7 @@ from surerag.prompts import (
 )
 
 Task = Literal["extract", "answer", "verify"]
-Variant = Literal["copy", "paper"]
+Variant = Literal["copy", "paper", "whole"]
 Guard = Literal["overlap", "entailment", "off"]
 OnFailure = Literal["original", "raise"]
 
@@ -59,7 +59,8 @@ class EDC2Options(Options):
 
     variant: Variant = "copy"
     """A cluster's sentences that help most are copied (``"copy"``), or what is relevant is extracted, and the
-    model may say that there is nothing (``"paper"``, section 4.3), as small models nearly always do."""
+    model may say that there is nothing (``"paper"``, section 4.3), as small models nearly always do, or the
+    passages that ``top_n`` keeps come as they are (``"whole"``)."""
 
     person: str | None = Field(None, min_length=1)
     """For ``task="verify"``: the person whom statements are about (appendix C.1.2)."""
@@ -107,7 +108,12 @@ class EDC2Options(Options):
     ``passage``)."""
 
     @model_validator(mode="after")
-    def _check_person(self) -> Self:
+    def _check_task(self) -> Self:
+        if self.variant == "whole" and (self.top_n is None or self.task == "answer"):
+            raise ConfigurationError(
+                'variant="whole" keeps passages as they are: it needs top_n, and another task than "answer"',
+                hint="pass top_n=3, or another variant",
+            )
         if self.person is not None and self.task != "verify":
             raise ConfigurationError(
                 f'person is for task="verify", and the task is {self.task!r}', hint="leave person out"
