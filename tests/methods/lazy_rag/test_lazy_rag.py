@@ -43,7 +43,7 @@ def test_a_sure_reader_answers_from_the_summaries_and_nothing_is_generated_twice
     assert (result.decision.retrieve, result.decision.score) == (False, pytest.approx(0.2))
     assert (corpus.queries, result.passages, summaries.queries) == ([], (), [("Where?", 2)])
     assert [call.verb for call in reader.history] == ["begin", "finish"]
-    assert reader.tokens_emitted == result.usage.completion_tokens == 11
+    assert reader.usage.completion_tokens == result.usage.completion_tokens == 11
     assert "Context: Ada is a {painter}.\nBo is a sculptor.\n" in reader.prompts[0]
 
 
@@ -54,7 +54,7 @@ def test_an_unsure_reader_stops_after_n_tokens_and_answers_from_summaries_and_pa
     assert (result.answer, result.decision.retrieve, corpus.queries) == ("Velm", True, [("Where?", 2)])
     assert [passage.id for passage in result.passages] == ["p0", "p1"]
     assert [call.verb for call in reader.history] == ["begin", "cancel", "generate"]
-    assert reader.tokens_emitted == result.usage.completion_tokens == 3 + 1
+    assert reader.usage.completion_tokens == result.usage.completion_tokens == 3 + 1
     assert (reader.open_handles, result.usage.requests) == (0, 2)
     first, second = reader.prompts
     assert "Additional details" not in first
@@ -177,7 +177,7 @@ def test_the_largest_entropy_stops_the_answer_as_soon_as_it_is_above_the_thresho
         result = rag.run("Where?")
         assert (result.answer, result.decision.score) == ("Velm", pytest.approx(3.0))
         assert [call.verb for call in reader.history] == verbs
-        assert reader.tokens_emitted == (4 if entropies is early else 10) + 1
+        assert reader.usage.completion_tokens == (4 if entropies is early else 10) + 1
     reader = FakeReader([reply(words, entropy=0.1)])
     rag, _, _ = pipeline(reader, gate=gate)
     assert (rag.run("Where?").answer, reader.open_handles) == (words, 0)
