@@ -32,11 +32,17 @@ class Judgements(NamedTuple):
         """Whether entailment is the likeliest label; of a tie, and of an unusable reply, it is not."""
         return bool(self.rows[premise, hypothesis].argmax() == ENTAILMENT)
 
-    def equivalent(self, first: str, second: str) -> bool:
-        """Whether two statements entail each other; an empty one is equivalent to an empty one only."""
+    def equivalent(self, first: str, second: str, threshold: float | None = None) -> bool:
+        """Whether two statements entail each other: as the likeliest label, or with E ≥ τ (SePer, Def. 2).
+
+        An empty one is equivalent to an empty one only.
+        """
         if first == second or not first or not second:
             return first == second
-        return self.entails(first, second) and self.entails(second, first)
+        if threshold is None:
+            return self.entails(first, second) and self.entails(second, first)
+        directions = self.rows[first, second], self.rows[second, first]
+        return bool(min(row[ENTAILMENT] for row in directions) >= threshold)
 
 
 def judge(pairs: Sequence[Pair]) -> Program[Judgements]:

@@ -78,12 +78,8 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
     def program(self, question: str, passages: Sequence[Passage]) -> Program[DenseResult]:
         """Return the generator that measures the context of one question.
 
-        Args:
-            question: Not empty.
-            passages: The context, with at least one text.
-
         Raises:
-            InputError: If the question is empty, or there is no context.
+            InputError: If the question is empty, or no passage of the context has a text.
             ServiceError: If a model fails, or more than a tenth of the entailer's replies cannot be used.
         """
         return dense(_session(self, question), passages, self.label_chunks)

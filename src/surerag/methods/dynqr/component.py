@@ -23,11 +23,6 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
 
     In ``run_many`` a question of a conversation is a pair of question and history.
 
-    Raises:
-        ConfigurationError: If an option is out of bounds, or the metric has no default threshold.
-        MissingServiceError: If reader or retriever are missing.
-        CapabilityError: If the reader does not report what the metric needs.
-
     Example:
         >>> from surerag import FakeReader, Passage, UncertaintyRewriter
         >>> from surerag.readers.fake import reply

@@ -43,11 +43,6 @@ class FixedSummary:
 class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
     """Answer from summaries; retrieve only when a gate says that the reader is unsure (L-RAG).
 
-    Raises:
-        ConfigurationError: If an option is out of bounds, or not one of the gate in use.
-        MissingServiceError: If reader, retriever or summaries are missing.
-        CapabilityError: If the gate needs entropies or log-probabilities that the reader does not report.
-
     Example:
         >>> from surerag import LazyRAG, FakeReader
         >>> rag = LazyRAG(FakeReader(["Velm"], entropy=0.1), summaries="Ada was born in Velm.",

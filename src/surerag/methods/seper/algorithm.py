@@ -145,7 +145,7 @@ def _belief(
     if options.kernel == "soft":
         seper = seper_soft(shares, degrees, options.references)
     else:
-        equivalent = [[are_equivalent(judgements, a, b, options.threshold) for b in texts] for a in texts]
+        equivalent = [[judgements.equivalent(a, b, options.threshold) for b in texts] for a in texts]
         clusters = equivalence_clusters(equivalent, rules.linkage)
         matches = _cluster_matches(texts, clusters, references, judgements, options)
         seper, kernel = seper_hard(shares, clusters, matches, options.references), matches[clusters]
@@ -245,18 +245,10 @@ def matches(
 ) -> bool:
     """Whether an answer means a reference: equivalent, or loosely no contradiction and not neutral twice."""
     if strict or threshold is not None or not answer or answer == reference:
-        return are_equivalent(judgements, answer, reference, threshold)
+        return judgements.equivalent(answer, reference, threshold)
     rows = [judgements.rows[answer, reference], judgements.rows[reference, answer]]
     labels = [int(row.argmax()) for row in rows]
     return CONTRADICTION not in labels and labels != [NEUTRAL, NEUTRAL]
-
-
-def are_equivalent(judgements: Judgements, first: str, second: str, threshold: float | None) -> bool:
-    """Whether two answers entail each other (Definition 2): as the likeliest label, or with E ≥ τ."""
-    if threshold is None or first == second or not first or not second:
-        return judgements.equivalent(first, second)
-    directions = judgements.rows[first, second], judgements.rows[second, first]
-    return bool(min(row[ENTAILMENT] for row in directions) >= threshold)
 
 
 def belief_interval(

@@ -50,13 +50,8 @@ class SePer(SePerOptions, Component[SePerResult]):
     ) -> Program[SePerResult]:
         """Return the generator that measures ΔSePer for one question.
 
-        Args:
-            question: Not empty.
-            references: Right answers, at least one.
-            passages: The retrieved passages, at least one.
-
         Raises:
-            InputError: If one of them is missing or empty.
+            InputError: If the question is empty, or there is no right answer or no retrieved passage.
             ServiceError: If a model fails, or more than a tenth of the entailer's replies cannot be used.
         """
         return delta_seper(question, references, passages, self)
