@@ -77,12 +77,30 @@ def entries_of(logprobs: object) -> list[Mapping[str, Any]]:
     if isinstance(logprobs, Mapping):
         if "tokens" in logprobs or "token_logprobs" in logprobs:
             return _rows(logprobs)
+        if "chosen_candidates" in logprobs:
+            return _candidates(logprobs)
         logprobs = logprobs.get("content")
     if logprobs is None:
         return []
+    if isinstance(logprobs, list):
+        logprobs = [entry.model_dump() if hasattr(entry, "model_dump") else entry for entry in logprobs]
     if not isinstance(logprobs, list | tuple) or not all(isinstance(entry, Mapping) for entry in logprobs):
         raise _malformed("log-probabilities", logprobs)
     return list(logprobs)
+
+
+def _candidates(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return Gemini's result as entries of the chat API."""
+    chosen = result.get("chosen_candidates") or []
+    tops = result.get("top_candidates") or [{}] * len(chosen)
+
+    def entry(one: Mapping[str, Any]) -> dict[str, Any]:
+        return {"token": one.get("token"), "logprob": one.get("log_probability")}
+
+    return [
+        {**entry(one), "top_logprobs": [entry(other) for other in (top or {}).get("candidates") or ()]}
+        for one, top in zip(chosen, tops, strict=False)
+    ]
 
 
 def _rows(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
