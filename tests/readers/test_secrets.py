@@ -13,15 +13,13 @@ from urllib.parse import quote
 
 import httpx
 import pytest
-from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
 from llama_index.llms.openai_like import OpenAILike
 
 from langchain_surerag import reader_from_model
-from langchain_surerag.models import ModelReader
 from llama_index_surerag import reader_from_llm
 from surerag import LazyRAG, OpenAIReader, Passage, SamplingParams
-from surerag.errors import ContextLengthError, LogprobsError, SureragError
+from surerag.errors import ContextLengthError, SureragError
 from surerag.evaluation import evaluate
 from surerag.messages import Generation
 from surerag.readers.failures import masked, without_secrets
@@ -167,15 +165,6 @@ def test_no_decision_shows_a_key_that_the_server_echoes(
     assert "failed" in result.decision.reason
     assert "failed" in caplog.text
     assert_hidden(KEY, repr(result), caplog.text)
-
-
-def test_no_error_about_a_message_that_is_read_shows_a_key() -> None:
-    reader = READERS["LangChain"]("http://localhost:1/v1", KEY)
-    assert isinstance(reader, ModelReader)
-    listed = {"content": [{"token": "Velm", "logprob": KEY, "top_logprobs": []}]}
-    with pytest.raises(LogprobsError) as caught:
-        reader.read(AIMessage("Velm", response_metadata={"logprobs": listed}), SAMPLING)
-    assert_hidden(KEY, "".join(traceback.format_exception(caught.value)), *everything_in(caught.value))
 
 
 def test_an_error_that_shows_a_secret_is_replaced_and_ours_keeps_its_class() -> None:

@@ -73,7 +73,10 @@ def token_trace(
 
 
 def entries_of(logprobs: object) -> list[Mapping[str, Any]]:
-    """Return log-probabilities as entries of the chat API, or raise LogprobsError; none if there are none."""
+    """Return log-probabilities as entries of the chat API, or raise LogprobsError; none if there are none.
+
+    They may be of the completions API, or of Gemini's.
+    """
     if isinstance(logprobs, Mapping):
         if "tokens" in logprobs or "token_logprobs" in logprobs:
             return _rows(logprobs)
