@@ -310,8 +310,7 @@ def packaged_minilm_path() -> Path:
 def packaged_minilm(**settings: Any) -> SentenceTransformerEncoder:
     """Return the encoder of L-RAG, section III: all-MiniLM-L6-v2, from the installed package.
 
-    Args:
-        **settings: ``batch_size``, ``device`` and ``bfloat16`` of :class:`SentenceTransformerEncoder`.
+    Settings are ``batch_size``, ``device`` and ``bfloat16`` of :class:`SentenceTransformerEncoder`.
 
     Raises:
         MissingExtraError: If the ``demo`` extra is not installed.

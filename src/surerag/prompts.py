@@ -158,10 +158,6 @@ class PromptSet(Mapping[str, Template]):
                 replaced._prompts[name] = template.require(*self._slots[name])
         return replaced
 
-    def texts(self) -> dict[str, str]:
-        """Return every prompt's text, by its name."""
-        return {name: prompt.text for name, prompt in self._prompts.items()}
-
 
 def load_prompts(file: str | Path) -> dict[str, dict[str, str]]:
     r"""Read prompts of your own, or the papers', from a TOML file: a table a method, a prompt by its name.

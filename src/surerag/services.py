@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
 from surerag.messages import ANSWER_TOKENS, Pair, Passage
@@ -32,6 +32,20 @@ class Encoder(Protocol):
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
         """Return L2-normalised vectors [texts, dimensions]."""
+
+
+def checked_vectors(vectors: Any, count: int, dtype: DTypeLike = np.float32) -> NDArray[Any]:
+    """Return an encoder's vectors [count, dimensions]; raise ServiceError if they are none."""
+    try:
+        rows = np.asarray(vectors, dtype=dtype)
+    except (TypeError, ValueError):
+        rows = np.empty(0)
+    if rows.ndim != 2 or len(rows) != count or not np.isfinite(rows).all():
+        raise ServiceError(
+            f"expected {count} vectors of finite numbers, got an array of shape {rows.shape}",
+            hint="let the encoder return one vector for each text",
+        )
+    return rows
 
 
 def normalised_rows(vectors: Sequence[Sequence[float]], texts: int) -> NDArray[np.float32]:

@@ -52,10 +52,10 @@ def test_a_stream_closed_early_takes_no_more_and_frees_what_is_open() -> None:
     source = reader()
     answer = stream(gated(True), Services(source))
     next(iter(answer))
-    emitted = source.tokens_emitted
+    emitted = source.usage.completion_tokens
     answer.close()
     answer.close()
-    assert source.tokens_emitted == emitted < 9
+    assert source.usage.completion_tokens == emitted < 9
     assert source.open_handles == 0
 
 

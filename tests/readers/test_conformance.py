@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
+from unittest import SkipTest
 
 import pytest
 
@@ -15,7 +16,7 @@ from surerag.messages import (
     SamplingParams,
 )
 from surerag.readers import BaseReader, Capabilities
-from surerag.readers.conformance import Case, Trial, check_reader, conformance_cases
+from surerag.readers.conformance import CHECKS, Check, Trial, check_reader, streams_can_be_abandoned
 from surerag.readers.fake import FakeReader, reply
 from surerag.readers.hosted import OpenAIReader
 from tests.servers.fake_openai import FakeOpenAI
@@ -27,22 +28,21 @@ def answer(prompt: str) -> str:
     return TEXTS.get(prompt.split()[0].strip(":"), "Nobody can tell")
 
 
-@pytest.mark.parametrize("case", conformance_cases(), ids=str)
+@pytest.mark.parametrize("check", CHECKS)
 @pytest.mark.parametrize("entropy", ["exact", "bounded", None])
-def test_scripted_readers_pass(case: Case, entropy: Any) -> None:
+def test_scripted_readers_pass(check: Check, entropy: Any) -> None:
     capabilities = Capabilities(
         logprobs=True, entropy=entropy, begin="native", stream=True, native_async=True
     )
-    outcome = case.run(FakeReader(answer, capabilities=capabilities))
-    if outcome.status == "skipped":
-        pytest.skip(outcome.detail)
-    assert outcome.passed, outcome.detail
+    check(FakeReader(answer, capabilities=capabilities), Trial())
 
 
 def test_a_reader_of_text_alone_passes_with_checks_skipped() -> None:
     report = check_reader(FakeReader(answer, logprob=None))
     assert report.passed, str(report)
-    assert report.count("skipped") >= 2
+    assert [outcome.status for outcome in report.outcomes].count("skipped") >= 2
+    with pytest.raises(SkipTest, match="no log-probabilities"):
+        CHECKS[3](FakeReader(answer, logprob=None), Trial())
 
 
 @pytest.mark.parametrize("api", ["chat", "completions"])
@@ -208,7 +208,7 @@ def test_an_unexpected_error_is_a_failure_that_is_named() -> None:
     def broken(prompt: str) -> str:
         raise ZeroDivisionError("oops")
 
-    outcome = conformance_cases()[0].run(FakeReader(broken))
+    outcome = check_reader(FakeReader(broken)).outcomes[0]
     assert outcome.status == "failed"
     assert outcome.detail == "ZeroDivisionError: oops"
 
@@ -251,9 +251,10 @@ class Held(FakeReader):
 
 @pytest.mark.parametrize("name", ["begin_shows_the_first_tokens", "what_was_begun_streams_from_its_start"])
 def test_a_check_that_fails_leaves_nothing_open(name: str) -> None:
-    [case] = [case for case in conformance_cases() if str(case) == name]
+    [check] = [check for check in CHECKS if check.__name__ == name]
     reader = Held()
-    assert case.run(reader).status == "failed"
+    with pytest.raises(AssertionError):
+        check(reader, Trial())
     assert reader.open == set()
 
 
@@ -268,5 +269,4 @@ def test_a_stream_that_cannot_be_closed_can_be_abandoned() -> None:
     def stream(prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         return iter([Chunk(answer(str(prompt)), reply(answer(str(prompt))))])
 
-    [case] = [case for case in conformance_cases() if str(case) == "streams_can_be_abandoned"]
-    assert case.run(Careless(stream=stream)).status == "passed"
+    streams_can_be_abandoned(Careless(stream=stream), Trial())

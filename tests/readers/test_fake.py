@@ -16,7 +16,7 @@ def test_replies_come_in_order_for_each_sample_of_each_prompt() -> None:
     reader = FakeReader(["a", "b", "c", "d"])
     answers = reader.generate(["first", "second"], SamplingParams(n=2, temperature=1.0))
     assert [[g.text for g in row] for row in answers] == [["a", "b"], ["c", "d"]]
-    assert reader.remaining == 0
+    assert "0 replies left" in repr(reader)
 
 
 def test_an_empty_queue_says_which_prompt_found_it_empty() -> None:
@@ -81,10 +81,10 @@ def test_begin_emits_only_what_was_asked_for_and_finish_the_rest() -> None:
     reader = FakeReader(["one two three four"])
     (begun,) = reader.begin(["q"], 2, GREEDY)
     assert (begun.partial.text, begun.partial.finish, begun.done) == ("one two", "partial", False)
-    assert (reader.tokens_emitted, reader.open_handles) == (2, 1)
+    assert (reader.usage.completion_tokens, reader.open_handles) == (2, 1)
     (whole,) = reader.finish([begun])
     assert (whole.text, whole.finish, whole.completion_tokens) == ("one two three four", "stop", 4)
-    assert (reader.tokens_emitted, reader.open_handles) == (4, 0)
+    assert (reader.usage.completion_tokens, reader.open_handles) == (4, 0)
     with pytest.raises(ServiceError, match="finished already"):
         reader.finish([begun])
 
@@ -103,7 +103,7 @@ def test_cancel_frees_is_idempotent_and_ends_the_handle() -> None:
     (begun,) = reader.begin(["q"], 1, GREEDY)
     reader.cancel([begun])
     reader.cancel([begun])
-    assert (reader.open_handles, reader.tokens_emitted) == (0, 1)
+    assert (reader.open_handles, reader.usage.completion_tokens) == (0, 1)
     with pytest.raises(ServiceError, match="cancelled already"):
         reader.finish([begun])
 
@@ -121,7 +121,7 @@ def test_an_abandoned_stream_emits_no_more_than_was_taken() -> None:
     reader = FakeReader(["one two three four"])
     stream = reader.stream("q", GREEDY)
     assert [next(stream).text for _ in range(2)] == ["one", " two"]
-    assert reader.tokens_emitted == 2
+    assert reader.usage.completion_tokens == 2
 
 
 def test_finish_stream_starts_at_the_first_word_and_counts_only_new_ones() -> None:
@@ -130,7 +130,7 @@ def test_finish_stream_starts_at_the_first_word_and_counts_only_new_ones() -> No
     chunks = list(reader.finish_stream(begun))
     assert "".join(chunk.text for chunk in chunks) == "one two three"
     assert chunks[-1].generation is not None
-    assert reader.tokens_emitted == 3
+    assert reader.usage.completion_tokens == 3
 
 
 def test_a_reader_without_logprobs_gives_no_trace_and_claims_none() -> None:

@@ -29,7 +29,7 @@ from surerag.errors import (
 )
 from surerag.messages import Message, SamplingParams
 from surerag.readers.hosted import OpenAIReader
-from surerag.readers.logprobs import token_trace
+from surerag.readers.logprobs import trace_of_entries
 from surerag.readers.parameters import LeftOutWarning, SupportedParameters
 from surerag.readers.reading import Part, Reading, usage_of
 from tests.servers.fake_openai import FakeOpenAI
@@ -176,12 +176,12 @@ def test_entropies_are_intervals_from_the_listed_mass(fake_openai: FakeOpenAI) -
     entries = [
         {"token": "a", "logprob": math.log(0.5), "top_logprobs": [{"token": "a", "logprob": math.log(0.5)}]}
     ]
-    trace = token_trace({"content": entries}, "a", top_logprobs=1, vocabulary_size=1000)
+    trace = trace_of_entries(entries, top_logprobs=1, vocabulary_size=1000)
     assert trace.entropy is not None
     assert trace.entropy.lower == pytest.approx((math.log(2),))
     assert trace.entropy.upper == pytest.approx((0.5 * math.log(2) + 0.5 * math.log(999 / 0.5),))
     assert not trace.entropy.exact
-    short = token_trace({"content": entries}, "a", top_logprobs=2, vocabulary_size=1000)
+    short = trace_of_entries(entries, top_logprobs=2, vocabulary_size=1000)
     assert short.entropy is not None
     assert short.entropy.lower <= trace.entropy.lower
 
@@ -190,9 +190,8 @@ def test_an_unlikely_sampled_token_is_no_part_of_the_likeliest() -> None:
     listed = [{"token": "b", "logprob": math.log(0.6)}]
     sampled = {"token": "a", "logprob": math.log(0.1)}
     for extra in ([], [sampled]):
-        trace = token_trace(
-            [{**sampled, "top_logprobs": listed + extra}], "a", top_logprobs=1, vocabulary_size=3
-        )
+        entry = {**sampled, "top_logprobs": listed + extra}
+        trace = trace_of_entries([entry], top_logprobs=1, vocabulary_size=3)
         assert trace.entropy is not None
         exact = -0.6 * math.log(0.6) - 0.1 * math.log(0.1) - 0.3 * math.log(0.3)
         assert trace.entropy.lower[0] == pytest.approx(exact) == trace.entropy.upper[0]

@@ -19,11 +19,7 @@ class Failed:
 
 
 def service_of(effect: Effect, services: Services) -> Any:
-    """Return the service that answers an effect.
-
-    Raises:
-        MissingServiceError: If it is missing.
-    """
+    """Return the service that answers an effect, or raise MissingServiceError."""
     name = effect.service_in(services)
     service = getattr(services, name)
     if service is None:

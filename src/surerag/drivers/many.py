@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence, Sized
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import partial
@@ -50,13 +50,9 @@ def iter_many(
     Programs are read as there is room: a slow one holds back those behind it, and no more than a few windows
     of them are started meanwhile. Closing the iterator starts no further program.
 
-    Args:
-        programs: Methods at work.
-        services: Services that answer them.
-        window: Programs that run at the same time.
-        on_event: Called with every event of every program, in the threads of these.
-        progress: True shows a bar on a terminal; a callable gets (done, total or None).
-        return_exceptions: Yield a program's exception in its place, instead of raising it.
+    ``window`` programs run at the same time; ``on_event`` is called in their threads. ``progress`` True shows
+    a bar on a terminal; a callable gets (done, total or None). With ``return_exceptions`` a program's
+    exception is yielded in its place.
 
     Raises:
         ConfigurationError: If ``window`` is less than 1.
@@ -69,11 +65,6 @@ def iter_many(
             return complete(drive(session, BLOCKING))
         except Exception as error:
             return error
-
-    def taken() -> R:
-        result = started.popleft().result()
-        advance()
-        return _unless_failed(result, return_exceptions)
 
     started: deque[Future[R | Exception]] = deque()
     reading = _Reading(services)
@@ -89,14 +80,14 @@ def iter_many(
                 started[-1].add_done_callback(partial(_close_if_cancelled, session))
                 while True:
                     while started and started[0].done():
-                        yield taken()
+                        yield _take(started, advance, return_exceptions)
                     if not (blocking := _blocking(started, window)):
                         break
                     with reading.paused():
                         wait(blocking, return_when=FIRST_COMPLETED)
             reading.pause()
             while started:
-                yield taken()
+                yield _take(started, advance, return_exceptions)
         finally:
             reading.pause()
             for future in started:
@@ -121,11 +112,6 @@ async def aiter_many(
         except Exception as error:
             return error
 
-    def taken() -> R:
-        result = started.popleft().result()
-        advance()
-        return _unless_failed(result, return_exceptions)
-
     started: deque[asyncio.Task[R | Exception]] = deque()
     with reporting(progress, _count(programs)) as advance:
         try:
@@ -133,13 +119,13 @@ async def aiter_many(
                 started.append(asyncio.create_task(settle(program)))
                 while True:
                     while started and started[0].done():
-                        yield taken()
+                        yield _take(started, advance, return_exceptions)
                     if not (blocking := _blocking(started, window)):
                         break
                     await asyncio.wait(blocking, return_when=asyncio.FIRST_COMPLETED)
             while started:
                 await started[0]
-                yield taken()
+                yield _take(started, advance, return_exceptions)
         finally:
             for task in started:
                 task.cancel()
@@ -193,8 +179,10 @@ def _check_window(window: int) -> None:
         raise ConfigurationError(f"window must be at least 1, got {window!r}")
 
 
-def _unless_failed(result: R | Exception, return_exceptions: bool) -> R:
-    """Return a result, or raise the exception in its place."""
+def _take(started: deque[Work], advance: Callable[[], object], return_exceptions: bool) -> Any:
+    """Take the oldest result, or raise the exception in its place unless it is to be returned."""
+    result = started.popleft().result()
+    advance()
     if isinstance(result, Exception) and not return_exceptions:
         raise result
-    return result  # type: ignore[return-value]  # an exception only where it is to be returned
+    return result

@@ -79,11 +79,7 @@ class MergingQueue:
             self._arrival.notify()
 
     def ask(self, effect: Effect) -> Any:
-        """Answer an effect, together with others.
-
-        Raises:
-            Exception: What the service raised for this effect.
-        """
+        """Answer an effect together with others, or raise what the service raised for it."""
         request = self._put(effect)
         try:
             return request.future.result()
@@ -212,11 +208,7 @@ def queues_of(services: Services) -> list[MergingQueue]:
 
 
 def queue_of(service: object) -> MergingQueue:
-    """Return the one queue before a local service.
-
-    Raises:
-        ConfigurationError: If the service cannot be referred to weakly, or is not hashable.
-    """
+    """Return the one queue before a local service, or raise ConfigurationError where it cannot have one."""
     try:
         return _queues.get(service) or _queues.setdefault(service, MergingQueue(service))
     except TypeError as error:

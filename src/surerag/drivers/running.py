@@ -23,11 +23,7 @@ def run(program: Program[R], services: Services, *, on_event: Listener | None = 
     """Answer a program's effects until it returns.
 
     The program and calls to servers stay in this thread; a local model works in a thread of its own.
-
-    Args:
-        program: A method at work.
-        services: Services that answer it.
-        on_event: Called with every event that the program emits.
+    ``on_event`` is called with every event that the program emits.
 
     Raises:
         Exception: What the program raises; a service's failure is raised inside the program first.

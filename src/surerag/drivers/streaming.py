@@ -21,11 +21,7 @@ T = TypeVar("T")
 
 
 class _Work(Generic[R]):
-    """The program behind a stream.
-
-    It is no asynchronous generator: of several within each other, an event loop that ends closes all at
-    once, the inner ones twice.
-    """
+    """The program behind a stream; no asynchronous generator, which a loop that ends may close twice."""
 
     def __init__(
         self, program: Program[R], services: Services, on_event: Listener | None, calls: Blocking
@@ -182,10 +178,9 @@ class AsyncAnswerStream(_Streamed[R]):
 
 
 def stream(program: Program[R], services: Services, *, on_event: Listener | None = None) -> AnswerStream[R]:
-    """Run a program up to its answer, and return that answer as a stream.
+    """Run a program up to its answer, and return that answer as pieces of text.
 
-    Returns:
-        An iterable of text pieces; ``events`` holds the decisions, ``result`` is there at the end.
+    ``events`` of the stream holds the decisions, ``result`` is there at the end.
     """
     work = _Work(program, services, on_event, BLOCKING)
     complete(work.start())

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from surerag.effects import ENTAILMENT, Program, TextKind, embed, entail
 from surerag.errors import ServiceError
 from surerag.messages import Pair
+from surerag.services import checked_vectors
 
 MAX_UNUSABLE = 0.1
 """Share of judgements that may be unusable; above it, what is made of them would be no measurement."""
@@ -21,9 +22,7 @@ Row = NDArray[np.float64]
 class Judgements(NamedTuple):
     """Probabilities of contradiction, neutral and entailment by (premise, hypothesis).
 
-    Attributes:
-        rows: A row for each pair; zeros where the entailer's reply could not be used.
-        unusable: How many rows are zeros.
+    A row is zeros where the entailer's reply could not be used, as are ``unusable`` of them.
     """
 
     rows: Mapping[tuple[str, str], Row]
@@ -67,26 +66,13 @@ def judge(pairs: Sequence[Pair]) -> Program[Judgements]:
 
 
 def embed_unit(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float64]]:
-    """Ask the encoder for vectors, and scale them to length 1.
-
-    Raises:
-        ServiceError: If it does not return one vector of finite numbers for each text.
-    """
+    """Ask the encoder for vectors of length 1, one for each text, or raise ServiceError."""
     return unit_vectors((yield from embed(texts, kind)), len(texts))
 
 
 def unit_vectors(rows: Any, count: int) -> NDArray[np.float64]:
-    """Return vectors of length 1 [count, dimensions]; zero vectors stay.
-
-    Raises:
-        ServiceError: If they are not so many vectors of finite numbers.
-    """
-    vectors = np.asarray(rows, dtype=np.float64)
-    if vectors.ndim != 2 or len(vectors) != count or not np.isfinite(vectors).all():
-        raise ServiceError(
-            f"expected {count} vectors of finite numbers, got an array of shape {vectors.shape}",
-            hint="let the encoder return one vector for each text",
-        )
+    """Return so many vectors, scaled to length 1, or raise ServiceError; zero vectors stay."""
+    vectors = checked_vectors(rows, count, np.float64)
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: NDArray[np.float64] = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
     return unit

@@ -5,15 +5,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
 
 from surerag.effects import Program, emit
-from surerag.errors import MISCONFIGURED, ConfigurationError, InputError
+from surerag.errors import MISCONFIGURED, CapabilityError, ConfigurationError, InputError, LogprobsError
 from surerag.measures import same_answer
-from surerag.messages import Generation, Passage
+from surerag.messages import Generation, Passage, TokenTrace
+from surerag.readers.protocol import Reader
+
+Needs = Literal["text", "logprobs", "entropy", "energy"]
+"""What of an answer a gate or a metric reads."""
 
 AnswerTokensOption = Annotated[int | None, Field(ge=1)]
 """Type of the option ``max_tokens`` of methods that answer; None is the reader's own limit."""
@@ -33,14 +37,7 @@ MUST_RAISE = (*MISCONFIGURED, InputError)
 
 
 def check_question(question: object) -> None:
-    """Check that a question is a text with words.
-
-    Raises:
-        InputError: If it is no text, or an empty one.
-
-    Example:
-        >>> check_question("Where was Ada born?")
-    """
+    """Check that a question is a text with words, or raise InputError."""
     if not isinstance(question, str):
         raise InputError(
             f"a question is a text, got a {type(question).__name__}",
@@ -51,14 +48,7 @@ def check_question(question: object) -> None:
 
 
 def check_passages(passages: object) -> None:
-    """Check that a context is a list of passages.
-
-    Raises:
-        InputError: If it is no list, or one of its items is no :class:`~surerag.messages.Passage`.
-
-    Example:
-        >>> check_passages([Passage("Ada plays the harp.")])
-    """
+    """Check that a context is a list of passages, or raise InputError."""
     if not isinstance(passages, Sequence) or isinstance(passages, str):
         raise InputError(
             f"a context is a list of passages, got a {type(passages).__name__}",
@@ -74,14 +64,7 @@ def check_passages(passages: object) -> None:
 
 
 def check_references(references: object) -> None:
-    """Check that reference answers are a list of texts with words.
-
-    Raises:
-        InputError: If they are not, or there is none.
-
-    Example:
-        >>> check_references(["Velm"])
-    """
+    """Check that reference answers are a list of texts with words, or raise InputError."""
     if isinstance(references, str) or not isinstance(references, Sequence):
         raise InputError(
             f"references are a list of answers, got a {type(references).__name__}",
@@ -98,28 +81,15 @@ def check_references(references: object) -> None:
 
 
 def function_name(function: object) -> str:
-    """Return the name of a function; an object that can be called has that of its class.
-
-    Example:
-        >>> function_name(len)
-        'len'
-    """
+    """Return the name of a function; an object that can be called has that of its class."""
     return getattr(function, "__name__", type(function).__name__)
 
 
 def checked_number(value: object, owner: str) -> float:
     """Return the number that a user's function returned; it may be infinite, not NaN.
 
-    Args:
-        value: What it returned.
-        owner: The function in words, such as ``"the metric len"``.
-
     Raises:
-        ConfigurationError: If it is something else.
-
-    Example:
-        >>> checked_number(3, "the metric len")
-        3.0
+        ConfigurationError: If it is something else; ``owner`` says in words which function it was.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
         raise ConfigurationError(
@@ -127,6 +97,40 @@ def checked_number(value: object, owner: str) -> float:
             hint="return a number for every answer, larger for a less certain one",
         )
     return float(value)
+
+
+# What a reader reports
+
+
+def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_logprobs: str) -> None:
+    """Check that a reader reports what a gate or a metric needs.
+
+    Raises:
+        CapabilityError: If it does not; the hint names what does with text, or with log-probabilities.
+    """
+    can = reader.capabilities
+    able = {"text": True, "logprobs": can.logprobs, "entropy": can.entropy is not None, "energy": can.energy}
+    if able[needs]:
+        return
+    missing = {"logprobs": "log-probabilities", "entropy": "entropies", "energy": "the logits' log-sum-exp"}
+    lacks = "lists no alternatives to its tokens" if needs == "entropy" else "returns none"
+    alternative = f", or {of_logprobs}" if can.logprobs else ""
+    raise CapabilityError(
+        f"{owner} needs {missing[needs]}, and {reader.name} "
+        f"{lacks if can.logprobs else 'returns no log-probabilities'}",
+        hint=f"pass {of_text}, which needs text only{alternative}; or use a local model "
+        "(TransformersReader), or a server that returns top log-probabilities",
+    )
+
+
+def trace_of(generation: Generation, of_text: str) -> TokenTrace:
+    """Return a generation's trace, or raise LogprobsError; ``of_text`` is what needs text only."""
+    if generation.trace is None:
+        raise LogprobsError(
+            "an answer came back without log-probabilities",
+            hint=f"use a reader that reports them, or {of_text}",
+        )
+    return generation.trace
 
 
 # Thresholds
@@ -139,11 +143,7 @@ class CalibratedThreshold(Protocol):
     threshold: float
 
     def check(self, component: Any) -> None:
-        """Check that it was calibrated for this component.
-
-        Raises:
-            ConfigurationError: If it was calibrated for another.
-        """
+        """Check that it was calibrated for this component, or raise ConfigurationError."""
 
 
 def _checked_threshold(value: Any) -> Any:
@@ -172,15 +172,10 @@ ThresholdOption = Annotated[Any, BeforeValidator(_checked_threshold), PlainSeria
 
 
 def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
-    """Return a threshold as a number.
-
-    Args:
-        threshold: Value of the option.
-        default: Value where the option is None.
-        owner: What is compared with it, in words, for the error.
+    """Return the option ``threshold`` as a number, the default where it is None.
 
     Raises:
-        ConfigurationError: If neither is a number.
+        ConfigurationError: If there is neither; ``owner`` says in words what is compared with it.
     """
     value = default if threshold is None else getattr(threshold, "threshold", threshold)
     if value is None:
@@ -191,11 +186,7 @@ def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
 
 
 def check_threshold(threshold: Any, component: Any) -> None:
-    """Check that a policy was calibrated for a component; a number fits any.
-
-    Raises:
-        ConfigurationError: If it was calibrated for another.
-    """
+    """Check that a policy was calibrated for a component (ConfigurationError); a number fits any."""
     if isinstance(threshold, CalibratedThreshold):
         threshold.check(component)
 
@@ -276,18 +267,10 @@ def yes_probability(reply: Generation) -> float | None:
 class CallBudget:
     """Calls of models that a question has left.
 
-    Args:
-        limit: Calls at most; None for no limit.
-
     Attributes:
+        limit: Calls at most; None for no limit.
         spent: Calls so far.
         exhausted: Whether something was left undone for want of calls.
-
-    Example:
-        >>> budget = CallBudget(5)
-        >>> budget.spend(2)
-        >>> budget.affords(4), budget.exhausted
-        (False, True)
     """
 
     def __init__(self, limit: int | None) -> None:

@@ -65,11 +65,9 @@ class Request(NamedTuple):
     """One request to a model.
 
     Attributes:
-        sampling: How its answers are sampled; ``n`` is the number that this request asks for.
         top: Likeliest tokens to list with each; 0 for log-probabilities alone, None for neither.
         number: Which sample of the prompt its first answer is.
         drawn: Whether it asks for samples of several that are drawn.
-        streamed: Whether the answer is to come in pieces.
         budget: Tokens granted for thinking.
         context: What the client's framework needs to know of the caller.
     """

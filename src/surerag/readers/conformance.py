@@ -5,24 +5,23 @@ On its own, for a report to read::
     from surerag.readers.conformance import check_reader
     print(check_reader(my_reader))
 
-Under pytest, one test a check::
+Under pytest, one test a check, which fails or is skipped as the check says::
 
-    @pytest.mark.parametrize("case", conformance_cases(), ids=str)
-    def test_my_reader(case, my_reader):
-        outcome = case.run(my_reader)
-        if outcome.status == "skipped":
-            pytest.skip(outcome.detail)
-        assert outcome.passed, outcome.detail
+    @pytest.mark.parametrize("check", CHECKS)
+    def test_my_reader(check, my_reader):
+        check(my_reader, Trial())
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
+from unittest import SkipTest
 
 from surerag.errors import SureragError
 from surerag.messages import (
@@ -37,9 +36,7 @@ from surerag.messages import (
 from surerag.readers.protocol import BaseReader, as_reader, close_iterator
 from surerag.readers.threads import start_in_thread
 
-__all__ = ["Case", "ConformanceReport", "Outcome", "Trial", "check_reader", "conformance_cases"]
-
-Status = Literal["passed", "failed", "skipped"]
+__all__ = ["CHECKS", "ConformanceReport", "Outcome", "Trial", "check_reader"]
 
 _PROMPTS: tuple[Prompt, ...] = (
     "Where does the river Orun begin?",
@@ -52,7 +49,7 @@ class BrokenPromiseError(SureragError, AssertionError):
     """A reader does not do what it must; under pytest, a failed assertion."""
 
 
-class NotApplicableError(Exception):
+class NotApplicableError(SkipTest):
     """A check does not apply to this reader; its message says why."""
 
 
@@ -120,11 +117,6 @@ def _demand(holds: bool, otherwise: str) -> None:
         raise BrokenPromiseError(otherwise)
 
 
-def _applies(condition: bool, reason: str) -> None:
-    if not condition:
-        raise NotApplicableError(reason)
-
-
 Check = Callable[[BaseReader, Trial], None]
 CHECKS: list[Check] = []
 
@@ -171,7 +163,8 @@ def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
 def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
     """Entropies lie between 0 and log V, as an interval that is a point where they are exact."""
     kind = reader.capabilities.entropy
-    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    if not reader.capabilities.logprobs:
+        raise NotApplicableError("it has no log-probabilities")
     most = math.log(trial.vocabulary_size) + trial.tolerance if trial.vocabulary_size else math.inf
     for answer in _some_of_each(reader, trial):
         entropy = _trace(answer).entropy
@@ -318,7 +311,8 @@ def streams_can_be_abandoned(reader: BaseReader, trial: Trial) -> None:
 @_check
 def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> None:
     """At any temperature, tokens that begin an answer like another one have the same log-probabilities."""
-    _applies(reader.capabilities.logprobs, "it has no log-probabilities")
+    if not reader.capabilities.logprobs:
+        raise NotApplicableError("it has no log-probabilities")
     hot = SamplingParams(n=4, temperature=1.7, max_tokens=trial.max_tokens, seed=1)
     for row, answer in zip(reader.generate(trial.prompts, hot), trial.answers(reader), strict=True):
         cold = _trace(answer)
@@ -394,36 +388,22 @@ class Outcome(NamedTuple):
     """The result of one check; ``detail`` is what is wrong, or why the check does not apply."""
 
     check: str
-    status: Status
+    status: Literal["passed", "failed", "skipped"]
     detail: str = ""
 
-    @property
-    def passed(self) -> bool:
-        """Whether nothing is wrong."""
-        return self.status != "failed"
 
-
-@dataclass(frozen=True)
-class Case:
-    """One check, ready to run on any reader."""
-
-    check: Check
-
-    def __str__(self) -> str:
-        return self.check.__name__
-
-    def run(self, reader: object, trial: Trial | None = None) -> Outcome:
-        """Check a reader; an unexpected error counts as a failure, and is named."""
-        name = str(self).replace("_", " ")
-        try:
-            self.check(as_reader(reader), trial or Trial())
-        except NotApplicableError as reason:
-            return Outcome(name, "skipped", str(reason))
-        except SureragError as error:
-            return Outcome(name, "failed", str(error))
-        except Exception as error:
-            return Outcome(name, "failed", f"{type(error).__name__}: {error}")
-        return Outcome(name, "passed")
+def _outcome(check: Check, reader: BaseReader, trial: Trial) -> Outcome:
+    """Check a reader; an unexpected error counts as a failure, and is named."""
+    name = check.__name__.replace("_", " ")
+    try:
+        check(reader, trial)
+    except NotApplicableError as reason:
+        return Outcome(name, "skipped", str(reason))
+    except SureragError as error:
+        return Outcome(name, "failed", str(error))
+    except Exception as error:
+        return Outcome(name, "failed", f"{type(error).__name__}: {error}")
+    return Outcome(name, "passed")
 
 
 @dataclass(frozen=True)
@@ -434,28 +414,20 @@ class ConformanceReport:
     outcomes: tuple[Outcome, ...]
 
     @property
-    def passed(self) -> bool:
-        """Whether no check failed."""
-        return all(outcome.passed for outcome in self.outcomes)
-
-    @property
     def failures(self) -> tuple[Outcome, ...]:
         """The checks that failed."""
-        return tuple(outcome for outcome in self.outcomes if not outcome.passed)
+        return tuple(outcome for outcome in self.outcomes if outcome.status == "failed")
 
-    def count(self, status: Status) -> int:
-        """Return how many checks ended like this."""
-        return sum(outcome.status == status for outcome in self.outcomes)
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return not self.failures
 
     def __str__(self) -> str:
-        counts = ", ".join(f"{self.count(status)} {status}" for status in ("passed", "failed", "skipped"))
+        counts = Counter(outcome.status for outcome in self.outcomes)
+        ended = ", ".join(f"{counts[status]} {status}" for status in ("passed", "failed", "skipped"))
         lines = [f"  {o.status:<8}{o.check}{': ' if o.detail else ''}{o.detail}" for o in self.outcomes]
-        return "\n".join([f"{self.reader}: {counts}", *lines])
-
-
-def conformance_cases() -> list[Case]:
-    """Return every check, for a test runner to run one by one."""
-    return [Case(check) for check in CHECKS]
+        return "\n".join([f"{self.reader}: {ended}", *lines])
 
 
 def check_reader(reader: object, trial: Trial | None = None, **settings: Any) -> ConformanceReport:
@@ -473,4 +445,4 @@ def check_reader(reader: object, trial: Trial | None = None, **settings: Any) ->
         True
     """
     trial, whole = replace(trial or Trial(), **settings), as_reader(reader)
-    return ConformanceReport(whole.name, tuple(case.run(whole, trial) for case in conformance_cases()))
+    return ConformanceReport(whole.name, tuple(_outcome(check, whole, trial) for check in CHECKS))

@@ -19,13 +19,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-from surerag.errors import (
-    ContextLengthError,
-    RefusedError,
-    ServiceError,
-    SureragError,
-    TransientServiceError,
-)
+from surerag.errors import ContextLengthError, RefusedError, ServiceError, SureragError, TransientServiceError
 
 E = TypeVar("E", bound=BaseException)
 

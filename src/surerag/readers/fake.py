@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -139,7 +139,7 @@ class FakeReader(BaseReader):
 
     Every generation (each sample of each prompt, and each ``begin``) takes the next reply from the
     queue. ``begin``, ``finish``, ``cancel`` and streaming work as in a real reader, so that a gate can
-    be tested, and ``tokens_emitted`` and ``open_handles`` show what it cost and whether it cleaned up.
+    be tested, and ``usage`` and ``open_handles`` show what it cost and whether it cleaned up.
 
     Args:
         replies: The queue; or one function of the prompt's text that answers everything; or a mapping, of
@@ -209,18 +209,8 @@ class FakeReader(BaseReader):
 
     @property
     def usage(self) -> Usage:
-        """Calls that generated, and words that went in and came out."""
+        """Calls that generated, and words that went in and were handed out, over all verbs."""
         return self._usage.total
-
-    @property
-    def tokens_emitted(self) -> int:
-        """Tokens handed out so far, over all verbs."""
-        return self._usage.total.completion_tokens
-
-    @property
-    def remaining(self) -> int:
-        """Replies left in the queue."""
-        return len(self._queue)
 
     @property
     def prompts(self) -> list[str]:
@@ -285,16 +275,6 @@ class FakeReader(BaseReader):
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
         return verb(*arguments)
-
-    async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
-        """Like ``stream``; nothing here blocks."""
-        for chunk in self.stream(prompt, sampling):
-            yield chunk
-
-    async def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
-        """Like ``finish_stream``; nothing here blocks."""
-        for chunk in self.finish_stream(begun):
-            yield chunk
 
     def _note(
         self,

@@ -35,43 +35,6 @@ _UNKNOWN = "\ufffd"
 _SPACE = b" \t\n\r\x0b\x0c"
 
 
-def token_trace(
-    logprobs: object,
-    answer: str,
-    *,
-    top_logprobs: int = 0,
-    vocabulary_size: int = ANY_VOCABULARY,
-    thought: bool = False,
-) -> TokenTrace:
-    """Return the trace of an answer, without the tokens of thoughts before it and of the end behind it.
-
-    Args:
-        logprobs: A choice's ``logprobs`` of the chat or the completions API, or a list of chat entries.
-        answer: The answer's text, without thoughts.
-        top_logprobs: How many of the likeliest tokens were requested for each; 0 for no entropies.
-        vocabulary_size: Tokens that the model can emit, or a number no smaller.
-        thought: Whether the model thought first.
-
-    Returns:
-        Natural-log probabilities of the sampled tokens, and their entropies as intervals in nats.
-
-    Raises:
-        LogprobsError: If values are missing or malformed, or the tokens do not spell the answer.
-
-    Example:
-        >>> trace = token_trace({"content": [{"token": "Velm", "logprob": -0.1}]}, "Velm")
-        >>> trace.tokens, trace.logprobs
-        (('Velm',), (-0.1,))
-    """
-    entries = entries_of(logprobs)
-    if not entries and answer.strip():
-        raise LogprobsError("the server's answer has no log-probabilities", hint=NO_LOGPROBS_HINT)
-    inside = answer_tokens(map(token_of, entries), answer, thought=thought)
-    return trace_of_entries(
-        entries[inside.start : inside.stop], top_logprobs=top_logprobs, vocabulary_size=vocabulary_size
-    )
-
-
 def entries_of(logprobs: object) -> list[Mapping[str, Any]]:
     """Return log-probabilities as entries of the chat API, or raise LogprobsError; none if there are none.
 
@@ -129,7 +92,20 @@ def _rows(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def trace_of_entries(
     entries: Sequence[Mapping[str, Any]], *, top_logprobs: int, vocabulary_size: int = ANY_VOCABULARY
 ) -> TokenTrace:
-    """Return the trace of exactly these entries of the chat API, or raise LogprobsError."""
+    """Return the trace of exactly these entries of the chat API, or raise LogprobsError.
+
+    Args:
+        entries: Those of the answer's tokens.
+        top_logprobs: How many of the likeliest tokens were requested for each; 0 for no entropies.
+        vocabulary_size: Tokens that the model can emit, or a number no smaller.
+
+    Returns:
+        Natural-log probabilities of the sampled tokens, and their entropies as intervals in nats.
+
+    Example:
+        >>> trace_of_entries([{"token": "Velm", "logprob": -0.1}], top_logprobs=0).logprobs
+        (-0.1,)
+    """
     tokens = tuple(_text(entry) for entry in entries)
     values = tuple(_number(token, entry.get("logprob")) for token, entry in zip(tokens, entries, strict=True))
     if not top_logprobs:

@@ -60,12 +60,10 @@ class SupportedParameters:
         }
 
     def learn(self, message: str, body: Mapping[str, Any], needed: Collection[str] = ()) -> list[str]:
-        """Note what a rejected request teaches, and return which parameters that changes, if any.
+        """Note what a service's refusal teaches, and return which parameters that changes, if any.
 
-        Args:
-            message: What the service answered.
-            body: The request's body before :meth:`apply`.
-            needed: Parameters that cannot be left out; of a number, a smaller one will do, unless it is 0.
+        ``body`` is the request's before :meth:`apply`. Parameters that are ``needed`` cannot be left out;
+        of a number, a smaller one will do, unless it is 0.
         """
         changes = self._changes(message, body)
         if _TOGETHER.search(message):

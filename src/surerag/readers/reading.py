@@ -278,8 +278,7 @@ class Reading:
     def cut_off_error(self) -> TransientServiceError:
         """Return the error of a stream that ended before the answer did."""
         return TransientServiceError(
-            f"{self._whose}the server's answer was cut off after {self.text[-60:]!r}",
-            hint="ask again",
+            f"{self._whose}the server's answer was cut off after {self.text[-60:]!r}", hint="ask again"
         )
 
     def _traced(
@@ -396,11 +395,7 @@ class OpenReading:
         self._fate = ""
 
     async def until(self, n_tokens: int) -> PartialGeneration:
-        """Read the first ``n_tokens`` tokens, or all if there are fewer.
-
-        Raises:
-            ThinkingBudgetError: If the model thinks, and no tokens were granted for that.
-        """
+        """Read the first ``n_tokens`` tokens, or all if there are fewer, or raise ThinkingBudgetError."""
         try:
             while not self._done and (
                 self.reading.finish is not None or not self.reading.has_tokens(n_tokens)

@@ -104,9 +104,7 @@ _closing: set[asyncio.Task[object]] = set()
 def close_in_loop_when_dropped(handle: object, aclose: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Await ``aclose()`` in the running event loop once ``handle`` is garbage; a finaliser must not wait.
 
-    Args:
-        handle: What the caller holds; ``aclose`` must not refer to it, or it is never dropped.
-        aclose: Closes what stands behind the handle.
+    ``aclose`` must not refer to the handle, or that is never dropped.
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
 

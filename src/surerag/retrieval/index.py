@@ -15,7 +15,7 @@ from surerag.messages import Passage
 from surerag.progress import Progress, reporting
 from surerag.readers.threads import in_thread
 from surerag.retrieval.summaries import LeadSummaries, Summarizer, with_summaries
-from surerag.services import Encoder
+from surerag.services import Encoder, checked_vectors
 
 USUAL_K = 5
 """Passages that an index returns where nobody asks for another number."""
@@ -54,7 +54,7 @@ class PassageIndex:
     ) -> None:
         self._passages = _checked(passages)
         self._k = _at_least_one("k", k)
-        self._vectors = np.ascontiguousarray(_vectors(vectors, len(self._passages)))
+        self._vectors = np.ascontiguousarray(checked_vectors(vectors, len(self._passages)))
         if not isinstance(encoder, Encoder):
             raise ConfigurationError(
                 f"encoder must be an Encoder, got a {type(encoder).__name__}",
@@ -74,14 +74,9 @@ class PassageIndex:
     ) -> Self:
         """Encode passages and index them; errors are those of the class.
 
-        With a :class:`~surerag.encoders.CachedEncoder`, each passage is encoded once and for all.
-
-        Args:
-            passages: The corpus.
-            encoder: Encodes passages and queries.
-            batch_size: Passages that the encoder gets at once; those of like length come together.
-            k: Passages to return where nobody asks for another number.
-            progress: True shows a bar on a terminal; a callable gets (done, total).
+        With a :class:`~surerag.encoders.CachedEncoder`, each passage is encoded once and for all. The encoder
+        gets ``batch_size`` passages at once, those of like length together. ``progress`` True shows a bar on
+        a terminal; a callable gets (done, total).
         """
         _at_least_one("batch_size", batch_size)
         corpus = _checked(passages)
@@ -91,7 +86,7 @@ class PassageIndex:
         with reporting(progress, len(corpus), "Passages") as advance:
             for start in range(0, len(order), batch_size):
                 part = [corpus[at].text for at in order[start : start + batch_size]]
-                vectors.append(_vectors(encoder.encode(part, "document"), len(part)))
+                vectors.append(checked_vectors(encoder.encode(part, "document"), len(part)))
                 advance(len(part))
         places = np.empty(len(order), dtype=np.intp)
         places[order] = np.arange(len(order))
@@ -134,7 +129,7 @@ class PassageIndex:
 
     def _nearest(self, encoded: NDArray[np.float32], number: int, k: int | None) -> list[list[Passage]]:
         k = self._k if k is None else _at_least_one("k", k)
-        vectors = _vectors(encoded, number)
+        vectors = checked_vectors(encoded, number)
         if vectors.shape[1] != self._vectors.shape[1]:
             raise ServiceError(
                 f"queries have {vectors.shape[1]} dimensions, passages {self._vectors.shape[1]}",
@@ -239,16 +234,3 @@ def _at_least_one(name: str, value: int) -> int:
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < 1:
         raise ConfigurationError(f"{name} must be a whole number of at least 1, got {value!r}")
     return int(value)
-
-
-def _vectors(vectors: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    try:
-        array = np.asarray(vectors, dtype=np.float32)
-    except (TypeError, ValueError):
-        array = np.empty(0, dtype=np.float32)
-    if array.ndim != 2 or len(array) != count or not np.isfinite(array).all():
-        raise ServiceError(
-            f"expected {count} vectors of finite numbers, got an array of shape {array.shape}",
-            hint="let the encoder return one vector for each text",
-        )
-    return array

@@ -34,9 +34,7 @@ def dense(
     """Measure how far a reader understands a context (Algorithm 1), and label its chunks if asked to.
 
     Where ``max_calls`` is too small, only the first chunks are rephrased, as many as calls suffice for.
-
-    Raises:
-        InputError: If there is no question, or no passage with a text.
+    Errors are those of :meth:`surerag.DenseEvaluator.program`.
     """
     check_question(session.question)
     check_passages(passages)
@@ -145,17 +143,7 @@ def _link_matrix(session: DenseSession, answers: Sequence[str]) -> Program[NDArr
 
 @dataclass(eq=False)
 class DenseSession:
-    """Asks the models about one question; nothing is asked twice.
-
-    Attributes:
-        question: The question.
-        options: Options of the method.
-        max_tokens: Longest answer.
-        reader: Name of the reader, for the cache.
-        rephrasings: The cache.
-        budget: Calls so far, and at most.
-        unusable: Judgements so far that could not be used.
-    """
+    """Asks the models about one question; nothing is asked twice. ``reader`` is a name, for the cache."""
 
     question: str
     options: DenseOptions | DenseRefinerOptions

@@ -33,11 +33,7 @@ def semantic_chunks(
     """Cut texts into chunks (Algorithm 2); the encoder is asked once for the sentences of all.
 
     Together the chunks of a text hold all but white space; a text without words has none. ``count`` counts
-    tokens.
-
-    Raises:
-        InputError: If a single character is longer than T_max, or an item is no text.
-        ServiceError: If the encoder returns something else than one vector a sentence.
+    tokens. Errors are those of :meth:`surerag.SemanticChunker.program`.
     """
     for text in texts:
         if not isinstance(text, str):
@@ -48,15 +44,7 @@ def semantic_chunks(
 
 
 def chunk_passages(documents: Sequence[Passage], options: SemanticChunkerOptions) -> Program[list[Passage]]:
-    """Cut documents into passages (Algorithm 2).
-
-    Returns:
-        Chunks with the id ``"<document>@<start>:<end>"``, and the document's metadata with the keys
-        ``document``, ``start`` and ``end`` besides.
-
-    Raises:
-        InputError: If documents are no list of passages.
-    """
+    """Cut documents into passages (Algorithm 2); see :meth:`surerag.SemanticChunker.passages`."""
     check_passages(documents)
     count: Count = getattr(options, "count_tokens", None) or estimated_tokens
     chunked = yield from semantic_chunks([document.text for document in documents], options, count)
@@ -77,15 +65,7 @@ def quantile_similarity(
 ) -> Program[float]:
     """Return the τ that this share of neighbouring sentences lies below: encoders differ in scale.
 
-    Args:
-        texts: Documents; some dozen will do.
-        options: How to split; its τ is not read.
-        quantile: In [0, 1]; 0.5 leaves every other sentence with the one before.
-        count: Counts the tokens of a text.
-
-    Raises:
-        ConfigurationError: If ``quantile`` is out of range.
-        InputError: If no document has two sentences.
+    Errors are those of :meth:`surerag.SemanticChunker.with_quantile`.
     """
     if not 0 <= quantile <= 1:
         raise ConfigurationError(f"quantile must be in [0, 1], got {quantile!r}")

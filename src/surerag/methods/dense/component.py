@@ -65,10 +65,7 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
     """Cache of rephrased chunks; share one between components to rephrase each chunk once."""
 
     def __init__(
-        self,
-        reader: Reader | None = None,
-        entailer: Entailer | Reader | None = None,
-        **options: Any,
+        self, reader: Reader | None = None, entailer: Entailer | Reader | None = None, **options: Any
     ) -> None:
         services = {"reader": reader, "entailer": entailer, "rephrasings": Rephrasings()}
         super().__init__(**{**services, **options})
@@ -125,7 +122,7 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
         """Return the generator that cuts one text; chunks are verbatim and in order.
 
         Raises:
-            InputError: If a single character has more tokens than ``chunk_size``.
+            InputError: If a single character has more tokens than ``chunk_size``, or the text is none.
             ServiceError: If the encoder fails.
         """
         [chunks] = yield from semantic_chunks([text], self, self._count)
@@ -136,7 +133,10 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
         return semantic_chunks(texts, self, self._count)
 
     def passages(self, documents: Sequence[Passage]) -> list[Passage]:
-        """Cut documents into passages with ``document``, ``start`` and ``end`` in their metadata."""
+        """Cut documents into passages with the id ``"<document>@<start>:<end>"``.
+
+        Their metadata is the document's, with the keys ``document``, ``start`` and ``end`` besides.
+        """
         return drivers.run(chunk_passages(documents, self), self.services, on_event=self.on_event)
 
     async def apassages(self, documents: Sequence[Passage]) -> list[Passage]:
@@ -145,6 +145,8 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
 
     def with_quantile(self, texts: Sequence[str], quantile: float = 0.5) -> Self:
         """Return a copy with the similarity that this share of the texts' neighbouring sentences lies below.
+
+        Some dozen texts will do; 0.5 leaves every other sentence with the one before.
 
         Raises:
             ConfigurationError: If ``quantile`` is not in [0, 1].

@@ -173,10 +173,7 @@ def improves(entry: Round, best: Round | None, stop: Stop) -> bool:
 class Pool:
     """The candidates of one question; a text that was in a context once is never taken again.
 
-    Args:
-        question: The question.
-        passages: The retrieved passages, best first.
-        more: Passages to ask the retriever for, once, when no candidate is left; 0 for none.
+    When none is left, the retriever is asked once for ``more``, unless that is 0.
     """
 
     def __init__(self, question: str, passages: Sequence[Passage], more: int) -> None:

@@ -55,7 +55,6 @@ class DenseResult(Result):
     """How far a reader understands a context.
 
     Attributes:
-        question: The question.
         score: Degree-based semantic entropy, in [0, log(k + 1)] nats (Eq. 6).
         certain: Whether the score is conclusive and within the threshold.
         answers: r_0 to r_k.
@@ -165,7 +164,6 @@ class DenseRefinerResult(Result):
     """The best context of a refinement, and the answer under it.
 
     Attributes:
-        question: The question.
         passages: The best context; the first ``top_n`` passages where none could be measured.
         answer: The answer under it; None where none could be measured.
         score: Its DENSE score; None likewise.

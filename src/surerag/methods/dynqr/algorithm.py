@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from surerag.effects import Program, emit, generate, retrieve, return_answer
 from surerag.messages import Generation, Message, Passage, Prompt, SamplingParams
-from surerag.methods.dynqr.metrics import SAMPLED, metric_name, trace_of, uncertainty_of
+from surerag.methods.dynqr.metrics import SAMPLED, metric_name, trace_kind, uncertainty_of
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import Attempt, DynQRResult, finite
 from surerag.methods.dynqr.rewrites import alternated, read_rewrite
@@ -25,27 +25,13 @@ REWRITE_TOKENS = 64
 
 
 def rewrite_when_uncertain(
-    question: str,
-    options: DynQROptions,
-    threshold: float,
-    max_tokens: int,
-    history: Sequence[Message] = (),
+    question: str, options: DynQROptions, threshold: float, max_tokens: int, history: Sequence[Message] = ()
 ) -> Program[DynQRResult]:
     """Answer; if uncertain, rewrite the query, retrieve and answer again; keep the less uncertain answer.
 
-    Whatever fails after the first answer, that answer stands, with a warning.
-
-    Args:
-        question: The question.
-        options: The options.
-        threshold: Rewrite iff the uncertainty exceeds this (θ).
-        max_tokens: Longest answer in tokens.
-        history: The conversation before the question, oldest turn first. Reader and rewriter see it, and the
-            rewrite is to stand alone.
-
-    Raises:
-        InputError: If the question is empty.
-        ServiceError: If the first retrieval or the first answer fails.
+    Whatever fails after the first answer, that answer stands, with a warning. Arguments and errors are those
+    of :meth:`surerag.UncertaintyRewriter.program`; the query is rewritten iff the uncertainty exceeds
+    ``threshold`` (θ).
     """
     check_question(question)
     steps = _Steps(question, options, SamplingParams(max_tokens=max_tokens), tuple(history))
@@ -124,15 +110,11 @@ class _Steps:
     ) -> None:
         self.question = question
         self.options = options
-        self.sampling = replace(sampling, trace=trace_of(options.metric))
+        self.sampling = replace(sampling, trace=trace_kind(options.metric))
         self.history = history
 
     def try_rewrites(self, original: Attempt) -> Program[list[Attempt]]:
-        """Rewrite the query, retrieve with each usable rewrite, and answer what is a new prompt.
-
-        Raises:
-            _NoRewriteError: If no rewrite can be used, or none makes a new prompt.
-        """
+        """Rewrite, retrieve with each usable rewrite, and answer new prompts, or raise _NoRewriteError."""
         contexts: dict[str, Sequence[Passage]] = {}
         prompts = {self._prompt(self.question, original.passages)}
         queries = yield from self._rewrites()

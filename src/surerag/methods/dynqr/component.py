@@ -61,11 +61,7 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
 
     def _connect(self) -> Services:
         check_abstention(self.abstention)
-        services = Services(
-            reader=self.reader,
-            retriever=self.retriever,
-            rewriter=self.rewriter,
-        )
+        services = Services(reader=self.reader, retriever=self.retriever, rewriter=self.rewriter)
         reader, _ = services.require("UncertaintyRewriter", "reader", "retriever")
         check_metric(self.metric, reader)
         _ = self.resolved_threshold  # raises where there is none
@@ -75,10 +71,8 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
     def program(self, question: str, history: Sequence[Message] = ()) -> Program[DynQRResult]:
         """Return the method at work on one question, for a driver of your own.
 
-        Args:
-            question: The question.
-            history: The conversation before it, oldest turn first. Reader and rewriter see it, and the
-                rewrite is to stand alone.
+        ``history`` is the conversation before it, oldest turn first. Reader and rewriter see it, and the
+        rewrite is to stand alone.
 
         Raises:
             InputError: If the question is empty.

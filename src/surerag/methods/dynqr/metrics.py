@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from surerag.errors import CapabilityError, LogprobsError
+from surerag.errors import LogprobsError
 from surerag.measures import (
     discrete_semantic_entropy,
     energy,
@@ -16,15 +16,21 @@ from surerag.measures import (
     lowest_probability,
     perplexity,
 )
-from surerag.messages import Generation, TokenTrace, TraceKind
-from surerag.methods.shared import checked_number, function_name, meaning_clusters
+from surerag.messages import Generation, TraceKind
+from surerag.methods.shared import (
+    Needs,
+    check_reports,
+    checked_number,
+    function_name,
+    meaning_clusters,
+    trace_of,
+)
 from surerag.readers.protocol import Reader
 
 MetricName = Literal[
     "perplexity", "lowest_probability", "energy", "token_entropy", "ln_entropy", "semantic_entropy"
 ]
 Metric = MetricName | Callable[[Generation], float]
-Needs = Literal["text", "logprobs", "entropy", "energy"]
 
 _NEEDS: dict[MetricName, Needs] = {
     "perplexity": "logprobs",
@@ -40,50 +46,28 @@ _OF_LOGPROBS: dict[str, Callable[[Sequence[float]], float]] = {
     "lowest_probability": lowest_probability,
 }
 
+_OF_TEXT = 'metric="semantic_entropy"'
+
 SAMPLED: tuple[MetricName, ...] = ("ln_entropy", "semantic_entropy")
 """Metrics of sampled answers, each of which is a call of the reader."""
 
 
 def metric_name(metric: Metric) -> str:
-    """Return the name of a metric.
-
-    Example:
-        >>> metric_name("perplexity"), metric_name(len)
-        ('perplexity', 'len')
-    """
+    """Return the name of a metric."""
     return metric if isinstance(metric, str) else function_name(metric)
 
 
-def trace_of(metric: Metric) -> TraceKind:
-    """Return what a metric reads of an answer's trace; a function may read all of it.
-
-    Example:
-        >>> trace_of("perplexity"), trace_of("token_entropy"), trace_of("semantic_entropy")
-        ('logprobs', 'entropy', 'none')
-    """
+def trace_kind(metric: Metric) -> TraceKind:
+    """Return what a metric reads of an answer's trace; a function may read all of it."""
     if callable(metric) or _NEEDS[metric] == "entropy":
         return "entropy"
     return "none" if _NEEDS[metric] == "text" else "logprobs"
 
 
 def check_metric(metric: Metric, reader: Reader) -> None:
-    """Check that a reader reports what a metric needs.
-
-    Raises:
-        CapabilityError: If it does not.
-    """
-    can = reader.capabilities
+    """Check that a reader reports what a metric needs, or raise CapabilityError."""
     needs = "text" if callable(metric) else _NEEDS[metric]
-    able = {"text": True, "logprobs": can.logprobs, "entropy": can.entropy is not None, "energy": can.energy}
-    if able[needs]:
-        return
-    missing = {"logprobs": "log-probabilities", "entropy": "entropies", "energy": "the logits' log-sum-exp"}
-    perplexity_too = ', or metric="perplexity"' if can.logprobs else ""
-    raise CapabilityError(
-        f"the metric {metric_name(metric)} needs {missing[needs]}, and {reader.name} returns none",
-        hint=f'pass metric="semantic_entropy", which needs text only{perplexity_too}; or use a local model '
-        "(TransformersReader), or a server that returns log-probabilities",
-    )
+    check_reports(reader, needs, f"the metric {metric_name(metric)}", _OF_TEXT, 'metric="perplexity"')
 
 
 def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generation] = ()) -> float:
@@ -116,9 +100,9 @@ def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generat
     if metric == "semantic_entropy":
         return discrete_semantic_entropy(meaning_clusters([sample.text for sample in samples]))
     if metric == "ln_entropy":
-        logprobs = [trace.logprobs for trace in map(_trace, samples) if len(trace)]
+        logprobs = [trace.logprobs for one in samples if len(trace := trace_of(one, _OF_TEXT))]
         return length_normalized_entropy(logprobs) if logprobs else math.inf
-    trace = _trace(answer)
+    trace = trace_of(answer, _OF_TEXT)
     if len(trace) == 0:
         return math.inf
     if metric in _OF_LOGPROBS:
@@ -131,12 +115,3 @@ def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generat
         f"an answer came back without what the metric {metric} needs",
         hint="use a local model, or metric='perplexity'",
     )
-
-
-def _trace(generation: Generation) -> TokenTrace:
-    if generation.trace is None:
-        raise LogprobsError(
-            "an answer came back without log-probabilities",
-            hint="use a reader that reports them, or metric='semantic_entropy'",
-        )
-    return generation.trace

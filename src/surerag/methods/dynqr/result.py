@@ -36,7 +36,6 @@ class DynQRResult(Result):
     """An answer, and how it came about.
 
     Attributes:
-        question: The question.
         original: Attempt with the question itself.
         candidates: Attempts with rewrites, in the order in which these were written.
         chosen: The attempt whose answer this is.

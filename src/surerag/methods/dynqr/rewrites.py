@@ -59,11 +59,7 @@ def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
 
     Thoughts, greetings, labels ("Rewritten query:"), Markdown, numbers of a list (of several queries the
     first counts), quotes and explanations are removed; lines are joined. Refusals are recognised in English.
-
-    Args:
-        reply: The rewriter's reply.
-        query: The query to rewrite; the same words again are no rewrite.
-        max_words: Longest query in words; a reply that was cut off at its limit is none either.
+    The words of ``query`` again, more than ``max_words``, or a reply that was cut off are no rewrite.
 
     Example:
         >>> read_rewrite(Generation('Rewritten query: "Where was Ada born?"'), "Where was she born?", 64)
@@ -93,12 +89,9 @@ def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
 
 
 def alternated(first: Sequence[Passage], second: Sequence[Passage], top_n: int | None) -> list[Passage]:
-    """Gather passages from two lists in turn, no text twice (DynQR, section 3.2: EXPAND).
+    """Gather passages from two lists, best first, in turn, no text twice (DynQR, section 3.2: EXPAND).
 
-    Args:
-        first: Found by the original query, best first.
-        second: Found by the rewrite, best first.
-        top_n: How many, at most; None for as many as the longer list has.
+    They are ``top_n`` at most; None is as many as the longer list has.
 
     Example:
         >>> a, b, c = (Passage(text) for text in "abc")

@@ -91,15 +91,14 @@ def compress_clusters(
             reports = [
                 _report(report.members, passages, measure, "nothing was relevant") for report in reports
             ]
-    context = _Context(reports, options.token_limit, measure)
-    context.fill(_offers(reports, passages))
+    context, reports = _fill_context(reports, passages, options.token_limit, measure)
     result = EDC2Result(
         query=query,
-        passages=tuple(context.passages),
-        clusters=tuple(context.reports),
+        passages=tuple(context),
+        clusters=tuple(reports),
         fell_back=fell_back,
         tokens_before=before,
-        tokens_after=sum(map(measure, context.passages)),
+        tokens_after=sum(map(measure, context)),
     )
     yield from emit(
         "edc2.compressed",
@@ -183,10 +182,7 @@ def _texts(members: Sequence[Passage]) -> list[str]:
 
 
 def _read(
-    report: ClusterReport,
-    reply: Generation | Exception,
-    passages: Sequence[Passage],
-    options: EDC2Options,
+    report: ClusterReport, reply: Generation | Exception, passages: Sequence[Passage], options: EDC2Options
 ) -> ClusterReport:
     """Tell a compression from a failure and from nothing relevant; named passages are quoted whole."""
     if isinstance(reply, Exception):
@@ -284,55 +280,37 @@ def _offers(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> li
     return sorted(offers, key=lambda offer: offer.rank)
 
 
-class _Context:
-    """The new context under a token limit, and the reports with what each cluster has in it."""
+def _fill_context(
+    reports: Sequence[ClusterReport], passages: Sequence[Passage], limit: int | None, measure: Measure
+) -> tuple[list[Passage], list[ClusterReport]]:
+    """Return the context under a token limit, and the reports with what each cluster has in it.
 
-    def __init__(self, reports: Sequence[ClusterReport], limit: int | None, measure: Measure) -> None:
-        self.passages: list[Passage] = []
-        self.reports = list(reports)
-        self._limit = limit
-        self._measure = measure
-        self._room = math.inf if limit is None else limit
-
-    def fill(self, offers: Sequence[_Offer]) -> None:
-        """Take of each offer the longest form that fits; where no text does, the first words of the best.
-
-        Raises:
-            ConfigurationError: If not even one character fits.
-        """
-        for offer in offers:
-            self._take(offer)
-        with_text = [offer for offer in offers if offer.forms[0].text.strip()]
-        if with_text and not any(passage.text.strip() for passage in self.passages):
-            self._take_first_words(with_text)
-
-    def _take(self, offer: _Offer) -> None:
-        report = self.reports[offer.cluster]
-        fitted = next((form for form in offer.forms if self._measure(form) <= self._room), None)
+    Of each offer the longest form that fits is taken; where no text does, the first words of the best.
+    """
+    offers, context, filled = _offers(reports, passages), list[Passage](), list(reports)
+    room = math.inf if limit is None else limit
+    for offer in offers:
+        report = filled[offer.cluster]
+        fitted = next((form for form in offer.forms if measure(form) <= room), None)
         if fitted is None:
             lost = report.sources if report.sentences else (offer.forms[0].id,)
-            report = replace(report, left_out=(*report.left_out, *lost))
+            filled[offer.cluster] = replace(report, left_out=(*report.left_out, *lost))
         else:
-            tokens = self._measure(fitted)
-            self._room -= tokens
-            self.passages.append(fitted)
-            report = replace(report, tokens_after=report.tokens_after + tokens)
-        self.reports[offer.cluster] = report
-
-    def _take_first_words(self, offers: Sequence[_Offer]) -> None:
-        best, passage = _first_words(offers, self._limit or 0, self._measure)
-        report = self.reports[best]
-        left = tuple(name for name in report.left_out if name != passage.id)
-        self.reports[best] = replace(report, tokens_after=self._measure(passage), left_out=left)
-        self.passages = [passage]
+            tokens = measure(fitted)
+            room -= tokens
+            context.append(fitted)
+            filled[offer.cluster] = replace(report, tokens_after=report.tokens_after + tokens)
+    with_text = [offer for offer in offers if offer.forms[0].text.strip()]
+    if with_text and not any(passage.text.strip() for passage in context):
+        best, passage = _first_words(with_text, limit or 0, measure)
+        left = tuple(name for name in filled[best].left_out if name != passage.id)
+        filled[best] = replace(filled[best], tokens_after=measure(passage), left_out=left)
+        context = [passage]
+    return context, filled
 
 
 def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[int, Passage]:
-    """Return the longest beginning that fits of the best passage, with its cluster: by words, or characters.
-
-    Raises:
-        ConfigurationError: If not even one character fits.
-    """
+    """Return the longest beginning that fits of the best passage, by words or characters, and its cluster."""
     for end in (_WORD_END, _CHARACTER):
         for _, at, (passage, *_) in offers:
             metadata = {name: value for name, value in passage.metadata.items() if name != SENTENCES_KEY}

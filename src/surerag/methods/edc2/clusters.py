@@ -25,11 +25,7 @@ _DECIMALS = 9
 def form_clusters(
     query: str, passages: Sequence[Passage], options: EDC2Options, query_vector: ArrayLike | None
 ) -> Program[tuple[list[Cluster], list[int]]]:
-    """Form clusters of the passages that have a text (section 4.2); each of the others stands alone.
-
-    Returns:
-        The clusters, and the places of the passages that ``top_n`` leaves out.
-    """
+    """Return clusters (section 4.2), passages without a text alone, and the places that ``top_n`` omits."""
     texts = [at for at, passage in enumerate(passages) if passage.text.strip()]
     clusters = [np.array([at]) for at, passage in enumerate(passages) if not passage.text.strip()]
     if len(texts) <= 1:

@@ -79,6 +79,7 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
 
         Raises:
             InputError: If the query is empty.
+            ConfigurationError: If not even one character fits ``token_limit``.
             MissingServiceError: If vectors are needed and there is no encoder.
         """
         return compress_clusters(query, passages, self, self.measure, query_vector)

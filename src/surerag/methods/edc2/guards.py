@@ -59,45 +59,8 @@ def _says_nothing(sentence: str) -> bool:
 
 _WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _COMMON = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "by",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "he",
-        "her",
-        "his",
-        "in",
-        "is",
-        "it",
-        "its",
-        "of",
-        "on",
-        "or",
-        "she",
-        "that",
-        "the",
-        "their",
-        "they",
-        "this",
-        "to",
-        "was",
-        "were",
-        "which",
-        "who",
-        "will",
-        "with",
-    ]
+    "a an and are as at be been by for from had has have he her his in is it its of on or she that the "
+    "their they this to was were which who will with".split()
 )
 
 
@@ -109,11 +72,7 @@ _ONLY_NUMBERS = re.compile(
 
 
 def named_passages(text: str, n: int) -> list[int]:
-    """Return the places, from 0, of the passages that a reply names, if it consists of nothing else.
-
-    Args:
-        text: The reply.
-        n: How many passages were numbered; other numbers name none.
+    """Return the places, from 0, of those of n passages that a reply names, if it is nothing else.
 
     Example:
         >>> named_passages("Documents [1] and [3].", 3), named_passages("[1] Ada was born in Velm.", 3)
@@ -185,12 +144,7 @@ def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> 
 
     It is 0 if the sentence has no content words, or if the source lacks one of its names or numbers. A name
     is a word with a capital letter anywhere but at the beginning of the sentence. 1,200 and 1200 are the same
-    number.
-
-    Args:
-        sentence: What is claimed.
-        source: What may support it.
-        names: Words in lower case that are names at the beginning of a sentence, too; see :func:`names_in`.
+    number. ``names`` are names at the beginning of the sentence, too, in lower case; see :func:`names_in`.
 
     Example:
         >>> overlap_support("She was born in Velm.", "Ada was born in Velm in 1815.")
@@ -239,12 +193,9 @@ OVERLAP_SUPPORT, ENTAILMENT_SUPPORT = 0.3, 0.6
 def supporting_sources(claims: Sequence[Claim], guard: Guard, question: str) -> Program[list[int | None]]:
     """Return for each claim the place of the source that supports it best; None where no source does.
 
-    Args:
-        claims: Sentences, each with its sources.
-        guard: ``"overlap"`` compares words; ``"entailment"`` asks the entailer, all pairs at once; ``"off"``
-            takes the source with the most words in common, if there is one.
-        question: A reader that finds nothing about what it was asked for tends to say that *it* does what
-            somebody else does in the documents. So names in the question and in claims have to be in it.
+    Without a guard it is the source with the most words in common, if there is one. A reader that finds
+    nothing about what it was asked for tends to say that *it* does what somebody else does in the documents.
+    So names in the question and in claims have to be in the source.
     """
     if guard == "entailment":
         pairs = dict.fromkeys(Pair(source, claim.sentence) for claim in claims for source in claim.sources)

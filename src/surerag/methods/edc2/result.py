@@ -52,18 +52,12 @@ class ClusterReport:
     left_out: tuple[str, ...] = ()
     warning: bool = False
 
-    @property
-    def text(self) -> str:
-        """The compression."""
-        return " ".join(sentence.text for sentence in self.sentences)
-
 
 @dataclass(frozen=True)
 class EDC2Result(Result):
     """A shorter context.
 
     Attributes:
-        query: The question.
         passages: The context, in the order of each one's best source. A compressed passage has its best
             source's id, score, metadata and origin, with its sources under ``SOURCES_KEY`` and its sentences
             under ``SENTENCES_KEY``; the others are the very passages that went in.

@@ -27,11 +27,12 @@ from surerag.messages import (
     SamplingParams,
     TraceKind,
 )
-from surerag.methods.lazy_rag.gates import FirstPass, GateDecision, Interval, Needs
+from surerag.methods.lazy_rag.gates import FirstPass, GateDecision, Interval
 from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGPlan, LazyRAGResult
 from surerag.methods.shared import (
     MUST_RAISE,
+    Needs,
     check_question,
     checked_number,
     meaning_clusters,
@@ -52,16 +53,7 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
 
     The gate also opens if the first answer abstains, is empty or cut off at ``max_tokens``, if the first pass
     fails in a way that may pass, and if the nearest document has no summary. Where nothing is retrieved, the
-    prompt of the first pass is answered.
-
-    Args:
-        question: The question.
-        options: The options.
-        max_tokens: Longest answer in tokens.
-
-    Raises:
-        InputError: If the question is empty.
-        ServiceError: If retrieving or the second pass fails.
+    prompt of the first pass is answered. Errors are those of :meth:`surerag.LazyRAG.program`.
     """
     check_question(question)
     first = _FirstAnswer(question, options, max_tokens)
@@ -81,7 +73,9 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
             return (yield from _result(question, options, decision, [], first.summaries, answer))
         decision = replace(decision, retrieve=True, reason="empty first answer")
     yield from first.cancel()
-    passages = yield from _retrieved(question, options)
+    passages = yield from retrieve(question, options.top_n)  # Eq. 5
+    if not passages:
+        yield from emit("lazy_rag.nothing_retrieved", warning=True, question=question)
     yield from _announce(decision, passages, first.summaries)
     # Where nothing was retrieved, the reader knows no more than before, and may say so.
     prompt = (
@@ -94,17 +88,7 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
 
 
 class _FirstAnswer:
-    """The first pass of one question.
-
-    Attributes:
-        summaries: Summaries that it shows.
-        lacks_summary: Whether the nearest document has none, so that nothing is answered before a search.
-        abstention: What it is asked to reply where they do not tell; None for nothing.
-        sampling: How an answer is generated whose trace nobody reads.
-        first_pass: What the gate reads; None until it is there.
-        score: The gate's score of it.
-        interval: Bounds of that score.
-    """
+    """The first pass of one question; where the nearest document has no summary, nothing is answered."""
 
     def __init__(self, question: str, options: LazyRAGOptions, max_tokens: int) -> None:
         self.question = question
@@ -202,14 +186,6 @@ class _FirstAnswer:
         """Stop the answer where the gate stopped reading."""
         if self._begun:
             yield from cancel_generation(self._begun)
-
-
-def _retrieved(question: str, options: LazyRAGOptions) -> Program[list[Passage]]:
-    """Retrieve the k passages most similar to the question (Eq. 5)."""
-    passages = yield from retrieve(question, options.top_n)
-    if not passages:
-        yield from emit("lazy_rag.nothing_retrieved", warning=True, question=question)
-    return passages
 
 
 def _prompt(

@@ -80,11 +80,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
     def _connect(self) -> Services:
         check_abstention(None if self.abstention is False else self.abstention)
         summaries = FixedSummary(self.summaries) if isinstance(self.summaries, str) else self.summaries
-        services = Services(
-            reader=self.reader,
-            retriever=self.retriever,
-            summaries=summaries,
-        )
+        services = Services(reader=self.reader, retriever=self.retriever, summaries=summaries)
         reader, _, _ = services.require("LazyRAG", "reader", "retriever", "summaries")
         check_gate(self.resolved_gate, reader)
         _ = self.resolved_threshold  # raises where there is none
@@ -93,9 +89,6 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
 
     def program(self, question: str) -> Program[LazyRAGResult]:
         """Return the method at work on one question, for a driver of your own.
-
-        Args:
-            question: The question.
 
         Raises:
             InputError: If the question is empty.

@@ -10,16 +10,17 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from surerag.errors import CapabilityError, ConfigurationError, LogprobsError
+from surerag.errors import ConfigurationError, LogprobsError
 from surerag.measures import discrete_semantic_entropy, margin_bounds
-from surerag.messages import Generation, TokenTrace
-from surerag.methods.shared import N_SAMPLES, SEMANTIC_ENTROPY_THRESHOLD
+from surerag.messages import Generation
+from surerag.methods.shared import N_SAMPLES, SEMANTIC_ENTROPY_THRESHOLD, Needs, check_reports, trace_of
 from surerag.readers.protocol import Reader
 
-Needs = Literal["text", "logprobs", "entropy"]
 Aggregate = Literal["mean", "max", "first"]
 Estimate = Literal["lower", "middle", "upper"]
 Interval = tuple[float, float]
+
+_OF_TEXT = 'gate="abstention"'
 
 N_TOKENS = 8
 """Tokens of the first pass that a gate reads, where nobody sets another number; the paper states none."""
@@ -186,7 +187,7 @@ class EntropyGate(Gate):
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
         """Aggregate the lower and the upper bounds of the entropies."""
-        trace = _trace(first_pass)
+        trace = trace_of(first_pass.answer, _OF_TEXT)
         if trace.entropy is None:
             raise LogprobsError(
                 "the first pass came back without entropies",
@@ -234,7 +235,7 @@ class MarginGate(Gate):
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
         """Average the bounds of 1 − margin."""
-        trace = _trace(first_pass)
+        trace = trace_of(first_pass.answer, _OF_TEXT)
         if len(trace) == 0:
             return None
         bounds = [margin_bounds(logprob) for logprob in trace.logprobs[: self.n_tokens]]
@@ -300,31 +301,8 @@ GATES: dict[str, type[EntropyGate | MarginGate | DisagreementGate | AbstentionGa
 
 
 def check_gate(gate: Gate, reader: Reader) -> None:
-    """Check that a reader reports what a gate needs.
-
-    Raises:
-        CapabilityError: If it does not; the hint names gates that it can serve.
-    """
-    can = reader.capabilities
-    if gate.needs == "text" or (can.logprobs if gate.needs == "logprobs" else can.entropy is not None):
-        return
-    missing = "lists no alternatives to its tokens" if can.logprobs else "returns no log-probabilities"
-    margin = ', or gate="margin"' if can.logprobs else ""
-    raise CapabilityError(
-        f"the gate {gate.name} needs {'entropies' if gate.needs == 'entropy' else 'log-probabilities'}, "
-        f"and {reader.name} {missing}",
-        hint=f'pass gate="abstention", which needs text only{margin}; or use a local model '
-        "(TransformersReader), or a server that returns top log-probabilities",
-    )
-
-
-def _trace(first_pass: FirstPass) -> TokenTrace:
-    if first_pass.answer.trace is None:
-        raise LogprobsError(
-            "the first pass came back without log-probabilities",
-            hint="use a reader that reports them, or gate='abstention'",
-        )
-    return first_pass.answer.trace
+    """Check that a reader reports what a gate needs, or raise CapabilityError."""
+    check_reports(reader, gate.needs, f"the gate {gate.name}", _OF_TEXT, 'gate="margin"')
 
 
 def _point(interval: Interval, estimate: Estimate) -> float:

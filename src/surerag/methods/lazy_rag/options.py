@@ -25,9 +25,7 @@ class LazyRAGOptions(Options):
     """
 
     PROMPTS: ClassVar[PromptSet] = PromptSet(
-        closed_book=CLOSED_BOOK,
-        from_context=FROM_CONTEXT,
-        from_context_and_details=FROM_CONTEXT_AND_DETAILS,
+        closed_book=CLOSED_BOOK, from_context=FROM_CONTEXT, from_context_and_details=FROM_CONTEXT_AND_DETAILS
     )
 
     gate: Literal["entropy", "margin", "semantic_entropy", "abstention"] | InstanceOf[Gate] = "entropy"

@@ -12,10 +12,7 @@ from surerag.methods.lazy_rag.gates import GateDecision
 class LazyRAGPlan:
     """What is settled before the first word of the answer; the detail of the event ``lazy_rag.answering``.
 
-    Attributes:
-        decision: Decision of the gate.
-        passages: Passages that the reader sees; empty where the gate stays shut.
-        summaries: Summaries that the reader sees.
+    Passages and summaries are those that the reader sees; there are no passages where the gate stays shut.
     """
 
     decision: GateDecision
@@ -28,9 +25,6 @@ class LazyRAGResult(Result):
     """An answer, and how it came about.
 
     Attributes:
-        question: The question.
-        answer: Text of the answer.
-        decision: Decision of the gate.
         passages: Passages that the reader saw; empty where the gate stayed shut.
         summaries: Summaries that the reader saw.
         generation: The answer as the reader returned it.

@@ -19,13 +19,7 @@ from surerag.measures.seper import Weights, belief_in_references
 from surerag.measures.statistics import Interval, bootstrap_interval, difference_interval, resample_counts
 from surerag.messages import Generation, Pair, Passage, Prompt
 from surerag.methods.seper.options import SePerOptions
-from surerag.methods.seper.result import (
-    Belief,
-    PassageUtilities,
-    PassageUtility,
-    SampledAnswer,
-    SePerResult,
-)
+from surerag.methods.seper.result import Belief, PassageUtilities, PassageUtility, SampledAnswer, SePerResult
 from surerag.methods.service_answers import Judgements, judge
 from surerag.methods.shared import check_passages, check_question, check_references
 from surerag.prompts import format_passages

@@ -15,7 +15,6 @@ class SampledAnswer:
     """One sampled answer.
 
     Attributes:
-        text: The answer.
         log_likelihood: Log-likelihood that weighs it; None where it counts by its frequency.
         weight: Its share of the reader's belief.
         entailment: Degree to which it means each reference, in [0, 1].
@@ -51,15 +50,12 @@ class SePerResult(Result):
     """What retrieval was worth.
 
     Attributes:
-        question: The question.
-        references: The reference answers.
         before: Belief without context.
         after: Belief with it.
         delta: ΔSePer = after − before (Eq. 11), in [−1, 1].
         interval: 95 % interval of ``delta``, over the samples.
         weights: How answers were weighed: by ``"frequency"`` where the reader does not list the
             log-probability of every token and of the end token, or thinks before it answers.
-        kernel: The kernel.
         judgements: Pairs that the entailer judged.
         unusable: Those among them without a usable reply; more than a tenth are an error.
     """

@@ -20,13 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from surerag.errors import (
-    ConfigurationError,
-    RefusedError,
-    ServiceError,
-    SureragError,
-    extra,
-)
+from surerag.errors import ConfigurationError, RefusedError, ServiceError, SureragError, extra
 from surerag.readers.failures import secrets_in, service_error
 from surerag.readers.logprobs import excerpt
 from surerag.readers.threads import renew_after_fork

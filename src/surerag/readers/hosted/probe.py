@@ -69,12 +69,7 @@ class Probe:
 
 
 async def probe(reader: OpenAIReader) -> Probe:
-    """Ask one small question after another, and return what the answers show.
-
-    Raises:
-        CapabilityError: If the model thinks although thinking was switched off.
-        ServiceError: If a plain question is not answered, or none with more than silence.
-    """
+    """Ask one small question after another, and return what the answers show."""
     questions = _Questions(reader, await _answered(reader))
     top = await questions.largest_top()
     streamed = await questions.streamed(top)

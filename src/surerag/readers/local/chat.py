@@ -100,11 +100,7 @@ class PromptEncoder:
         return None
 
     def encode(self, prompt: Prompt) -> tuple[list[int], str]:
-        """Return the token ids of a prompt, and the mark of the thoughts that it begins.
-
-        Raises:
-            InputError: If there is nothing to read.
-        """
+        """Return a prompt's token ids (InputError for none), and the mark of thoughts that it begins."""
         messages = as_messages(prompt)
         ids = self._encode(messages)
         if not ids:

@@ -122,11 +122,7 @@ class CausalModel:
         return bool((result - expected).abs().max() <= 0.1 * spread)
 
     def forward(
-        self,
-        tokens: Tensor,
-        cache: Cache | None,
-        mask: Tensor | None = None,
-        positions: Tensor | None = None,
+        self, tokens: Tensor, cache: Cache | None, mask: Tensor | None = None, positions: Tensor | None = None
     ) -> Tensor:
         """Run the model once.
 
@@ -169,11 +165,7 @@ class CausalModel:
 def load(
     id_or_path: str, device: str | None, dtype: str | None, use_safetensors: bool, **options: Any
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    """Load a model and its tokenizer; see :meth:`TransformersReader.from_pretrained`.
-
-    Raises:
-        ConfigurationError: If it cannot be loaded, or lacks weights.
-    """
+    """Load a model and its tokenizer; see :meth:`TransformersReader.from_pretrained`."""
     device = device or _best_device()
     # The weights' own type is for accelerators; most CPUs have no fast arithmetic for it.
     dtype = dtype or ("float32" if device == "cpu" else "auto")

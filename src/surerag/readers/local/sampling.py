@@ -70,11 +70,7 @@ def choose(logits: Tensor, draws: Sequence[Draw]) -> list[ScoredToken]:
 
 
 def score_tokens(logits: Tensor, tokens: Tensor) -> list[ScoredToken]:
-    """Return the model's view of one token [rows] for each row of raw float32 logits [rows, vocabulary].
-
-    Raises:
-        LogprobsError: If logits are not numbers.
-    """
+    """Return what raw float32 logits [rows, vocabulary] say of one token a row, or raise LogprobsError."""
     top = logits.amax(-1, keepdim=True)
     centred = (logits - top).clamp_(min=_FLOOR)
     weights = centred.exp()

@@ -235,11 +235,7 @@ class GrowingAnswer:
             self.ended = "length"
 
     def generation(self) -> Generation:
-        """Return the answer so far; ``"partial"`` while it grows.
-
-        Raises:
-            ThinkingBudgetError: If the thoughts took too long.
-        """
+        """Return the answer so far, ``"partial"`` while it grows, or raise ThinkingBudgetError."""
         if self.ended == "thinking":
             raise ThinkingBudgetError(
                 f"the model was still thinking after {self.thinking_tokens} tokens; thinking_tokens and the "
