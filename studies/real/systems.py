@@ -297,6 +297,8 @@ def with_sentence_optimizer(encoder: Encoder, share: float) -> Choose:
     part = SentenceEmbeddingOptimizer(
         embed_model=Encoded(),
         percentile_cutoff=share,
+        context_before=0,  # by default each sentence comes with its neighbours, some of them twice
+        context_after=0,
         tokenizer_fn=lambda text: [one.text for one in split_sentences(text)],
     )
 
