@@ -77,18 +77,14 @@ def _costs(run: EvaluationRun, system: str, keys: Sequence[str]) -> dict[str, li
 
 
 def plain_rows(run: EvaluationRun, baseline: str) -> list[Row]:
-    """Return a row for each system, over the questions that all of them answered."""
-    keys = common_keys(run, run.systems)
-    base = [right_of(run, baseline)[key] for key in keys]
-    return [
-        row_of(
-            name,
-            [right_of(run, name)[key] for key in keys],
-            None if name == baseline else base,
-            _costs(run, name, keys),
-        )
-        for name in run.systems
-    ]
+    """Return a row for each system; differences to the baseline are over what both answered."""
+    rows = []
+    for name in run.systems:
+        keys = common_keys(run, [baseline, name])
+        base = [right_of(run, baseline)[key] for key in keys]
+        right = [right_of(run, name)[key] for key in keys]
+        rows.append(row_of(name, right, None if name == baseline else base, _costs(run, name, keys)))
+    return rows
 
 
 def gates_rows(run: EvaluationRun) -> list[Row]:
@@ -233,7 +229,7 @@ def add(arguments: Sequence[str]) -> Path:
     settings = parse(rest)
     with EvaluationRun(settings.run) as run:
         rows = MAKE[settings.table](run)
-        questions = len(common_keys(run, run.systems))
+        questions = max(len(run.answered(system)) for system in run.systems)
     shown = {"table": settings.table, "set": settings.set, "reader": named["--label"], "questions": questions}
     command = [
         "python",
@@ -300,7 +296,9 @@ def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: bo
     if only:
         named = {row["system"]: row for row in rows}
         rows = [named[name] for name in only]
-    shown = [name for name in _HEADS if name != "n" and (source or name != "break_even_ms")]
+    sizes = sorted({row["n"] for row in rows})
+    shown = [name for name in _HEADS if source or name != "break_even_ms"]
+    shown = [name for name in shown if name != "n" or len(sizes) > 1]
     columns = [name for name in shown if any(row.get(name) is not None for row in rows)]
     lines = [
         f"| {' | '.join(_HEADS[name] for name in columns)} |",
@@ -309,7 +307,6 @@ def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: bo
     ]
     if not source:
         return "\n".join(lines)
-    sizes = sorted({row["n"] for row in rows})
     n = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "0"
     lines += ["", f"{summary['reader']}, n = {n}, {summary['date']}: `{summary['command']}`"]
     return "\n".join(lines)
