@@ -26,10 +26,7 @@ def service_field(description: str) -> Any:
 
 
 class Part(Options, ABC):
-    """A method's options as fields of a LangChain class, and the core component that is made of them.
-
-    Prompts are texts, or LangChain's templates in f-string format, those of chats included.
-    """
+    """A method's options as fields of a LangChain class, and the core component that is made of them."""
 
     _core: Any = PrivateAttr(None)
 
@@ -70,11 +67,7 @@ class Part(Options, ABC):
 
 
 class SerializablePart(Part, Serializable):
-    """A part that ``dumps`` and ``loads`` of LangChain write down and read again.
-
-    Services that cannot be written down (a local model, most vector stores) are left out, named in
-    ``detached``, and passed in again with :meth:`attach`.
-    """
+    """A part that ``dumps`` and ``loads`` write and read; services they cannot write are ``detached``."""
 
     SERVICES: ClassVar[tuple[str, ...]] = ()
 

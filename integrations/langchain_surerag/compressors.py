@@ -72,11 +72,7 @@ class Compressor(Part, BaseDocumentCompressor):
         return await calls.run(config, program, self.core.services)
 
     def as_runnable(self) -> Runnable[dict[str, Any], list[Document]]:
-        """Return a runnable from a mapping with ``documents`` and ``query`` to documents.
-
-        Raises:
-            InputError: When it is called, if one of them is not there.
-        """
+        """Return a runnable from a mapping, with both ``documents`` and ``query``, to documents."""
 
         async def acompress(value: dict[str, Any]) -> list[Document]:
             return list(await self.acompress_documents(*_request(value)))

@@ -16,11 +16,7 @@ _HINT = "pass LangChain documents; a retriever, or a runnable in its place, retu
 
 
 class Decision(dict[str, Any]):
-    """How a document came to be chosen: plain values that do not count when documents are compared.
-
-    Decisions of one method are equal, so that retrievers which merge results (MultiQueryRetriever) recognise
-    duplicates; so is one that a checkpoint returned as a plain mapping, which has the same keys.
-    """
+    """How a document came to be chosen; equal to any other, so that merging retrievers see duplicates."""
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mapping) and self.keys() == other.keys()

@@ -168,13 +168,7 @@ def _is_a(model: object, path: str) -> bool:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A model below what the user put around it.
-
-    Attributes:
-        model: The model.
-        bound: Keywords bound on the way to it, and settings that the config chooses.
-        retried: Whether a ``with_retry`` is on the way.
-    """
+    """A model below what the user put around it, with what is bound on the way, and whether it is retried."""
 
     model: Any
     bound: Mapping[str, Any]
@@ -237,10 +231,7 @@ def leaves(
     *,
     retried: bool = False,
 ) -> Iterator[Leaf]:
-    """Yield every model that may come to answer, below bindings, retries, fallbacks and alternatives.
-
-    ``chosen`` is the ``configurable`` part of the caller's config, ``bound`` what is bound so far.
-    """
+    """Yield models that may answer, below bindings, retries, fallbacks, and alternatives as ``chosen``."""
     chosen, bound = chosen or {}, bound or {}
     match model:
         case BaseLanguageModel():
@@ -293,10 +284,7 @@ def inner_runnables(runnable: object) -> list[Runnable[Any, Any]]:
 
 
 def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:
-    """Return the model below plain bindings, with their keywords and configs, outermost last.
-
-    ``generate`` of what is below them returns every sample, and drops no keyword that way.
-    """
+    """Return the model below plain bindings, with their keywords and configs, outermost last."""
     keywords: dict[str, Any] = {}
     configs: list[Any] = []
     while type(model).__name__ == "RunnableBinding" and not model.config_factories:

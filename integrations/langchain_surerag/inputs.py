@@ -39,15 +39,7 @@ class Query(NamedTuple):
 
 
 def query_of(value: Any) -> Query:
-    """Read a question and its conversation, in any form in which LangChain passes them.
-
-    These are as :class:`~langchain_surerag.LazyRetrievalChain` has them, or an arguments model. Of messages
-    the last one is the question, and those before it belong to the conversation; system messages and those of
-    tools are left out.
-
-    Raises:
-        InputError: If there is no question, or more than one conversation.
-    """
+    """Read a question and its conversation, in any form in which LangChain passes them."""
     if isinstance(value, BaseModel) and not isinstance(value, BaseMessage | PromptValue):
         value = value.model_dump()
     if not isinstance(value, Mapping):
@@ -132,10 +124,7 @@ def role_of(kind: str) -> Role:
 def standalone_question(
     question: str, history: Sequence[Message], role: ModelRole = "reader"
 ) -> Program[str]:
-    """Have a model write a question that stands alone after its conversation.
-
-    Where it writes nothing, or fails in a way that may pass, the question stays as it was.
-    """
+    """Have a model write a question that stands alone after its conversation; a failure leaves it as it was."""
     prompt = in_conversation(history, REWRITE_IN_CONVERSATION.render(query=question))
     sampling = SamplingParams(max_tokens=_QUESTION_TOKENS, trace="none")
     try:

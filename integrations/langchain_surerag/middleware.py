@@ -295,10 +295,7 @@ def _search_standalone(
 
 
 def answer_of(response: Response) -> AIMessage | None:
-    """Return the model's answer, which may be empty; None where it calls tools that the agent is to run.
-
-    A call that has its result in the response already is LangChain's way to a structured answer.
-    """
+    """Return the model's answer, which may be empty; None where it calls tools that the agent is to run."""
     answers = [message for message in response.result if isinstance(message, AIMessage)]
     if not answers or isinstance(response.result[-1], ToolMessage):
         return answers[-1] if answers else None

@@ -303,11 +303,7 @@ class ModelReader(AskingReader):
         return [part._replace(usage=usage or part.usage) for part in parts]
 
     async def _open(self, request: Request, keywords: Keywords, calls: Calls) -> AsyncGenerator[Part]:
-        """Yield what the model streams.
-
-        LangChain's retries are for whole answers: where there are some, a stream that fails at once gives way
-        to such a one.
-        """
+        """Yield what the model streams; with retries, a whole answer where the stream fails at once."""
         value, config, began = prompt_value(request.prompt), request.context.config, False
         chunks = calls.stream(self.model, "stream", value, config, **self.keywords(keywords))
         try:
@@ -401,10 +397,7 @@ def _usage_of(message: BaseMessage) -> Usage | None:
 
 
 def prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
-    """Return a prompt as LangChain's: a text where it is one user turn, else a conversation.
-
-    A sample's number goes into its message's metadata, which no provider is sent and caches tell apart.
-    """
+    """Return a prompt as LangChain's; a sample's number is metadata, which caches see, not providers."""
     turns = [Message(role, replace_surrogates(content)) for role, content in as_messages(prompt)]
     if len(turns) == 1 and turns[0].role == "user" and number is None:
         return StringPromptValue(text=turns[0].content)

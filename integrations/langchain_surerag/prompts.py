@@ -29,11 +29,7 @@ class ChatPrompt:
         return "\n".join(turn.content for turn in self.turns)
 
     def require(self, *slots: str) -> ChatPrompt:
-        """Return this prompt if its turns have exactly these slots between them.
-
-        Raises:
-            PromptError: If slots are missing or unknown.
-        """
+        """Return this prompt if its turns have exactly these slots between them."""
         PromptTemplate(self.name, self.text).require(*slots)
         return self
 

@@ -45,11 +45,7 @@ class EmbeddingEncoder:
         return self._name
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
-        """Return L2-normalised vectors [texts, dimensions].
-
-        Raises:
-            ServiceError: If the model does not return one vector of some length for each text.
-        """
+        """Return L2-normalised vectors [texts, dimensions]; a ServiceError unless there is one a text."""
         if kind == "query":
             return normalised_rows([self._embeddings.embed_query(text) for text in texts], len(texts))
         return normalised_rows(self._embeddings.embed_documents(list(texts)), len(texts))

@@ -24,10 +24,7 @@ from surerag.drivers import complete
 
 
 class _RewritingPart(SerializablePart, DynQROptions):
-    """DynQR with its services.
-
-    Each class below has its own ``__init__``, without which type checkers see fields by name alone.
-    """
+    """DynQR with its services; subclasses have an ``__init__`` each, so that type checkers see their arguments."""
 
     SERVICES = ("llm", "retriever", "rewriter")
 

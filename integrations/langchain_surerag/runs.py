@@ -100,10 +100,7 @@ def request_config(purpose: Purpose | None) -> RunnableConfig:
 
 
 def collect_message_ids() -> list[str]:
-    """Return a list to which this context adds the id of each message that is streamed as the answer.
-
-    LangGraph shows a message once if what a node returns has the id of what was streamed.
-    """
+    """Return a list to which this context adds the ids of streamed answers; LangGraph shows these once."""
     ids: list[str] = []
     _MESSAGE_IDS.set(ids)
     return ids
@@ -143,14 +140,7 @@ def shows_text(handler: Any) -> bool:
 
 
 class AnswerRun:
-    """A run that shows a draft which became the answer: its tokens, and its text at the end.
-
-    The draft's own run is one that nobody streams, for it may be thrown away.
-
-    Args:
-        prompt: What was asked.
-        manager_of: Returns the callback manager of a config, blocking or asynchronous.
-    """
+    """A run that shows a draft which became the answer: its tokens, and its text at the end."""
 
     def __init__(self, prompt: str, manager_of: Callable[[RunnableConfig], Any]) -> None:
         self._manager_of = manager_of
@@ -212,10 +202,7 @@ def listen(event: Event) -> None:
 
 
 class AsyncListener:
-    """The same for coroutines: a task beside the method's hands events on in order.
-
-    A method emits events from inside a step that cannot await; a handler may have to.
-    """
+    """The same for coroutines: a task hands events on in order, as a step that emits them cannot await."""
 
     def __init__(self, config: RunnableConfig) -> None:
         self._config = config
@@ -262,10 +249,7 @@ def _has_run(config: RunnableConfig) -> bool:
 
 
 class Blocking(readers.Blocking):
-    """Calls of a runnable in this thread; several at once in threads of their own.
-
-    What parts do with their results is coroutines, written once; over this class they never suspend.
-    """
+    """Calls of a runnable in this thread, several in threads of their own; coroutines over it never suspend."""
 
     callback_manager = staticmethod(get_callback_manager_for_config)
 

@@ -74,12 +74,7 @@ def connected(
     manager: CallbackManager | None,
     **services: Any,
 ) -> C:
-    """Return a method over what a pipeline has; postprocessors report to the engine's callback manager.
-
-    Raises:
-        ConfigurationError: If an argument is of the wrong kind.
-        CapabilityError: If the LLM does not return what the method needs.
-    """
+    """Return a method over what a pipeline has; postprocessors report to the engine's callback manager."""
     reader, applied = reader_of(llm), list(postprocessors or ())
     for postprocessor in applied:
         if not isinstance(postprocessor, BaseNodePostprocessor):
@@ -148,13 +143,7 @@ class MethodPart(Shareable, Generic[C]):
 
 
 class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
-    """A query engine around a method that answers questions.
-
-    Args:
-        core: The method with its options and services.
-        streaming: Whether ``query`` returns a stream.
-        callback_manager: Receives LlamaIndex's callbacks; ``Settings.callback_manager`` if None.
-    """
+    """A query engine around a method that answers questions."""
 
     SIGNAL: ClassVar[str]
     """Metadata key of the uncertainty."""

@@ -50,12 +50,7 @@ class MethodEvaluationResult(EvaluationResult):
 
 
 class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
-    """An evaluator around a method that measures what was retrieved.
-
-    An item that cannot be measured (without contexts, or because a model fails) comes back with
-    ``invalid_result`` and ``invalid_reason``, with a warning and a ``MethodEvent``; nothing is raised, as
-    that would end a batch.
-    """
+    """An evaluator around a method; a failure is an invalid result, with a warning and a ``MethodEvent``."""
 
     METHOD: ClassVar[str]
     """The method's name in events."""
@@ -136,11 +131,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
 
 
 def _checked(query: Any, contexts: Any) -> tuple[str, list[Passage]]:
-    """Return a question and its contexts with text.
-
-    Raises:
-        InputError: If one of them is missing, or something else.
-    """
+    """Return a question and its contexts with text; an InputError where one is missing or something else."""
     if not isinstance(query, str):
         raise InputError("there is no query", hint="pass query=…")
     if isinstance(contexts, str) or not all(isinstance(text, str) for text in contexts or ()):

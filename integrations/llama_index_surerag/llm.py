@@ -411,12 +411,7 @@ def _read_by(stream: Any) -> list[Any]:
 
 
 def parts_of(response: Any, *, logprobs: bool) -> list[Part]:
-    """Return the answers of a whole response: every choice of its raw one, else the response itself.
-
-    Raises:
-        LogprobsError: If log-probabilities are requested, and malformed.
-        ServiceError: If there is no answer.
-    """
+    """Return the answers of a whole response: every choice of its raw one, else the response itself."""
     raw = _plain(response.raw)
     if isinstance(raw, Mapping) and "choices" in raw and (raw["choices"] or not _text_of(response)):
         return readers.parts_of(raw, logprobs=logprobs)
@@ -424,13 +419,7 @@ def parts_of(response: Any, *, logprobs: bool) -> list[Part]:
 
 
 def part_of(response: Any, shown: str, *, logprobs: bool) -> tuple[Part, str]:
-    """Return the next piece of a stream, and all text so far.
-
-    Args:
-        response: A response of the stream, which may hold all text so far.
-        shown: The text of those before it, and of its thoughts behind a mark of their own.
-        logprobs: Whether log-probabilities are requested.
-    """
+    """Return a stream's next piece, and all text so far; ``shown`` is that of the pieces before."""
     raw = _plain(response.raw)
     if isinstance(raw, Mapping) and "choices" in raw:
         return next_part(raw, logprobs=logprobs), shown
@@ -486,11 +475,7 @@ def _own_entries(response: Any, raw: Mapping[str, Any], text: str) -> Sequence[M
 
 
 def _sampled(listed: Sequence[Any], rest: str, *, first: bool) -> Any:
-    """Return the first of the likeliest tokens that goes on with the text; None at its end.
-
-    Raises:
-        LogprobsError: If none does.
-    """
+    """Return the first of the likeliest tokens that goes on with the text; None at its end."""
     for one in listed:
         token = one.token.lstrip() if first else one.token
         if token and rest.startswith(token):

@@ -30,10 +30,7 @@ def has_text(node: NodeWithScore) -> bool:
 
 
 def passages_of(nodes: Iterable[NodeWithScore], *, vectors: bool = False) -> list[Passage]:
-    """Return the nodes that have text as passages: their texts as a pipeline shows them to its LLM.
-
-    Metadata stands in that text as the node's own templates and excluded keys say.
-    """
+    """Return the nodes that have text as passages, in the text that their templates show to an LLM."""
     return [
         Passage(
             text=node.node.get_content(metadata_mode=MetadataMode.LLM),

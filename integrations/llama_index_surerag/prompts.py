@@ -31,11 +31,7 @@ _STANDS_FOR = {"query_str": ("question", "query", "statement"), "context_str": (
 
 @dataclass(frozen=True)
 class TemplatePrompt:
-    """A LlamaIndex template, rendered as a prompt of ours; chat templates keep their turns.
-
-    ``query_str`` may stand for ``question`` (``query``, ``statement``), ``context_str`` for ``context`` or
-    ``passages``: ``aliases`` maps the names of LlamaIndex's slots to ours.
-    """
+    """A LlamaIndex template as a prompt of ours; ``aliases`` maps the names of its slots to ours."""
 
     name: str
     template: BasePromptTemplate = field(hash=False)
@@ -47,11 +43,7 @@ class TemplatePrompt:
         return self.template.get_template()
 
     def require(self, *slots: str) -> TemplatePrompt:
-        """Return this prompt if it has exactly these slots.
-
-        Raises:
-            PromptError: If slots are missing or unknown.
-        """
+        """Return this prompt if it has exactly these slots."""
         aliases = {
             theirs: mine for theirs, ours in _STANDS_FOR.items() for mine in reversed(ours) if mine in slots
         }
@@ -67,10 +59,7 @@ class TemplatePrompt:
         return prompt
 
     def render(self, **values: str) -> Prompt:
-        """Fill the slots: a text, or the turns of a chat template.
-
-        Lines of a value that begin like the template's own are put behind a mark, as in surerag's prompts.
-        """
+        """Fill the slots with values as data (:mod:`surerag.framing`): a text, or a chat template's turns."""
         data = as_data(_frame(self.template), values)
         filled: dict[str, Any] = {**data, **{theirs: data[mine] for theirs, mine in self.aliases.items()}}
         rich = isinstance(self.template, RichPromptTemplate) and self.template.is_chat_template
@@ -146,11 +135,7 @@ def _turns(prompt: Prompt) -> list[ChatMessage]:
 
 
 def completion_text(llm: LLM, prompt: Prompt) -> str:
-    """Return a prompt as the text that ``llm.predict`` would complete.
-
-    One user turn goes through ``completion_to_prompt``, a conversation through ``messages_to_prompt``;
-    then ``system_prompt`` and ``query_wrapper_prompt`` are put around it.
-    """
+    """Return a prompt as ``llm.predict`` would complete it: the LLM's own templates are put around it."""
     turns, text = as_messages(prompt), plain_text(prompt)
     if len(turns) == 1 and turns[0].role == "user":
         text = llm.completion_to_prompt(text) if llm.completion_to_prompt else text

@@ -54,11 +54,7 @@ class EmbeddingEncoder(Shareable):
         return Settings.embed_model if self._given is None else self._given
 
     def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
-        """Return L2-normalised vectors [texts, dimensions].
-
-        Raises:
-            ServiceError: If the model returns a vector of length zero.
-        """
+        """Return L2-normalised vectors [texts, dimensions]; one of length zero is a ServiceError."""
         model = self._model
         if kind == "query":
             return normalised_rows([model.get_query_embedding(text) for text in texts], len(texts))
@@ -81,10 +77,7 @@ def encoder_of(model: BaseEmbedding | Encoder | None) -> Encoder:
 
 
 def _is_native(service: object, method: str, base: type) -> bool:
-    """Whether a class has an async method of its own; the inherited ones block the event loop.
-
-    They are compared by name: LlamaIndex wraps inherited methods anew in every subclass.
-    """
+    """Whether a class has an async method of its own, by name, for inherited ones are wrapped, and block."""
     return str(getattr(type(service), method).__qualname__) != f"{base.__name__}.{method}"
 
 
@@ -172,11 +165,7 @@ class _IndexRetriever(Shareable, BaseRetriever):
 
 
 def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -> BaseRetriever:
-    """Return a retriever as it is, or that of an index, which returns ``k`` nodes (its own number if None).
-
-    Raises:
-        ConfigurationError: If it is neither.
-    """
+    """Return a retriever as it is, or that of an index, with ``k`` nodes (its own number if None)."""
     if isinstance(source, BaseRetriever):
         return source
     if isinstance(source, BaseIndex):

@@ -133,11 +133,7 @@ def summary_index(
 
 
 def _update(index: VectorStoreIndex, nodes: Sequence[TextNode], former: Iterable[str]) -> bool:
-    """Put new and changed summaries into an index, and delete those of the ``former`` ones that are gone.
-
-    Returns:
-        Whether there were any.
-    """
+    """Add new and changed summaries to an index, delete ``former`` ones; tell whether there were any."""
     store, names = index.docstore, {node.node_id for node in nodes}
     fresh = [node for node in nodes if store.get_document_hash(node.node_id) != node.hash]
     gone = [name for name in former if name not in names and store.document_exists(name)]
@@ -171,11 +167,7 @@ def tier_one(
     n_summaries: int,
     embed_model: BaseEmbedding | None,
 ) -> NodeRetriever | str:
-    """Return the summary tier of an engine, restricted as its retriever is.
-
-    Raises:
-        ConfigurationError: If summaries would be shown of documents that the retriever may exclude.
-    """
+    """Return the summary tier of an engine, restricted as its retriever is."""
     if isinstance(summaries, str):
         return summaries
     if not isinstance(summaries, BaseRetriever | BaseIndex | None):

@@ -31,10 +31,7 @@ class Window:
         self._left = window - max_tokens - self._count(question) - _MARGIN
 
     def fit(self, passages: list[Passage], *, stay: bool) -> list[Passage]:
-        """Leave out the last passages until all fit, and cut one that fits in no way.
-
-        Those that ``stay`` take up room beside what is retrieved later.
-        """
+        """Leave out the last passages until all fit, or cut one; those that ``stay`` take up room later."""
         total, fitting = 0, list[Passage]()
         for passage in passages:
             tokens = self._count(passage.text) + 5
@@ -70,14 +67,7 @@ class Window:
 
 
 class QueryRetriever:
-    """Retrieves for one query: searches with its bundle, and fits what it returns into the LLM's window.
-
-    Args:
-        retriever: The retriever, bound to the query.
-        window: What to fit passages into; None where the reader does not say.
-        required: Whether there is nothing to answer from, where neither this nor the others return anything.
-        others: Retrievers of a later tier.
-    """
+    """Retrieves for one query, and fits passages into the LLM's window; ``others`` retrieve in a later tier."""
 
     def __init__(
         self, retriever: NodeRetriever, window: Window | None, *others: NodeRetriever, required: bool
@@ -88,11 +78,7 @@ class QueryRetriever:
         self._required = required
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Return passages, best first, ``k`` at most.
-
-        Raises:
-            EmptyIndexError: If there is nothing to answer from.
-        """
+        """Return passages, best first; an EmptyIndexError where nothing is there to answer from."""
         passages = self._retriever.retrieve(query, k)
         return self._fitting(passages, passages or [one.retrieve(query, 1) for one in self._others])
 

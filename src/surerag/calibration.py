@@ -117,11 +117,7 @@ class _Policy:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Rebuild from :meth:`to_dict`.
-
-        Raises:
-            InputError: If the values are not those of this class.
-        """
+        """Rebuild from :meth:`to_dict`; other values are an InputError."""
         try:
             return TypeAdapter(cls).validate_python(values)
         except ValueError as error:
@@ -135,11 +131,7 @@ class _Policy:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file that :meth:`save` wrote.
-
-        Raises:
-            InputError: If it cannot be read, or holds something else.
-        """
+        """Read a file that :meth:`save` wrote; any other is an InputError."""
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:

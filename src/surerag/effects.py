@@ -204,10 +204,7 @@ class Embed(Effect):
 
 @dataclass(frozen=True, slots=True)
 class Retrieve(Effect):
-    """Ask the retriever or the index of summaries for passages, best first.
-
-    ``k`` None leaves the number to the retriever.
-    """
+    """Ask retriever or summaries for passages, best first; ``k`` None leaves the number to the retriever."""
 
     query: str
     k: int | None
@@ -229,11 +226,7 @@ class Retrieve(Effect):
         return [part.checked(passages[part.query], service) for part in parts]
 
     def checked(self, answer: Any, service: object) -> list[Passage]:
-        """Return the results of a retriever as a list.
-
-        Raises:
-            ConfigurationError: If they are something other than passages.
-        """
+        """Return the results of a retriever as a list; anything but passages is a ConfigurationError."""
         passages = list(answer)
         for item in passages:
             if not isinstance(item, Passage):
@@ -273,10 +266,7 @@ class Entail(Effect):
 
 @dataclass(frozen=True, slots=True)
 class ReturnAnswer(Effect):
-    """Return a finished answer; answered by itself.
-
-    No service is called; a streaming driver yields it as a single piece.
-    """
+    """Return a finished answer without a service; a streaming driver yields it as a single piece."""
 
     generation: Generation
 

@@ -316,10 +316,6 @@ class Usage:
 
 @dataclass(frozen=True)
 class Result:
-    """Base of the results of all methods.
-
-    Attributes:
-        usage: Calls, tokens and seconds of this question; the driver fills it in.
-    """
+    """Base of all results, with the calls, tokens and seconds of the question, which the driver fills in."""
 
     usage: Usage = field(default=Usage(), kw_only=True, compare=False)

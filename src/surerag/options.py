@@ -111,10 +111,7 @@ class Options(BaseModel):
 
     @classmethod
     def option_names(cls) -> tuple[str, ...]:
-        """Return the names of the method's options; services and a framework's own fields are none.
-
-        Options are what is declared in classes that derive from :class:`Options` alone.
-        """
+        """Return the names of the method's options; services and a framework's own fields are none."""
         declared = [
             kind
             for kind in cls.__mro__

@@ -71,11 +71,7 @@ class MapMethod:
         self._arguments, self._columns, self._window = tuple(arguments), columns, window
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the table with one result a row.
-
-        Raises:
-            ConfigurationError: If a column is missing, or a service cannot do what the method needs.
-        """
+        """Return the table with one result a row."""
         with extra("parquet"):
             import pyarrow as pa
         missing = [name for name in self._arguments if name not in table.column_names]

@@ -134,13 +134,7 @@ def csv_records(rows: Sequence[Record]) -> list[Record]:
 
 
 def parse_json(text: str, name: str, line: int = 1) -> Any:
-    """Return the value of a JSON text.
-
-    Args:
-        text: The text.
-        name: Names the file in errors, which have line and column.
-        line: Number of the text's first line in the file.
-    """
+    """Return the value of a JSON text; errors name the file, and count lines from ``line`` on."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -63,10 +63,7 @@ def questions_to_show(first: Sequence[float], second: Sequence[float]) -> int | 
 
 
 def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] | None = None) -> list[str]:
-    """Return what a run shows: first a recommendation, then what is shown of each system, and its costs.
-
-    An empty baseline is the first system; labels are names to show for systems.
-    """
+    """Return a recommendation, what a run shows of each system, and its costs; labels are names to show."""
     systems = run.comparable
     baseline = baseline or (systems[0] if systems else "")
     names = {system: printable((labels or {}).get(system, system)) for system in run.systems}

@@ -66,10 +66,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """``measure(system) >= scale * measure(reference) + offset``; ``<=`` where more is worse.
-
-    Where there is no reference, the scale is 0 and the offset a number.
-    """
+    """``measure(system) >= scale * measure(reference) + offset``; ``<=`` where more is worse."""
 
     text: str
     measure: str
@@ -80,10 +77,7 @@ class Requirement:
     offset: float = 0.0
 
     def check(self, systems: Sequence[str], measures: Sequence[str], scores: Sequence[str] = ()) -> None:
-        """Refuse a requirement that no run of these systems could answer.
-
-        Of metrics more is better, of costs and errors less; of scores that systems report either may be.
-        """
+        """Refuse unknown measures and systems, ``>=`` of costs and errors, and ``<=`` of metrics."""
         if self.measure not in (*measures, *scores):
             raise ConfigurationError(
                 f"{self.text!r}: there is no measure {self.measure!r}",
@@ -159,11 +153,7 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
 
 @dataclass(frozen=True, slots=True)
 class MeanTest:
-    """Tests of a mean that lies between ``low`` and ``high``.
-
-    ``shows_above`` goes from a value to the p-value of "the mean is at most this", ``shows_below`` to that of
-    "at least this".
-    """
+    """P-values of "the mean is at most this", or at least (``shows_below``); it lies in [low, high]."""
 
     shows_above: Callable[[float], float]
     shows_below: Callable[[float], float]

@@ -34,10 +34,7 @@ PASSAGE = 800
 def table_columns(
     run: EvaluationRun, baseline: str = "", prices: Prices = (0.0, 0.0)
 ) -> dict[str, Mapping[str, str]]:
-    """Return the table of systems by column: metrics with intervals, differences to the baseline, costs.
-
-    Systems that were asked only some of the questions are not in it; :func:`findings` names them.
-    """
+    """Return metrics, differences and costs by column, of the systems that were asked all questions."""
     measures, systems = run.measures, run.comparable
     baseline = baseline or next(iter(systems), "")
     columns: dict[str, Mapping[str, str]] = {

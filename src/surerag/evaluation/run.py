@@ -301,10 +301,7 @@ class EvaluationRun:
         pq.write_table(pa.Table.from_pylist(records), path)
 
     def begin(self, systems: Sequence[System], questions: Sequence[Question], on_change: OnChange) -> None:
-        """Record which systems and questions the following rows are about.
-
-        Refused are other settings of a system, and questions of which some are new while others are missing.
-        """
+        """Record systems and questions; refuse changed settings, and questions partly new, partly missing."""
         stored = dict(self._db.execute("SELECT name, fingerprint FROM systems"))
         changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
         before = {question.key for question in self.questions}

@@ -59,10 +59,7 @@ class EvaluationAnswer:
 
 @dataclass(frozen=True)
 class System:
-    """A name, and a function from a question to an answer in any form that :func:`as_answer` reads.
-
-    The answer may be awaitable. Rows are reused as long as the settings, JSON values, stay the same.
-    """
+    """A name, and a function to an answer or an awaitable; rows are reused while settings stay the same."""
 
     name: str
     answer: Callable[[Question], Any]

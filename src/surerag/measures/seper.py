@@ -79,16 +79,7 @@ def _per_inclusion(probabilities: NDArray[np.float64], n: int) -> NDArray[np.flo
 def belief_in_references(
     weights: ArrayLike, degrees: ArrayLike, references: References
 ) -> NDArray[np.float64]:
-    """Return the belief in reference answers, Σ p(r|q) · k(r, a*).
-
-    Args:
-        weights: Weights of N sampled answers, shape [..., N].
-        degrees: Degree to which each means each reference, shape [N, references].
-        references: See :func:`seper_soft`.
-
-    Returns:
-        Beliefs, shape [...].
-    """
+    """Return beliefs Σ p(r|q) · k(r, a*), shape [...], from weights [..., N] and degrees [N, references]."""
     w, k = np.asarray(weights, dtype=np.float64), np.asarray(degrees, dtype=np.float64)
     if references == "any":
         k = k.max(axis=1, keepdims=True)

@@ -59,13 +59,7 @@ def collect_rewrites(
     *,
     progress: Progress = False,
 ) -> list[tuple[str, str]]:
-    """Return pairs of a query and a teacher's rewrite of it, where that is usable (first stage).
-
-    Refusals, thoughts, cut-off and unchanged rewrites are left out, so that they are not learnt.
-
-    Raises:
-        ServiceError: If no rewrite is usable.
-    """
+    """Return pairs of a query and a teacher's usable rewrite: no refusal or thought, not cut or unchanged."""
     options = options or RewriterTraining()
     sampling = SamplingParams(max_tokens=REWRITE_TOKENS, trace="none")
     programs = [_write(query.text, options, sampling) for query in queries]

@@ -25,10 +25,7 @@ def distil(
 def align(
     preferences: Sequence[Preference], base: str | Path, output: Path, options: RewriterTraining
 ) -> Path:
-    """Teach a distilled rewriter which of its rewrites are better (DPO; DynQR, section 2.2).
-
-    Arguments and errors are those of :func:`distil`, with arguments of ``DPOConfig``.
-    """
+    """Teach a distilled rewriter which of its rewrites are better (DPO; DynQR, section 2.2)."""
     examples = [(item.query, {"chosen": item.better, "rejected": item.worse}) for item in preferences]
     return _tune("align", examples, base, output, options)
 
