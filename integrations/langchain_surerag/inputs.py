@@ -124,7 +124,7 @@ def role_of(kind: str) -> Role:
 def standalone_question(
     question: str, history: Sequence[Message], role: ModelRole = "reader"
 ) -> Program[str]:
-    """Have a model write a question that stands alone after its conversation; a failure leaves it as it was."""
+    """Have a model write a question that stands alone after its conversation; failure leaves it as it is."""
     prompt = in_conversation(history, REWRITE_IN_CONVERSATION.render(query=question))
     sampling = SamplingParams(max_tokens=_QUESTION_TOKENS, trace="none")
     try:

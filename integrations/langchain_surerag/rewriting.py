@@ -24,7 +24,7 @@ from surerag.drivers import complete
 
 
 class _RewritingPart(SerializablePart, DynQROptions):
-    """DynQR with its services; subclasses have an ``__init__`` each, so that type checkers see their arguments."""
+    """DynQR with services; subclasses have an ``__init__`` each, so that type checkers see arguments."""
 
     SERVICES = ("llm", "retriever", "rewriter")
 

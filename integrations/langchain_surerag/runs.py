@@ -249,7 +249,7 @@ def _has_run(config: RunnableConfig) -> bool:
 
 
 class Blocking(readers.Blocking):
-    """Calls of a runnable in this thread, several in threads of their own; coroutines over it never suspend."""
+    """Calls of a runnable in this thread, several in threads of their own; coroutines over it do not wait."""
 
     callback_manager = staticmethod(get_callback_manager_for_config)
 

@@ -67,7 +67,7 @@ class Window:
 
 
 class QueryRetriever:
-    """Retrieves for one query, and fits passages into the LLM's window; ``others`` retrieve in a later tier."""
+    """Retrieves for a query and fits passages into the LLM's window; ``others`` retrieve in a later tier."""
 
     def __init__(
         self, retriever: NodeRetriever, window: Window | None, *others: NodeRetriever, required: bool
