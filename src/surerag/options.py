@@ -67,10 +67,7 @@ class Options(BaseModel):
     """
 
     model_config = ConfigDict(
-        extra="forbid",
-        validate_assignment=True,
-        use_attribute_docstrings=True,
-        arbitrary_types_allowed=True,
+        extra="forbid", validate_assignment=True, use_attribute_docstrings=True, arbitrary_types_allowed=True
     )
 
     PROMPTS: ClassVar[PromptSet] = PromptSet()

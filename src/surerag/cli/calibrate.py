@@ -7,12 +7,7 @@ from typing import Annotated
 
 import typer
 
-from surerag.calibration import (
-    AbstentionPolicy,
-    ThresholdPolicy,
-    calibrate_abstention,
-    calibrate_threshold,
-)
+from surerag.calibration import AbstentionPolicy, ThresholdPolicy, calibrate_abstention, calibrate_threshold
 from surerag.cli.display import show
 from surerag.evaluation import EvaluationRun
 

@@ -54,8 +54,7 @@ Require = Annotated[
     ),
 ]
 DryRun = Annotated[
-    int,
-    typer.Option(min=0, help="Ask so many questions, drawn at random, and extrapolate the costs of all."),
+    int, typer.Option(min=0, help="Ask so many questions, drawn at random, and extrapolate the costs of all.")
 ]
 PriceIn = Annotated[float, typer.Option(min=0, help="Money for a million tokens read.")]
 PriceOut = Annotated[float, typer.Option(min=0, help="Money for a million tokens written.")]

@@ -10,13 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from surerag.errors import InputError
 from surerag.evaluation.run import EvaluationRun
-from surerag.measures.statistics import (
-    Estimate,
-    exact_paired_test,
-    holm,
-    mean_interval,
-    paired_difference,
-)
+from surerag.measures.statistics import Estimate, exact_paired_test, holm, mean_interval, paired_difference
 
 COSTS = ("tokens", "calls", "seconds")
 """Larger is worse, without an upper bound."""

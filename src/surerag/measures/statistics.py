@@ -81,11 +81,7 @@ def mean_interval(
 
 
 def paired_difference(
-    first: ArrayLike,
-    second: ArrayLike,
-    *,
-    confidence: float = 0.95,
-    bounds: Bounds | None = (-1.0, 1.0),
+    first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95, bounds: Bounds | None = (-1.0, 1.0)
 ) -> Estimate:
     """Return the mean of ``first − second`` over pairs, with its interval.
 
@@ -136,11 +132,7 @@ def _interval_with_pseudo_pair(sample: Floats, bounds: Bounds | None, confidence
 
 
 def bootstrap_interval(
-    resampled: Floats,
-    value: float,
-    n: int,
-    bounds: Bounds | None = (0.0, 1.0),
-    confidence: float = 0.95,
+    resampled: Floats, value: float, n: int, bounds: Bounds | None = (0.0, 1.0), confidence: float = 0.95
 ) -> Interval | None:
     """Return the interval of a value from its resamples; where these are alike, not below the exact one.
 
