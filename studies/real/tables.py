@@ -340,6 +340,10 @@ _COST = re.compile(
     r"(<!-- cost (?P<name>[\w.-]+): (?P<system>[^>]+?) / (?P<baseline>[^>]+?) -->).*?(?P<end><!-- end -->)"
 )
 
+_VALUE = re.compile(
+    r"(<!-- value (?P<name>[\w.-]+): (?P<system>[^>]+?): (?P<column>\w+) -->).*?(?P<end><!-- end -->)"
+)
+
 
 def cost(summary: Mapping[str, Any], system: str, baseline: str) -> str:
     """Return in words what a system costs a question, beside the tokens of another."""
@@ -352,7 +356,8 @@ def cost(summary: Mapping[str, Any], system: str, baseline: str) -> str:
 def filled(page: str) -> str:
     """Return a page with every table between ``<!-- table NAME -->`` and ``<!-- end -->`` made anew.
 
-    So is every cost in words between ``<!-- cost NAME: SYSTEM / BASELINE -->`` and ``<!-- end -->``.
+    So is every cost in words behind ``<!-- cost NAME: SYSTEM / BASELINE -->``, and every cell behind
+    ``<!-- value NAME: SYSTEM: COLUMN -->``.
     """
 
     def fill(match: re.Match[str]) -> str:
@@ -365,7 +370,12 @@ def filled(page: str) -> str:
             f"{match[1]}{cost(read_summary(match['name']), match['system'], match['baseline'])}{match['end']}"
         )
 
-    return _COST.sub(fill_cost, _MARK.sub(fill, page))
+    def fill_value(match: re.Match[str]) -> str:
+        rows = {row["system"]: row for row in read_summary(match["name"])["rows"]}
+        column = match["column"]
+        return f"{match[1]}{_cell(column, rows[match['system']].get(column))}{match['end']}"
+
+    return _VALUE.sub(fill_value, _COST.sub(fill_cost, _MARK.sub(fill, page)))
 
 
 def read_summary(name: str) -> dict[str, Any]:

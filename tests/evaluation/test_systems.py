@@ -62,6 +62,20 @@ def test_costs_of_a_further_step_are_counted(parts: Parts) -> None:
     assert compressed.answer.usage.requests > plain.answer.usage.requests == 1
 
 
+def test_the_most_relevant_of_more_passages_are_selected(parts: Parts) -> None:
+    def answer(prompt: str) -> str:
+        if prompt.startswith("Passage: "):
+            return "Yes" if "Velm" in prompt else "No"
+        return reply(prompt)
+
+    system = build_system("selected", replace(parts, reader=FakeReader(answer)))
+    [row] = evaluate({"selected": system}, ["Where was Ada born?"]).rows
+    assert row.answer is not None
+    assert len(row.answer.contexts) == 1
+    assert row.answer.usage is not None
+    assert row.answer.usage.requests == 1 + min(3, len(PASSAGES))
+
+
 def test_clusters_answer_and_one_answer_is_selected(parts: Parts) -> None:
     """EDC²-RAG, appendix C.2, with its last step."""
 

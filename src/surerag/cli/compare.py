@@ -42,8 +42,8 @@ Questions = Annotated[
 Systems = Annotated[
     str,
     typer.Option(
-        help="plain, lazy, rewritten, compressed, answered, refined, none, strong, oracle; sums such as "
-        "lazy+compressed; thresholds such as lazy@0.8. The first one is the baseline."
+        help="plain, lazy, rewritten, compressed, selected, answered, refined, none, strong, oracle; sums "
+        "such as lazy+compressed; thresholds such as lazy@0.8. The first one is the baseline."
     ),
 ]
 Require = Annotated[

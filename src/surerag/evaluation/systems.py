@@ -29,7 +29,7 @@ from surerag.services import Encoder, Entailer, Retriever, Services
 R = TypeVar("R")
 
 STEPS = ("compressed", "refined")
-NAMES = ("plain", "lazy", "rewritten", *STEPS, "answered", "none", "strong", "oracle")
+NAMES = ("plain", "lazy", "rewritten", *STEPS, "selected", "answered", "none", "strong", "oracle")
 """Names of pipelines, of which ``docs/compare.md`` has a table. ``compressed`` and ``refined`` also follow
 another one, as in ``lazy+compressed``; ``lazy@0.8`` and ``rewritten@inf`` set the threshold."""
 
@@ -200,7 +200,7 @@ class Parts:
         reader: The model that answers.
         retriever: Finds passages.
         summaries: Index of summaries, for ``lazy`` and ``strong``.
-        encoder: Vectors, for ``compressed`` and ``answered``.
+        encoder: Vectors, for ``compressed``, ``selected`` and ``answered``.
         entailer: For ``refined``; None asks the reader.
         top_n: Passages to show; None for all that the retriever returns.
         max_tokens: Longest answer in tokens; None for the reader's limit.
@@ -226,7 +226,9 @@ class Parts:
             )
 
 
-_CONFIGURABLE = ("lazy", "rewritten", "compressed", "answered", "refined")
+_CONFIGURABLE = ("lazy", "rewritten", "compressed", "selected", "answered", "refined")
+_WIDER = 3
+"""How many times ``top_n`` passages the system ``selected`` chooses from."""
 
 
 @dataclass(frozen=True)
@@ -278,6 +280,7 @@ def build_system(name: str, parts: Parts) -> System:
         settings = {**method.to_dict(), **settings}
     else:
         settings["reader"] = parts.reader.name
+    steps = [base, *steps] if base == "selected" else steps
     further = {step: _build_step(step, parts) for step in steps}
     components = [*filter(None, [method]), *further.values()]
     services = _merge([component.services for component in components], parts)
@@ -327,6 +330,9 @@ def _build_step(step: str, parts: Parts) -> Component[Any]:
     if step in ("compressed", "answered"):
         task = {"task": "answer"} if step == "answered" else {}
         return ClusterCompressor(parts.reader, parts.encoder, **{**task, **settings})
+    if step == "selected":
+        own = {"top_n": parts.top_n, "variant": "whole"}
+        return ClusterCompressor(parts.reader, parts.encoder, **{**own, **settings})
     return DenseRefiner(parts.reader, entailer=parts.entailer, **settings)
 
 
@@ -344,8 +350,9 @@ def _merge(services: Sequence[Services], parts: Parts) -> Services:
 def _answer(question: Question, base: str, parts: Parts, max_tokens: int) -> Program[PipelineResult]:
     """Answer from retrieved passages, from those that belong to the question, or from none."""
     passages: Sequence[Passage] = []
-    if base == "plain":
-        passages = yield from retrieve(question.text, parts.top_n)
+    if base in ("plain", "selected"):
+        k = parts.top_n and parts.top_n * (_WIDER if base == "selected" else 1)
+        passages = yield from retrieve(question.text, k)
     elif base == "oracle":
         if not question.contexts:
             raise InputError("the system 'oracle' needs the contexts of every question")
