@@ -73,17 +73,30 @@ def test_the_guarantee_is_broken_as_seldom_as_stated(confidence: float, kind: di
     assert broken / 40 <= allowed + 2.33 * math.sqrt(allowed * confidence / 40)
 
 
-def test_graded_scores_are_bounded_by_betting() -> None:
+def test_graded_scores_are_bounded_by_betting(monkeypatch: pytest.MonkeyPatch) -> None:
     """Uncertainties inform about nothing: a threshold at the quantile s loses s times the mean benefit."""
-    thresholds = []
-    for seed in range(80):
-        rng = np.random.default_rng(seed)
-        without = np.round(rng.random(250), 2) * 0.5
-        rows = rows_of(rng.random(250), without, without + 0.5 * (rng.random(250) < 0.4))
-        thresholds.append(calibrate_threshold(rows, max_loss=0.08, confidence=0.9).threshold)
-    broken = sum(0.2 * threshold > 0.08 for threshold in thresholds)
-    assert broken / 80 <= 0.1 + 2.33 * math.sqrt(0.09 / 80)
-    assert sum(math.isfinite(threshold) for threshold in thresholds) > 40
+    monkeypatch.setattr(calibration, "TEST_EACH", 300)
+    monkeypatch.setattr(calibration, "_SET_ASIDE", 100)
+    for n in (250, 600):  # each threshold is tested, and a grid
+        thresholds = []
+        for seed in range(80):
+            rng = np.random.default_rng(seed)
+            without = np.round(rng.random(n), 2) * 0.5
+            rows = rows_of(rng.random(n), without, without + 0.5 * (rng.random(n) < 0.4))
+            thresholds.append(calibrate_threshold(rows, max_loss=0.08, confidence=0.9).threshold)
+        broken = sum(0.2 * threshold > 0.08 for threshold in thresholds)
+        assert broken / 80 <= 0.1 + 2.33 * math.sqrt(0.09 / 80)
+        assert sum(math.isfinite(threshold) for threshold in thresholds) > 40
+
+
+@pytest.mark.parametrize("graded", [False, True])
+def test_of_many_uncertainties_a_grid_is_tested(graded: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = []
+    for name in ("paired_p_value", "betting_p_value"):
+        monkeypatch.setattr(calibration, name, lambda *values: tests.append(values) or 0.0)
+    rows = [CalibrationRow(i / 10_000, 0.5 if graded else 1.0, 1.0) for i in range(10_000)]
+    assert calibrate_threshold(rows).threshold > 0.9
+    assert len(tests) <= 1000
 
 
 def test_the_exact_test_has_power_where_few_answers_differ() -> None:

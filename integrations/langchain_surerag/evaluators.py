@@ -108,7 +108,8 @@ class ExampleEvaluator(Part):
         except Exception as error:
             reason = str(error) if isinstance(error, SureragError) else f"{type(error).__name__}: {error}"
         logger.warning("%s.invalid: %s", self.METHOD, reason)
-        listen(Event(f"{self.METHOD}.invalid", {"inputs": sorted(inputs), "reason": reason}, warning=True))
+        data = {"inputs": sorted(map(str, inputs)), "reason": reason}
+        listen(Event(f"{self.METHOD}.invalid", data, warning=True))
         failed = {"score": None, "comment": reason, "extra": {"error": True}}
         return {"results": [{"key": f"{self.key}{self.SUFFIX}", **failed}]}
 

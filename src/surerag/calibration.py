@@ -31,6 +31,9 @@ from surerag.text import ABSTENTION, check_abstention, is_abstention
 
 Verdict = Literal["holds", "no gain shown", "infeasible"]
 
+TEST_EACH = 4000
+"""Up to so many distinct uncertainties each is tested; of more, a grid that 1,000 set-aside rows define."""
+_SET_ASIDE = 1000
 _NUISANCE_LEVEL = 0.01
 """Share of the level that the exact test spends on its nuisance parameter."""
 _NUISANCE_POINTS = 32
@@ -338,17 +341,25 @@ def _threshold_of_loss(
     uncertainty: Floats, benefit: Floats, binary: bool, max_loss: float, level: float
 ) -> float | None:
     """Return the largest threshold that loses at most ``max_loss``; None where there is none."""
-    steps, n = _steps(uncertainty, benefit), len(uncertainty)
+    # Bets need an order that does not depend on the uncertainty.
+    order = np.random.default_rng(0).permutation(len(uncertainty))
+    uncertainty, benefit = uncertainty[order], benefit[order]
+    grid = np.unique(uncertainty[np.isfinite(uncertainty)])
+    if len(grid) > TEST_EACH:
+        # A grid that is independent of the rows it is tested on.
+        grid = np.unique(uncertainty[:_SET_ASIDE][np.isfinite(uncertainty[:_SET_ASIDE])])
+        uncertainty, benefit = uncertainty[_SET_ASIDE:], benefit[_SET_ASIDE:]
     if binary:
-        counts = zip(steps.repaired.astype(int).tolist(), steps.spoiled.astype(int).tolist(), strict=True)
-        p_values = (paired_p_value(n, *both, max_loss, _NUISANCE_LEVEL * level) for both in counts)
+        ascending = np.argsort(uncertainty)
+        at = np.searchsorted(uncertainty[ascending], grid, side="right")
+        sums = (np.append(0, np.cumsum(sign * benefit[ascending] > 0))[at].tolist() for sign in (1, -1))
+        n, nuisance = len(uncertainty), _NUISANCE_LEVEL * level
+        p_values = (paired_p_value(n, *both, max_loss, nuisance) for both in zip(*sums, strict=True))
     else:
-        # Bets need an order that does not depend on the uncertainty.
-        order = np.random.default_rng(0).permutation(n)
-        losses = (np.where(uncertainty <= at, benefit, 0.0)[order] for at in steps.thresholds)
+        losses = (np.where(uncertainty <= at, benefit, 0.0) for at in grid)
         p_values = (betting_p_value(values, max_loss, 1 - level) for values in losses)
     certified = sum(1 for _ in takewhile(lambda p_value: p_value <= level, p_values))
-    return float(steps.thresholds[certified - 1]) if certified else None
+    return float(grid[certified - 1]) if certified else None
 
 
 def _needed_for_loss(uncertainty: Floats, benefit: Floats, max_loss: float, level: float) -> int | None:

@@ -40,6 +40,7 @@ _SIGNATURES = {
     b"%PDF-": "a PDF file",
     b"PK\x03\x04": "a ZIP archive or an Office file",
     b"\xd0\xcf\x11\xe0": "a file of Office before 2007, or one with a password",
+    b"{\\rtf": "an RTF file",
 }
 """First bytes of files that have other names now and then."""
 
@@ -58,6 +59,8 @@ _NAVIGATION_NAMES = {
 }  # fmt: skip
 _UNDERLINES, _SHORTEST_UNDERLINE = set("=-~^\"'*+#`"), 3
 _LISTED = 20
+_NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,18})?|true|false")
+"""Of front matter; more digits, or an exponent, are those of an identifier, such as a commit's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,10 +273,24 @@ def split_front_matter(text: str) -> tuple[dict[str, str | int | float | bool], 
     return {}, text
 
 
+class _Quoted(str):
+    """A value that was quoted, and so is a text whatever it looks like."""
+
+    __slots__ = ()
+
+
+class _YAMLLoader(yaml.BaseLoader):  # type: ignore[misc]  # untyped
+    """Builds texts alone, and keeps in mind which were quoted."""
+
+    def construct_scalar(self, node: yaml.ScalarNode) -> str:
+        text: str = super().construct_scalar(node)
+        return _Quoted(text) if node.style else text
+
+
 def _yaml_values(block: str) -> dict[str, str | int | float | bool] | None:
     """Return the values of front matter; None if it is no such thing."""
     try:
-        value = yaml.load(block, yaml.BaseLoader)  # noqa: S506  # it builds texts alone
+        value = yaml.load(block, _YAMLLoader)  # noqa: S506  # it builds texts alone
     except (yaml.YAMLError, RecursionError, ValueError):  # of colons in its values, which are common
         lines = [line.partition(":") for line in block.splitlines() if line.strip()]
         if not all(colon and key.strip().isidentifier() for key, colon, _ in lines):
@@ -286,17 +303,16 @@ def _yaml_values(block: str) -> dict[str, str | int | float | bool] | None:
 
 
 def _number(text: str) -> str | int | float | bool:
-    """Return a number, ``true`` or ``false`` as such; ``NO`` stays Norway, and 007 a text."""
-    try:
-        value = json.loads(text, parse_constant=str)
-    except (ValueError, RecursionError):
-        return text
-    return value if isinstance(value, int | float) else text
+    """Return a number, ``true`` or ``false`` as such; ``NO`` stays Norway, 007 and 7e12 texts."""
+    if isinstance(text, _Quoted) or not _NUMBER.fullmatch(text):
+        return str(text)
+    value: int | float | bool = json.loads(text.lstrip("+"))
+    return value
 
 
 def _joined(value: Any) -> Any:
     is_flat = isinstance(value, list) and all(isinstance(one, str | int | float) for one in value)
-    return ", ".join(map(str, value)) if is_flat else value
+    return _Quoted(", ".join(map(str, value))) if is_flat else value
 
 
 def _first_heading(text: str) -> str:

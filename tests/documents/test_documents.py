@@ -157,6 +157,8 @@ def test_a_long_text_is_judged_by_what_is_not_ascii() -> None:
         ("title: Ada\ntags: [a, b]\nauthor:\n  name: Jon\nnothing:", {"tags": "a, b"}),
         ("title: Ada\nsubtitle: Part 1: Velm", {"subtitle": "Part 1: Velm"}),
         ("title: Ada\npath: elsewhere", {}),
+        ("title: Ada\nzip: \"12345\"\nversion: '1.10'", {"zip": "12345", "version": "1.10"}),
+        ("title: Ada\ncommit: 7e12345\nsign: +5", {"commit": "7e12345", "sign": 5}),
     ],
 )
 def test_front_matter_becomes_metadata(tmp_path: Path, front: str, metadata: dict[str, Any]) -> None:
@@ -167,6 +169,12 @@ def test_front_matter_becomes_metadata(tmp_path: Path, front: str, metadata: dic
         "A painter.",
         {**metadata, "path": "a.md"},
     )
+
+
+def test_an_rtf_file_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("{\\rtf1\\ansi Hello \\b World\\b0 .}")
+    (tmp_path / "b.txt").write_text("Velm")
+    assert "an RTF file" in load_documents(tmp_path).skipped["a.txt"]
 
 
 @pytest.mark.parametrize(

@@ -72,3 +72,12 @@ def test_an_error_names_the_model_and_what_was_sent() -> None:
     assert "gpt failed with IndexError: list index out of range" in str(error)
     ours = TransientServiceError("busy")
     assert service_error(ours, "gpt") is ours
+
+
+def test_an_error_can_be_written_and_says_nothing_untrue_of_what_is_withheld() -> None:
+    broken = service_error(Web("half a sign \ud83d", status_code=400), "gpt")
+    assert "half a sign \ufffd" in str(broken)
+    str(broken).encode()
+    withheld = service_error(Web("the response was filtered: content_filter", status_code=400), "gpt")
+    assert type(withheld) is ServiceError
+    assert "cannot be read" not in str(withheld)

@@ -181,6 +181,18 @@ def test_an_error_that_shows_a_secret_is_replaced_and_ours_keeps_its_class() -> 
     assert without_secrets(clean, [KEY]) is clean
 
 
+@pytest.mark.parametrize(
+    ("secret", "shown"), [(KEY, KEY[:10]), ("pass\\word\"9f8e'7d", "pass\\word\"9f8e'7d")]
+)
+def test_a_secret_that_is_cut_off_or_escaped_is_hidden_behind_an_error(secret: str, shown: str) -> None:
+    ours = ContextLengthError("too long", hint="shorten it")
+    ours.__cause__ = KeyError(shown)
+    ours.__cause__.body = {"error": [shown, shown.encode()]}  # type: ignore[attr-defined]  # a client's
+    safe = without_secrets(ours, [secret])
+    assert_hidden(shown, str(safe.__cause__), repr(safe.__cause__), repr(vars(safe.__cause__)))
+    assert_hidden(repr(shown)[1:-1], str(safe.__cause__))
+
+
 @pytest.mark.parametrize("size", [1, 3, 7, 8, 16, 40])
 def test_a_secret_is_hidden_at_every_place_of_base64(size: int) -> None:
     key = (KEY * 2)[:size]

@@ -41,6 +41,13 @@ def test_a_text_may_end_inside_the_thoughts(text: str) -> None:
     assert (splitter.thinking, splitter.has_thoughts) == (True, True)
 
 
+@pytest.mark.parametrize("end", ["<|return|>", "<|call|>\n", "<|end|>"])
+def test_the_mark_of_harmonys_end_is_no_answer(end: str) -> None:
+    for pieces in ([f"<|channel|>final<|message|>Velm{end}"], ["<|channel|>final<|message|>", "Velm", end]):
+        splitter = ThoughtSplitter()
+        assert "".join(map(splitter.feed, pieces)) + splitter.end() == splitter.answer == "Velm"
+
+
 def test_a_template_may_begin_the_thoughts() -> None:
     for text, answer in (("Rhine?</think>\nVelm", "Velm"), ("Rhine?", "")):
         splitter = ThoughtSplitter(inside="<think>")

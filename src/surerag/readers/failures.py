@@ -20,6 +20,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 from pydantic import BaseModel, SecretStr
 
 from surerag.errors import ContextLengthError, RefusedError, ServiceError, SureragError, TransientServiceError
+from surerag.readers.logprobs import without_surrogates
 
 E = TypeVar("E", bound=BaseException)
 
@@ -76,9 +77,10 @@ def service_error(
         message += f"; the server sent {sent!r}"
     kind, status = kind_of(error, f"{error} {message}"), status_of(error)
     happened = f"answered {status}" if status else f"failed with {type(error).__name__}"
-    return kind(
-        f"{name} {happened}: {message}".removesuffix(": "), hint=(hints or {}).get(status or 0, _HINTS[kind])
-    )
+    # A server that answers with a status was understood: what it withholds has no remedy here.
+    hint = _HINTS[kind] if kind is not ServiceError or status is None else ""
+    text = without_surrogates(f"{name} {happened}: {message}".removesuffix(": "))
+    return kind(text, hint=(hints or {}).get(status or 0, hint))
 
 
 def _text_of(error: BaseException) -> str:
@@ -115,7 +117,8 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
         'no user [key], key [key], [key]…'
     """
     for secret in sorted(filter(None, set(secrets)), key=len, reverse=True):
-        for spelled in dict.fromkeys((secret, quote(secret, safe=""), json.dumps(secret)[1:-1])):
+        escaped = (quote(secret, safe=""), json.dumps(secret)[1:-1], repr(secret)[1:-1])
+        for spelled in dict.fromkeys((secret, *escaped)):
             if len(secret) < 8:
                 # As part of a word, or in another case, it is no secret: "EMPTY" is a key of some servers.
                 text = re.sub(rf"(?<![\w-]){re.escape(spelled)}(?![\w-])", "[key]", text)
@@ -187,11 +190,22 @@ def without_secrets(error: E, secrets: Iterable[str]) -> E:
 
 def _shows(error: BaseException, hide: Callable[[str], str]) -> bool:
     """Whether an error's text, its attributes or the response that it carries hold a secret."""
-    carried = f"{error} {error.args!r} {vars(error)!r}"
+    # Each text by itself, as a secret that is cut off is known at a text's end.
+    carried = [str(error), *_texts_in(error.args), *_texts_in(vars(error))]
     with suppress(Exception):
         # A response that is not read yet has no text.
-        carried += vars(error)["response"].text
-    return hide(carried) != carried
+        carried.append(vars(error)["response"].text)
+    return any(hide(text) != text for text in carried)
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    if isinstance(value, Mapping | list | tuple):
+        for one in value.items() if isinstance(value, Mapping) else value:
+            yield from _texts_in(one)
+    elif isinstance(value, bytes):
+        yield value.decode("utf-8", "replace")
+    else:
+        yield value if isinstance(value, str) else repr(value)
 
 
 def _stand_in(error: BaseException, hide: Callable[[str], str]) -> BaseException:

@@ -23,6 +23,8 @@ CHANNEL = "<|channel|>"
 
 _BEGINNINGS = (*_CLOSING, CHANNEL, f"<|start|>assistant{CHANNEL}")
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
+_END = re.compile(r"<\|(?:return|end|call)\|>\s*\Z")
+"""What harmony's servers may leave behind an answer."""
 _MARK = re.compile(
     r"</?(?:think|thinking|seed:think|thought|reasoning)>|\[/?THINK\]|<\|(?:channel|start)\|>\w*|<\|\w+\|>"
 )
@@ -91,7 +93,7 @@ class ThoughtSplitter:
     @property
     def answer(self) -> str:
         """The answer so far."""
-        return "" if self.begins is None else self.text[self.begins :]
+        return "" if self.begins is None else _END.sub("", self.text[self.begins :])
 
     def feed(self, piece: str) -> str:
         """Take a piece of text and return what it adds to the answer."""
@@ -101,7 +103,7 @@ class ThoughtSplitter:
         if self.begins is None:
             return ""
         fresh, self._shown = self.text[max(self._shown, self.begins) :], len(self.text)
-        return fresh
+        return _END.sub("", fresh) if self.has_thoughts else fresh
 
     def end(self) -> str:
         """Note that nothing more comes, and return what was held back and is an answer after all."""
