@@ -87,6 +87,18 @@ def plain_rows(run: EvaluationRun, baseline: str) -> list[Row]:
     return rows
 
 
+def compression_rows(run: EvaluationRun) -> list[Row]:
+    """Return a row for each system, and how far EDC²'s choice of passages is ahead of it."""
+    rows = plain_rows(run, "plain")
+    [ours] = [name for name in run.systems if name.startswith("EDC² top")]
+    for row in rows:
+        keys = common_keys(run, [ours, row["system"]]) if row["system"] != ours else []
+        if keys:
+            pairs = [[bool(right_of(run, name)[key]) for key in keys] for name in (ours, row["system"])]
+            row["ahead"] = _numbers(difference(*pairs))
+    return rows
+
+
 def gates_rows(run: EvaluationRun) -> list[Row]:
     """Return L-RAG's Table I: fixed modes, and gates over their answers (Eq. 4).
 
@@ -211,7 +223,7 @@ def worth_rows(run: EvaluationRun) -> list[Row]:
 
 MAKE: dict[str, Callable[[EvaluationRun], list[Row]]] = {
     "gates": gates_rows,
-    "compression": lambda run: plain_rows(run, "plain"),
+    "compression": compression_rows,
     "rewriting": lambda run: plain_rows(run, "plain"),
     "understanding": understanding_rows,
     "worth": worth_rows,
@@ -267,6 +279,7 @@ _HEADS = {
     "n": "n",
     "right": "right, %",
     "difference": "difference, points",
+    "ahead": "EDC² top n whole is ahead, points",
     "auroc": "AUROC",
     "r": "Pearson's r",
     "gold": "gold",
@@ -316,7 +329,7 @@ def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, list):
-        sign = "+" if name == "difference" else ""
+        sign = "+" if name in ("difference", "ahead") else ""
         digits = 2 if name in ("auroc", "r") else 1
         middle, *ends = (
             format(one, f"{sign}.{digits}f").replace("-", "−") for one in value if one is not None
