@@ -101,3 +101,9 @@ def test_printable_text_holds_no_control_codes_and_can_be_encoded(text: str) -> 
     shown.encode()
     assert not set(shown) & set(map(chr, (0x1B, 0x9B, 0x07, 0x0D, 0x7F)))
     replace_surrogates(text).encode()
+
+
+def test_short_texts_in_cyrillic_are_estimated_between_what_models_count() -> None:
+    text = "Капитан Орлов родился в Москве в 1815 году."
+    counts = sorted(gpt(name)(text) for name in ("cl100k_base", "o200k_base"))
+    assert counts[0] <= estimated_tokens(text) <= 1.25 * counts[1]

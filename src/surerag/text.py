@@ -193,15 +193,19 @@ _MARK = re.compile(r"[!-/:-@\[-`{-~]")
 _WHOLE = 9
 """Letters of a Latin word that is one token; longer words have a token more for about four letters."""
 
-_ALPHABETS = (
-    "\u0370-\u052f\u0590-\u06ff\u0750-\u077f\u08a0-\u0dff\u0e00-\u0e7f\u1100-\u11ff"
-    "\u1f00-\u1fff\u3130-\u318f\uac00-\ud7af\ufb50-\ufdff\ufe70-\ufeff"
-)
-"""Greek, Cyrillic, Hebrew, Arabic, the scripts of India, Thai, Hangul."""
-_LETTER = re.compile(f"[{_ALPHABETS}]")
-_TOKENS_A_LETTER = 0.6
-"""Of these, between those of cl100k and of o200k."""
-_OTHER = re.compile(rf"[^\x00-\x7f\s{_LATIN}{_ALPHABETS}]")
+_WEIGHTS = {
+    "\u0400-\u052f": 0.4,  # Cyrillic
+    "\u0370-\u03ff\u1f00-\u1fff": 0.6,  # Greek
+    "\u0590-\u05ff": 0.6,  # Hebrew
+    "\u0600-\u06ff\u0750-\u077f\u08a0-\u08ff\ufb50-\ufdff\ufe70-\ufeff": 0.5,  # Arabic
+    "\u0900-\u0dff": 0.65,  # Devanagari and related scripts
+    "\u0e00-\u0e7f": 0.65,  # Thai
+    "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af": 0.8,  # Hangul
+}
+"""Tokens a character, between those of cl100k and of o200k."""
+
+_WEIGHTED = {re.compile(f"[{letters}]"): weight for letters, weight in _WEIGHTS.items()}
+_OTHER = re.compile(rf"[^\x00-\x7f\s{_LATIN}{''.join(_WEIGHTS)}]")
 
 
 def estimated_tokens(text: str) -> int:
@@ -218,8 +222,9 @@ def estimated_tokens(text: str) -> int:
     for word in words:
         count += max(math.ceil((len(word) - _WHOLE) / 4), 0) + (len(word) > 1 and not word.isascii())
     if not text.isascii():
-        count += len(_OTHER.findall(text)) + _TOKENS_A_LETTER * len(_LETTER.findall(text))
-    return math.ceil(round(count, 6))  # multiples are not exact
+        count += len(_OTHER.findall(text))
+        count += sum(weight * len(letters.findall(text)) for letters, weight in _WEIGHTED.items())
+    return math.ceil(round(count, 6))  # sums of weights are not exact
 
 
 # Sentences

@@ -269,6 +269,7 @@ def understanding(setting: Setting) -> dict[str, System]:
         threshold=float("inf"),
         n_summaries=k,
         max_tokens=MAX_TOKENS,
+        abstention=False,
     )
 
     def sampled(question: Question) -> EvaluationAnswer:

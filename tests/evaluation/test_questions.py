@@ -164,3 +164,9 @@ def test_a_cell_may_be_of_any_length(tmp_path: Path) -> None:
 def test_questions_with_commas_stand_in_one_column(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text('question\n"Who, then?"\nWhere?\n')
     assert [q.text for q in read_questions(tmp_path / "q.csv")] == ["Who, then?", "Where?"]
+
+
+@pytest.mark.parametrize("column", ["golden_answers", "gold_answers", "possible_answers", "expected_answer"])
+def test_reference_answers_stand_under_the_names_of_usual_data_sets(tmp_path: Path, column: str) -> None:
+    (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Where?", column: ["Velm"]}), encoding="utf-8")
+    assert read_questions(tmp_path / "q.jsonl")[0].references == ("Velm",)

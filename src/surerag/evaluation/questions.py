@@ -20,16 +20,19 @@ from surerag.text import decode
 ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "question": (
         "question", "query", "user_input", "input", "inputs.question", "inputs.input", "inputs.query",
+        "inputs.user_input", "prompt",
     ),
     "references": (
-        "references", "answers", "answer", "reference", "ground_truth", "ground_truths", "expected_output",
+        "references", "answers", "answer", "reference", "ground_truth", "ground_truths", "gold_answers",
+        "golden_answers", "gold", "golds", "expected_output", "expected_answer", "reference_answer",
         "reference_outputs.answer", "reference_outputs.output", "outputs.answer", "outputs.output",
+        "reference.answer", "reference.output", "possible_answers",
     ),
     "contexts": (
         "contexts", "retrieved_contexts", "retrieval_context", "reference_contexts", "outputs.contexts",
-        "outputs.documents", "context",
+        "outputs.documents", "ctxs", "passages", "documents", "context",
     ),
-    "id": ("id", "_id", "qid", "question_id"),
+    "id": ("id", "_id", "example_id", "qid", "question_id", "query_id"),
     "system": ("system", "retriever"),
 }  # fmt: skip
 """Names of columns by field: those of RAGAS, LangSmith, DeepEval and SQuAD, too; the first counts."""
