@@ -84,7 +84,9 @@ def make_parser(description: str, n: int = 200) -> argparse.ArgumentParser:
     Warnings of single questions are left out; at its end the study prints how long it took.
     """
     started = time.monotonic()
-    atexit.register(lambda: console.print(f"It took {time.monotonic() - started:.0f} s."))
+    atexit.register(
+        lambda: console.file.closed or console.print(f"It took {time.monotonic() - started:.0f} s.")
+    )
     logging.getLogger("surerag").setLevel(logging.ERROR)
     parser = argparse.ArgumentParser(
         description=description,
