@@ -84,9 +84,12 @@ def make_parser(description: str, n: int = 200) -> argparse.ArgumentParser:
     Warnings of single questions are left out; at its end the study prints how long it took.
     """
     started = time.monotonic()
-    atexit.register(
-        lambda: console.file.closed or console.print(f"It took {time.monotonic() - started:.0f} s.")
-    )
+
+    def say_how_long() -> None:
+        if not console.file.closed:  # by a test runner
+            console.print(f"It took {time.monotonic() - started:.0f} s.")
+
+    atexit.register(say_how_long)
     logging.getLogger("surerag").setLevel(logging.ERROR)
     parser = argparse.ArgumentParser(
         description=description,
