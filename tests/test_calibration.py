@@ -318,3 +318,11 @@ def test_an_empty_answer_and_an_abstention_are_withheld() -> None:
         calibrate_abstention([CalibrationRow(1.0)], max_risk=0.1)
     with pytest.raises(InputError, match="no rows"):
         calibrate_abstention([], max_risk=0.1)
+
+
+def test_a_policy_whose_threshold_is_no_number_is_refused() -> None:
+    """It would be above no uncertainty and below none, and so never act."""
+    rows = [CalibrationRow(number, 1.0, 1.0) for number in range(200)]
+    values = calibrate_threshold(rows).to_dict()
+    with pytest.raises(InputError, match="threshold is no number"):
+        calibration.ThresholdPolicy.from_dict({**values, "threshold": "nan"})

@@ -35,6 +35,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import what needs the package ``langchain`` when it is first used."""
     if name != "LazyRetrievalMiddleware":

@@ -122,7 +122,10 @@ class _Policy:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Rebuild from :meth:`to_dict`; other values are an InputError."""
         try:
-            return TypeAdapter(cls).validate_python(values)
+            policy = TypeAdapter(cls).validate_python(values)
+            if math.isnan(policy.threshold):
+                raise ValueError("its threshold is no number")
+            return policy
         except ValueError as error:
             raise InputError(
                 f"this is no {cls.__name__}: {error}", hint=f"load a file that {cls.__name__}.save() wrote"

@@ -91,14 +91,9 @@ class MapMethod:
             if isinstance(outcome, MISCONFIGURED) and not isinstance(outcome, InputError):
                 raise outcome
         errors = [str(item) if isinstance(item, BaseException) else None for item in outcomes]
-        results = [None if isinstance(item, BaseException) else to_plain(item) for item in outcomes]
         # Without columns, the whole result is one, as JSON.
         for name, path in ({"result": ""} if self._columns is None else self._columns).items():
-            values = [
-                None if item is None else _attribute(item, path) if path else json.dumps(item)
-                for item in results
-            ]
-            table = table.append_column(name, pa.array(values))
+            table = table.append_column(name, pa.array([_cell(item, path) for item in outcomes]))
         return table.append_column("error", pa.array(errors, pa.string()))
 
 
@@ -137,6 +132,13 @@ def _argument(value: Any) -> Any:
     if not isinstance(value, list):
         return value
     return [Passage(item) if isinstance(item, str) else Passage(**item) for item in value]
+
+
+def _cell(outcome: Any, path: str) -> Any:
+    """Return an attribute of a result, or all of it as JSON; None of a failure."""
+    if isinstance(outcome, BaseException):
+        return None
+    return _attribute(to_plain(outcome), path) if path else json.dumps(to_plain(outcome))
 
 
 def _attribute(value: Any, path: str) -> Any:

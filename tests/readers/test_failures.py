@@ -81,3 +81,16 @@ def test_an_error_can_be_written_and_says_nothing_untrue_of_what_is_withheld() -
     withheld = service_error(Web("the response was filtered: content_filter", status_code=400), "gpt")
     assert type(withheld) is ServiceError
     assert "cannot be read" not in str(withheld)
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (httpx.ReadTimeout("slow"), "gpt did not answer in time: slow"),
+        (TimeoutError("slow"), "gpt did not answer in time: slow"),
+        (httpx.ConnectError("refused"), "gpt could not be reached: refused"),
+        (httpx.RemoteProtocolError("cut"), "gpt failed with RemoteProtocolError: cut"),
+    ],
+)
+def test_an_error_says_in_words_what_became_of_a_request(error: Exception, says: str) -> None:
+    assert service_error(error, "gpt").message == says

@@ -77,8 +77,10 @@ def test_a_probed_reader_passes_the_conformance_suite(real_root: str, api: Api) 
     reader = OpenAIReader("smollm2", base_url=real_root, api=api)
     reader.probe()
     assert reader.capabilities.logprobs
-    # In four bits its figures depend on what is read at once, and samples of one seed with them.
-    report = check_reader(reader, tolerance=0.5, seeded=False)
+    # In four bits its figures depend on what is read at once, and samples of one seed with them; so do greedy
+    # answers that hang on a tie, which answers from a context do not.
+    prompts = [f"Context: {text}\nQuestion: {QUESTION}\nAnswer:" for text in (TEXT, f"{OTHER} {TEXT}")]
+    report = check_reader(reader, prompts=prompts, tolerance=0.5, seeded=False)
     assert report.passed, str(report)
 
 

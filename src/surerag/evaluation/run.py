@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -440,9 +440,9 @@ def _evaluate(
 ) -> EvaluationRun:
     if at_a_time < 1:
         raise ConfigurationError(f"at_a_time must be at least 1, got {at_a_time!r}")
-    if not systems:
-        raise ConfigurationError("there are no systems to evaluate")
     chosen = [as_system(name, target) for name, target in systems.items()]
+    if not chosen:
+        raise ConfigurationError("there are no systems to evaluate")
     asked = as_questions(questions)
     run = EvaluationRun(path, metrics, create=True)
     try:
@@ -450,27 +450,37 @@ def _evaluate(
             run.begin(chosen, asked, on_change)
             missing = {system.name: run.missing(system, asked) for system in chosen}
             total = len(chosen) * len(asked)
-            failures = dict.fromkeys((name for name, keys in missing.items() if keys), 0)
-            latest = ""
             place = f"Answers, stored in {printable(str(path))}" if path else "Answers"
-            work = _work(chosen, asked, missing, at_a_time, failures)
-            rows = (row for system, batch in work for row in _ask(system, batch, loop, run))
             with reporting(progress, total, place) as advance:
                 advance(total - sum(map(len, missing.values())))
-                for row in rows:
+                for _ in _rows(
+                    chosen, asked, missing, at_a_time, lambda system, some: _ask(system, some, loop, run)
+                ):
                     advance()
-                    failures[row.system] = failures[row.system] + 1 if row.error else 0
-                    latest = f"{row.system} failed on {FAILURES} questions in a row: {row.error}"
                     if stop.is_set():
                         return run
-            if failures and min(failures.values()) >= FAILURES:
-                raise ServiceError(
-                    latest, hint="every answer so far is stored; the same call goes on from there"
-                )
     except BaseException:
         run.close()
         raise
     return run
+
+
+def _rows(
+    systems: Sequence[System],
+    questions: Sequence[Question],
+    missing: Mapping[str, set[str]],
+    at_a_time: int,
+    ask: Callable[[System, Sequence[Question]], Iterator[Row]],
+) -> Iterator[Row]:
+    """Ask what is missing, and yield each row; raise where every system fails on questions in a row."""
+    failures, latest = dict.fromkeys((name for name, keys in missing.items() if keys), 0), ""
+    for system, batch in _work(systems, questions, missing, at_a_time, failures):
+        for row in ask(system, batch):
+            failures[row.system] = failures[row.system] + 1 if row.error else 0
+            latest = f"{row.system} failed on {FAILURES} questions in a row: {row.error}"
+            yield row
+    if failures and min(failures.values()) >= FAILURES:
+        raise ServiceError(latest, hint="every answer so far is stored; the same call goes on from there")
 
 
 def _work(

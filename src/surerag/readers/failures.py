@@ -76,11 +76,18 @@ def service_error(
     if reply and (sent := shortened(masked(reply, secrets), 300)) not in message:
         message += f"; the server sent {sent!r}"
     kind, status = kind_of(error, f"{error} {message}"), status_of(error)
-    happened = f"answered {status}" if status else f"failed with {type(error).__name__}"
+    happened = f"answered {status}" if status else _what_happened(error)
     # A server that answers with a status was understood: what it withholds has no remedy here.
     hint = _HINTS[kind] if kind is not ServiceError or status is None else ""
     text = without_surrogates(f"{name} {happened}: {message}".removesuffix(": "))
     return kind(text, hint=(hints or {}).get(status or 0, hint))
+
+
+def _what_happened(error: BaseException) -> str:
+    names = " ".join(kind.__name__ for kind in type(error).__mro__)
+    if "Timeout" in names:
+        return "did not answer in time"
+    return "could not be reached" if "Connect" in names else f"failed with {type(error).__name__}"
 
 
 def _text_of(error: BaseException) -> str:
@@ -308,6 +315,10 @@ def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
         return TransientServiceError
     if status is None:
         return RefusedError if _is_misuse(error, text) else ServiceError
+    return _kind_of_status(status, text)
+
+
+def _kind_of_status(status: int, text: str) -> type[ServiceError]:
     if status in _MAY_PASS or status >= 500:
         return TransientServiceError
     if status == 413:

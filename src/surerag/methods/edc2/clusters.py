@@ -1,4 +1,4 @@
-"""Clusters of similar passages (EDC²-RAG, Algorithm 1)."""
+"""Clusters of similar passages (EDC²-RAG, Algorithm 1), and which passages they are made of."""
 
 from __future__ import annotations
 
@@ -63,7 +63,10 @@ def rank_passages(
 
 
 def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:
-    """Return places by the sum of their reciprocal ranks in several scores, the best first; ties in order.
+    """Return places, the best first, by the sum of their reciprocal ranks in several scores; ties in order.
+
+    Reciprocal rank fusion (Cormack et al., SIGIR 2009) with k = 1: Σ 1 / (1 + rank). Each score has shape
+    [places], larger for better; equal ones have one rank.
 
     Example:
         >>> fuse_ranks([0.9, 0.8, 0.1, 0.2], [0.4, 0.5, 0.1, 0.2]).tolist()

@@ -60,7 +60,8 @@ class EDC2Options(Options):
     variant: Variant = "copy"
     """A cluster's sentences that help most are copied (``"copy"``), or what is relevant is extracted, and the
     model may say that there is nothing (``"paper"``, section 4.3), as small models nearly always do, or the
-    passages that ``top_n`` keeps come as they are (``"whole"``)."""
+    passages that ``top_n`` keeps come as they are (``"whole"``). No value that shortens passages was shown to
+    lose nothing on a real reader: compare before you take one (``docs/defaults.md``)."""
 
     person: str | None = Field(None, min_length=1)
     """For ``task="verify"``: the person whom statements are about (appendix C.1.2)."""
@@ -105,7 +106,7 @@ class EDC2Options(Options):
     prompts: PromptsOption = prompts_field()
     """Templates by name: ``extract`` and ``answer`` (slots ``question``, ``passages``), ``verify``
     (``statement``, ``passages``), ``verify_about_person`` (also ``person``), ``relevant`` (``question``,
-    ``passage``)."""
+    which is the statement where one is checked, and ``passage``)."""
 
     @model_validator(mode="after")
     def _check_task(self) -> Self:

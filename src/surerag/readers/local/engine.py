@@ -7,7 +7,7 @@ waits to go on is a view of its row, and joins its next batch in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -152,13 +152,9 @@ class Engine:
     ) -> list[R]:
         """Read different prompts once each, and grow an answer for every sample, in batches."""
         members: dict[Ids, list[int]] = {}
-        longest: dict[Ids, int] = {}
         for index, (request, _) in enumerate(samples):
-            prompt = request.ids
-            members.setdefault(prompt, []).append(index)
-            longest[prompt[:_MIN_SHARED]] = max(len(prompt), longest.get(prompt[:_MIN_SHARED], 0))
-        # Prompts that begin alike stand together, then those of similar lengths.
-        order = sorted(members, key=lambda p: (-longest[p[:_MIN_SHARED]], p[:_MIN_SHARED], -len(p)))
+            members.setdefault(request.ids, []).append(index)
+        order = _alike_together(members)
         lengths = [len(request.ids) + request.further for request, _ in samples]
         results: dict[int, R] = {}
 
@@ -210,6 +206,14 @@ class Engine:
             self._model.forward(tokens, cache)
             rows.update((p, take_row(cache, row, 0, len(p) - 1)) for row, p in enumerate(some))
         return rows
+
+
+def _alike_together(prompts: Collection[Ids]) -> list[Ids]:
+    """Return prompts that begin alike together, the longest first, then those of similar lengths."""
+    longest: dict[Ids, int] = {}
+    for prompt in prompts:
+        longest[prompt[:_MIN_SHARED]] = max(len(prompt), longest.get(prompt[:_MIN_SHARED], 0))
+    return sorted(prompts, key=lambda p: (-longest[p[:_MIN_SHARED]], p[:_MIN_SHARED], -len(p)))
 
 
 class PlainEngine(Engine):
