@@ -271,6 +271,19 @@ def test_the_most_relevant_passages_stay_and_each_text_is_judged_once() -> None:
     assert not result.fell_back
 
 
+@pytest.mark.parametrize(
+    ("person", "shown"), [(None, "She lived."), ("Ada {passage}", "Ada {passage}: She lived.")]
+)
+def test_a_passage_is_judged_by_a_statement_as_such(person: str | None, shown: str) -> None:
+    tool, reader = compressor(judging, top_n=1, task="verify", person=person)
+    tool.run("She lived.", passages(BO, ADA))
+    asked = "Does the passage help to support or refute the statement? Reply only with yes or no."
+    assert reader.prompts[:2] == [f"Passage: {text}\nStatement: {shown}\n{asked}" for text in (BO, ADA)]
+    own = {"relevant_to_statement": "Passage: {passage}\nYes or no: {statement}"}
+    tool.with_options(prompts=own).run("She lived.", passages(BO, ADA))
+    assert reader.prompts[-2] == f"Passage: {ADA}\nYes or no: {shown}"
+
+
 def test_the_most_relevant_passages_may_come_as_they_are() -> None:
     tool, reader = compressor(judging, top_n=2, variant="whole")
     given = passages(BO, ADA, RIVER, AGAIN)

@@ -51,9 +51,13 @@ def rank_passages(
     The probability of yes and the similarity to the query are joined by the sum of reciprocal ranks. It takes
     the place of the reply for where nothing is relevant (section 4.3), which small models give nearly always.
     """
-    prompt = options.prompts["relevant"]
+    if options.task == "verify":
+        prompt, slot = options.prompts["relevant_to_statement"], "statement"
+    else:
+        prompt, slot = options.prompts["relevant"], "question"
+    value = query if options.person is None else f"{options.person}: {query}"
     asked = list(dict.fromkeys(texts))
-    prompts = [prompt.render(passage=text, question=query) for text in asked]
+    prompts = [prompt.render(passage=text, **{slot: value}) for text in asked]
     replies = yield from generate(prompts, SamplingParams(max_tokens=2, trace="logprobs"))
     yes = {text: yes_probability(row[0]) for text, row in zip(asked, replies, strict=True)}
     unclear = sum(probability is None for probability in yes.values())
