@@ -14,13 +14,17 @@ from urllib.parse import quote
 import httpx
 import openai
 import pytest
+from langchain_core.embeddings import Embeddings
 from langchain_openai import ChatOpenAI
+from llama_index.core.embeddings import BaseEmbedding
 from llama_index.llms.openai_like import OpenAILike
 
 from langchain_surerag import reader_from_model
+from langchain_surerag.retrieval import encoder_of as langchain_encoder
 from llama_index_surerag import reader_from_llm
-from surerag import LazyRAG, OpenAIReader, Passage, SamplingParams
-from surerag.errors import ContextLengthError, SureragError, TransientServiceError
+from llama_index_surerag.services import encoder_of as llama_index_encoder
+from surerag import ClusterCompressor, FakeReader, LazyRAG, OpenAIReader, Passage, SamplingParams
+from surerag.errors import ContextLengthError, RefusedError, SureragError, TransientServiceError
 from surerag.evaluation import evaluate
 from surerag.messages import Generation
 from surerag.readers.failures import masked, service_error, without_secrets
@@ -169,6 +173,42 @@ def test_no_decision_shows_a_key_that_the_server_echoes(
     assert "failed" in result.decision.reason
     assert "failed" in caplog.text
     assert_hidden(KEY, repr(result), caplog.text)
+
+
+def refuse(*_: object) -> Any:
+    response = httpx.Response(401, text=KEY, request=httpx.Request("POST", "http://host/v1"))
+    raise openai.AuthenticationError(f"Invalid key {KEY}", response=response, body=None)
+
+
+class LangChainEmbeddings(Embeddings):
+    def __init__(self) -> None:
+        self.api_key = KEY
+
+    embed_documents = embed_query = refuse
+
+
+class LlamaIndexEmbeddings(BaseEmbedding):
+    api_key: str = KEY
+    _get_query_embedding = _get_text_embedding = _aget_query_embedding = _aget_text_embedding = refuse
+
+
+@pytest.mark.parametrize(
+    "encoder", [langchain_encoder(LangChainEmbeddings()), llama_index_encoder(LlamaIndexEmbeddings())]
+)
+async def test_a_refused_embedding_is_raised_and_shows_no_key(encoder: Any) -> None:
+    passages = [Passage("Velm lies by the sea."), Passage("Orun is a river.")]
+    tool = ClusterCompressor(FakeReader(["Velm"]), encoder)
+    for kind in ("query", "document"):
+        with pytest.raises(RefusedError, match=r"answered 401: Invalid key \[key\]") as caught:
+            encoder.encode(["Where?"], kind)
+        with pytest.raises(RefusedError, match=r"answered 401: Invalid key \[key\]") as awaited:
+            await encoder.aencode(["Where?"], kind)
+        for error in (caught.value, awaited.value):
+            assert_hidden(KEY, "".join(traceback.format_exception(error)), *everything_in(error))
+    with pytest.raises(RefusedError):
+        tool.run("Where?", passages)
+    with pytest.raises(RefusedError):
+        await tool.arun("Where?", passages)
 
 
 def test_an_error_that_shows_a_secret_is_replaced_and_ours_keeps_its_class() -> None:

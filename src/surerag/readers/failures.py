@@ -84,6 +84,15 @@ def service_error(
     return kind(text, hint=(hints or {}).get(status or 0, hint))
 
 
+def client_failure(error: Exception, name: str, secrets: Iterable[str]) -> SureragError:
+    """Return our error for one that a client raised, with the client's behind it; neither shows a secret."""
+    secrets = tuple(secrets)
+    failure = service_error(error, name, secrets)
+    if failure is not error:
+        failure.__cause__ = error
+    return without_secrets(failure, secrets)
+
+
 def _what_happened(error: BaseException) -> str:
     names = " ".join(kind.__name__ for kind in type(error).__mro__)
     if "Timeout" in names:
