@@ -375,6 +375,14 @@ def test_unusable_arguments_are_refused(options: dict[str, Any], message: str) -
         evaluate(**{"systems": {"echo": echo}, "questions": QUESTIONS, **options})
 
 
+def test_the_error_of_a_system_of_your_own_shows_no_key() -> None:
+    def refused(question: str) -> str:
+        raise ValueError("Incorrect API key provided: sk-9f8e7d6c5b4a")
+
+    run = evaluate({"refused": refused, "echo": echo}, ["one"])
+    assert run.rows[0].error == "ValueError: Incorrect API key provided: [key]"
+
+
 def test_metrics_may_be_functions() -> None:
     run = evaluate({"echo": echo}, QUESTIONS, metrics={"length": lambda answer, _: len(answer) / 10})
     assert run.values("echo", "length")[Question(*[QUESTIONS[11][0], ("11",)]).key] == 0.2
