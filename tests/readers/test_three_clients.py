@@ -390,7 +390,8 @@ def test_an_error_says_that_a_server_is_not_there_and_why(client: str) -> None:
     with Server() as gone:
         reader = CLIENTS[client](gone)
     for way in WAYS.values():
-        with pytest.raises(TransientServiceError, match=r"could not be reached: .* \(.+\)"):
+        says = rf"127.0.0.1:{gone.server_port}.* could not be reached: .* \(.+\)"
+        with pytest.raises(TransientServiceError, match=says):
             way(reader, PLAIN)
 
 

@@ -15,7 +15,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
@@ -80,7 +80,9 @@ def service_error(
     happened = f"answered {status}" if status else _what_happened(error)
     # A server that answers with a status was understood: what it withholds has no remedy here.
     hint = _HINTS[kind] if kind is not ServiceError or status is None else ""
-    text = without_surrogates(f"{name} {happened}: {message}".removesuffix(": "))
+    address = _address_of(error)
+    where = "" if address in name.lower() else f" at {address}"
+    text = without_surrogates(f"{name}{where} {happened}: {message}".removesuffix(": "))
     return kind(text, hint=(hints or {}).get(status or 0, hint))
 
 
@@ -98,6 +100,15 @@ def _what_happened(error: BaseException) -> str:
     if "Timeout" in names:
         return "did not answer in time"
     return "could not be reached" if "Connect" in names else f"failed with {type(error).__name__}"
+
+
+def _address_of(error: BaseException) -> str:
+    """Return the host and port of the request that failed, where an error carries it."""
+    for cause in _causes(error):
+        with suppress(Exception):
+            address: str = cast("Any", cause).request.url.netloc.decode()
+            return address
+    return ""
 
 
 def _text_of(error: BaseException) -> str:
