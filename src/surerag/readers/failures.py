@@ -319,6 +319,16 @@ def shortened(text: str, size: int) -> str:
     return text if len(text) <= size else f"{text[:size]}…"
 
 
+def reason_of(error: BaseException) -> str:
+    r"""Return what an error says, on one line; transformers often names the cause on the second.
+
+    Example:
+        >>> reason_of(OSError("The tokenizer cannot be made:\nsentencepiece is not installed.\n"))
+        'The tokenizer cannot be made: sentencepiece is not installed.'
+    """
+    return shortened(" ".join(str(error).split()), 500) or repr(error)
+
+
 def reply_of(error: BaseException) -> str:
     """Return what a server sent, where an error or what it was raised from carries it."""
     for cause in _causes(error):
