@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Any, Self
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable, ensure_config
+from langchain_core.runnables import (
+    Runnable,
+    RunnableConfig,
+    RunnableSequence,
+    RunnableSerializable,
+    ensure_config,
+)
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel
 
 from langchain_surerag.base import Part, SerializablePart, service_field
 from langchain_surerag.documents import documents_of
+from langchain_surerag.families import inner_runnables
 from langchain_surerag.inputs import ChainInput, QuestionInput, query_of, standalone_question
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
@@ -276,14 +283,15 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
         abstention: Text in place of an answer.
 
     Raises:
-        ConfigurationError: If the policy was calibrated for another reader, gate, retriever or prompt.
+        ConfigurationError: If the policy was calibrated for another reader, gate, retriever or prompt; also
+            of a chain within retries, fallbacks, bindings or a sequence.
     """
 
     def __init__(
         self, chain: Runnable[Any, Any], policy: AbstentionPolicy, *, abstention: str = "I do not know."
     ) -> None:
-        if isinstance(chain, Part):
-            policy.check(chain.core)
+        for part in _parts_in(chain):
+            policy.check(part.core)
         self._chain = chain
         self._policy = policy
         self._abstention = abstention
@@ -325,3 +333,12 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
             "abstained": selected.abstained,
             "probability": selected.probability,
         }
+
+
+def _parts_in(chain: object) -> Iterator[Part]:
+    """Yield the parts whose answers a chain may return."""
+    if isinstance(chain, Part):
+        yield chain
+    inner = chain.steps if isinstance(chain, RunnableSequence) else inner_runnables(chain)
+    for one in inner:
+        yield from _parts_in(one)

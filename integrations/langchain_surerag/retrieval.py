@@ -145,8 +145,10 @@ def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | str]:
             if field := getattr(retriever, "fields", {}).get("search_kwargs"):
                 yield f"the configurable field {field.id}"
         case BaseRetriever():
-            for name in type(retriever).model_fields:
-                value = getattr(retriever, name)
+            fields = {name: getattr(retriever, name) for name in type(retriever).model_fields}
+            arguments = fields.get("search_kwargs")
+            yield _limits({**fields, **(arguments if isinstance(arguments, Mapping) else {})})
+            for value in fields.values():
                 values = value if isinstance(value, list | tuple) else [value]
                 inner += [one for one in values if isinstance(one, Runnable)]
     for one in inner:

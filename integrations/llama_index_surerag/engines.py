@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -388,6 +388,17 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
         return answer_metadata(result.chosen.generation, result.usage)
 
 
+def _method_engines(engine: BaseQueryEngine) -> Iterator[MethodEngine[Any]]:
+    """Yield the engines of methods in an engine; LlamaIndex's own hold theirs in attributes."""
+    if isinstance(engine, MethodEngine):
+        yield engine
+        return
+    for value in vars(engine).values():
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, BaseQueryEngine):
+                yield from _method_engines(one)
+
+
 SIGNALS = (LazyRetrievalQueryEngine.SIGNAL, UncertaintyRewriteQueryEngine.SIGNAL)
 
 
@@ -405,7 +416,7 @@ class AbstainingQueryEngine(Shareable, BaseQueryEngine):
 
     Raises:
         ConfigurationError: If the abstention is empty, or the policy was calibrated for another reader, gate,
-            retriever or prompt.
+            retriever or prompt; also of an engine within others, as behind a router or a query transform.
     """
 
     def __init__(
@@ -417,8 +428,8 @@ class AbstainingQueryEngine(Shareable, BaseQueryEngine):
         callback_manager: CallbackManager | None = None,
     ) -> None:
         check_abstention(abstention)
-        if isinstance(engine, MethodEngine):
-            policy.check(engine.core)
+        for one in _method_engines(engine):
+            policy.check(one.core)
         super().__init__(callback_manager=callback_manager or Settings.callback_manager)
         self._engine = engine
         self._policy = policy

@@ -6,9 +6,14 @@ import re
 from typing import Any
 
 import pytest
-from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
+from langchain_classic.retrievers import (
+    ContextualCompressionRetriever,
+    EnsembleRetriever,
+    MultiVectorRetriever,
+)
 from langchain_core.documents import Document
 from langchain_core.runnables import ConfigurableField
+from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_surerag import ClusterCompressor, LazyRetrievalChain, summaries_of
@@ -52,7 +57,7 @@ FILTERS: Any = [(InMemoryVectorStore, of_tenant_a), (DictStore, {"tenant": "A"})
 
 @pytest.mark.parametrize(("kind", "condition"), FILTERS)
 @pytest.mark.parametrize("entropy", [0.1, 2.0])
-@pytest.mark.parametrize("around", ["bare", "config", "ensemble", "compression"])
+@pytest.mark.parametrize("around", ["bare", "config", "ensemble", "compression", "multi-vector"])
 @pytest.mark.parametrize("tier", ["memory", "store", "retriever"])
 async def test_no_summary_is_shown_that_the_filter_excludes(
     kind: Any, condition: Any, entropy: float, around: str, tier: str
@@ -65,6 +70,15 @@ async def test_no_summary_is_shown_that_the_filter_excludes(
     elif around == "compression":
         compressor = ClusterCompressor(FakeReader(["Ada."]), HashingEncoder())
         retriever = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=retriever)
+    elif around == "multi-vector":
+        whole = InMemoryStore()
+        whole.mset([(document.metadata["tenant"], document) for document in DOCUMENTS])
+        retriever = MultiVectorRetriever(
+            vectorstore=store_of(kind),
+            docstore=whole,
+            id_key="tenant",
+            search_kwargs={"filter": condition},
+        )
     summaries: Any = summaries_of(DOCUMENTS, embeddings=HashEmbeddings())
     if tier != "memory":
         summaries = summaries_of(DOCUMENTS, store=kind(HashEmbeddings()))

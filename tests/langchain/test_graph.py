@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.runnables.utils import AddableDict
 from langchain_core.tracers.base import BaseTracer
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -253,12 +253,21 @@ def test_an_answer_that_is_not_whole_is_withheld(fault: str) -> None:
         assert SelectiveAnswer(chain_over(server), policy(0.9)).invoke("Where?")["abstained"]
 
 
-def test_a_policy_of_another_gate_is_refused() -> None:
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda chain: chain,
+        lambda chain: chain.with_config(tags=["mine"]).with_retry(),
+        lambda chain: RunnablePassthrough() | chain,
+        lambda chain: RunnableLambda(lambda _: {}).with_fallbacks([chain]),
+    ],
+)
+def test_a_policy_of_another_gate_is_refused(wrap: Any) -> None:
     with FakeOpenAI(answers, logprob=SURE) as server:
         chain = chain_over(server)
         other = replace(policy(0.5), scope=scope_of(chain.with_options(gate="margin").core))
         with pytest.raises(ConfigurationError, match="was calibrated for the gate"):
-            SelectiveAnswer(chain, other)
+            SelectiveAnswer(wrap(chain), other)
 
 
 @pytest.mark.parametrize("asynchronously", [False, True])

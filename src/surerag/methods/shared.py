@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from surerag.effects import Program, emit
+from surerag.effects import Program, emit, generate
 from surerag.errors import MISCONFIGURED, CapabilityError, ConfigurationError, InputError, LogprobsError
 from surerag.measures import same_answer
-from surerag.messages import Generation, Passage, TokenTrace
+from surerag.messages import Generation, Passage, Prompt, SamplingParams, TokenTrace
 from surerag.readers.protocol import Reader
 
 Needs = Literal["text", "logprobs", "entropy", "energy"]
@@ -131,6 +132,14 @@ def trace_of(generation: Generation, of_text: str) -> TokenTrace:
             hint=f"use a reader that reports them, or {of_text}",
         )
     return generation.trace
+
+
+def generate_traced(prompts: Sequence[Prompt], sampling: SamplingParams) -> Program[list[list[Generation]]]:
+    """Generate with log-probabilities, or text alone where the model turns out to give none."""
+    try:
+        return (yield from generate(prompts, sampling))
+    except LogprobsError:
+        return (yield from generate(prompts, replace(sampling, trace="none")))
 
 
 # Thresholds

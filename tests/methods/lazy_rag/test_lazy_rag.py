@@ -329,6 +329,7 @@ def test_samples_that_never_differ_warn_once() -> None:
         ({"gate": "abstention", "abstention": False}, ConfigurationError, "it is not asked to"),
         ({"gate": AbstentionGate(), "abstention": False}, ConfigurationError, "it is not asked to"),
         ({"gate": "margin", "n_samples": 3}, ConfigurationError, "n_samples is for the gate"),
+        ({"gate": {"name": "margin", "bits": 8}}, ConfigurationError, "gate margin has no setting 'bits'"),
         ({"gate": DisagreementGate(), "n_samples": 3}, ConfigurationError, "n_samples is for the gate"),
         ({"threshold": math.nan}, ConfigurationError, "threshold must be a number"),
         ({"threshold": "1"}, ConfigurationError, "threshold must be a number"),

@@ -8,11 +8,11 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surerag.effects import Program, emit, generate
+from surerag.effects import Program, emit
 from surerag.messages import Passage, SamplingParams
 from surerag.methods.edc2.options import EDC2Options
 from surerag.methods.service_answers import embed_unit
-from surerag.methods.shared import yes_probability
+from surerag.methods.shared import generate_traced, yes_probability
 
 Cluster = NDArray[np.intp]
 Root = Literal["query", "rank"]
@@ -54,7 +54,7 @@ def rank_passages(
     prompt = options.prompts["relevant"]
     asked = list(dict.fromkeys(texts))
     prompts = [prompt.render(passage=text, question=query) for text in asked]
-    replies = yield from generate(prompts, SamplingParams(max_tokens=2, trace="logprobs"))
+    replies = yield from generate_traced(prompts, SamplingParams(max_tokens=2, trace="logprobs"))
     yes = {text: yes_probability(row[0]) for text, row in zip(asked, replies, strict=True)}
     unclear = sum(probability is None for probability in yes.values())
     if unclear:
