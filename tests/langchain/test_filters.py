@@ -132,7 +132,7 @@ def test_a_filter_that_the_config_decides_needs_summaries_that_it_decides_too() 
 # Summaries.
 
 
-def test_summaries_in_a_store_are_embedded_once() -> None:
+def test_summaries_in_a_store_are_embedded_once_for_each_change() -> None:
     embeddings = HashEmbeddings()
     store = InMemoryVectorStore(embeddings)
     texts = ["Ada was born in Velm. Bo came later. She stayed.", "Cy is new. He is here. He is old."]
@@ -141,6 +141,14 @@ def test_summaries_in_a_store_are_embedded_once() -> None:
     more = [Document(texts[0], id="ada"), Document(texts[1]), Document("Di is far.", id="di")]
     summaries_of(iter(more), store=store)
     assert embeddings.texts[2:] == ["Di is far."]
+    changed = Document("Ada lives in Tarn.", id="ada", metadata={"tenant": "A"})
+    for tenant, embedded in (("A", 1), ("A", 0), ("B", 1)):
+        before = len(embeddings.texts)
+        changed.metadata["tenant"] = tenant
+        summaries_of([changed], store=store)
+        [summary] = store.get_by_ids(["ada"])
+        assert (summary.page_content, summary.metadata["tenant"]) == ("Ada lives in Tarn.", tenant)
+        assert len(embeddings.texts) - before == embedded
     # Stores such as Qdrant take UUIDs alone.
     assert {key for key in store.store if UUID_TEXT.fullmatch(key)} == set(store.store) - {"ada", "di"}
 
