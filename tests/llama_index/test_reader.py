@@ -40,6 +40,7 @@ from tests.llama_index.llms import Own, Unstreamed
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.faults import FAULTS
 
+
 class SamplingSettings(BaseModel):
     """What an LLM may be made to write."""
 
