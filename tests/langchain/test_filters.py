@@ -12,7 +12,13 @@ from langchain_classic.retrievers import (
     MultiVectorRetriever,
 )
 from langchain_core.documents import Document
-from langchain_core.runnables import ConfigurableField
+from langchain_core.runnables import (
+    ConfigurableField,
+    RunnableBranch,
+    RunnableLambda,
+    RunnablePassthrough,
+    RunnablePick,
+)
 from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
 
@@ -52,21 +58,27 @@ def prompts_of(chain: Any) -> str:
     return "\n".join(reader.prompts)
 
 
+AROUND: Any = {
+    "config": lambda retriever: retriever.with_config(tags=["mine"]),
+    "ensemble": lambda retriever: EnsembleRetriever(retrievers=[retriever, retriever]),
+    "sequence": lambda retriever: RunnablePassthrough() | retriever | RunnableLambda(lambda found: found),
+    "mapping": lambda retriever: {"found": retriever} | RunnablePick("found"),
+    "branch": lambda retriever: RunnableBranch((lambda _: True, retriever), retriever),
+    "function": lambda retriever: RunnableLambda(lambda query: retriever.invoke(query)),
+}
 FILTERS: Any = [(InMemoryVectorStore, of_tenant_a), (DictStore, {"tenant": "A"})]
 
 
 @pytest.mark.parametrize(("kind", "condition"), FILTERS)
 @pytest.mark.parametrize("entropy", [0.1, 2.0])
-@pytest.mark.parametrize("around", ["bare", "config", "ensemble", "compression", "multi-vector"])
+@pytest.mark.parametrize("around", ["bare", *AROUND, "compression", "multi-vector"])
 @pytest.mark.parametrize("tier", ["memory", "store", "retriever"])
 async def test_no_summary_is_shown_that_the_filter_excludes(
     kind: Any, condition: Any, entropy: float, around: str, tier: str
 ) -> None:
     retriever: Any = store_of(kind).as_retriever(search_kwargs={"filter": condition})
-    if around == "config":
-        retriever = retriever.with_config(tags=["mine"])
-    elif around == "ensemble":
-        retriever = EnsembleRetriever(retrievers=[retriever, retriever])
+    if around in AROUND:
+        retriever = AROUND[around](retriever)
     elif around == "compression":
         compressor = ClusterCompressor(FakeReader(["Ada."]), HashingEncoder())
         retriever = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=retriever)
