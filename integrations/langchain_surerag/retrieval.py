@@ -150,7 +150,7 @@ def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | str]:
 
 
 def _runnables_in(value: object, seen: set[int]) -> Iterator[Runnable[Any, Any]]:
-    """Yield the runnables in a value: itself, those in its fields, in lists and mappings, and in a closure."""
+    """Yield the runnables in a value: itself, or in its fields, lists, mappings and functions."""
     inner: Iterable[Any] = ()
     match value:
         case RunnableRetriever():

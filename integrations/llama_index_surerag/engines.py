@@ -228,16 +228,21 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
     def _streamed(self, answer: Any) -> RESPONSE_TYPE:
         metadata, nodes = self._decided(answer.announced), self._nodes(answer.announced)
 
+        def end(result: Any) -> None:
+            # An answer that was to stand may have turned out to be empty, so that another one came.
+            metadata.update({**self._decided(result), **self._ended(result)})
+            nodes[:] = self._nodes(result)
+
         def pieces() -> Generator[str]:
             with answer:
                 yield from answer
-            metadata.update(self._ended(answer.result))
+            end(answer.result)
 
         async def apieces() -> AsyncGenerator[str]:
             async with answer:
                 async for piece in answer:
                     yield piece
-            metadata.update(self._ended(answer.result))
+            end(answer.result)
 
         if isinstance(answer, AsyncAnswerStream):
             return ClosingResponse(apieces(), source_nodes=nodes, metadata=metadata)

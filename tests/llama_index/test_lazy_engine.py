@@ -7,6 +7,7 @@ import logging
 import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from llama_index_surerag.engines import aread_to_end
 from surerag import FakeReader
 from surerag.documents import load_documents
 from surerag.errors import ConfigurationError, InputError, PromptError, RefusedError
+from surerag.messages import Chunk
 from surerag.readers.fake import reply
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, HashEmbedding, knowing, like
@@ -173,6 +175,28 @@ async def test_marks_and_warns_of_answers_that_are_not_whole(
             # What is known to be no whole answer is never taken for a sure one.
             assert response.metadata["retrieve"] is True
     assert "answer.incomplete" in caplog.text
+
+
+class Emptying(FakeReader):
+    """Whatever it goes on with turns out to be empty."""
+
+    def finish(self, begun: Any) -> Any:
+        return [replace(answer, text="") for answer in super().finish(begun)]
+
+    def finish_stream(self, begun: Any) -> Any:
+        yield Chunk("", self.finish([begun])[0])
+
+
+async def test_a_stream_says_in_the_end_what_was_shown_in_place_of_an_empty_answer() -> None:
+    reader = Emptying(lambda prompt: corpus.answer(prompt), entropy=0.1)
+    whole = engine(llm=reader, threshold=1.0).query(UNKNOWN)
+    assert whole.metadata["retrieve"] is True
+    streaming = engine(llm=reader, threshold=1.0, streaming=True)
+    for response in (streaming.query(UNKNOWN), await streaming.aquery(UNKNOWN)):
+        assert str(await aread_to_end(response)) == FOUND_ANSWER
+        assert response.source_nodes == whole.source_nodes
+        for name in ("retrieve", "reason", "passage_ids"):
+            assert response.metadata[name] == whole.metadata[name]
 
 
 def test_degrades_where_the_first_pass_fails() -> None:
