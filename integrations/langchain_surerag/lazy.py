@@ -40,8 +40,9 @@ from langchain_surerag.summaries import admitted_summaries, summaries_of
 from surerag import AbstentionPolicy, LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult
 from surerag.drivers import astream, complete, stream
 from surerag.effects import Program
-from surerag.errors import InputError
+from surerag.errors import ConfigurationError, InputError
 from surerag.messages import Message
+from surerag.text import ABSTENTION, check_abstention
 
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
@@ -283,13 +284,20 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
         abstention: Text in place of an answer.
 
     Raises:
-        ConfigurationError: If the policy was calibrated for another reader, gate, retriever or prompt; also
-            of a chain within retries, fallbacks, bindings or a sequence.
+        ConfigurationError: If the abstention is empty, or the policy was calibrated for another reader, gate,
+            retriever or prompt; also of a chain within retries, fallbacks, bindings or a sequence.
     """
 
     def __init__(
-        self, chain: Runnable[Any, Any], policy: AbstentionPolicy, *, abstention: str = "I do not know."
+        self, chain: Runnable[Any, Any], policy: AbstentionPolicy, *, abstention: str = ABSTENTION
     ) -> None:
+        if not isinstance(chain, Runnable) or not isinstance(policy, AbstentionPolicy):
+            raise ConfigurationError(
+                "expected a chain and an AbstentionPolicy, "
+                f"got {type(chain).__name__} and {type(policy).__name__}",
+                hint="make a policy with surerag.calibrate_abstention",
+            )
+        check_abstention(abstention)
         for part in _parts_in(chain):
             policy.check(part.core)
         self._chain = chain

@@ -45,7 +45,7 @@ from langchain_surerag.summaries import admitted_summaries
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, readers
 from surerag.drivers import complete
 from surerag.effects import Effect, Program, Retrieve
-from surerag.errors import LogprobsRefusedError, MissingServiceError, SureragError
+from surerag.errors import ConfigurationError, LogprobsRefusedError, MissingServiceError, SureragError
 from surerag.messages import Message
 from surerag.prompts import format_passages, with_abstention
 from surerag.readers import ANY_VOCABULARY, THINKING_TOKENS, Capabilities, Part, split_thoughts
@@ -198,6 +198,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         if retriever is None:
             raise MissingServiceError("there is no retriever", hint="pass store.as_retriever()")
+        if vocabulary_size < 2:
+            raise ConfigurationError(f"vocabulary_size must be at least 2, got {vocabulary_size!r}")
         prompts = {"closed_book": "{question}", **options.pop("prompts", {})}
         options["prompts"] = {name: prompt_of(name, prompt) for name, prompt in prompts.items()}
         self.options = LazyRAGOptions(**options)
@@ -260,7 +262,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _with_context(self, request: Request) -> Request:
         """Return a request whose question has before it what this run has retrieved."""
-        documents: Sequence[Document] = request.state.get("context") or ()
+        documents = cast("LazyRetrievalState", request.state).get("context")
         asked = (at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage))
         place = max(asked, default=None)
         if not documents or place is None:

@@ -75,8 +75,17 @@ def summaries_of(
         ConfigurationError: If something else is passed, or neither embeddings nor store.
     """
     texts = _with_text(documents)
-    if isinstance(summarize, bool):
-        raise ConfigurationError(f"summarize cannot be {summarize}", hint="pass a number of sentences")
+    known = isinstance(summarize, int | str | Runnable | Reader) or callable(summarize)
+    if isinstance(summarize, bool) or not known:
+        raise ConfigurationError(
+            f"summarize cannot be {summarize!r}",
+            hint="pass a number of sentences, a key of the metadata, a function or a model",
+        )
+    if not isinstance(store, VectorStore | None):
+        raise ConfigurationError(
+            f"store must be a vector store, got {type(store).__name__}",
+            hint="pass the store itself, not its retriever",
+        )
     if isinstance(summarize, Runnable | Reader):
         summarize = ModelSummaries(reader_of(summarize))
     if store is not None:

@@ -432,6 +432,12 @@ class AbstainingQueryEngine(Shareable, BaseQueryEngine):
         abstention: str = ABSTENTION,
         callback_manager: CallbackManager | None = None,
     ) -> None:
+        if not isinstance(engine, BaseQueryEngine) or not isinstance(policy, AbstentionPolicy):
+            raise ConfigurationError(
+                "expected a query engine and an AbstentionPolicy, "
+                f"got {type(engine).__name__} and {type(policy).__name__}",
+                hint="make a policy with surerag.calibrate_abstention",
+            )
         check_abstention(abstention)
         for one in _method_engines(engine):
             policy.check(one.core)

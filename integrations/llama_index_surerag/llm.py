@@ -155,8 +155,11 @@ def reader_from_llm(
         UserWarning: If the LLM was built with settings that hold whatever a method asks for.
 
     Raises:
-        ConfigurationError: If it is no LLM.
+        ConfigurationError: If it is no LLM, or a setting is out of bounds.
     """
+    for name, value in (("top_logprobs", top_logprobs), ("max_concurrency", max_concurrency)):
+        if value is not None and value < 1:
+            raise ConfigurationError(f"{name} must be at least 1, got {value!r}")
     return LLMReader(llm, logprobs, top_logprobs, max_concurrency)
 
 

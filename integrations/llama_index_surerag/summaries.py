@@ -346,6 +346,13 @@ def _joined(nodes: Sequence[BaseNode]) -> str:
 def _summaries(
     documents: Sequence[Document], plain: Sequence[PlainDocument], summarize: Summarize
 ) -> list[str]:
+    if isinstance(summarize, bool) or not (
+        isinstance(summarize, int | str | LLM | Reader) or callable(summarize)
+    ):
+        raise ConfigurationError(
+            f"summarize cannot be {summarize!r}",
+            hint="pass a number of sentences, a key of the metadata, a function or a model",
+        )
     if isinstance(summarize, int):
         return LeadSummaries(summarize)(plain)
     if isinstance(summarize, str):

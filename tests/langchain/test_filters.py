@@ -186,6 +186,8 @@ def test_summaries_of_nothing_are_refused() -> None:
         ([Document(" ")], {"embeddings": HashEmbeddings()}, InputError),
         (DOCUMENTS, {}, ConfigurationError),
         (DOCUMENTS, {"embeddings": HashEmbeddings(), "summarize": True}, ConfigurationError),
+        (DOCUMENTS, {"embeddings": HashEmbeddings(), "summarize": 2.5}, ConfigurationError),
+        (DOCUMENTS, {"store": store_of().as_retriever()}, ConfigurationError),
         (DOCUMENTS, {"embeddings": HashEmbeddings(), "summarize": "none"}, InputError),
     ):
         with pytest.raises(error):

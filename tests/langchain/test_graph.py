@@ -20,7 +20,7 @@ from langchain_surerag import (
     SelectiveAnswer,
     UncertaintyRewriteRetriever,
 )
-from surerag import EntropyGate
+from surerag import EntropyGate, FakeReader
 from surerag.calibration import AbstentionPolicy, scope_of
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError
@@ -268,6 +268,16 @@ def test_a_policy_of_another_gate_is_refused(wrap: Any) -> None:
         other = replace(policy(0.5), scope=scope_of(chain.with_options(gate="margin").core))
         with pytest.raises(ConfigurationError, match="was calibrated for the gate"):
             SelectiveAnswer(wrap(chain), other)
+
+
+@pytest.mark.parametrize("change", [{"policy": 0.5}, {"chain": 7}, {"abstention": "…"}])
+def test_what_is_no_chain_policy_or_abstention_is_refused(change: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {
+        "chain": LazyRetrievalChain(FakeReader(), search, SUMMARY),
+        "policy": policy(0.5),
+    }
+    with pytest.raises(ConfigurationError, match=r"expected a .* an AbstentionPolicy|abstention is empty"):
+        SelectiveAnswer(**arguments | change)
 
 
 @pytest.mark.parametrize("asynchronously", [False, True])

@@ -484,6 +484,9 @@ def test_a_markdown_heading_or_table_is_no_summary() -> None:
 def test_a_missing_metadata_key_is_named() -> None:
     with pytest.raises(InputError, match="abstract"):
         summary_nodes(corpus.nodes(), "abstract")
+    for summarize in (True, 2.5):
+        with pytest.raises(ConfigurationError, match=f"summarize cannot be {summarize}"):
+            summary_nodes(corpus.nodes(), summarize)  # type: ignore[arg-type]  # that is what is tested
 
 
 def test_an_index_whose_store_holds_the_texts_needs_summaries() -> None:

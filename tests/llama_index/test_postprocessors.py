@@ -242,6 +242,12 @@ def test_refuses_what_is_no_option(part: Any, options: dict[str, Any], message: 
         part(**options)
 
 
+@pytest.mark.parametrize("documents", [{"a": Document(text="Ada.")}, ["Ada."], corpus.index()])
+def test_documents_are_a_list_or_a_store(documents: Any) -> None:
+    with pytest.raises(ConfigurationError, match="documents must be documents or a store of them"):
+        DenseRefinerPostprocessor(FakeReader(), embed_model=HashEmbedding(), documents=documents)
+
+
 def test_options_are_few_and_checked_when_assigned(part: Any) -> None:
     postprocessor = part()
     assert len(type(postprocessor).model_fields) <= 20  # callback_manager is the framework's own

@@ -251,6 +251,13 @@ def test_a_policy_of_another_reader_is_refused(wrap: Any) -> None:
     assert scope_of(inner.core)["retriever"] == "VectorIndexRetriever"
 
 
+@pytest.mark.parametrize("change", [{"policy": 0.5}, {"engine": 7}, {"abstention": "…"}])
+def test_what_is_no_engine_policy_or_abstention_is_refused(change: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"engine": engine(), "policy": policy(0.5)}
+    with pytest.raises(ConfigurationError, match=r"expected a .* an AbstentionPolicy|abstention is empty"):
+        AbstainingQueryEngine(**arguments | change)
+
+
 def test_an_answer_that_was_cut_is_withheld() -> None:
     with FakeOpenAI(corpus.answer) as server:
         server.fault = "cut"

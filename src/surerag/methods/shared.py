@@ -156,6 +156,11 @@ class CalibratedThreshold(Protocol):
 
 
 def _checked_threshold(value: Any) -> Any:
+    if hasattr(value, "select"):
+        raise ConfigurationError(
+            f"a {type(value).__name__} says which answers to withhold, and not when to act",
+            hint="pass a ThresholdPolicy, from surerag.calibrate_threshold",
+        )
     if value is None or isinstance(value, CalibratedThreshold):
         return value
     if value in ("inf", "-inf"):
