@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
@@ -139,8 +140,10 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         async def inputs() -> AsyncIterator[ChainInput]:
             yield input
 
-        async for chunk in self._atransform_stream_with_config(inputs(), self._apieces, config, **kwargs):
-            yield chunk
+        chunks = self._atransform_stream_with_config(inputs(), self._apieces, config, **kwargs)
+        async with aclosing(cast("AsyncGenerator[ChainOutput]", chunks)):
+            async for chunk in chunks:
+                yield chunk
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
         """Return the arguments that ``as_tool`` shows to a model."""

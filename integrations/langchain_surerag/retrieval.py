@@ -171,6 +171,8 @@ def _runnables_in(value: object, seen: set[int]) -> Iterator[Runnable[Any, Any]]
 
 def _used_by(function: Any) -> list[Any]:
     """Return what a function names of what is around it."""
+    if inspect.ismethod(function):
+        return [function.__self__, *_used_by(function.__func__)]
     if not inspect.isfunction(function):
         return []
     around = inspect.getclosurevars(function)

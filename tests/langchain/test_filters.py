@@ -65,6 +65,7 @@ AROUND: Any = {
     "mapping": lambda retriever: {"found": retriever} | RunnablePick("found"),
     "branch": lambda retriever: RunnableBranch((lambda _: True, retriever), retriever),
     "function": lambda retriever: RunnableLambda(lambda query: retriever.invoke(query)),
+    "method": lambda retriever: RunnableLambda(retriever.invoke, afunc=retriever.ainvoke),
 }
 FILTERS: Any = [(InMemoryVectorStore, of_tenant_a), (DictStore, {"tenant": "A"})]
 
