@@ -23,7 +23,7 @@ from surerag.errors import ConfigurationError
 from surerag.readers import in_thread
 from surerag.services import Retriever, normalised_rows
 
-_LIMITS = ("filter", "where", "expr", "namespace", "tenant")
+_LIMITS = ("filter", "where", "expr", "namespace", "tenant", "partition")
 """Parts of the names of search arguments that leave documents out."""
 
 

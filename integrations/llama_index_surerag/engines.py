@@ -323,7 +323,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
                 of the ``retriever``. Left out, the first sentences of the documents in the index are taken;
                 where ``retriever`` is a retriever it cannot be left out.
             embed_model: Embeds summaries where they are left out; the index's own if None.
-            node_postprocessors: Applied to retrieved nodes, in order.
+            node_postprocessors: Applied to retrieved nodes, in order, and not to summaries.
             streaming: Whether ``query`` returns a stream.
             callback_manager: Receives LlamaIndex's callbacks.
             **options: Those of :class:`surerag.LazyRAGOptions`; prompts may be LlamaIndex templates.

@@ -118,6 +118,7 @@ def test_without_a_filter_all_summaries_are_shown() -> None:
         {"pre_filter": {"tenant": "A"}},
         {"namespace": "a"},
         {"expr": "x"},
+        {"partition_names": ["a"]},
     ],
 )
 def test_where_it_cannot_be_known_it_raises(arguments: Any) -> None:

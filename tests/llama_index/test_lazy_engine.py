@@ -301,13 +301,18 @@ def test_summaries_with_other_filters_are_refused() -> None:
     for theirs in (summaries.as_retriever(), summaries.as_retriever(filters=other)):
         with pytest.raises(ConfigurationError, match="not in the same way"):
             engine(retriever, summaries=theirs)
+    for theirs in (summaries.as_retriever(), summaries.as_retriever(doc_ids=["ada", "orun"])):
+        with pytest.raises(ConfigurationError, match="not in the same way"):
+            engine(index.as_retriever(doc_ids=["ada"]), summaries=theirs)
 
 
-async def test_only_summaries_of_the_retrievers_documents_are_shown() -> None:
+@pytest.mark.parametrize("as_retriever", [True, False])
+async def test_only_summaries_of_the_retrievers_documents_are_shown(as_retriever: bool) -> None:
     index = corpus.index()
-    lazy = engine(
-        index.as_retriever(doc_ids=["tarn"]), summaries=summary_index(index, embed_model=HashEmbedding())
-    )
+    summaries: Any = summary_index(index, embed_model=HashEmbedding())
+    if as_retriever:
+        summaries = summaries.as_retriever(doc_ids=["tarn"], similarity_top_k=3)
+    lazy = engine(index.as_retriever(doc_ids=["tarn"]), summaries=summaries)
     for response in (lazy.query(KNOWN), await lazy.aquery(KNOWN)):
         assert set(response.metadata["summary_ids"]) <= {"tarn:summary"}
 
