@@ -230,7 +230,7 @@ class Pool:
         return list(texts.values())
 
     def _vectors(self, passages: Sequence[Passage]) -> Program[NDArray[np.float64]]:
-        """Return the vectors that the passages have, if all have one; else the encoder's, each text's once."""
+        """Return the vectors that the passages have, if all have one; else the encoder's, one a text."""
         own = [passage.embedding for passage in passages]
         if all(own) and len({len(vector or ()) for vector in own}) == 1:
             return unit_vectors(own, len(own))
