@@ -28,6 +28,14 @@ def quoting(prompt: str) -> str:
     return found[0] if found else NOTHING_TO_EXTRACT
 
 
+OWN: dict[Any, dict[str, Any]] = {
+    "whole": {},
+    "paper": {"min_tokens": 0},
+    None: {"variant": "copy", "min_tokens": 0},
+}
+"""What tests of each variant take besides."""
+
+
 def compressor(replies: Any = quoting, **settings: Any) -> tuple[ClusterCompressor, FakeReader]:
     reader = FakeReader(replies)
-    return ClusterCompressor(reader, HashingEncoder(), **{"min_tokens": 0, **settings}), reader
+    return ClusterCompressor(reader, HashingEncoder(), **{**OWN[settings.get("variant")], **settings}), reader
