@@ -197,7 +197,7 @@ def _read(
     if named := named_passages(text, len(shown)):
         text = "\n\n".join(shown[place] for place in named)
     else:
-        text = without_numbers(text)
+        text = without_numbers(text, shown)
     if is_empty_extraction(text):
         return replace(report, outcome="dropped", reason="nothing relevant")
     sentences = tuple(SupportedSentence(sentence.text, None) for sentence in split_sentences(text))
