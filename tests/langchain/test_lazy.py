@@ -312,6 +312,17 @@ async def test_message_history_of_any_key(key: str) -> None:
         ]
 
 
+@pytest.mark.parametrize("key", ["messages", "chat_history"])
+@pytest.mark.parametrize("last", [[], [HumanMessage("And she?")]], ids=["before", "with the question"])
+def test_the_messages_beside_a_question_are_its_conversation(key: str, last: list[Any]) -> None:
+    reader = FakeReader(lambda _: "Where was Ada born?", entropy=0.1)
+    chain = LazyRetrievalChain(reader, search, SUMMARY, return_details=True)
+    output = chain.invoke({"question": "And she?", key: [*HISTORY, *last]})
+    assert output["question"] == "Where was Ada born?"
+    assert reader.prompts[0].count("And she?") == 1
+    assert chain.invoke({"question": "And she?", key: last})["question"] == "And she?"
+
+
 def test_a_condenser_that_fails_leaves_the_question(caplog: pytest.LogCaptureFixture) -> None:
     def answer(prompt: str) -> str:
         if "Rewrite" in prompt:

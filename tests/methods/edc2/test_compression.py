@@ -405,6 +405,9 @@ def test_the_first_cluster_is_of_one_where_passages_are_few() -> None:
         ("There is no relevant information in the provided documents.", True),
         ("The documents do not mention where Ada was born. There is no information about her.", True),
         ("I couldn't find anything about Ada.", True),
+        ("I'm sorry, but I cannot find anything about Ada.", True),
+        ("The documents do not mention Ada, but there is no information on Velm, either.", True),
+        ("The documents do not mention her birth; however, they say that she lived in Velm.", False),
         ("None of the passages mention Ada. Ada was born in Velm.", False),
         ("No evidence of life was found on Mars.", False),
         ("There is no bridge over the Orun.", False),
@@ -413,6 +416,14 @@ def test_the_first_cluster_is_of_one_where_passages_are_few() -> None:
 )
 def test_what_counts_as_an_empty_extraction(text: str, empty: bool) -> None:
     assert is_empty_extraction(text) is empty
+
+
+@pytest.mark.parametrize(
+    "text", ["1. Mai 1815 ist der Tag, an dem Ada zur Welt kam.", "- 5 °C sind es in Velm."]
+)
+def test_an_ordinal_or_sign_of_the_source_is_no_mark_of_a_list(text: str) -> None:
+    result = compressor(lambda _: text, guard="off")[0].run(QUESTION, passages(f"{text} Das steht im Buch."))
+    assert [passage.text for passage in result.passages] == [text]
 
 
 def test_letters_are_compared_in_whichever_way_they_are_written() -> None:
