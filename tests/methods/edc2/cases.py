@@ -28,14 +28,9 @@ def quoting(prompt: str) -> str:
     return found[0] if found else NOTHING_TO_EXTRACT
 
 
-OWN: dict[Any, dict[str, Any]] = {
-    "whole": {},
-    "paper": {"min_tokens": 0},
-    None: {"variant": "copy", "min_tokens": 0},
-}
-"""What tests of each variant take besides."""
-
-
 def compressor(replies: Any = quoting, **settings: Any) -> tuple[ClusterCompressor, FakeReader]:
+    """Return a compressor that copies, unless ``variant`` says otherwise, and its reader."""
     reader = FakeReader(replies)
-    return ClusterCompressor(reader, HashingEncoder(), **{**OWN[settings.get("variant")], **settings}), reader
+    if settings.get("variant") != "whole":
+        settings = {"variant": "copy", "min_tokens": 0, **settings}
+    return ClusterCompressor(reader, HashingEncoder(), **settings), reader
