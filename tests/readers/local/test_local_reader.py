@@ -438,9 +438,7 @@ def test_what_cannot_be_loaded_says_why_on_whatever_line(
         raise ValueError("The repository contains custom code.\nPlease pass trust_remote_code=True")
 
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", fail)
-    with pytest.raises(
-        ConfigurationError, match=r"custom code\. Please pass trust_remote_code=True"
-    ):
+    with pytest.raises(ConfigurationError, match=r"custom code\. Please pass trust_remote_code=True"):
         load(folder)
 
 
