@@ -34,8 +34,8 @@ class Compressor(Part, BaseDocumentCompressor):
     """A document compressor around a method."""
 
     @abstractmethod
-    def _documents(self, result: Any) -> list[Document]:
-        """Return the documents of a result."""
+    def _documents(self, result: Any, documents: Sequence[Document]) -> list[Document]:
+        """Return the documents of a result; ``documents`` are those that went in."""
 
     async def _program(
         self, documents: Sequence[Document], query: str, config: RunnableConfig, calls: Calls
@@ -46,13 +46,13 @@ class Compressor(Part, BaseDocumentCompressor):
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
         """Return the documents for a query; those that come in are not changed."""
-        return self._documents(self.compress(documents, query, callbacks))
+        return self._documents(self.compress(documents, query, callbacks), documents)
 
     async def acompress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
         """Like ``compress_documents``, without blocking the event loop."""
-        return self._documents(await self.acompress(documents, query, callbacks))
+        return self._documents(await self.acompress(documents, query, callbacks), documents)
 
     def compress(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> Any:
         """Return the method's whole result: what it did, calls and tokens."""
@@ -122,7 +122,7 @@ class ClusterCompressor(Compressor, EDC2Options):
             **self.options(),
         )
 
-    def _documents(self, result: EDC2Result) -> list[Document]:
+    def _documents(self, result: EDC2Result, documents: Sequence[Document]) -> list[Document]:
         return documents_of(result.passages)
 
 
@@ -134,7 +134,8 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
     that are most like the ones that matter (DENSE-RAG, section 5.2); with ``parents``, the documents behind
     the chunks are cut anew first (section 5.1).
 
-    Documents are copies, with their ids and metadata. Each has in its metadata, under ``refinement_key``:
+    Documents are copies, with their ids and metadata; those of the first ``top_n`` without a text, such as
+    images, stay at the end. Each has in its metadata, under ``refinement_key``:
     ``score``, the entropy of the context in nats; its own ``label``; ``rounds``, the contexts that were
     measured; why it ``stopped``; the ``answer``, and how many ``calls`` it took. If a model fails, the best
     context so far comes back, else the first ``top_n`` documents, with a warning.
@@ -220,10 +221,13 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
             )
         return keys
 
-    def _documents(self, result: DenseRefinerResult) -> list[Document]:
-        documents = documents_of(result.passages)
+    def _documents(self, result: DenseRefinerResult, documents: Sequence[Document]) -> list[Document]:
+        refined = documents_of(result.passages)
+        if result.rounds:
+            blank = passages_of(one for one in documents[: self.top_n] if not one.page_content.strip())
+            refined += documents_of(blank)
         if self.refinement_key is None:
-            return documents
+            return refined
         best = next((one.measured for one in reversed(result.rounds) if one.best), None)
         labels: Mapping[str, str] = {}
         if best is not None:
@@ -236,10 +240,10 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
             "answer": result.answer,
             "calls": result.calls,
         }
-        for document in documents:
+        for document in refined:
             label = labels.get(document.page_content, "untested")
             document.metadata[self.refinement_key] = Decision({**note, "label": label})
-        return documents
+        return refined
 
 
 def _request(value: Mapping[str, Any]) -> tuple[Sequence[Document], str]:

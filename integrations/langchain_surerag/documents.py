@@ -8,7 +8,7 @@ from typing import Any
 
 from langchain_core.documents import Document
 
-from surerag import SOURCES_KEY, Passage
+from surerag import SENTENCES_KEY, SOURCES_KEY, Passage
 from surerag.errors import ServiceError
 
 _SCORES = ("score", "relevance_score")
@@ -54,8 +54,9 @@ def documents_of(passages: Sequence[Passage]) -> list[Document]:
 
 def _document(passage: Passage) -> Document:
     metadata = {name: _copied(value) for name, value in passage.metadata.items()}
-    if passage.metadata.get(SOURCES_KEY):
-        metadata[SOURCES_KEY] = [_source(source) for source in metadata[SOURCES_KEY]]
+    for key, name in ((SOURCES_KEY, "id"), (SENTENCES_KEY, "source")):
+        if metadata.get(key):
+            metadata[key] = [_with_none(entry, name) for entry in metadata[key]]
     origin = passage.origin
     if not isinstance(origin, Document):
         return Document(id=passage.id or None, page_content=passage.text, metadata=metadata)
@@ -65,9 +66,9 @@ def _document(passage: Passage) -> Document:
     return Document(id=origin.id, page_content=passage.text, metadata=metadata)
 
 
-def _source(source: Any) -> Any:
-    """Return an entry of a compressed document's sources; one without an id has None, as in LangChain."""
-    return {**source, "id": source.get("id") or None} if isinstance(source, Mapping) else source
+def _with_none(entry: Any, name: str) -> Any:
+    """Return an entry of a compressed document's sources or sentences; no id is None, as in LangChain."""
+    return {**entry, name: entry.get(name) or None} if isinstance(entry, Mapping) else entry
 
 
 def _copied(value: Any) -> Any:

@@ -50,7 +50,7 @@ def query_of(value: Any) -> Query:
             f"there is no question among {sorted(map(str, value))}", hint='pass it under the key "question"'
         )
     query = _query(value[key])
-    return Query(query.question, (*_history(value), *query.history))
+    return Query(query.question, (*_history(value, key, query.question), *query.history))
 
 
 def _query(value: Any) -> Query:
@@ -71,16 +71,17 @@ def _query(value: Any) -> Query:
     return Query(turns[-1].content, turns[:-1])
 
 
-def _history(values: Mapping[Any, Any]) -> tuple[Message, ...]:
-    """Return the conversation beside a question."""
+def _history(values: Mapping[Any, Any], key: str, question: str) -> tuple[Message, ...]:
+    """Return the conversation beside a question, which a graph's messages end with."""
     names = [name for name in _HISTORY_KEYS if values.get(name)]
-    names = names or [name for name in values if name not in _KEYS and _is_conversation(values[name])]
+    names = names or [name for name in values if name != key and _is_conversation(values[name])]
     if len(names) > 1:
         raise InputError(
             f"there are conversations under {names}", hint=f'pass one, under "{_HISTORY_KEYS[0]}"'
         )
     value = values[names[0]] if names else ()
-    return (Message("user", value),) if isinstance(value, str) else turns_of(value)
+    turns = (Message("user", value),) if isinstance(value, str) else turns_of(value)
+    return turns[:-1] if turns[-1:] == (Message("user", question),) else turns
 
 
 def _is_conversation(value: Any) -> bool:

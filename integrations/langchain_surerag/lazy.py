@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable, ensure_config
+from langchain_core.runnables import (
+    Runnable,
+    RunnableConfig,
+    RunnableSequence,
+    RunnableSerializable,
+    ensure_config,
+)
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel
 
 from langchain_surerag.base import Part, SerializablePart, service_field
 from langchain_surerag.documents import documents_of
+from langchain_surerag.families import inner_runnables
 from langchain_surerag.inputs import ChainInput, QuestionInput, query_of, standalone_question
 from langchain_surerag.models import reader_of, with_advice
 from langchain_surerag.retrieval import retriever_of
@@ -33,8 +41,9 @@ from langchain_surerag.summaries import admitted_summaries, summaries_of
 from surerag import AbstentionPolicy, LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult
 from surerag.drivers import astream, complete, stream
 from surerag.effects import Program
-from surerag.errors import InputError
+from surerag.errors import ConfigurationError, InputError
 from surerag.messages import Message
+from surerag.text import ABSTENTION, check_abstention
 
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
@@ -131,8 +140,10 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         async def inputs() -> AsyncIterator[ChainInput]:
             yield input
 
-        async for chunk in self._atransform_stream_with_config(inputs(), self._apieces, config, **kwargs):
-            yield chunk
+        chunks = self._atransform_stream_with_config(inputs(), self._apieces, config, **kwargs)
+        async with aclosing(cast("AsyncGenerator[ChainOutput]", chunks)):
+            async for chunk in chunks:
+                yield chunk
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
         """Return the arguments that ``as_tool`` shows to a model."""
@@ -276,14 +287,22 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
         abstention: Text in place of an answer.
 
     Raises:
-        ConfigurationError: If the policy was calibrated for another reader, gate, retriever or prompt.
+        ConfigurationError: If the abstention is empty, or the policy was calibrated for another reader, gate,
+            retriever or prompt; also of a chain within retries, fallbacks, bindings or a sequence.
     """
 
     def __init__(
-        self, chain: Runnable[Any, Any], policy: AbstentionPolicy, *, abstention: str = "I do not know."
+        self, chain: Runnable[Any, Any], policy: AbstentionPolicy, *, abstention: str = ABSTENTION
     ) -> None:
-        if isinstance(chain, Part):
-            policy.check(chain.core)
+        if not isinstance(chain, Runnable) or not isinstance(policy, AbstentionPolicy):
+            raise ConfigurationError(
+                "expected a chain and an AbstentionPolicy, "
+                f"got {type(chain).__name__} and {type(policy).__name__}",
+                hint="make a policy with surerag.calibrate_abstention",
+            )
+        check_abstention(abstention)
+        for part in _parts_in(chain):
+            policy.check(part.core)
         self._chain = chain
         self._policy = policy
         self._abstention = abstention
@@ -325,3 +344,12 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
             "abstained": selected.abstained,
             "probability": selected.probability,
         }
+
+
+def _parts_in(chain: object) -> Iterator[Part]:
+    """Yield the parts whose answers a chain may return."""
+    if isinstance(chain, Part):
+        yield chain
+    inner = chain.steps if isinstance(chain, RunnableSequence) else inner_runnables(chain)
+    for one in inner:
+        yield from _parts_in(one)

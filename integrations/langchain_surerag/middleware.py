@@ -45,8 +45,9 @@ from langchain_surerag.summaries import admitted_summaries
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, readers
 from surerag.drivers import complete
 from surerag.effects import Effect, Program, Retrieve
-from surerag.errors import LogprobsRefusedError, MissingServiceError, SureragError
+from surerag.errors import ConfigurationError, LogprobsRefusedError, MissingServiceError, SureragError
 from surerag.messages import Message
+from surerag.prompts import format_passages, with_abstention
 from surerag.readers import ANY_VOCABULARY, THINKING_TOKENS, Capabilities, Part, split_thoughts
 from surerag.text import is_abstention
 
@@ -112,7 +113,8 @@ class AgentReader(ModelReader):
         return min(same, key=lambda one: len(one[0]))[1]
 
     async def _call(self, request: readers.Request, keywords: readers.Keywords, calls: Any) -> Sequence[Part]:
-        asked = self._with_prompt(prompt_value(request.prompt, request.number if request.drawn else None))
+        value = prompt_value(request.prompt, request.number if request.drawn else None)
+        asked = _with_prompt(self._agent, value, len(self._agent.messages) - 1)
         settings = {**asked.model_settings, **self.keywords(keywords)}
         asked = asked.override(model_settings=settings)
         response = await _respond(asked, self._handler, request.context.config)
@@ -136,21 +138,6 @@ class AgentReader(ModelReader):
             part if part.text.strip() or not fields else part._replace(text=json.dumps(fields, default=str))
         )
 
-    def _with_prompt(self, prompt: PromptValue) -> Request:
-        turns, request = prompt.to_messages(), self._agent
-        question, system = cast("HumanMessage", request.messages[-1]), request.system_message
-        text = "\n".join(str(turn.text) for turn in turns if not isinstance(turn, SystemMessage))
-        rules = "\n\n".join(str(turn.text) for turn in turns if isinstance(turn, SystemMessage))
-        update: dict[str, Any] = {"response_metadata": turns[-1].response_metadata}
-        if text != str(question.text):
-            update["content"] = _with_text(question, text)
-        if rules and isinstance(said := system.content if system else "", str):
-            system = SystemMessage(f"{said}\n\n{rules}".strip())
-        elif rules:
-            system = SystemMessage([*said, {"type": "text", "text": rules}])
-        messages = [*request.messages[:-1], question.model_copy(update=update)]
-        return request.override(messages=messages, system_message=system)
-
 
 class LazyRetrievalState(AgentState[Any]):
     """State of an agent that retrieves lazily; each run of the agent begins without either.
@@ -172,8 +159,9 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     with them before the question. The agent's conversation keeps the question as it was; a follow-up is
     searched as the model rewrites it to stand alone (one more call, where the gate opened).
 
-    A model that calls a tool, or reads the result of one, is left alone; a structured answer is an answer,
-    also where LangChain has the model call a tool for it. An empty answer, or one without log-probabilities,
+    A model that calls a tool is left alone; one that reads the result of a tool sees with it what was
+    retrieved in this run. A structured answer is an answer, also where LangChain has the model call a tool
+    for it. An empty answer, or one without log-probabilities,
     as a fallback model or a structured answer may be, opens the gate. Samples of the gate
     ``"semantic_entropy"`` are drawn past LangChain's cache and with a seed each, as many at a time as
     ``max_concurrency`` allows; an agent with tools answers once before, at its own temperature, and a tool
@@ -210,6 +198,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         if retriever is None:
             raise MissingServiceError("there is no retriever", hint="pass store.as_retriever()")
+        if vocabulary_size < 2:
+            raise ConfigurationError(f"vocabulary_size must be at least 2, got {vocabulary_size!r}")
         prompts = {"closed_book": "{question}", **options.pop("prompts", {})}
         options["prompts"] = {name: prompt_of(name, prompt) for name, prompt in prompts.items()}
         self.options = LazyRAGOptions(**options)
@@ -240,7 +230,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     async def _answer(self, request: Request, handler: Handler, calls: Calls) -> Any:
         question = request.messages[-1] if request.messages else None
         if not isinstance(question, HumanMessage) or not str(question.text).strip():
-            return await settled(handler(request))
+            return await settled(handler(self._with_context(request)))
         if self.options.resolved_gate.n_samples and request.tools:
             unseen = without_streaming(merge_configs(ensure_config(), {"tags": TAGS["draft"]}))
             first = await _respond(request, handler, unseen)
@@ -269,6 +259,20 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
             response = replace(response, result=messages)
         update = {"context": documents_of(result.passages), "retrieval": note}
         return ExtendedModelResponse(response, Command(update=update))
+
+    def _with_context(self, request: Request) -> Request:
+        """Return a request whose question has before it what this run has retrieved."""
+        documents = cast("LazyRetrievalState", request.state).get("context")
+        asked = (at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage))
+        place = max(asked, default=None)
+        if not documents or place is None:
+            return request
+        context = format_passages(document.page_content for document in documents)
+        question = str(request.messages[place].text)
+        prompt = self.options.prompts["from_context"].render(context=context, question=question)
+        return _with_prompt(
+            request, prompt_value(with_abstention(prompt, self.options.abstention or None)), place
+        )
 
 
 async def _respond(request: Request, handler: Handler, config: RunnableConfig) -> Response:
@@ -320,6 +324,24 @@ def _texts_in(value: Any) -> Iterator[str]:
     elif isinstance(value, dict | list):
         for one in value.values() if isinstance(value, dict) else value:
             yield from _texts_in(one)
+
+
+def _with_prompt(request: Request, prompt: PromptValue, place: int) -> Request:
+    """Return a request whose question is a prompt's text; its rules stand behind the system message."""
+    turns = prompt.to_messages()
+    question, system = cast("HumanMessage", request.messages[place]), request.system_message
+    text = "\n".join(str(turn.text) for turn in turns if not isinstance(turn, SystemMessage))
+    rules = "\n\n".join(str(turn.text) for turn in turns if isinstance(turn, SystemMessage))
+    update: dict[str, Any] = {"response_metadata": turns[-1].response_metadata}
+    if text != str(question.text):
+        update["content"] = _with_text(question, text)
+    if rules and isinstance(said := system.content if system else "", str):
+        system = SystemMessage(f"{said}\n\n{rules}".strip())
+    elif rules:
+        system = SystemMessage([*said, {"type": "text", "text": rules}])
+    messages = list(request.messages)
+    messages[place] = question.model_copy(update=update)
+    return request.override(messages=messages, system_message=system)
 
 
 def _with_text(question: HumanMessage, text: str) -> str | list[str | dict[Any, Any]]:

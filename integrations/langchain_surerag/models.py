@@ -255,7 +255,8 @@ class ModelReader(AskingReader):
         if request.drawn:
             settings["seed"] = sampling.seed
         optional = {
-            "n": (sampling.n, sampling.n > 1),
+            # Answers that the user asks for besides would be paid, and mixed into a stream.
+            "n": (sampling.n, sampling.n > 1 or any(leaf.setting("n") for leaf in models)),
             "stop": (list(sampling.stop), sampling.stop),
             "logprobs": (True, top is not None),
             "top_logprobs": (top, top),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
-from langchain_core.runnables import Runnable
+from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
@@ -23,7 +23,7 @@ from surerag.errors import ConfigurationError, SureragError
 from surerag.readers import client_failure, in_thread, secrets_in
 from surerag.services import Retriever, normalised_rows
 
-_LIMITS = ("filter", "where", "expr", "namespace", "tenant")
+_LIMITS = ("filter", "where", "expr", "namespace", "tenant", "partition")
 """Parts of the names of search arguments that leave documents out."""
 
 
@@ -141,27 +141,53 @@ def _passages(documents: object, k: int | None) -> list[Passage]:
 def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | str]:
     """Yield the filter of each vector store in a retriever, if any; a field's id where the config decides it.
 
-    Bindings, fallbacks, and retrievers around others (ensembles, compression) are looked into by their public
-    fields. What a function of your own leaves out cannot be seen.
+    Whatever is around a retriever is looked into (bindings, fallbacks, sequences, branches, ensembles,
+    compression, the runnables that a function names). What a function leaves out of what it has searched
+    cannot be seen.
     """
-    if isinstance(retriever, RunnableRetriever):
-        retriever = retriever.runnable
-    inner = inner_runnables(retriever)
-    match retriever:
-        case VectorStoreRetriever():
-            yield _limits(retriever.search_kwargs)
-        case RunnableBindingBase():
-            yield _limits(retriever.kwargs)
-        case DynamicRunnable():
-            if field := getattr(retriever, "fields", {}).get("search_kwargs"):
-                yield f"the configurable field {field.id}"
-        case BaseRetriever():
-            for name in type(retriever).model_fields:
-                value = getattr(retriever, name)
-                values = value if isinstance(value, list | tuple) else [value]
-                inner += [one for one in values if isinstance(one, Runnable)]
+    for one in _runnables_in(retriever, set()):
+        match one:
+            case VectorStoreRetriever():
+                yield _limits(one.search_kwargs)
+            case RunnableBindingBase():
+                yield _limits(one.kwargs)
+            case DynamicRunnable():
+                if field := getattr(one, "fields", {}).get("search_kwargs"):
+                    yield f"the configurable field {field.id}"
+            case BaseRetriever():
+                fields = {name: getattr(one, name) for name in type(one).model_fields}
+                arguments = fields.get("search_kwargs")
+                yield _limits({**fields, **(arguments if isinstance(arguments, Mapping) else {})})
+
+
+def _runnables_in(value: object, seen: set[int]) -> Iterator[Runnable[Any, Any]]:
+    """Yield the runnables in a value: itself, or in its fields, lists, mappings and functions."""
+    inner: Iterable[Any] = ()
+    match value:
+        case RunnableRetriever():
+            inner = [value.runnable]
+        case Mapping():
+            inner = value.values()
+        case list() | tuple():
+            inner = value
+        case Runnable() if id(value) not in seen:
+            seen.add(id(value))
+            yield value
+            inner = [getattr(value, name) for name in getattr(type(value), "model_fields", ())]
+            if isinstance(value, RunnableLambda):
+                inner += [*_used_by(getattr(value, "func", None)), *_used_by(getattr(value, "afunc", None))]
     for one in inner:
-        yield from filters_of(one)
+        yield from _runnables_in(one, seen)
+
+
+def _used_by(function: Any) -> list[Any]:
+    """Return what a function names of what is around it."""
+    if inspect.ismethod(function):
+        return [function.__self__, *_used_by(function.__func__)]
+    if not inspect.isfunction(function):
+        return []
+    around = inspect.getclosurevars(function)
+    return [*around.nonlocals.values(), *around.globals.values()]
 
 
 def _limits(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import SimpleNamespace
@@ -26,6 +27,9 @@ from surerag.services import Retriever
 Summarize = int | str | Callable[..., Any] | Reader | Runnable[Any, Any]
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model that
 writes each summary once."""
+
+SOURCE_HASH = "source_hash"
+"""Metadata of a summary in a vector store, which tells whether its document has changed."""
 
 _AT_ONCE = 256
 """Documents that are summarized and added to a vector store at once."""
@@ -59,8 +63,9 @@ def summaries_of(
         summarize: How.
         embeddings: What the summaries are searched with, where they are held in memory.
         store: A vector store that holds the summaries instead, with their documents' metadata, so that the
-            retriever's filter holds for them, and ids, or UUIDs made of their texts: what is in the store
-            already is neither written nor embedded anew. Documents may be a generator of any length.
+            retriever's filter holds for them, and ids, or UUIDs made of their texts: of what is in the store
+            already, only documents whose text or metadata have changed are summarized and embedded anew.
+            Documents may be a generator of any length.
 
     A document without prose has no summary: it is held by its beginning, with the key ``no_summary`` in the
     metadata, and where it is the nearest, the chain searches.
@@ -70,8 +75,17 @@ def summaries_of(
         ConfigurationError: If something else is passed, or neither embeddings nor store.
     """
     texts = _with_text(documents)
-    if isinstance(summarize, bool):
-        raise ConfigurationError(f"summarize cannot be {summarize}", hint="pass a number of sentences")
+    known = isinstance(summarize, int | str | Runnable | Reader) or callable(summarize)
+    if isinstance(summarize, bool) or not known:
+        raise ConfigurationError(
+            f"summarize cannot be {summarize!r}",
+            hint="pass a number of sentences, a key of the metadata, a function or a model",
+        )
+    if not isinstance(store, VectorStore | None):
+        raise ConfigurationError(
+            f"store must be a vector store, got {type(store).__name__}",
+            hint="pass the store itself, not its retriever",
+        )
     if isinstance(summarize, Runnable | Reader):
         summarize = ModelSummaries(reader_of(summarize))
     if store is not None:
@@ -155,13 +169,14 @@ def _admits(filters: Sequence[Mapping[str, Any]]) -> Callable[[Passage], bool]:
 def _add(documents: Sequence[Document], summarize: Summarize, store: VectorStore) -> None:
     by_id = {document.id or _id_of(document): document for document in documents}
     try:
-        present = {document.id for document in store.get_by_ids(list(by_id))}
+        present = {one.id: one.metadata.get(SOURCE_HASH) for one in store.get_by_ids(list(by_id))}
     except NotImplementedError:
-        present = set()
+        present = {}
+    hashes = {key: _hash_of(document) for key, document in by_id.items()}
     fresh = [
-        Document(id=key, page_content=document.page_content, metadata=document.metadata)
-        for key, document in by_id.items()
-        if key not in present
+        Document(id=key, page_content=one.page_content, metadata={**one.metadata, SOURCE_HASH: hashes[key]})
+        for key, one in by_id.items()
+        if present.get(key) != hashes[key]
     ]
     if fresh:
         store.add_documents(_summarized(fresh, summarize), ids=[document.id for document in fresh])
@@ -185,6 +200,12 @@ def _summarized(documents: Sequence[Document], summarize: Any) -> list[Document]
         Document(id=one.id or None, page_content=one.text, metadata=dict(one.metadata))
         for one in with_summaries(plain, texts)
     ]
+
+
+def _hash_of(document: Document) -> str:
+    """Return a hash of a document's text and metadata, both of which its summary is made of."""
+    metadata = json.dumps(document.metadata, sort_keys=True, default=str)
+    return str(uuid5(NAMESPACE_OID, f"{metadata}\n{document.page_content}"))
 
 
 def _id_of(document: Document) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -228,16 +228,21 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
     def _streamed(self, answer: Any) -> RESPONSE_TYPE:
         metadata, nodes = self._decided(answer.announced), self._nodes(answer.announced)
 
+        def end(result: Any) -> None:
+            # An answer that was to stand may have turned out to be empty, so that another one came.
+            metadata.update({**self._decided(result), **self._ended(result)})
+            nodes[:] = self._nodes(result)
+
         def pieces() -> Generator[str]:
             with answer:
                 yield from answer
-            metadata.update(self._ended(answer.result))
+            end(answer.result)
 
         async def apieces() -> AsyncGenerator[str]:
             async with answer:
                 async for piece in answer:
                     yield piece
-            metadata.update(self._ended(answer.result))
+            end(answer.result)
 
         if isinstance(answer, AsyncAnswerStream):
             return ClosingResponse(apieces(), source_nodes=nodes, metadata=metadata)
@@ -318,7 +323,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
                 of the ``retriever``. Left out, the first sentences of the documents in the index are taken;
                 where ``retriever`` is a retriever it cannot be left out.
             embed_model: Embeds summaries where they are left out; the index's own if None.
-            node_postprocessors: Applied to retrieved nodes, in order.
+            node_postprocessors: Applied to retrieved nodes, in order, and not to summaries.
             streaming: Whether ``query`` returns a stream.
             callback_manager: Receives LlamaIndex's callbacks.
             **options: Those of :class:`surerag.LazyRAGOptions`; prompts may be LlamaIndex templates.
@@ -388,6 +393,17 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
         return answer_metadata(result.chosen.generation, result.usage)
 
 
+def _method_engines(engine: BaseQueryEngine) -> Iterator[MethodEngine[Any]]:
+    """Yield the engines of methods in an engine; LlamaIndex's own hold theirs in attributes."""
+    if isinstance(engine, MethodEngine):
+        yield engine
+        return
+    for value in vars(engine).values():
+        for one in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(one, BaseQueryEngine):
+                yield from _method_engines(one)
+
+
 SIGNALS = (LazyRetrievalQueryEngine.SIGNAL, UncertaintyRewriteQueryEngine.SIGNAL)
 
 
@@ -405,7 +421,7 @@ class AbstainingQueryEngine(Shareable, BaseQueryEngine):
 
     Raises:
         ConfigurationError: If the abstention is empty, or the policy was calibrated for another reader, gate,
-            retriever or prompt.
+            retriever or prompt; also of an engine within others, as behind a router or a query transform.
     """
 
     def __init__(
@@ -416,9 +432,15 @@ class AbstainingQueryEngine(Shareable, BaseQueryEngine):
         abstention: str = ABSTENTION,
         callback_manager: CallbackManager | None = None,
     ) -> None:
+        if not isinstance(engine, BaseQueryEngine) or not isinstance(policy, AbstentionPolicy):
+            raise ConfigurationError(
+                "expected a query engine and an AbstentionPolicy, "
+                f"got {type(engine).__name__} and {type(policy).__name__}",
+                hint="make a policy with surerag.calibrate_abstention",
+            )
         check_abstention(abstention)
-        if isinstance(engine, MethodEngine):
-            policy.check(engine.core)
+        for one in _method_engines(engine):
+            policy.check(one.core)
         super().__init__(callback_manager=callback_manager or Settings.callback_manager)
         self._engine = engine
         self._policy = policy

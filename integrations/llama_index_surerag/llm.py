@@ -17,6 +17,7 @@ from types import CellType
 from typing import Any, NamedTuple
 
 from llama_index.core.llms import LLM
+from llama_index.core.llms.structured_llm import StructuredLLM
 from llama_index.core.settings import Settings
 
 from llama_index_surerag.pickles import Shareable
@@ -154,8 +155,11 @@ def reader_from_llm(
         UserWarning: If the LLM was built with settings that hold whatever a method asks for.
 
     Raises:
-        ConfigurationError: If it is no LLM.
+        ConfigurationError: If it is no LLM, or a setting is out of bounds.
     """
+    for name, value in (("top_logprobs", top_logprobs), ("max_concurrency", max_concurrency)):
+        if value is not None and value < 1:
+            raise ConfigurationError(f"{name} must be at least 1, got {value!r}")
     return LLMReader(llm, logprobs, top_logprobs, max_concurrency)
 
 
@@ -205,6 +209,11 @@ class LLMReader(Shareable, AskingReader):
             raise ConfigurationError(
                 f"expected a LlamaIndex LLM, got {type(llm).__name__}",
                 hint="pass llm=…, set Settings.llm, or pass a reader of surerag",
+            )
+        if isinstance(llm, StructuredLLM):
+            raise ConfigurationError(
+                "a StructuredLLM writes JSON, which its streams begin anew with each piece, and no answers",
+                hint="pass the LLM inside it (.llm), and give its answers a structure behind the pipeline",
             )
         super().__init__()
         self.llm = llm

@@ -39,6 +39,7 @@ from surerag import (
 from surerag.component import Service
 from surerag.drivers import arun, complete, run
 from surerag.effects import Program
+from surerag.errors import ConfigurationError
 from surerag.readers import Reader, in_thread
 from surerag.services import Encoder, Entailer
 
@@ -232,7 +233,18 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
 
     @model_validator(mode="after")
     def _connect(self) -> Self:
-        chunker = self.chunker
+        documents, chunker = self.documents, self.chunker
+        listed = isinstance(documents, list | tuple) and all(isinstance(one, BaseNode) for one in documents)
+        if not listed and not isinstance(documents, BaseDocumentStore | None):
+            raise ConfigurationError(
+                f"documents must be documents or a store of them, got {type(documents).__name__}",
+                hint="pass a list of documents, or index.docstore if that holds them whole",
+            )
+        if not isinstance(chunker, SemanticChunker | None):
+            raise ConfigurationError(
+                f"chunker must be a SemanticChunker of surerag, got {type(chunker).__name__}",
+                hint="pass that of a node parser: parser.core",
+            )
         if chunker is None and self.documents is not None:
             chunker = SemanticChunker(
                 encoder_of(self.embed_model), count_tokens=lambda text: len(Settings.tokenizer(text))

@@ -203,14 +203,14 @@ def _restricted(
             "itself in the place of its retriever",
         )
     if isinstance(summaries, BaseIndex):
-        restricted = summaries.as_retriever(similarity_top_k=n_summaries, filters=filters, doc_ids=doc_ids)
-        return NodeRetriever(restricted, [_OfDocuments(doc_ids=doc_ids)] if doc_ids else [])
-    if filters and filters != getattr(summaries, "_filters", None):
-        raise ConfigurationError(
-            "the retriever is restricted to some documents, and the summaries are not in the same way",
-            hint="pass summaries=summaries.as_retriever(filters=the same filters)",
-        )
-    return NodeRetriever(summaries)
+        summaries = summaries.as_retriever(similarity_top_k=n_summaries, filters=filters, doc_ids=doc_ids)
+    for name, mine in zip(_RESTRICTIONS, (filters, doc_ids), strict=False):
+        if mine and mine != getattr(summaries, name, None):
+            raise ConfigurationError(
+                "the retriever is restricted to some documents, and the summaries are not in the same way",
+                hint="pass the index of summaries itself, or its retriever with the same filters and doc_ids",
+            )
+    return NodeRetriever(summaries, [_OfDocuments(doc_ids=doc_ids)] if doc_ids else [])
 
 
 class _OfDocuments(BaseNodePostprocessor):
@@ -346,6 +346,13 @@ def _joined(nodes: Sequence[BaseNode]) -> str:
 def _summaries(
     documents: Sequence[Document], plain: Sequence[PlainDocument], summarize: Summarize
 ) -> list[str]:
+    if isinstance(summarize, bool) or not (
+        isinstance(summarize, int | str | LLM | Reader) or callable(summarize)
+    ):
+        raise ConfigurationError(
+            f"summarize cannot be {summarize!r}",
+            hint="pass a number of sentences, a key of the metadata, a function or a model",
+        )
     if isinstance(summarize, int):
         return LeadSummaries(summarize)(plain)
     if isinstance(summarize, str):

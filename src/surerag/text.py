@@ -296,7 +296,7 @@ def is_abstention(answer: str, abstention: str | None = ABSTENTION) -> bool:
     """Whether an answer is the abstention, or begins with it as a sentence; marks and case do not count.
 
     Example:
-        >>> is_abstention("i do not know"), is_abstention("I do not know. No passage says so.")
+        >>> is_abstention("i do not know"), is_abstention("I don’t know. No passage says so.")
         (True, True)
         >>> is_abstention("我不知道", "我不知道。"), is_abstention("ไม่ทราบ เพราะไม่มีข้อมูล", "ไม่ทราบ")
         (True, True)
@@ -350,7 +350,9 @@ def _letters(text: str) -> str:
 
 
 def _composed(text: str) -> str:
-    return unicodedata.normalize("NFC", text.casefold())
+    """Return a text as it is compared: "don't" as "do not", "can't" as "cannot"."""
+    text = unicodedata.normalize("NFC", text.casefold()).replace("’", "'")
+    return re.sub(r"n't\b", " not", re.sub(r"\bcan't\b", "cannot", text))
 
 
 # Control codes

@@ -246,6 +246,15 @@ async def test_clusters_answer_and_the_last_step_of_a_chain_selects(
     assert 'Candidate answers:\n[1] In Velm: "Ada was born in Velm."\n' in last
 
 
+@pytest.mark.parametrize("make", [compressor, refiner])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_document_without_a_text_stays(make: Any, fails: bool, documents: list[Document]) -> None:
+    picture = Document("", id="picture", metadata={"path": "velm.png"})
+    part = make(FakeReader([ServiceError("down")] * 50)) if fails else make()
+    returned = part.compress_documents([documents[0], picture], QUERY)
+    assert [(one.id, one.metadata.get("path")) for one in returned][1:] == [("picture", "velm.png")]
+
+
 # Refining.
 
 

@@ -6,9 +6,20 @@ import re
 from typing import Any
 
 import pytest
-from langchain_classic.retrievers import ContextualCompressionRetriever, EnsembleRetriever
+from langchain_classic.retrievers import (
+    ContextualCompressionRetriever,
+    EnsembleRetriever,
+    MultiVectorRetriever,
+)
 from langchain_core.documents import Document
-from langchain_core.runnables import ConfigurableField
+from langchain_core.runnables import (
+    ConfigurableField,
+    RunnableBranch,
+    RunnableLambda,
+    RunnablePassthrough,
+    RunnablePick,
+)
+from langchain_core.stores import InMemoryStore
 from langchain_core.vectorstores import InMemoryVectorStore
 
 from langchain_surerag import ClusterCompressor, LazyRetrievalChain, summaries_of
@@ -47,24 +58,40 @@ def prompts_of(chain: Any) -> str:
     return "\n".join(reader.prompts)
 
 
+AROUND: Any = {
+    "config": lambda retriever: retriever.with_config(tags=["mine"]),
+    "ensemble": lambda retriever: EnsembleRetriever(retrievers=[retriever, retriever]),
+    "sequence": lambda retriever: RunnablePassthrough() | retriever | RunnableLambda(lambda found: found),
+    "mapping": lambda retriever: {"found": retriever} | RunnablePick("found"),
+    "branch": lambda retriever: RunnableBranch((lambda _: True, retriever), retriever),
+    "function": lambda retriever: RunnableLambda(lambda query: retriever.invoke(query)),
+    "method": lambda retriever: RunnableLambda(retriever.invoke, afunc=retriever.ainvoke),
+}
 FILTERS: Any = [(InMemoryVectorStore, of_tenant_a), (DictStore, {"tenant": "A"})]
 
 
 @pytest.mark.parametrize(("kind", "condition"), FILTERS)
 @pytest.mark.parametrize("entropy", [0.1, 2.0])
-@pytest.mark.parametrize("around", ["bare", "config", "ensemble", "compression"])
+@pytest.mark.parametrize("around", ["bare", *AROUND, "compression", "multi-vector"])
 @pytest.mark.parametrize("tier", ["memory", "store", "retriever"])
 async def test_no_summary_is_shown_that_the_filter_excludes(
     kind: Any, condition: Any, entropy: float, around: str, tier: str
 ) -> None:
     retriever: Any = store_of(kind).as_retriever(search_kwargs={"filter": condition})
-    if around == "config":
-        retriever = retriever.with_config(tags=["mine"])
-    elif around == "ensemble":
-        retriever = EnsembleRetriever(retrievers=[retriever, retriever])
+    if around in AROUND:
+        retriever = AROUND[around](retriever)
     elif around == "compression":
         compressor = ClusterCompressor(FakeReader(["Ada."]), HashingEncoder())
         retriever = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=retriever)
+    elif around == "multi-vector":
+        whole = InMemoryStore()
+        whole.mset([(document.metadata["tenant"], document) for document in DOCUMENTS])
+        retriever = MultiVectorRetriever(
+            vectorstore=store_of(kind),
+            docstore=whole,
+            id_key="tenant",
+            search_kwargs={"filter": condition},
+        )
     summaries: Any = summaries_of(DOCUMENTS, embeddings=HashEmbeddings())
     if tier != "memory":
         summaries = summaries_of(DOCUMENTS, store=kind(HashEmbeddings()))
@@ -91,6 +118,7 @@ def test_without_a_filter_all_summaries_are_shown() -> None:
         {"pre_filter": {"tenant": "A"}},
         {"namespace": "a"},
         {"expr": "x"},
+        {"partition_names": ["a"]},
     ],
 )
 def test_where_it_cannot_be_known_it_raises(arguments: Any) -> None:
@@ -118,7 +146,7 @@ def test_a_filter_that_the_config_decides_needs_summaries_that_it_decides_too() 
 # Summaries.
 
 
-def test_summaries_in_a_store_are_embedded_once() -> None:
+def test_summaries_in_a_store_are_embedded_once_for_each_change() -> None:
     embeddings = HashEmbeddings()
     store = InMemoryVectorStore(embeddings)
     texts = ["Ada was born in Velm. Bo came later. She stayed.", "Cy is new. He is here. He is old."]
@@ -127,6 +155,14 @@ def test_summaries_in_a_store_are_embedded_once() -> None:
     more = [Document(texts[0], id="ada"), Document(texts[1]), Document("Di is far.", id="di")]
     summaries_of(iter(more), store=store)
     assert embeddings.texts[2:] == ["Di is far."]
+    changed = Document("Ada lives in Tarn.", id="ada", metadata={"tenant": "A"})
+    for tenant, embedded in (("A", 1), ("A", 0), ("B", 1)):
+        before = len(embeddings.texts)
+        changed.metadata["tenant"] = tenant
+        summaries_of([changed], store=store)
+        [summary] = store.get_by_ids(["ada"])
+        assert (summary.page_content, summary.metadata["tenant"]) == ("Ada lives in Tarn.", tenant)
+        assert len(embeddings.texts) - before == embedded
     # Stores such as Qdrant take UUIDs alone.
     assert {key for key in store.store if UUID_TEXT.fullmatch(key)} == set(store.store) - {"ada", "di"}
 
@@ -152,6 +188,8 @@ def test_summaries_of_nothing_are_refused() -> None:
         ([Document(" ")], {"embeddings": HashEmbeddings()}, InputError),
         (DOCUMENTS, {}, ConfigurationError),
         (DOCUMENTS, {"embeddings": HashEmbeddings(), "summarize": True}, ConfigurationError),
+        (DOCUMENTS, {"embeddings": HashEmbeddings(), "summarize": 2.5}, ConfigurationError),
+        (DOCUMENTS, {"store": store_of().as_retriever()}, ConfigurationError),
         (DOCUMENTS, {"embeddings": HashEmbeddings(), "summarize": "none"}, InputError),
     ):
         with pytest.raises(error):

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 import pytest
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.documents import Document
-from langchain_core.runnables import RunnableLambda
+from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.runnables.utils import AddableDict
 from langchain_core.tracers.base import BaseTracer
 from langgraph.graph import END, START, MessagesState, StateGraph
@@ -20,7 +20,7 @@ from langchain_surerag import (
     SelectiveAnswer,
     UncertaintyRewriteRetriever,
 )
-from surerag import EntropyGate
+from surerag import EntropyGate, FakeReader
 from surerag.calibration import AbstentionPolicy, scope_of
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError
@@ -253,12 +253,31 @@ def test_an_answer_that_is_not_whole_is_withheld(fault: str) -> None:
         assert SelectiveAnswer(chain_over(server), policy(0.9)).invoke("Where?")["abstained"]
 
 
-def test_a_policy_of_another_gate_is_refused() -> None:
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda chain: chain,
+        lambda chain: chain.with_config(tags=["mine"]).with_retry(),
+        lambda chain: RunnablePassthrough() | chain,
+        lambda chain: RunnableLambda(lambda _: {}).with_fallbacks([chain]),
+    ],
+)
+def test_a_policy_of_another_gate_is_refused(wrap: Any) -> None:
     with FakeOpenAI(answers, logprob=SURE) as server:
         chain = chain_over(server)
         other = replace(policy(0.5), scope=scope_of(chain.with_options(gate="margin").core))
         with pytest.raises(ConfigurationError, match="was calibrated for the gate"):
-            SelectiveAnswer(chain, other)
+            SelectiveAnswer(wrap(chain), other)
+
+
+@pytest.mark.parametrize("change", [{"policy": 0.5}, {"chain": 7}, {"abstention": "…"}])
+def test_what_is_no_chain_policy_or_abstention_is_refused(change: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {
+        "chain": LazyRetrievalChain(FakeReader(), search, SUMMARY),
+        "policy": policy(0.5),
+    }
+    with pytest.raises(ConfigurationError, match=r"expected a .* an AbstentionPolicy|abstention is empty"):
+        SelectiveAnswer(**arguments | change)
 
 
 @pytest.mark.parametrize("asynchronously", [False, True])

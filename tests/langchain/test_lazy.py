@@ -133,6 +133,21 @@ async def test_the_chunks_of_a_stream_add_up(retriever: Any, chain_of: FakeReade
     assert len([piece async for piece in chain.pick("answer").astream("?")]) > 2
 
 
+async def test_whoever_leaves_a_stream_closes_what_was_begun() -> None:
+    reader = FakeReader(lambda _: "Velm lies on the long river Orun, far from the sea.", entropy=0.1)
+    chain = LazyRetrievalChain(reader, search, SUMMARY)
+    pieces = chain.stream("Where?")
+    next(pieces)
+    assert reader.open_handles == 1
+    pieces.close()
+    assert reader.open_handles == 0
+    awaited = chain.astream("Where?")
+    await anext(awaited)
+    assert reader.open_handles == 1
+    await awaited.aclose()
+    assert reader.open_handles == 0
+
+
 async def test_an_empty_or_cut_answer_is_marked_and_never_the_sure_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -295,6 +310,17 @@ async def test_message_history_of_any_key(key: str) -> None:
             "Where was she born?",
             ANSWER,
         ]
+
+
+@pytest.mark.parametrize("key", ["messages", "chat_history"])
+@pytest.mark.parametrize("last", [[], [HumanMessage("And she?")]], ids=["before", "with the question"])
+def test_the_messages_beside_a_question_are_its_conversation(key: str, last: list[Any]) -> None:
+    reader = FakeReader(lambda _: "Where was Ada born?", entropy=0.1)
+    chain = LazyRetrievalChain(reader, search, SUMMARY, return_details=True)
+    output = chain.invoke({"question": "And she?", key: [*HISTORY, *last]})
+    assert output["question"] == "Where was Ada born?"
+    assert reader.prompts[0].count("And she?") == 1
+    assert chain.invoke({"question": "And she?", key: last})["question"] == "And she?"
 
 
 def test_a_condenser_that_fails_leaves_the_question(caplog: pytest.LogCaptureFixture) -> None:

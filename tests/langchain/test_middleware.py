@@ -205,6 +205,24 @@ async def test_tool_calls_are_left_alone() -> None:
 
 
 @both
+async def test_the_result_of_a_tool_is_read_with_what_was_retrieved_before(asynchronously: bool) -> None:
+    @tool
+    def today() -> str:
+        """Return the date."""
+        return "Monday"
+
+    call = AIMessage("", tool_calls=[{"name": "today", "args": {}, "id": "1"}])
+    model = ScriptedChat(AIMessage("I do not know."), call, AIMessage("In Velm, on Monday."))
+    agent = create_agent(model, [today], middleware=[lazy(gate="abstention")])
+    state = await run(agent, asynchronously)
+    _, searched, last = model.prompts
+    assert ANSWER in searched[0].text
+    assert [message.type for message in last] == ["human", "ai", "tool"]
+    assert last[0].text == searched[0].text
+    assert [message.text for message in state["messages"]] == [QUESTION, "", "Monday", "In Velm, on Monday."]
+
+
+@both
 async def test_the_good_answer_of_a_fallback_model_passes(server: FakeOpenAI, asynchronously: bool) -> None:
     server.fault = "500"
     fallback = FakeListChatModel(responses=[ANSWER])

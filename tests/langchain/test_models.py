@@ -194,6 +194,14 @@ def test_what_the_user_set_holds(server: FakeOpenAI) -> None:
     assert KEY not in repr(reader) + reader.name
 
 
+def test_answers_that_the_user_asks_for_besides_are_not_requested(server: FakeOpenAI) -> None:
+    for model in (chat(server, n=3), chat(server).bind(n=3)):
+        reader = reader_from_model(model)
+        reader.generate(["Where?"], GREEDY)
+        list(reader.stream("Where?", GREEDY))
+        assert [request["n"] for request in server.requests[-2:]] == [1, 1]
+
+
 def test_ollama_keeps_the_options_of_its_model(server: FakeOpenAI) -> None:
     model = ChatOllama(inner=chat(server), num_ctx=4096, num_predict=30)
     [[answer]] = reader_from_model(model).generate(["Where?"], GREEDY)

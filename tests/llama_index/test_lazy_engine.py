@@ -7,6 +7,7 @@ import logging
 import math
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from llama_index_surerag.engines import aread_to_end
 from surerag import FakeReader
 from surerag.documents import load_documents
 from surerag.errors import ConfigurationError, InputError, PromptError, RefusedError
+from surerag.messages import Chunk
 from surerag.readers.fake import reply
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, HashEmbedding, knowing, like
@@ -175,6 +177,28 @@ async def test_marks_and_warns_of_answers_that_are_not_whole(
     assert "answer.incomplete" in caplog.text
 
 
+class Emptying(FakeReader):
+    """Whatever it goes on with turns out to be empty."""
+
+    def finish(self, begun: Any) -> Any:
+        return [replace(answer, text="") for answer in super().finish(begun)]
+
+    def finish_stream(self, begun: Any) -> Any:
+        yield Chunk("", self.finish([begun])[0])
+
+
+async def test_a_stream_says_in_the_end_what_was_shown_in_place_of_an_empty_answer() -> None:
+    reader = Emptying(lambda prompt: corpus.answer(prompt), entropy=0.1)
+    whole = engine(llm=reader, threshold=1.0).query(UNKNOWN)
+    assert whole.metadata["retrieve"] is True
+    streaming = engine(llm=reader, threshold=1.0, streaming=True)
+    for response in (streaming.query(UNKNOWN), await streaming.aquery(UNKNOWN)):
+        assert str(await aread_to_end(response)) == FOUND_ANSWER
+        assert response.source_nodes == whole.source_nodes
+        for name in ("retrieve", "reason", "passage_ids"):
+            assert response.metadata[name] == whole.metadata[name]
+
+
 def test_degrades_where_the_first_pass_fails() -> None:
     with FakeOpenAI(corpus.answer) as server:
         lazy = engine(llm=like(server))
@@ -277,13 +301,18 @@ def test_summaries_with_other_filters_are_refused() -> None:
     for theirs in (summaries.as_retriever(), summaries.as_retriever(filters=other)):
         with pytest.raises(ConfigurationError, match="not in the same way"):
             engine(retriever, summaries=theirs)
+    for theirs in (summaries.as_retriever(), summaries.as_retriever(doc_ids=["ada", "orun"])):
+        with pytest.raises(ConfigurationError, match="not in the same way"):
+            engine(index.as_retriever(doc_ids=["ada"]), summaries=theirs)
 
 
-async def test_only_summaries_of_the_retrievers_documents_are_shown() -> None:
+@pytest.mark.parametrize("as_retriever", [True, False])
+async def test_only_summaries_of_the_retrievers_documents_are_shown(as_retriever: bool) -> None:
     index = corpus.index()
-    lazy = engine(
-        index.as_retriever(doc_ids=["tarn"]), summaries=summary_index(index, embed_model=HashEmbedding())
-    )
+    summaries: Any = summary_index(index, embed_model=HashEmbedding())
+    if as_retriever:
+        summaries = summaries.as_retriever(doc_ids=["tarn"], similarity_top_k=3)
+    lazy = engine(index.as_retriever(doc_ids=["tarn"]), summaries=summaries)
     for response in (lazy.query(KNOWN), await lazy.aquery(KNOWN)):
         assert set(response.metadata["summary_ids"]) <= {"tarn:summary"}
 
@@ -460,6 +489,9 @@ def test_a_markdown_heading_or_table_is_no_summary() -> None:
 def test_a_missing_metadata_key_is_named() -> None:
     with pytest.raises(InputError, match="abstract"):
         summary_nodes(corpus.nodes(), "abstract")
+    for summarize in (True, 2.5):
+        with pytest.raises(ConfigurationError, match=f"summarize cannot be {summarize}"):
+            summary_nodes(corpus.nodes(), summarize)  # type: ignore[arg-type]  # that is what is tested
 
 
 def test_an_index_whose_store_holds_the_texts_needs_summaries() -> None:

@@ -103,7 +103,7 @@ async def test_compresses_and_lists_the_sources() -> None:
     assert (node.node_id, node.text, node.score) == ("n0", SHORT, 1.0)
     assert node.node.ref_doc_id == "book"
     assert [one["id"] for one in node.metadata["compressed_from"]] == ["n0", "n1"]
-    assert node.metadata["compressed_sentences"] == [{"text": SHORT, "source": "n0"}]
+    assert node.metadata["compressed_sentences"] == [{"text": SHORT, "source": "n0", "place": 0}]
     expected_ids = node.node.get_content(metadata_mode=MetadataMode.LLM)
     assert "year: 1900" in expected_ids
     assert "title" not in expected_ids
@@ -244,6 +244,12 @@ def test_what_is_misconfigured_raises(part: Any) -> None:
 def test_refuses_what_is_no_option(part: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=f"(?i){message}"):
         part(**options)
+
+
+@pytest.mark.parametrize("documents", [{"a": Document(text="Ada.")}, ["Ada."], corpus.index()])
+def test_documents_are_a_list_or_a_store(documents: Any) -> None:
+    with pytest.raises(ConfigurationError, match="documents must be documents or a store of them"):
+        DenseRefinerPostprocessor(FakeReader(), embed_model=HashEmbedding(), documents=documents)
 
 
 def test_options_are_few_and_checked_when_assigned(part: Any) -> None:

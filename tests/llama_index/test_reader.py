@@ -18,6 +18,7 @@ from llama_index.core.callbacks import CallbackManager, TokenCountingHandler
 from llama_index.core.llms import MockLLM
 from llama_index.core.prompts import PromptTemplate
 from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
 
 from llama_index_surerag import LazyRetrievalQueryEngine, reader_from_llm
 from llama_index_surerag.llm import FAMILIES, parts_of
@@ -38,6 +39,13 @@ from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, answer, index, like
 from tests.llama_index.llms import Own, Unstreamed
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.faults import FAULTS
+
+
+class SamplingSettings(BaseModel):
+    """What an LLM may be made to write."""
+
+    temperature: float
+
 
 TEXT = SamplingParams(max_tokens=16, trace="none")
 TRACE = SamplingParams(max_tokens=16)
@@ -446,6 +454,11 @@ def test_conversations_keep_their_turns(fake_openai: FakeOpenAI) -> None:
 def test_refuses_what_is_no_llm() -> None:
     with pytest.raises(ConfigurationError, match="expected a LlamaIndex LLM, got int"):
         reader_from_llm(7)
+    with pytest.raises(ConfigurationError, match=r"a StructuredLLM writes JSON.* Pass the LLM inside it"):
+        reader_from_llm(Own().as_structured_llm(SamplingSettings))
+    for setting in ("top_logprobs", "max_concurrency"):
+        with pytest.raises(ConfigurationError, match=f"{setting} must be at least 1, got 0"):
+            reader_from_llm(Own(), **{setting: 0})
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 from llama_index.core import PromptTemplate, QueryBundle, VectorStoreIndex
-from llama_index.core.query_engine import RetrieverQueryEngine, TransformQueryEngine
+from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.query_engine import RetrieverQueryEngine, RouterQueryEngine, TransformQueryEngine
 from llama_index.core.retrievers import TransformRetriever
+from llama_index.core.selectors import LLMSingleSelector
+from llama_index.core.tools import QueryEngineTool
 from llama_index.retrievers.bm25 import BM25Retriever
 
 from llama_index_surerag import (
@@ -230,12 +233,29 @@ async def test_abstains_where_there_is_nothing_to_answer_from(streaming: bool) -
             assert response.metadata["abstained"] is True
 
 
-def test_a_policy_of_another_reader_is_refused() -> None:
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda engine: engine,
+        lambda engine: TransformQueryEngine(engine, HyDEQueryTransform(Own())),
+        lambda engine: RouterQueryEngine(
+            LLMSingleSelector.from_defaults(Own()), [QueryEngineTool.from_defaults(engine)], llm=Own()
+        ),
+    ],
+)
+def test_a_policy_of_another_reader_is_refused(wrap: Any) -> None:
     inner = LazyRetrievalQueryEngine.from_args(corpus.index(), knowing())
     other = replace(policy(0.5), scope={**scope_of(inner.core), "reader": "other"})
     with pytest.raises(ConfigurationError, match="calibrated for the reader 'other'"):
-        AbstainingQueryEngine(inner, other)
+        AbstainingQueryEngine(wrap(inner), other)
     assert scope_of(inner.core)["retriever"] == "VectorIndexRetriever"
+
+
+@pytest.mark.parametrize("change", [{"policy": 0.5}, {"engine": 7}, {"abstention": "…"}])
+def test_what_is_no_engine_policy_or_abstention_is_refused(change: dict[str, Any]) -> None:
+    arguments: dict[str, Any] = {"engine": engine(), "policy": policy(0.5)}
+    with pytest.raises(ConfigurationError, match=r"expected a .* an AbstentionPolicy|abstention is empty"):
+        AbstainingQueryEngine(**arguments | change)
 
 
 def test_an_answer_that_was_cut_is_withheld() -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from surerag.effects import Program, emit
+from surerag.effects import Program, emit, generate
 from surerag.errors import MISCONFIGURED, CapabilityError, ConfigurationError, InputError, LogprobsError
 from surerag.measures import same_answer
-from surerag.messages import Generation, Passage, TokenTrace
+from surerag.messages import Generation, Passage, Prompt, SamplingParams, TokenTrace
 from surerag.readers.protocol import Reader
 
 Needs = Literal["text", "logprobs", "entropy", "energy"]
@@ -133,6 +134,14 @@ def trace_of(generation: Generation, of_text: str) -> TokenTrace:
     return generation.trace
 
 
+def generate_traced(prompts: Sequence[Prompt], sampling: SamplingParams) -> Program[list[list[Generation]]]:
+    """Generate with log-probabilities, or text alone where the model turns out to give none."""
+    try:
+        return (yield from generate(prompts, sampling))
+    except LogprobsError:
+        return (yield from generate(prompts, replace(sampling, trace="none")))
+
+
 # Thresholds
 
 
@@ -147,6 +156,11 @@ class CalibratedThreshold(Protocol):
 
 
 def _checked_threshold(value: Any) -> Any:
+    if hasattr(value, "select"):
+        raise ConfigurationError(
+            f"a {type(value).__name__} says which answers to withhold, and not when to act",
+            hint="pass a ThresholdPolicy, from surerag.calibrate_threshold",
+        )
     if value is None or isinstance(value, CalibratedThreshold):
         return value
     if value in ("inf", "-inf"):

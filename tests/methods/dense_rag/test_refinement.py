@@ -221,8 +221,12 @@ def test_it_ends_within_its_budget_whatever_the_reader_says(
 
 def test_without_limits_it_ends_with_its_candidates() -> None:
     reader = script(distinct, sufficient=no)
-    result = refiner(reader, max_rounds=1000, max_chunks=1000, top_n=1).run(QUESTION, passages(LETTERS))
+    encoder = Letters()
+    refining = refiner(reader, encoder=encoder, max_rounds=1000, max_chunks=1000, top_n=1)
+    result = refining.run(QUESTION, passages(LETTERS))
     assert result.stopped == "unchanged"
+    assert len(result.rounds) > 2
+    assert sorted(text for texts in encoder.asked for text in texts) == sorted(LETTERS)
 
 
 def test_options_survive_a_dictionary_and_bad_ones_are_refused() -> None:

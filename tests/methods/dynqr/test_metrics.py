@@ -80,10 +80,11 @@ def test_each_metric_steers_the_method(metric: MetricName) -> None:
     everything = Capabilities(logprobs=True, entropy="exact", energy=True)
     reader = FakeReader(respond, capabilities=everything if metric == "energy" else None)
     threshold = 2.0 if metric == "perplexity" else 1.0
-    rewriter = UncertaintyRewriter(reader, Library(), metric=metric, threshold=threshold, n_samples=3)
+    samples: Any = {"n_samples": 3} if metric in ("ln_entropy", "semantic_entropy") else {}
+    rewriter = UncertaintyRewriter(reader, Library(), metric=metric, threshold=threshold, **samples)
     certain, uncertain = rewriter.run(CLEAR), rewriter.run(VAGUE)
     assert (certain.acted, uncertain.acted, uncertain.answer) == (False, True, "In Velm")
-    each = 4 if metric in ("ln_entropy", "semantic_entropy") else 1
+    each = 1 + samples.get("n_samples", 0)
     assert (certain.usage.requests, uncertain.usage.requests) == (each, 2 * each + 1)
 
 
@@ -120,6 +121,7 @@ def test_what_cannot_work_is_refused() -> None:
         ({"metric": "doubt"}, "metric should be 'perplexity'"),
         ({"candidates": 2}, "did you mean n_candidates|Did you mean n_candidates"),
         ({"n_samples": 1}, "n_samples should be greater"),
+        ({"n_samples": 3}, "n_samples is for the metric ln_entropy or semantic_entropy"),
         ({"abstention": " "}, "abstention is empty"),
     ]:
         with pytest.raises(ConfigurationError, match=match):

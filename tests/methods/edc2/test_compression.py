@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from surerag import SOURCES_KEY, ClusterCompressor, FakeReader, Passage
+from surerag import SOURCES_KEY, ClusterCompressor, FakeReader, OpenAIReader, Passage
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, RefusedError, ServiceError
 from surerag.messages import Event, Pair
@@ -21,6 +21,7 @@ from surerag.methods.edc2.guards import is_empty_extraction, names_in, overlap_s
 from surerag.methods.edc2.result import SENTENCES_KEY
 from surerag.text import estimated_tokens
 from tests.methods.edc2.cases import ADA, AGAIN, BO, QUESTION, RIVER, compressor, passages, quoting
+from tests.servers.fake_openai import FakeOpenAI
 
 
 def warnings(events: list[Event]) -> list[str]:
@@ -61,12 +62,19 @@ def test_a_cluster_may_have_nothing_or_copies_what_helps_most() -> None:
         assert reader.prompts[1].startswith("[1] Ada")
 
 
+def test_sentences_name_the_place_of_their_source_where_passages_have_no_ids() -> None:
+    tool, _ = compressor(lambda _: f"{AGAIN} {BO}")
+    [passage] = tool.run(QUESTION, [Passage(BO), Passage(ADA), Passage(AGAIN)]).passages
+    sentences = passage.metadata[SENTENCES_KEY]
+    assert [(item["text"], item["place"]) for item in sentences] == [(AGAIN, 2), (BO, 0)]
+
+
 @pytest.mark.parametrize("reply", ["[2]", "Document [2].", "[2], [7]"])
 def test_passages_that_a_reply_only_names_are_quoted(reply: str) -> None:
     result = compressor(lambda _: reply)[0].run(QUESTION, passages(BO, AGAIN, ADA))
     assert result.clusters[0].sources == ("p1", "p2", "p0")
     assert [passage.text for passage in result.passages] == [ADA]
-    assert result.passages[0].metadata[SENTENCES_KEY] == [{"text": ADA, "source": "p2"}]
+    assert result.passages[0].metadata[SENTENCES_KEY] == [{"text": ADA, "source": "p2", "place": 2}]
 
 
 def test_numbers_of_passages_in_a_reply_are_no_claims() -> None:
@@ -335,6 +343,14 @@ def test_few_enough_passages_are_not_judged(top_n: int | None) -> None:
     assert not any(str(prompt).startswith("Passage: ") for prompt in reader.prompts)
 
 
+@pytest.mark.parametrize("lack", [{"refuses": ("logprobs",)}, {"no_logprobs": True}])
+def test_a_server_without_log_probabilities_says_what_is_relevant(lack: dict[str, Any]) -> None:
+    with FakeOpenAI(judging, **lack) as server:
+        reader = OpenAIReader("toy", base_url=server.base_url, api_key="k", max_retries=0)
+        result = ClusterCompressor(reader, HashingEncoder(), top_n=2).run(QUESTION, passages(BO, ADA, AGAIN))
+    assert [passage.id for passage in result.passages] == ["p1", "p2"]
+
+
 def test_where_no_reply_is_yes_or_no_similarity_ranks_with_a_warning() -> None:
     events: list[Event] = []
     tool, _ = compressor(
@@ -370,6 +386,9 @@ def test_the_first_cluster_is_of_one_where_passages_are_few() -> None:
         ("There is no relevant information in the provided documents.", True),
         ("The documents do not mention where Ada was born. There is no information about her.", True),
         ("I couldn't find anything about Ada.", True),
+        ("I'm sorry, but I cannot find anything about Ada.", True),
+        ("The documents do not mention Ada, but there is no information on Velm, either.", True),
+        ("The documents do not mention her birth; however, they say that she lived in Velm.", False),
         ("None of the passages mention Ada. Ada was born in Velm.", False),
         ("No evidence of life was found on Mars.", False),
         ("There is no bridge over the Orun.", False),
@@ -378,6 +397,14 @@ def test_the_first_cluster_is_of_one_where_passages_are_few() -> None:
 )
 def test_what_counts_as_an_empty_extraction(text: str, empty: bool) -> None:
     assert is_empty_extraction(text) is empty
+
+
+@pytest.mark.parametrize(
+    "text", ["1. Mai 1815 ist der Tag, an dem Ada zur Welt kam.", "- 5 °C sind es in Velm."]
+)
+def test_an_ordinal_or_sign_of_the_source_is_no_mark_of_a_list(text: str) -> None:
+    result = compressor(lambda _: text, guard="off")[0].run(QUESTION, passages(f"{text} Das steht im Buch."))
+    assert [passage.text for passage in result.passages] == [text]
 
 
 def test_letters_are_compared_in_whichever_way_they_are_written() -> None:

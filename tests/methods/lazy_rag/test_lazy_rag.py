@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from surerag import AbstentionGate, DisagreementGate, EntropyGate, FakeReader, LazyRAG, Passage
+from surerag.calibration import AbstentionPolicy
 from surerag.errors import (
     ConfigurationError,
     InputError,
@@ -329,9 +330,15 @@ def test_samples_that_never_differ_warn_once() -> None:
         ({"gate": "abstention", "abstention": False}, ConfigurationError, "it is not asked to"),
         ({"gate": AbstentionGate(), "abstention": False}, ConfigurationError, "it is not asked to"),
         ({"gate": "margin", "n_samples": 3}, ConfigurationError, "n_samples is for the gate"),
+        ({"gate": {"name": "margin", "bits": 8}}, ConfigurationError, "gate margin has no setting 'bits'"),
         ({"gate": DisagreementGate(), "n_samples": 3}, ConfigurationError, "n_samples is for the gate"),
         ({"threshold": math.nan}, ConfigurationError, "threshold must be a number"),
         ({"threshold": "1"}, ConfigurationError, "threshold must be a number"),
+        (
+            {"threshold": AbstentionPolicy(1.0, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))},
+            ConfigurationError,
+            "which answers to withhold.* Pass a ThresholdPolicy",
+        ),
         ({"top_n": 0}, ConfigurationError, "top_n should be greater"),
         ({"abstention": "…"}, ConfigurationError, "abstention is empty"),
         ({"prompts": {"from_context": "Q: {question}"}}, PromptError, "slots"),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from surerag import FakeReader, Passage, SePer, SePerOptions
+from surerag import FakeReader, OpenAIReader, Passage, SePer, SePerOptions
 from surerag.entailment import ExactEntailer, JudgeEntailer
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, PromptError, ServiceError
 from surerag.measures import answer_weights, equivalence_clusters, seper_soft
@@ -18,6 +18,7 @@ from surerag.messages import Event, TokenTrace
 from surerag.methods.seper.algorithm import belief_interval
 from surerag.readers.fake import reply
 from tests.methods.seper.sampled import AFTER, BEFORE, LIKE, Judge, sampled
+from tests.servers.fake_openai import FakeOpenAI
 
 FIRST, SECOND = Passage("Ada was born in Velm.", id="1"), Passage("Bo paints.", id="2")
 
@@ -109,6 +110,14 @@ def test_without_log_probabilities_frequencies_stand_in_with_a_warning() -> None
     result = component.run("Where?", ["Velm"], [FIRST])
     assert (result.weights, result.before.seper, result.after.seper) == ("frequency", 0.5, 1.0)
     assert [(event.name, event.warning) for event in events] == [("seper.frequency_weights", True)]
+
+
+@pytest.mark.parametrize("lack", [{"refuses": ("logprobs",)}, {"no_logprobs": True}])
+def test_a_server_without_log_probabilities_has_frequencies_stand_in(lack: dict[str, Any]) -> None:
+    with FakeOpenAI(knowing, **lack) as server:
+        reader = OpenAIReader("toy", base_url=server.base_url, api_key="k", max_retries=0)
+        result = SePer(reader, ExactEntailer(), n_samples=2).run("Where?", ["Velm"], [FIRST])
+    assert (result.weights, result.before.seper, result.after.seper) == ("frequency", 0.0, 1.0)
 
 
 def test_probabilities_that_sum_to_more_than_one_are_no_weights() -> None:

@@ -181,6 +181,7 @@ class Pool:
         self._passages = [passage for passage in passages if passage.text.strip()]
         self._more = more
         self._visited: set[str] = set()
+        self._encoded: dict[str, NDArray[np.float64]] = {}
 
     def first(self, count: int) -> list[Passage]:
         """Take the first passages as a context."""
@@ -229,8 +230,12 @@ class Pool:
         return list(texts.values())
 
     def _vectors(self, passages: Sequence[Passage]) -> Program[NDArray[np.float64]]:
-        """Return the vectors that the passages have, if all have one; else the encoder's."""
+        """Return the vectors that the passages have, if all have one; else the encoder's, one a text."""
         own = [passage.embedding for passage in passages]
         if all(own) and len({len(vector or ()) for vector in own}) == 1:
             return unit_vectors(own, len(own))
-        return (yield from embed_unit([passage.text for passage in passages], "document"))
+        new = list(dict.fromkeys(one.text for one in passages if one.text not in self._encoded))
+        if new:
+            vectors = yield from embed_unit(new, "document")
+            self._encoded.update(zip(new, vectors, strict=True))
+        return np.array([self._encoded[passage.text] for passage in passages])

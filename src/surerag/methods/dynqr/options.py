@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, field_serializer
+from pydantic import Field, field_serializer, model_validator
 
-from surerag.methods.dynqr.metrics import MetricName, metric_name
+from surerag.errors import ConfigurationError
+from surerag.methods.dynqr.metrics import SAMPLED, MetricName, metric_name
 from surerag.methods.shared import (
     SEMANTIC_ENTROPY_THRESHOLD,
     AnswerTokensOption,
@@ -77,6 +78,16 @@ class DynQROptions(Options):
     """Prompts in place of the method's own (appendix C), by name: ``answer`` (slots ``passages``,
     ``question``), ``closed_book`` where nothing was retrieved (``question``), ``rewrite`` and, after a
     conversation, ``rewrite_in_conversation`` (``query``)."""
+
+    @model_validator(mode="after")
+    def _check_samples(self) -> Self:
+        if self.n_samples != type(self).model_fields["n_samples"].default and self.metric not in SAMPLED:
+            raise ConfigurationError(
+                f"n_samples is for the metric {' or '.join(SAMPLED)}, and the metric is "
+                f"{metric_name(self.metric)}",
+                hint="leave it out, or set one of these metrics",
+            )
+        return self
 
     @field_serializer("metric")
     def _metric_name(self, value: Any) -> str:

@@ -11,8 +11,8 @@ from surerag.messages import Generation, Passage
 
 Problem = Literal["empty", "unchanged", "too long", "a refusal", "thoughts", "unreadable"]
 
-_QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "«": "»"}
-_FRAME = " \t\r\n\"'`*.?!“”«»"
+_QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "„": "“", "«": "»", "「": "」", "『": "』"}
+_FRAME = " \t\r\n\"'`*.?!…“”„«»「」『』。！？؟۔।¿¡"  # noqa: RUF001
 
 _GREETING = re.compile(
     r"(?:sure|certainly|of course|okay|ok|absolutely)(?: thing)?\s*[!.,:]+\s*", re.IGNORECASE

@@ -198,7 +198,7 @@ def _read(
     if named := named_passages(text, len(shown)):
         text = "\n\n".join(shown[place] for place in named)
     else:
-        text = without_numbers(text)
+        text = without_numbers(text, shown)
     if is_empty_extraction(text):
         return replace(report, outcome="dropped", reason="nothing relevant")
     sentences = [sentence.text for sentence in split_sentences(text)]

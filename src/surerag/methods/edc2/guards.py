@@ -34,6 +34,7 @@ _REFUSALS = (
     rf"i (?:{_CANNOT}) (?:find|extract|provide|answer|identify|see|know|have)\b.*",
 )
 _REFUSAL = re.compile("|".join(f"(?:{pattern})" for pattern in _REFUSALS), re.IGNORECASE | re.DOTALL)
+_BUT = re.compile(r",? (?:but|however|except|although|though)\b,? ?", re.IGNORECASE)
 _SENTINEL = NOTHING_TO_EXTRACT.casefold()
 _FRAME = " \t\r\n\"'`*_.!。“”„«»「」()[]<>"
 
@@ -48,13 +49,16 @@ def is_empty_extraction(text: str) -> bool:
         True
         >>> is_empty_extraction("No evidence of life was found on Mars.")
         False
+        >>> is_empty_extraction("The documents do not mention her birth, but say that she lived in Velm.")
+        False
     """
     return all(_says_nothing(part.text) for part in split_sentences(text))
 
 
 def _says_nothing(sentence: str) -> bool:
     bare = sentence.strip(_FRAME).replace("’", "'")
-    return not bare or bare.casefold() == _SENTINEL or _REFUSAL.fullmatch(bare) is not None
+    clauses = _BUT.split(bare)
+    return not bare or bare.casefold() == _SENTINEL or all(map(_REFUSAL.fullmatch, clauses))
 
 
 _WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
@@ -66,6 +70,8 @@ _COMMON = frozenset(
 
 _NUMBER = r"\[\d{1,2}(?:, ?\d{1,2})*\]"
 _NUMBERS = re.compile(rf"[^\S\n]*{_NUMBER}|^[^\S\n]*(?:\d{{1,2}}[.)]|[-*•])[^\S\n]+", re.MULTILINE)
+_SAME_WORDS = 8
+"""Characters behind a mark by which it is found in a source."""
 _ONLY_NUMBERS = re.compile(
     rf"(?:\W*(?:and|(?:the )?(?:passages?|documents?))?\W*{_NUMBER})+\W*", re.IGNORECASE
 )
@@ -84,16 +90,25 @@ def named_passages(text: str, n: int) -> list[int]:
     return [number - 1 for number in numbers if 1 <= number <= n]
 
 
-def without_numbers(text: str) -> str:
+def without_numbers(text: str, sources: Sequence[str] = ()) -> str:
     """Return a reply without passages' numbers and marks of lists, which mean nothing outside its prompt.
+
+    A mark that a source has before the same words stays: it may be an ordinal number.
 
     Example:
         >>> without_numbers("[1] Ada was born in Velm [2]. She left [in 1815].")
         'Ada was born in Velm. She left [in 1815].'
         >>> without_numbers("1. Ada was born in 1815.")
         'Ada was born in 1815.'
+        >>> without_numbers("1. Mai 1815: Ada wird geboren.", ["Chronik: 1. Mai 1815: Ada wird geboren."])
+        '1. Mai 1815: Ada wird geboren.'
     """
-    return _NUMBERS.sub("", text).strip()
+
+    def replaced(mark: re.Match[str]) -> str:
+        begin = text[mark.start() : mark.end() + _SAME_WORDS].strip()
+        return mark[0] if "[" not in mark[0] and any(begin in source for source in sources) else ""
+
+    return _NUMBERS.sub(replaced, text).strip()
 
 
 _QUOTATION = re.compile(

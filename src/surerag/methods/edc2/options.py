@@ -98,7 +98,7 @@ class EDC2Options(Options):
     max_tokens: int = Field(256, ge=1)
     """Longest compression of a cluster in tokens; one that is cut gives way to its passages."""
 
-    temperature: float | None = Field(None, ge=0)
+    temperature: float | None = Field(None, ge=0, allow_inf_nan=False)
     """Temperature of the replies; None is 0.7 for ``task="answer"`` (section 5.1), and else 0, which is
     greedy."""
 

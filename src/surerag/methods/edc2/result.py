@@ -14,7 +14,8 @@ SOURCES_KEY = "compressed_from"
 """Metadata of a compressed passage: its sources, best first, each with ``id``, ``score`` and ``metadata``."""
 
 SENTENCES_KEY = "compressed_sentences"
-"""Metadata of a compressed passage: each sentence's ``text``, and the id of its ``source``."""
+"""Metadata of a compressed passage: each sentence's ``text``, the id of its ``source``, and the ``place`` of
+that among the sources, which need not have ids; both are None where no source supports it."""
 
 
 class SupportedSentence(NamedTuple):
@@ -88,14 +89,18 @@ def compressed_passage(
     sentences: Sequence[SupportedSentence], members: Sequence[int], passages: Sequence[Passage]
 ) -> Passage:
     """Return a compression as a passage that stands for its sources."""
-    sources = [passages[at] for at in sorted(members)]
+    places = sorted(members)
+    sources = [passages[at] for at in places]
     metadata: dict[str, Any] = {
         **sources[0].metadata,
         SOURCES_KEY: [
             {"id": source.id, "score": source.score, "metadata": dict(source.metadata)} for source in sources
         ],
         SENTENCES_KEY: [
-            {"text": text, "source": None if at is None else passages[at].id} for text, at in sentences
+            {"text": text, "source": None, "place": None}
+            if at is None
+            else {"text": text, "source": passages[at].id, "place": places.index(at)}
+            for text, at in sentences
         ],
     }
     text = " ".join(sentence.text for sentence in sentences)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, InstanceOf, field_serializer, field_validator
@@ -76,6 +77,11 @@ class LazyRAGOptions(Options):
             raise ConfigurationError(
                 f"there is no gate {value.get('name')!r} to be made of settings",
                 hint=f"choose among {', '.join(GATES)}, or pass a Gate",
+            )
+        names = [one.name for one in fields(kind)]
+        if unknown := [name for name in settings if name not in names]:
+            raise ConfigurationError(
+                f"the gate {kind.name} has no setting {unknown[0]!r}", hint=f"it takes {', '.join(names)}"
             )
         return kind(**settings)
 

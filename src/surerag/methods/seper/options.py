@@ -67,7 +67,7 @@ class SePerOptions(Options):
     """Belief over several reference answers: the largest, the ``"mean"`` (Eq. 10), or that in ``"any"`` of
     them, so that answers which mean different references add up."""
 
-    temperature: float = Field(1.0, ge=0)
+    temperature: float = Field(1.0, ge=0, allow_inf_nan=False)
     """Temperature of the samples."""
 
     max_tokens: int = Field(64, ge=1)
