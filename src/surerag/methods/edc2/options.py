@@ -68,7 +68,7 @@ class EDC2Options(Options):
     passed as the query (``"verify"``, appendix C.1)."""
 
     variant: Variant = "whole"
-    """For the tasks ``"extract"`` and ``"verify"``: the most relevant passages come as they are (``"whole"``);
+    """For the tasks ``"extract"`` and ``"verify"``: passages that help most come as they are (``"whole"``);
     or a cluster's sentences that help most are copied (``"copy"``), or what is relevant is extracted, and the
     model may say that there is nothing (``"paper"``, section 4.3), as small models nearly always do. Copies
     lost right answers on small readers, whole passages did not (``docs/defaults.md``)."""
