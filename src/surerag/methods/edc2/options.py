@@ -73,6 +73,12 @@ class EDC2Options(Options):
     model may say that there is nothing (``"paper"``, section 4.3), as small models nearly always do. Copies
     lost right answers on small readers, whole passages did not (``docs/defaults.md``)."""
 
+    person: str | None = Field(None, min_length=1)
+    """For ``task="verify"``: the person whom statements are about (appendix C.1.2)."""
+
+    threshold: int | None = Field(None, ge=0)
+    """Compress only contexts of more tokens; None compresses all."""
+
     top_n: int | None = Field(None, ge=1)
     """Passages that stay, at most: those that encoder and reader (asked of each whether it helps) find most
     relevant. The others leave, in place of those of which it says that there is nothing to extract
