@@ -204,7 +204,9 @@ def test_no_decision_shows_a_key_in_an_error_of_a_service(caplog: pytest.LogCapt
     passages = [Passage("Velm."), Passage("Orun.")]
     compressed = ClusterCompressor(FakeReader(["Velm"]), Failing(), top_n=1).run("Where?", passages)
     assert compressed.clusters[0].reason == shown
-    refiner = DenseRefiner(FakeReader(ValueError("sk-12345678")), ExactEntailer(), Failing(), top_n=1)
+    refiner = DenseRefiner(
+        FakeReader(lambda _: ValueError("sk-12345678")), ExactEntailer(), Failing(), top_n=1
+    )
     assert refiner.run("Where?", passages).failure == "ValueError: [key]"
     assert "sk-12345678" not in caplog.text and "secret" not in caplog.text
 
