@@ -98,7 +98,7 @@ def test_compare_prints_a_table_and_writes_a_page(folder: Path) -> None:
 def test_compare_takes_plain_rag_and_the_methods_by_default(folder: Path) -> None:
     run(*COMPARE, "--at-a-time", "8")
     with EvaluationRun("run.db") as rows:
-        assert rows.systems == ["plain", "lazy", "rewritten", "compressed"]
+        assert rows.systems == ["plain", "lazy", "rewritten", "selected"]
     systems = re.search(r"--systems ([\w,]+)", Path(__file__).parents[2].joinpath("README.md").read_text())
     assert systems and systems[1] == compare.DEFAULT
 

@@ -33,7 +33,7 @@ from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, par
 from surerag.evaluation.report import forecast, terminal_table, write_report
 from surerag.evaluation.systems import Parts, build_system, parse_system
 
-DEFAULT = "plain,lazy,rewritten,compressed"
+DEFAULT = "plain,lazy,rewritten,selected"
 """Plain RAG, and the methods that take no more than a few calls a question."""
 
 Questions = Annotated[

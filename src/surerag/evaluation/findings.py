@@ -26,7 +26,7 @@ WORTH = "delta_seper"
 """The score of contexts, of which more is better."""
 NO_CANDIDATES = ("oracle",)
 """Systems that show what is possible and cannot be taken."""
-_ALWAYS = ("plain", "rewritten", "compressed", "answered", "refined", "strong")
+_ALWAYS = ("plain", "rewritten", "compressed", "selected", "answered", "refined", "strong")
 _NEVER = ("none", "oracle")
 
 
