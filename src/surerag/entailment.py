@@ -59,9 +59,9 @@ class JudgeEntailer:
     """A reader that is asked for ``entailment``, ``contradiction`` or ``neutral`` (DENSE-RAG, appendix B.2).
 
     The label in the reply gets the probability that the reader reports for its tokens, and the others share
-    the rest, with half of its own at most; without log-probabilities it gets all. A reply that names none of the three, or more than one,
-    or denies one, is a row of zeros, so that a method can count it; ``judged``, ``unparsed`` and
-    ``unparsed_share`` count all so far.
+    the rest, with half of its own at most; without log-probabilities it gets all. A reply that names none of
+    the three, or more than one, or denies one, is a row of zeros, so that a method can count it; ``judged``,
+    ``unparsed`` and ``unparsed_share`` count all so far.
 
     Args:
         reader: The judge.
