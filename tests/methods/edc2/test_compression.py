@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from surerag.messages import Event, Pair
 from surerag.methods.edc2.clusters import dynamic_cluster_sizes
 from surerag.methods.edc2.guards import is_empty_extraction, names_in, overlap_support
 from surerag.methods.edc2.result import SENTENCES_KEY
+from surerag.readers import fake
 from surerag.text import estimated_tokens
 from tests.methods.edc2.cases import ADA, AGAIN, BO, QUESTION, RIVER, compressor, passages, quoting
 from tests.servers.fake_openai import FakeOpenAI
@@ -295,6 +297,17 @@ def test_few_enough_passages_are_not_judged(top_n: int | None) -> None:
     tool, reader = compressor(judging, top_n=top_n)
     tool.run(QUESTION, passages(BO, ADA, RIVER, AGAIN))
     assert not any(str(prompt).startswith("Passage: ") for prompt in reader.prompts)
+
+
+def test_an_unsure_no_is_never_more_relevant_than_a_yes() -> None:
+    def judged(prompt: str) -> Any:
+        relevant = "market" in prompt.splitlines()[0]
+        return fake.reply("Yes" if relevant else "No", logprobs=math.log(0.55 if relevant else 0.2))
+
+    # The other one is more like the question; of a tie the first passage stays.
+    tool, _ = compressor(judged, top_n=1, variant="whole")
+    result = tool.run("Where was Bo the sculptor born?", passages("A market stands in Tarn.", BO))
+    assert result.dropped == ("p1",)
 
 
 @pytest.mark.parametrize("lack", [{"refuses": ("logprobs",)}, {"no_logprobs": True}])
