@@ -15,10 +15,12 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
 
 import langchain_surerag as lc
+from surerag import AbstentionPolicy
 from tests.langchain.conftest import KEY
 
 ADDRESS = f"http://ada:{KEY}@localhost:1/v1?api_key={KEY}"
 HEADERS = {"x-api-key": KEY, "x-team": "search"}
+POLICY = AbstentionPolicy(0.5, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
 
 
 def model() -> Any:
@@ -45,7 +47,7 @@ PARTS: dict[str, Callable[[], Any]] = {
         "Towns.",
     ),
     "LazyRetrievalMiddleware": lambda: lc.LazyRetrievalMiddleware(retriever()),
-    "SelectiveAnswer": lambda: lc.SelectiveAnswer(model(), None),
+    "SelectiveAnswer": lambda: lc.SelectiveAnswer(model(), POLICY),
     "SemanticTextSplitter": lambda: lc.SemanticTextSplitter(embeddings()),
     "UncertaintyRewriteRetriever": lambda: lc.UncertaintyRewriteRetriever(model(), retriever()),
     "UncertaintyRewriter": lambda: lc.UncertaintyRewriter(model(), retriever()),
