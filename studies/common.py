@@ -100,6 +100,7 @@ def make_parser(description: str, n: int = 200) -> argparse.ArgumentParser:
     parser.add_argument(
         "--reader", default="world", help='"world" (the embedded reader), "demo", or a Hugging Face id'
     )
+    parser.add_argument("--dtype", help="of a local reader, such as bfloat16")
     return parser
 
 

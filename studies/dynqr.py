@@ -66,7 +66,7 @@ def main() -> None:
         "--rows", type=Path, metavar="FILE", help="compare options on rows in this JSONL file"
     )
     arguments = parser.parse_args()
-    reader = load_reader(arguments.reader)
+    reader = load_reader(arguments.reader, arguments.dtype)
     if arguments.data:
         titles = ARTICLES[arguments.articles] or ()
         data = load_disfl(arguments.data, arguments.n, arguments.seed, titles)

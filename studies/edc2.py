@@ -41,7 +41,7 @@ Contexts = list[tuple[Passage, ...]]
 def main() -> None:
     """Print the study."""
     arguments = make_parser(__doc__ or "", n=100).parse_args()
-    reader, encoder = load_reader(arguments.reader), load_encoder()
+    reader, encoder = load_reader(arguments.reader, arguments.dtype), load_encoder()
     world = World(arguments.seed)
     questions = world.questions(arguments.n)
     console.print(f"EDC²-RAG on {world}, reader {reader.name}, {TOP_N} passages, n = {len(questions)}\n")

@@ -8,6 +8,7 @@ every question is answered once in each way, with all entropies, and gates and t
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from studies.common import (
     Claim,
     LookupRetriever,
     ask,
+    ask_many,
     console,
     difference,
     load_encoder,
@@ -32,10 +34,20 @@ from studies.common import (
     show,
     world_cases,
 )
-from surerag import AbstentionGate, EntropyGate, FirstPass, Gate, LazyRAG, MarginGate, Passage
+from surerag import (
+    AbstentionGate,
+    DisagreementGate,
+    EntropyGate,
+    FirstPass,
+    Gate,
+    LazyRAG,
+    MarginGate,
+    Passage,
+)
 from surerag.measures import break_even_latency, contains, latency_saving
-from surerag.messages import EntropyTrace, Generation, Prompt, TokenTrace
+from surerag.messages import EntropyTrace, Generation, Prompt, SamplingParams, TokenTrace
 from surerag.methods.lazy_rag.gates import N_TOKENS
+from surerag.methods.shared import meaning_clusters, typical_sample
 from surerag.prompts import (
     CLOSED_BOOK,
     FROM_CONTEXT,
@@ -107,7 +119,7 @@ def main() -> None:
     parser.add_argument("--articles", choices=ARTICLES, default="all", help="of SQuAD 2.0, or XQuAD")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="compare gates on rows in this JSONL file")
     arguments = parser.parse_args()
-    reader, encoder = load_reader(arguments.reader), load_encoder()
+    reader, encoder = load_reader(arguments.reader, arguments.dtype), load_encoder()
     if arguments.squad:
         titles = ARTICLES[arguments.articles]
         setting = squad_setting(arguments.squad, titles, arguments.n, arguments.seed, encoder)
@@ -351,6 +363,9 @@ def check_component(
 ASKED = ("abstention=False", "default", "asked behind")
 """The first pass as the paper has it; as it is asked to abstain before the context; and behind it."""
 
+SAMPLES = (3, 5, 10)
+"""Numbers of samples to compare."""
+
 ASKED_BEHIND = PromptTemplate(
     "asked_behind",
     "Context: {context}\nAnswer the question from the context above. "
@@ -376,9 +391,16 @@ def collect_rows(setting: Setting, reader: BaseReader, file: Path) -> list[dict[
             second = FROM_CONTEXT_AND_DETAILS.render(context=summary, details=chunks, question=case.question)
             prompts["always"].append(second)
         answers = {name: ask(reader, texts, MAX_TOKENS, "entropy") for name, texts in prompts.items()}
+        sampling = SamplingParams(n=max(SAMPLES), temperature=1.0, max_tokens=MAX_TOKENS)
+        samples = ask_many(reader, prompts["default"], sampling)
         with file.open("a", encoding="utf-8") as rows:
             for place, case in enumerate(cases):
-                row = {name: row_of(answers[name][place], case.references) for name in answers}
+                row: dict[str, Any] = {
+                    name: row_of(answers[name][place], case.references) for name in answers
+                }
+                row["samples"] = [
+                    (one.text, bool(contains(one.text, case.references))) for one in samples[place]
+                ]
                 rows.write(
                     json.dumps({"question": case.question, "references": case.references, **row}) + "\n"
                 )
@@ -419,8 +441,26 @@ def print_gates(rows: Sequence[dict[str, Any]]) -> None:
                 loss = show(difference(right, always), sign=True)
                 searched = f"{100 * np.mean(opens):.0f}"
                 table.append((asked, name, f"{threshold:g}", searched, show(share(right)), loss))
+    for gate in (DisagreementGate(n_samples=n) for n in SAMPLES):
+        passes = [sampled_pass(row["samples"][: gate.n_samples]) for row in rows]
+        scores = [math.inf if is_abstention(one.answer.text) else gate.score(one) or 0.0 for one, _ in passes]
+        for threshold in (0.0, 0.3, 0.5, 0.65, 0.9, 1.1, 1.3):
+            sides = zip(scores, passes, always, strict=True)
+            right = [searched if score > threshold else first for score, (_, first), searched in sides]
+            loss = show(difference(right, always), sign=True)
+            rate = f"{100 * np.mean(np.array(scores) > threshold):.0f}"
+            name = f"{gate.name} n={gate.n_samples}"
+            table.append(("default", name, f"{threshold:g}", rate, show(share(right)), loss))
     columns = ("First pass", "Gate", "Threshold", "Searched, %", "Right, %", "to always, points")
     print_table(f"Gates, n = {len(rows)}", columns, table, "Right: a reference stands in the answer.")
+
+
+def sampled_pass(samples: Sequence[tuple[str, bool]]) -> tuple[FirstPass, bool]:
+    """Return a first pass of sampled answers, and whether the most typical of them is right."""
+    answers = [Generation(text) for text, _ in samples]
+    clusters = meaning_clusters([answer.text for answer in answers])
+    typical = typical_sample(answers, clusters)
+    return FirstPass(typical, tuple(answers), tuple(clusters)), samples[answers.index(typical)][1]
 
 
 def opens_gate(row: dict[str, Any], gate: Gate, threshold: float, asked: bool) -> bool:

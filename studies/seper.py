@@ -85,7 +85,7 @@ class Trial(NamedTuple):
 def main() -> None:
     """Print the study."""
     arguments = make_parser(__doc__ or "", n=100).parse_args()
-    reader = load_reader(arguments.reader)
+    reader = load_reader(arguments.reader, arguments.dtype)
     world = World(arguments.seed)
     questions = world.questions(arguments.n, ["single-hop", "two-hop"])
     console.print(f"SePer on {world}, reader {reader.name}, n = {len(questions)}\n")

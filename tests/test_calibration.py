@@ -310,6 +310,7 @@ def test_an_empty_answer_and_an_abstention_are_withheld() -> None:
     assert not policy.select("Velm", 3.0).abstained
     for answer, uncertainty in (("  ", 3.0), ("Velm", None), ("i do not know", 3.0)):
         assert policy.select(answer, uncertainty, "I do not know.").abstained
+    assert policy.select("", None).probability == 0.0 < policy.select("Velm", 1e9).probability
     with pytest.raises(ConfigurationError):
         policy.select("Velm", 3.0, " ")
     with pytest.raises(ConfigurationError, match=r"max_risk must be in \(0, 1\), got 1"):
@@ -318,6 +319,8 @@ def test_an_empty_answer_and_an_abstention_are_withheld() -> None:
         calibrate_abstention([CalibrationRow(1.0)], max_risk=0.1)
     with pytest.raises(InputError, match="no rows"):
         calibrate_abstention([], max_risk=0.1)
+    with pytest.raises(InputError, match="all 30 uncertainties are infinite"):
+        calibrate_abstention([CalibrationRow(math.inf, i % 2) for i in range(30)], max_risk=0.1)
 
 
 def test_a_policy_whose_threshold_is_no_number_is_refused() -> None:

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 from langchain_surerag.documents import passages_of
 from langchain_surerag.families import inner_runnables
 from surerag import Passage
-from surerag.errors import ConfigurationError
-from surerag.readers import in_thread
+from surerag.errors import ConfigurationError, SureragError
+from surerag.readers import client_failure, in_thread, secrets_in
 from surerag.services import Retriever, normalised_rows
 
 _LIMITS = ("filter", "where", "expr", "namespace", "tenant", "partition")
@@ -47,19 +47,30 @@ class EmbeddingEncoder:
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
         """Return L2-normalised vectors [texts, dimensions]; a ServiceError unless there is one a text."""
-        if kind == "query":
-            return normalised_rows([self._embeddings.embed_query(text) for text in texts], len(texts))
-        return normalised_rows(self._embeddings.embed_documents(list(texts)), len(texts))
+        try:
+            if kind == "query":
+                return normalised_rows([self._embeddings.embed_query(text) for text in texts], len(texts))
+            return normalised_rows(self._embeddings.embed_documents(list(texts)), len(texts))
+        except Exception as error:
+            failure = self._failure(error)
+        raise failure
 
     async def aencode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
         """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
         own = type(self._embeddings)
         if own.aembed_documents is Embeddings.aembed_documents:
             return await in_thread(self.encode, texts, kind)
-        if kind == "query":
-            vectors = await asyncio.gather(*(self._embeddings.aembed_query(text) for text in texts))
-            return normalised_rows(vectors, len(texts))
-        return normalised_rows(await self._embeddings.aembed_documents(list(texts)), len(texts))
+        try:
+            if kind == "query":
+                vectors = await asyncio.gather(*(self._embeddings.aembed_query(text) for text in texts))
+                return normalised_rows(vectors, len(texts))
+            return normalised_rows(await self._embeddings.aembed_documents(list(texts)), len(texts))
+        except Exception as error:
+            failure = self._failure(error)
+        raise failure
+
+    def _failure(self, error: Exception) -> SureragError:
+        return client_failure(error, self.name, secrets_in(vars(self._embeddings)))
 
 
 def encoder_of(embeddings: Any) -> Any:

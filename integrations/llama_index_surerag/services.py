@@ -19,7 +19,7 @@ from llama_index_surerag.nodes import copy_of, passages_of
 from llama_index_surerag.pickles import Shareable
 from surerag import Passage
 from surerag.errors import ConfigurationError
-from surerag.readers import in_thread
+from surerag.readers import client_failure, in_thread, secrets_in
 from surerag.services import Encoder, normalised_rows
 
 Kind = Literal["query", "document"]
@@ -56,19 +56,27 @@ class EmbeddingEncoder(Shareable):
     def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
         """Return L2-normalised vectors [texts, dimensions]; one of length zero is a ServiceError."""
         model = self._model
-        if kind == "query":
-            return normalised_rows([model.get_query_embedding(text) for text in texts], len(texts))
-        return normalised_rows(model.get_text_embedding_batch(list(texts)), len(texts))
+        try:
+            if kind == "query":
+                return normalised_rows([model.get_query_embedding(text) for text in texts], len(texts))
+            return normalised_rows(model.get_text_embedding_batch(list(texts)), len(texts))
+        except Exception as error:
+            failure = client_failure(error, self.name, secrets_in(vars(model)))
+        raise failure
 
     async def aencode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
         """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
         model = self._model
         if not _is_native(model, "_aget_text_embedding", BaseEmbedding):
             return await in_thread(self.encode, texts, kind)
-        if kind == "query":
-            vectors = [await model.aget_query_embedding(text) for text in texts]
-            return normalised_rows(vectors, len(texts))
-        return normalised_rows(await model.aget_text_embedding_batch(list(texts)), len(texts))
+        try:
+            if kind == "query":
+                vectors = [await model.aget_query_embedding(text) for text in texts]
+                return normalised_rows(vectors, len(texts))
+            return normalised_rows(await model.aget_text_embedding_batch(list(texts)), len(texts))
+        except Exception as error:
+            failure = client_failure(error, self.name, secrets_in(vars(model)))
+        raise failure
 
 
 def encoder_of(model: BaseEmbedding | Encoder | None) -> Encoder:

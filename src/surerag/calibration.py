@@ -546,12 +546,12 @@ class AbstentionPolicy(_Policy):
     def select(self, answer: str, uncertainty: float | None, abstention: str = ABSTENTION) -> SelectedAnswer:
         """Return an answer, or the abstention where it is uncertain, empty, or an abstention itself.
 
-        An uncertainty of None, where the reader returned no word, is infinite.
+        An uncertainty of None, where the reader returned no word, is infinite, and nothing is right there.
         """
         check_abstention(abstention)
         value = math.inf if uncertainty is None else uncertainty
         show = value <= self.threshold and bool(answer.strip()) and not is_abstention(answer, abstention)
-        probability = float(np.interp(value, self.knots, self.probabilities))
+        probability = 0.0 if value == math.inf else float(np.interp(value, self.knots, self.probabilities))
         return SelectedAnswer(answer if show else abstention, not show, probability)
 
     @property
@@ -594,7 +594,7 @@ def calibrate_abstention(
 
     Raises:
         ConfigurationError: If a bound is out of range.
-        InputError: If there are no rows, or one has no score.
+        InputError: If there are no rows, one has no score, or no uncertainty is finite.
         MissingExtraError: If scipy is not installed.
 
     Warns:
@@ -608,12 +608,16 @@ def calibrate_abstention(
     n, right = len(scores), scores >= 0.5
     if unscored := int(np.isnan(scores).sum()):
         raise InputError(f"{unscored} of {n} answers have no score", hint="pass reference answers")
+    if not np.isfinite(uncertainty).any():
+        raise InputError(
+            f"all {n} uncertainties are infinite, as those of empty answers and abstentions are",
+            hint="look at some answers; max_tokens may be too small, or the passages may not hold them",
+        )
     threshold = _threshold_of_risk(uncertainty, right, max_risk, 1 - confidence)
     answered = uncertainty <= threshold
     steps = _steps(uncertainty, right.astype(np.float64))
     counts, sums = np.diff(steps.skipped, prepend=0), np.diff(steps.repaired, prepend=0.0)
-    fitted = isotonic_regression(sums / counts, weights=counts, increasing=False).x if len(counts) else []
-    knots, fitted = (steps.thresholds, fitted) if len(counts) else (np.zeros(1), np.zeros(1))
+    fitted = isotonic_regression(sums / counts, weights=counts, increasing=False).x
     probabilities = np.clip(fitted, 1 / (n + 2), (n + 1) / (n + 2))
     changes = np.append(True, probabilities[1:] != probabilities[:-1])
     ends = changes | np.append(changes[1:], True)  # first and last knot of each level
@@ -624,7 +628,7 @@ def calibrate_abstention(
         n=n,
         coverage=float(answered.mean()),
         risk=float((~right[answered]).mean()) if answered.any() else None,
-        knots=tuple(knots[ends].tolist()),
+        knots=tuple(steps.thresholds[ends].tolist()),
         probabilities=tuple(probabilities[ends].tolist()),
         scope=scope_of(component),
     )
@@ -635,7 +639,7 @@ def _threshold_of_risk(uncertainty: Floats, right: NDArray[np.bool_], max_risk: 
     with extra("evaluation"):
         from scipy.stats import binom
     finite = np.isfinite(uncertainty)  # an empty answer is never given
-    if finite.any() and binom.cdf((~right[finite]).sum(), finite.sum(), max_risk) <= level * _LEVEL_OF_ALL:
+    if binom.cdf((~right[finite]).sum(), finite.sum(), max_risk) <= level * _LEVEL_OF_ALL:
         return math.nextafter(math.inf, 0)
     level *= 1 - _LEVEL_OF_ALL
     first = 1

@@ -325,6 +325,12 @@ RELEVANT = PromptTemplate(
     "Does the passage help to answer the question? Reply only with yes or no.",
     "in place of EDC²-RAG's reply for where nothing is relevant (section 4.3)",
 )
+RELEVANT_TO_STATEMENT = PromptTemplate(
+    "relevant_to_statement",
+    "Passage: {passage}\nStatement: {statement}\n"
+    "Does the passage help to support or refute the statement? Reply only with yes or no.",
+    "the same for a statement (appendix C.1)",
+)
 NOTHING_TO_EXTRACT = "No content to extract"
 EXTRACT = PromptTemplate(
     "extract",

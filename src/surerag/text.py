@@ -6,6 +6,7 @@ import codecs
 import math
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ _MARKS = (
 _WIDE = ("utf_16_le", "utf_16_be", "utf_32_le", "utf_32_be")
 _LEGACY = (
     "cp1252", "cp1251", "cp932", "gb18030", "euc_jp", "big5", "cp949", "cp1250", "cp1253", "koi8_r", "cp866",
-    "mac_roman", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp850", "cp852",
+    "mac_roman", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp850", "cp852", "cp857",
 )  # fmt: skip
 """Encodings to guess from, the commonest first; others are subsets of these, or too rare."""
 
@@ -57,6 +58,17 @@ _SAMPLE = 2**16
 
 _NEITHER_WORSE, _NEITHER_LIKELIER = 0.03, 0.1
 """Guesses whose disorder and likeness to a language differ by less are equally good."""
+
+_FEW_FOREIGN = 0.05
+"""Share of letters beyond ASCII that may be those of other languages, as in names; and one more."""
+
+_ALPHABETS = (
+    "äöüß", "àâæçéèêëîïôœùûüÿ", "éèêëïóöü", "áéíñóúü", "àáâãçéêíóôõúü", "àçèéíïòóúü",  # de fr nl es pt ca
+    "àèéìíîòóùú", "æøåéèêòóô", "åäöéšž", "áðéíóúýþæö", "áðíóúýæø", "äöõüšž", "çë",  # it da sv is fo et sq
+    "âçğıiîöşüû", "áéíóöőúüű", "ăâîşţșț", "ąćęłńóśźż", "áčďéěíňóřšťúůýž",  # tr hu ro pl cs  # noqa: RUF001
+    "áäčďéíĺľňóôŕšťúýž", "čćđšž",  # sk hr
+)  # fmt: skip
+"""Letters beyond ASCII, in lower case, of languages in Latin script."""
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _BINARY = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
@@ -133,18 +145,33 @@ def _orderly(sample: bytes, encodings: Sequence[str]) -> list[str]:
     from charset_normalizer import from_bytes
 
     guesses = [
-        (guess.chaos + _strangeness(str(guess)), guess.coherence, name)
-        for guess in from_bytes(sample, cp_isolation=list(encodings))
-        for name in {guess.encoding, *guess.could_be_from_charset}.intersection(encodings)
+        (guess.chaos + _strangeness(str(guess)), guess.coherence, _foreign_letters(str(guess)), name)
+        for name in encodings  # one by one, since it omits those that are like one that does not fit
+        for guess in from_bytes(sample, cp_isolation=[name])
     ]
     least = min((disorder for disorder, *_ in guesses), default=0.0) + _NEITHER_WORSE
-    likest = max((likeness for disorder, likeness, _ in guesses if disorder <= least), default=0.0)
+    orderly = [(likeness, foreign) for disorder, likeness, foreign, _ in guesses if disorder <= least]
+    likest = max((likeness for likeness, _ in orderly), default=0.0) - _NEITHER_LIKELIER
+    few = _FEW_FOREIGN * sum(byte > 127 for byte in sample)
+    fewest = min((foreign for likeness, foreign in orderly if likeness >= likest), default=0)
+    most = fewest + few + 1 if fewest <= few else math.inf
 
-    def rank(guess: tuple[float, float, str]) -> tuple[bool, bool, int]:
-        disorder, likeness, name = guess
-        return disorder > least, likeness < likest - _NEITHER_LIKELIER, encodings.index(name)
+    def rank(guess: tuple[float, float, int, str]) -> tuple[bool, bool, bool, int]:
+        disorder, likeness, foreign, name = guess
+        return disorder > least, likeness < likest, foreign > most, encodings.index(name)
 
     return [name for *_, name in sorted(guesses, key=rank)]
+
+
+def _foreign_letters(text: str) -> int:
+    """Return how many letters beyond ASCII are not those of the language that has most of them.
+
+    Example:
+        >>> _foreign_letters("Doğu geniş, güneş"), _foreign_letters("Doðu geniþ, güneþ")
+        (0, 1)
+    """
+    letters = Counter(letter.lower()[0] for letter in _NOT_ASCII.findall(text) if letter.isalpha())
+    return letters.total() - max(sum(letters[one] for one in alphabet) for alphabet in _ALPHABETS)
 
 
 def _strangeness(text: str) -> float:

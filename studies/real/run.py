@@ -10,6 +10,7 @@ import argparse
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,9 +18,18 @@ from studies.common import LookupRetriever, console, load_encoder, load_reader
 from studies.real import systems as parts
 from studies.real.data import Data, load_2wiki, load_disfl, load_hotpot, load_squad
 from studies.real.systems import MAX_TOKENS, Meter, answer_from, choosing, searching
-from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, Passage, SePer, UncertaintyRewriter
+from surerag import (
+    ClusterCompressor,
+    DenseEvaluator,
+    DenseRefiner,
+    LazyRAG,
+    Passage,
+    SePer,
+    UncertaintyRewriter,
+)
 from surerag.entailment import ExactEntailer
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, evaluate
+from surerag.evaluation.findings import problems
 from surerag.evaluation.systems import Parts, System, as_system, build_system
 from surerag.measures import contains, token_f1
 from surerag.messages import Usage
@@ -287,11 +297,57 @@ def understanding(setting: Setting) -> dict[str, System]:
     return {name: System(name, f, {"system": name, "reader": reader.name}) for name, f in named.items()}
 
 
+def refining(setting: Setting) -> dict[str, System]:
+    """Answer from the nearest passages, and from what the refiner makes of them with the others at hand."""
+    reader, encoder, data, _ = setting
+    nearest = {
+        item.text: PassageIndex.from_passages(list(item.passages), encoder).retrieve(
+            item.text, len(item.passages)
+        )
+        for item in data.items
+    }
+    gold = {item.text: item.gold for item in data.items}
+    refiner = DenseRefiner(reader, ExactEntailer(), encoder, top_n=TOP_N, max_tokens=MAX_TOKENS)
+
+    def refined(question: Question) -> EvaluationAnswer:
+        result = refiner.run(question.text, nearest[question.text])
+        meter = Meter(reader)
+        meter.usage += result.usage
+        answer = answer_from(
+            meter,
+            question.text,
+            result.passages,
+            DSE=result.rounds[0].measured.score if result.rounds else 0.0,
+            rounds=float(len(result.rounds)),
+            gold_shown=_share_shown(result.passages, gold[question.text]),
+        )
+        return replace(answer, acted=result.stopped != "certain")
+
+    def first(n: int) -> parts.Choose:
+        return lambda meter, question, passages: nearest[question.text][:n]
+
+    ways: dict[str, parts.Choose] = {"plain": first(TOP_N), f"plain_{2 * TOP_N}": first(2 * TOP_N)}
+    peers = choosing(reader, nearest, **ways, gold_alone=lambda meter, question, _: gold[question.text])
+    return {**peers, "DENSE refined": System("DENSE refined", refined, {"system": "r", **refiner.to_dict()})}
+
+
+def _share_shown(passages: Sequence[Passage], gold: Sequence[Passage]) -> float:
+    texts = {passage.text for passage in passages}
+    return sum(one.text in texts for one in gold) / len(gold)
+
+
 def worth(setting: Setting) -> dict[str, System]:
     """Measures of what passages are worth: all gold passages, half of them, or distractors alone."""
     reader, _, data, _ = setting
     items = data.by_text
-    seper = SePer(reader, ExactEntailer(), max_tokens=16)
+    seper = SePer(parts.FirstSamples(reader, 20), ExactEntailer(), max_tokens=16)
+    variants = {
+        "ΔSePer": seper,
+        **{f"ΔSePer, {n} samples": seper.with_options(n_samples=n) for n in (2, 5, 20)},
+        "ΔSePer, hard kernel": seper.with_options(kernel="hard"),
+        "ΔSePer, paper's variant": seper.with_options(variant="paper"),
+        "ΔSePer, official variant": seper.with_options(variant="official"),
+    }
 
     def contexts_of(question: str, kind: str) -> list[Passage]:
         item = items[question]
@@ -302,7 +358,8 @@ def worth(setting: Setting) -> dict[str, System]:
     def system(kind: str) -> System:
         def answer(question: Question) -> EvaluationAnswer:
             passages = contexts_of(question.text, kind)
-            result = seper.run(question.text, list(question.references), passages)
+            case = (question.text, list(question.references), passages)
+            results = {name: variant.run(*case) for name, variant in variants.items()}
             meter = Meter(reader)
             without = meter.ask(CLOSED_BOOK.render(question=question.text)).text
             found = answer_from(meter, question.text, passages)
@@ -312,7 +369,7 @@ def worth(setting: Setting) -> dict[str, System]:
             )
             digits = "".join(c for c in meter.ask(prompt, 4).text if c.isdigit())
             scores = {
-                "ΔSePer": result.delta,
+                **{name: result.delta for name, result in results.items()},
                 "difference of token F1": token_f1(found.text, question.references)
                 - token_f1(without, question.references),
                 "difference of right answers": float(contains(found.text, question.references))
@@ -320,7 +377,7 @@ def worth(setting: Setting) -> dict[str, System]:
                 "hit": float(any(contains(passage.text, question.references) for passage in passages)),
                 "LLM judge": min(10.0, float(digits or 0)) / 10,
             }
-            return EvaluationAnswer(found.text, (), result.usage, scores=scores)
+            return EvaluationAnswer(found.text, (), results["ΔSePer"].usage, scores=scores)
 
         return System(kind, answer, {"system": kind, "reader": reader.name, **seper.to_dict()})
 
@@ -332,6 +389,7 @@ TABLES: dict[str, Build] = {
     "compression": compression,
     "rewriting": rewriting,
     "understanding": understanding,
+    "refining": refining,
     "worth": worth,
 }
 
@@ -351,6 +409,7 @@ USUAL = {
     "compression": "hotpot",
     "rewriting": "disfl",
     "understanding": "squad",
+    "refining": "hotpot",
     "worth": "hotpot",
 }
 
@@ -400,6 +459,8 @@ def main() -> None:
         on_change="ask",
         progress=True,
     )
+    for sentence in problems(run, {name: name for name in run.systems}):
+        console.print(sentence)
     run.close()
     with cpu_file(arguments.run).open("a", encoding="utf-8") as file:
         file.write(f"{time.process_time():.0f}\n")

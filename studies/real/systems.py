@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -27,7 +28,7 @@ from surerag.evaluation import EvaluationAnswer, Question
 from surerag.evaluation.systems import System
 from surerag.messages import Generation, Message, Prompt, TraceKind, Usage
 from surerag.prompts import FROM_CONTEXT, format_passages
-from surerag.readers.protocol import BaseReader
+from surerag.readers.protocol import BaseReader, Capabilities
 from surerag.retrieval import PassageIndex
 from surerag.retrieval.index import top_places
 from surerag.services import Encoder
@@ -66,6 +67,39 @@ class Meter:
 def _asked(prompt: Prompt, max_tokens: int, trace: TraceKind) -> Program[Generation]:
     [[answer]] = yield from generate([prompt], SamplingParams(max_tokens=max_tokens, trace=trace))
     return answer
+
+
+class FirstSamples(BaseReader):
+    """A reader that samples each prompt once, and gives as many of these answers as it is asked for.
+
+    So that numbers of samples and ways to weigh them are compared on the same answers.
+
+    Args:
+        reader: The reader.
+        most: Samples of each prompt.
+    """
+
+    def __init__(self, reader: BaseReader, most: int) -> None:
+        self._reader, self._most = reader, most
+        self._samples: dict[Prompt, list[Generation]] = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the reader."""
+        return self._reader.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the reader can do."""
+        return self._reader.capabilities
+
+    def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
+        """Return the first samples of each prompt."""
+        missing = [one for one in dict.fromkeys(prompts) if one not in self._samples]
+        if missing:
+            rows = self._reader.generate(missing, replace(sampling, n=self._most))
+            self._samples |= zip(missing, rows, strict=True)
+        return [self._samples[one][: sampling.n] for one in prompts]
 
 
 # The reader as the frameworks' models

@@ -69,7 +69,7 @@ def _numbers(estimate: Estimate, scale: float = 100, digits: int = 1) -> list[fl
 def _costs(run: EvaluationRun, system: str, keys: Sequence[str]) -> dict[str, list[float]]:
     rows = run.answered(system)
     costs = {}
-    for cost in ("tokens", "calls", "seconds", "searches", "hit", "context_share", "fell_back"):
+    for cost in ("tokens", "calls", "seconds", "searches", "hit", "context_share", "fell_back", "gold_shown"):
         values = [rows[key].measured(cost) for key in keys]
         if all(value is not None for value in values):
             costs[cost] = [float(value) for value in values if value is not None]
@@ -96,6 +96,19 @@ def compression_rows(run: EvaluationRun) -> list[Row]:
         if keys:
             pairs = [[bool(right_of(run, name)[key]) for key in keys] for name in (ours, row["system"])]
             row["ahead"] = _numbers(difference(*pairs))
+    return rows
+
+
+def refining_rows(run: EvaluationRun) -> list[Row]:
+    """Return a row for each system over all questions, and over those that the refiner changed."""
+    rows = plain_rows(run, "plain")
+    refined = run.answered("DENSE refined")
+    acted = {key for key, row in refined.items() if row.answer is not None and row.answer.acted}
+    for name in run.systems:
+        keys = [key for key in common_keys(run, ["plain", "DENSE refined", name]) if key in acted]
+        right, base = ([right_of(run, one)[key] for key in keys] for one in (name, "plain"))
+        label = f"{name}, uncertain questions"
+        rows.append(row_of(label, right, None if name == "plain" else base, _costs(run, name, keys)))
     return rows
 
 
@@ -226,6 +239,7 @@ MAKE: dict[str, Callable[[EvaluationRun], list[Row]]] = {
     "compression": compression_rows,
     "rewriting": lambda run: plain_rows(run, "plain"),
     "understanding": understanding_rows,
+    "refining": refining_rows,
     "worth": worth_rows,
 }
 
@@ -288,13 +302,14 @@ _HEADS = {
     "hit": "gold retrieved, %",
     "context_share": "context kept, %",
     "fell_back": "originals came back, %",
+    "gold_shown": "gold passages shown, %",
     "searches": "searches",
     "calls": "calls",
     "further calls": "further calls",
     "tokens": "tokens",
     "break_even_ms": "break-even, ms",
 }
-_PERCENT = ("hit", "context_share", "fell_back")
+_PERCENT = ("hit", "context_share", "fell_back", "gold_shown")
 
 
 def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: bool = True) -> str:

@@ -98,6 +98,23 @@ THIRTY_YEARS = {
     "Zażółć gęślą jaźń. Łódź jest piękna, a Kraków stary.": ("cp1250", "iso8859_2", "cp852"),
     "Příliš žluťoučký kůň úpěl ďábelské ódy.": ("cp1250", "iso8859_2", "cp852"),
     "Árvíztűrő tükörfúrógép. Őszi erdő Győr mellett.": ("cp1250", "iso8859_2", "cp852"),
+    "Kış aylarında rüzgâr öyle sert eserdi ki kapılar kendiliğinden açılır, pencereler gıcırdardı.": (
+        "cp1254", "iso8859_9", "cp857",
+    ),
+    "Mühendisler temelin sağlam olduğunu, yalnızca dış duvarların yenilenmesi gerektiğini söylüyorlar. Köyün "
+    "çocukları bekçiye sık sık ekmek ve peynir getirirlerdi; o da onlara eski gemileri anlatırdı. "
+    "İstanbul'dan gelen bir gazeteci uzun bir söyleşi yaptı. Sözleşmenin yürürlüğe girdiği tarihten itibaren "
+    "otuz gün içinde ödeme yapılması gerekmektedir.": ("cp1254", "iso8859_9", "cp857"),
+    "A mérnökök szerint az alap biztos, csak a külső falakat kell megújítani. Az őr felment a lépcsőn, és a "
+    "gyűjtőből olajat töltött a lámpába.": ("cp1250", "iso8859_2", "cp852"),
+    "Iarna vântul bătea atât de tare, încât uşile se deschideau singure. Copiii îi aduceau deseori pâine şi "
+    "brânză, iar el le spunea poveşti despre corăbii vechi.": ("cp1250", "iso8859_2", "cp852"),
+    "Djeca iz sela često su mu donosila kruh i sir, a on im je pričao priče o starim brodovima. Šteta što "
+    "nitko ne zna za đaka: općina će čuvati žarulje.": ("cp1250", "cp852"),
+    "zeszłym roku pieniądze na naprawę, lecz prace jeszcze się nie zaczęły. Inżynierowie twierdzą": (
+        "cp1250", "iso8859_2", "cp852",
+    ),
+    "id;name\n1;Søren Kjær\n2;José Núñez\n3;François Lefèvre\n4;Zoë Groß\n": ("cp1252", "mac_roman", "cp850"),
     "Капитан Орлов родился в Москве в 1815 году. Он был художником.": ("cp1251", "koi8_r", "cp866"),
     "Η Αθήνα είναι η πρωτεύουσα της Ελλάδας.": ("cp1253", "iso8859_7"),
     "ירושלים היא עיר הבירה של ישראל. היא נולדה בשנת 1815 ולמדה ציור אצל אביה.": ("cp1255",),
@@ -111,7 +128,7 @@ THIRTY_YEARS = {
     ("text", "encoding"), [(text, encoding) for text, all_ in THIRTY_YEARS.items() for encoding in all_]
 )
 def test_texts_of_thirty_years_are_told_apart(text: str, encoding: str) -> None:
-    """What DOS, Windows, Unix and the Macintosh wrote, in several languages; Turkish is not among it."""
+    """What DOS, Windows, Unix and the Macintosh wrote, in several languages."""
     assert decode(text.encode(encoding)).text == text
 
 

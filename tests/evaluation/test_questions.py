@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from surerag.documents import FileNotesWarning
@@ -46,6 +47,35 @@ def test_csv_json_and_parquet_hold_the_same(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     pq.write_table(pa.Table.from_pylist(records), tmp_path / "q.parquet")
     assert read_questions(tmp_path / "q.parquet") == expected
+
+
+def test_rows_of_pandas_and_numpy_are_read_and_what_is_missing_is() -> None:
+    nan = float("nan")
+    rows = [
+        {
+            "id": 0,
+            "question": "When?",
+            "answer": np.float64(1912.0),
+            "contexts": np.array(["In 1912.", "No."]),
+        },
+        {"id": 1.0, "question": "Why?", "answer": nan, "contexts": nan},
+        {"id": np.int64(2), "question": "How many?", "answer": [np.int64(2), 2.5], "contexts": None},
+    ]
+    assert as_questions(rows) == [
+        Question("When?", ("1912",), ("In 1912.", "No."), id="0"),
+        Question("Why?", id="1"),
+        Question("How many?", ("2", "2.5"), id="2"),
+    ]
+    with pytest.raises(InputError, match="question 1, column 'question': expected a text that is not empty"):
+        as_questions([{"question": nan, "answer": "Velm"}])
+
+
+def test_a_table_in_place_of_a_list_is_refused() -> None:
+    frame = pytest.importorskip("pandas").DataFrame({"question": ["Where?"], "answer": ["Velm"]})
+    for table in (frame, {"question": "Where?"}):
+        with pytest.raises(InputError, match="is read by the names of its columns"):
+            as_questions(table)
+    assert as_questions(frame.to_dict("records")) == [Question("Where?", ("Velm",))]
 
 
 def test_columns_are_named_by_the_user(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ def test_coroutines_are_awaited_and_seconds_of_a_batch_are_divided(target: Any) 
     assert sum(run.values("slow", "exact_match").values()) == 12
     seconds = set(run.values("slow", "seconds").values())
     assert len(seconds) == 1 and 0.05 / 12 <= seconds.pop() < 0.03
-    assert {row.shared for row in run.rows} == {12}
+    assert {row.at_a_time for row in run.rows} == {12}
 
 
 async def test_aevaluate_runs_coroutines_in_the_loop_of_the_caller() -> None:
@@ -375,6 +375,14 @@ def test_unusable_arguments_are_refused(options: dict[str, Any], message: str) -
         evaluate(**{"systems": {"echo": echo}, "questions": QUESTIONS, **options})
 
 
+def test_the_error_of_a_system_of_your_own_shows_no_key() -> None:
+    def refused(question: str) -> str:
+        raise ValueError("Incorrect API key provided: sk-9f8e7d6c5b4a")
+
+    run = evaluate({"refused": refused, "echo": echo}, ["one"])
+    assert run.rows[0].error == "ValueError: Incorrect API key provided: [key]"
+
+
 def test_metrics_may_be_functions() -> None:
     run = evaluate({"echo": echo}, QUESTIONS, metrics={"length": lambda answer, _: len(answer) / 10})
     assert run.values("echo", "length")[Question(*[QUESTIONS[11][0], ("11",)]).key] == 0.2
@@ -390,9 +398,12 @@ def test_scores_and_metrics_are_finite_numbers() -> None:
 
 def test_rows_go_to_parquet(tmp_path: Path) -> None:
     pq = pytest.importorskip("pyarrow.parquet")
-    evaluate({"echo": echo, "wrong": wrong}, QUESTIONS).to_parquet(tmp_path / "rows.parquet")
+    run = evaluate({"echo": echo, "wrong": wrong}, QUESTIONS, at_a_time=12)
+    run.to_parquet(tmp_path / "rows.parquet")
     rows = pq.read_table(tmp_path / "rows.parquet").to_pylist()
     assert len(rows) == 24
+    assert run.values("echo", "f1") == {row["key"]: row["f1"] for row in rows if row["system"] == "echo"}
+    assert {row["at_a_time"] for row in rows} == {12}
     assert (rows[0]["answer"], rows[0]["exact_match"], rows[0]["prompt_tokens"]) == ("0", 1.0, None)
     assert (rows[1]["delta"], rows[1]["prompt_tokens"], rows[1]["contexts"]) == (0.25, 30, ["a context"])
 

@@ -203,7 +203,10 @@ def by_task(prompt: str) -> str:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"variant": "paper"}, {"task": "answer"}, {"task": "verify", "person": "Ada"}, {"top_n": 1}],
+    [
+        *({}, {"variant": "paper"}, {"task": "answer"}, {"top_n": 1}),
+        *({"task": "verify", "person": "Ada"}, {"task": "verify", "top_n": 1}),
+    ],
 )
 async def test_every_task_gives_in_a_retriever_what_the_core_gives(
     options: dict[str, Any], retriever: Any
@@ -219,6 +222,7 @@ async def test_every_task_gives_in_a_retriever_what_the_core_gives(
     begin = "Extract" if part.variant == "paper" else begins[part.task]
     assert all(one.startswith((begin, "Passage: ")) for one in reader.prompts)
     assert any(one.startswith("Passage: ") for one in reader.prompts) is (part.top_n is not None)
+    assert any("uestion" in one for one in reader.prompts) is (part.task != "verify")
 
 
 async def test_clusters_answer_and_the_last_step_of_a_chain_selects(

@@ -20,7 +20,6 @@ from tests.langchain.conftest import KEY
 
 ADDRESS = f"http://ada:{KEY}@localhost:1/v1?api_key={KEY}"
 HEADERS = {"x-api-key": KEY, "x-team": "search"}
-POLICY = AbstentionPolicy(0.5, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
 
 
 def model() -> Any:
@@ -47,7 +46,9 @@ PARTS: dict[str, Callable[[], Any]] = {
         "Towns.",
     ),
     "LazyRetrievalMiddleware": lambda: lc.LazyRetrievalMiddleware(retriever()),
-    "SelectiveAnswer": lambda: lc.SelectiveAnswer(model(), POLICY),
+    "SelectiveAnswer": lambda: lc.SelectiveAnswer(
+        model(), AbstentionPolicy(1.0, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
+    ),
     "SemanticTextSplitter": lambda: lc.SemanticTextSplitter(embeddings()),
     "UncertaintyRewriteRetriever": lambda: lc.UncertaintyRewriteRetriever(model(), retriever()),
     "UncertaintyRewriter": lambda: lc.UncertaintyRewriter(model(), retriever()),

@@ -139,7 +139,10 @@ def by_task(prompt: str) -> str:
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"variant": "paper"}, {"task": "answer"}, {"task": "verify", "person": "Ada"}, {"top_n": 1}],
+    [
+        *({}, {"variant": "paper"}, {"task": "answer"}, {"top_n": 1}),
+        *({"task": "verify", "person": "Ada"}, {"task": "verify", "top_n": 1}),
+    ],
 )
 async def test_every_task_gives_in_an_engine_what_the_core_gives(options: dict[str, Any]) -> None:
     reader = FakeReader(by_task)
@@ -156,6 +159,7 @@ async def test_every_task_gives_in_an_engine_what_the_core_gives(options: dict[s
     begin = "Extract" if postprocessor.variant == "paper" else begins[postprocessor.task]
     assert all(one.startswith((begin, "Passage: ")) for one in reader.prompts)
     assert any(one.startswith("Passage: ") for one in reader.prompts) is (postprocessor.top_n is not None)
+    assert any("uestion" in one for one in reader.prompts) is (postprocessor.task != "verify")
 
 
 async def test_clusters_answer_and_the_engine_selects() -> None:

@@ -12,17 +12,22 @@ from typing import Any
 from urllib.parse import quote
 
 import httpx
+import openai
 import pytest
+from langchain_core.embeddings import Embeddings
 from langchain_openai import ChatOpenAI
+from llama_index.core.embeddings import BaseEmbedding
 from llama_index.llms.openai_like import OpenAILike
 
 from langchain_surerag import reader_from_model
+from langchain_surerag.retrieval import encoder_of as langchain_encoder
 from llama_index_surerag import reader_from_llm
-from surerag import LazyRAG, OpenAIReader, Passage, SamplingParams
-from surerag.errors import ContextLengthError, SureragError
+from llama_index_surerag.services import encoder_of as llama_index_encoder
+from surerag import ClusterCompressor, FakeReader, LazyRAG, OpenAIReader, Passage, SamplingParams
+from surerag.errors import ContextLengthError, RefusedError, SureragError, TransientServiceError
 from surerag.evaluation import evaluate
 from surerag.messages import Generation
-from surerag.readers.failures import masked, without_secrets
+from surerag.readers.failures import masked, service_error, without_secrets
 from surerag.readers.protocol import BaseReader
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.faults import FAULTS
@@ -88,6 +93,9 @@ def everything_in(error: BaseException | None) -> Iterator[str]:
         yield from (str(error), repr(error.args), repr(vars(error)))
         with suppress(Exception):
             yield vars(error)["response"].text
+        yield from getattr(error, "__notes__", ())
+        for member in getattr(error, "exceptions", ()):
+            yield from everything_in(member)
         error = error.__cause__ or error.__context__
 
 
@@ -167,6 +175,42 @@ def test_no_decision_shows_a_key_that_the_server_echoes(
     assert_hidden(KEY, repr(result), caplog.text)
 
 
+def refuse(*_: object) -> Any:
+    response = httpx.Response(401, text=KEY, request=httpx.Request("POST", "http://host/v1"))
+    raise openai.AuthenticationError(f"Invalid key {KEY}", response=response, body=None)
+
+
+class LangChainEmbeddings(Embeddings):
+    def __init__(self) -> None:
+        self.api_key = KEY
+
+    embed_documents = embed_query = refuse
+
+
+class LlamaIndexEmbeddings(BaseEmbedding):
+    api_key: str = KEY
+    _get_query_embedding = _get_text_embedding = _aget_query_embedding = _aget_text_embedding = refuse
+
+
+@pytest.mark.parametrize(
+    "encoder", [langchain_encoder(LangChainEmbeddings()), llama_index_encoder(LlamaIndexEmbeddings())]
+)
+async def test_a_refused_embedding_is_raised_and_shows_no_key(encoder: Any) -> None:
+    passages = [Passage("Velm lies by the sea."), Passage("Orun is a river.")]
+    tool = ClusterCompressor(FakeReader(["Velm"]), encoder)
+    for kind in ("query", "document"):
+        with pytest.raises(RefusedError, match=r"answered 401: Invalid key \[key\]") as caught:
+            encoder.encode(["Where?"], kind)
+        with pytest.raises(RefusedError, match=r"answered 401: Invalid key \[key\]") as awaited:
+            await encoder.aencode(["Where?"], kind)
+        for error in (caught.value, awaited.value):
+            assert_hidden(KEY, "".join(traceback.format_exception(error)), *everything_in(error))
+    with pytest.raises(RefusedError):
+        tool.run("Where?", passages)
+    with pytest.raises(RefusedError):
+        await tool.arun("Where?", passages)
+
+
 def test_an_error_that_shows_a_secret_is_replaced_and_ours_keeps_its_class() -> None:
     client_error = ValueError("slow down")
     client_error.response = httpx.Response(429, text=f"slow down, {KEY}")  # type: ignore[attr-defined]  # a client's
@@ -175,10 +219,41 @@ def test_an_error_that_shows_a_secret_is_replaced_and_ours_keeps_its_class() -> 
     safe = without_secrets(ours, [KEY])
     assert isinstance(safe, ContextLengthError)
     assert (safe.message, safe.hint, safe.inputs) == ("too long for [key]", "shorten it", ("Where?",))
-    assert str(safe.__cause__) == "ValueError: slow down"
+    assert (type(safe.__cause__), str(safe.__cause__)) == (ValueError, "slow down")
     assert_hidden(KEY, *everything_in(safe))
     clean = ValueError("no secret")
     assert without_secrets(clean, [KEY]) is clean
+
+
+def test_a_clients_error_keeps_its_class_and_status_and_no_request_or_response() -> None:
+    request = httpx.Request("POST", "http://host/v1", headers={"Authorization": KEY})
+    response = httpx.Response(429, text=KEY, request=request)
+    error = openai.RateLimitError("slow down", response=response, body={"message": KEY, "code": f"no {KEY}"})
+    safe = without_secrets(error, [KEY])
+    assert isinstance(safe, openai.RateLimitError)
+    assert (str(safe), safe.status_code, safe.code) == ("slow down", 429, "no [key]")
+    assert not {"request", "response", "body"} & set(vars(safe))
+    assert_hidden(KEY, *everything_in(safe))
+    odd = without_secrets(httpx.HTTPStatusError(KEY, request=request, response=response), [KEY])
+    assert (type(odd), odd.status_code) == (httpx.HTTPStatusError, 429)  # type: ignore[attr-defined]  # a number
+    missing = without_secrets(KeyError(KEY), [KEY])
+    assert (type(missing), str(missing)) == (Exception, "KeyError: '[key]'")
+
+
+def test_members_of_groups_notes_and_circles_of_causes_show_no_secret() -> None:
+    inner, circle = ValueError("no answer"), ValueError(f"Invalid key {KEY}")
+    inner.__cause__, circle.__cause__ = ConnectionError(f"sent {KEY}"), circle
+    inner.add_note(f"with {KEY}")
+    clean = KeyError("clean")
+    ours = TransientServiceError("busy")
+    ours.add_note(f"sent {KEY}")
+    ours.__cause__ = ExceptionGroup("two", [inner, ExceptionGroup(KEY, [clean]), circle])
+    safe = without_secrets(ours, [KEY])
+    shown = "".join(traceback.format_exception(safe))
+    assert shown.count("[key]") >= 5
+    assert_hidden(KEY, shown, *everything_in(safe.__cause__.exceptions[0]))
+    assert safe.__cause__.exceptions[1].exceptions == (clean,)
+    assert service_error(circle, "toy", [KEY]).message == "toy failed with ValueError: Invalid key [key]"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import openai
 import pytest
 from langchain_openai import ChatOpenAI
 from llama_index.llms.openai_like import OpenAILike
@@ -379,6 +380,19 @@ def test_a_key_that_a_server_echoes_is_in_no_error(server: Server, client: str) 
         with pytest.raises(RefusedError) as raised:
             way(CLIENTS[client](server), PLAIN)
         assert KEY not in "".join(traceback.format_exception(raised.value))
+        if client != "hosted":  # whose error stays in the reader
+            assert isinstance(raised.value.__cause__, openai.AuthenticationError)
+            assert raised.value.__cause__.status_code == 401
+
+
+@EACH_CLIENT
+def test_an_error_says_that_a_server_is_not_there_and_why(client: str) -> None:
+    with Server() as gone:
+        reader = CLIENTS[client](gone)
+    for way in WAYS.values():
+        says = rf"127.0.0.1:{gone.server_port}.* could not be reached: .* \(.+\)"
+        with pytest.raises(TransientServiceError, match=says):
+            way(reader, PLAIN)
 
 
 @EACH_CLIENT

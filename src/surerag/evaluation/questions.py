@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
@@ -92,6 +93,11 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
     """Return questions from a file, or from texts, pairs (question, references), mappings or Questions."""
     if isinstance(items, str | Path):
         return read_questions(items)
+    if isinstance(items, Mapping) or hasattr(items, "columns"):
+        raise InputError(
+            f"a {type(items).__name__} is read by the names of its columns",
+            hint='pass a list of questions: [question], or frame.to_dict("records") of pandas',
+        )
     questions = []
     for place, item in enumerate(items, 1):
         if isinstance(item, str):
@@ -168,10 +174,10 @@ def _question(record: Any, names: Mapping[str, str], place: str) -> Question:
         raise InputError(
             f"{place} is a {type(record).__name__}, not an object with columns", hint=f"write {_EXAMPLE}"
         )
-    flat = {str(name): value for name, value in record.items()}
-    for name, value in record.items():
+    flat = {str(name): _plain(value) for name, value in record.items()}
+    for name, value in list(flat.items()):
         if isinstance(value := _cell(value), Mapping):
-            flat |= {f"{name}.{inner}": item for inner, item in value.items()}
+            flat |= {f"{name}.{inner}": _plain(item) for inner, item in value.items()}
     columns = {field: _column(field, flat, names, place) for field in ALIASES}
     column = columns["question"]
     if column is None:
@@ -184,20 +190,31 @@ def _question(record: Any, names: Mapping[str, str], place: str) -> Question:
         _texts(flat.get(one or ""), f"{place}, column {one!r}")
         for one in (columns["references"], columns["contexts"])
     )
-    others = (str(flat.get(columns[field] or "") or "") for field in ("id", "system"))
-    return Question(_text(flat[column], f"{place}, column {column!r}"), references, contexts, *others)
+    others = (flat.get(columns[field] or "") for field in ("id", "system"))
+    named = ("" if value is None else str(value) for value in others)
+    return Question(_text(flat[column], f"{place}, column {column!r}"), references, contexts, *named)
 
 
 def _column(field: str, flat: Mapping[str, Any], names: Mapping[str, str], place: str) -> str | None:
-    """Return the column of a field: the one that is named for it, or the first alias with a value."""
+    """Return the column of a field: the one that is named for it, or the first alias, best with a value."""
     if (column := names.get(field)) is None:
-        return next((alias for alias in ALIASES[field] if flat.get(alias) is not None), None)
+        there = [alias for alias in ALIASES[field] if alias in flat]
+        return next((alias for alias in there if flat[alias] is not None), next(iter(there), None))
     if column not in flat:
         raise InputError(f"{place} has no column {column!r}; there are {', '.join(flat)}")
     return column
 
 
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: numpy's as lists and numbers, and pandas' NaN and 7.0 as None and 7."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, float) and (math.isnan(value) or value.is_integer()):
+        return None if math.isnan(value) else int(value)
+    return value
+
+
 def _text(value: Any, place: str) -> str:
+    value = _plain(value)
     if isinstance(value, bool | int | float):
         value = str(value)
     if not isinstance(value, str) or not value.strip():

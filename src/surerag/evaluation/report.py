@@ -106,9 +106,9 @@ def notes(run: EvaluationRun) -> str:
         )
     if without := sum(not question.references for question in questions):
         text += f" {without} questions have no reference answers and no metric."
-    if shared := sorted({row.shared for row in run.rows if row.shared > 1}):
+    if (at_a_time := max((row.at_a_time for row in run.rows), default=1)) > 1:
         text += (
-            f" Seconds: up to {shared[-1]} questions were asked at a time; their wall time is divided by "
+            f" Seconds: up to {at_a_time} questions were asked at a time; their wall time is divided by "
             "their number."
         )
     return text

@@ -25,6 +25,7 @@ from surerag.evaluation.questions import Question, as_questions
 from surerag.evaluation.systems import EvaluationAnswer, System, as_answer, as_system
 from surerag.messages import Usage
 from surerag.progress import Progress, reporting
+from surerag.readers.failures import masked
 from surerag.text import printable
 
 try:
@@ -62,7 +63,7 @@ class Row:
     Attributes:
         seconds: Wall time of this question; where several were asked at a time, their wall time divided by
             their number. None for questions asked at a time of which the run was killed.
-        shared: How many were asked at a time.
+        at_a_time: How many were asked at a time.
     """
 
     system: str
@@ -70,7 +71,7 @@ class Row:
     answer: EvaluationAnswer | None
     error: str = ""
     seconds: float | None = None
-    shared: int = 1
+    at_a_time: int = 1
 
     @property
     def tokens(self) -> int | None:
@@ -277,7 +278,7 @@ class EvaluationRun:
         return rows
 
     def to_parquet(self, path: str | Path) -> None:
-        """Write the rows as Parquet, a column for each metric among them."""
+        """Write the rows as Parquet, a column for each metric among them; ``key`` tells questions apart."""
         with extra("evaluation"):
             import pyarrow as pa
             import pyarrow.parquet as pq
@@ -287,6 +288,7 @@ class EvaluationRun:
         records = [
             {
                 "system": row.system,
+                "key": row.question.key,
                 "question": row.question.text,
                 "references": row.question.references,
                 "id": row.question.id,
@@ -294,6 +296,7 @@ class EvaluationRun:
                 **{name: getattr(row.answer, name, None) for name in of_answer},
                 "error": row.error,
                 **{name: row.measured(name) for name in (*_USAGE, "seconds")},
+                "at_a_time": row.at_a_time,
                 **{name: values[row.system, name].get(row.question.key) for name in names},
             }
             for row in self.rows
@@ -350,7 +353,7 @@ class EvaluationRun:
             usage = None if row.answer.usage is None else asdict(row.answer.usage)
             answer = {**vars(row.answer), "usage": usage, "scores": dict(row.answer.scores)}
         place = (system.fingerprint, row.question.key, system.name)
-        values = (json.dumps(answer, default=float), row.error, row.seconds, row.shared)
+        values = (json.dumps(answer, default=float), row.error, row.seconds, row.at_a_time)
         with _storage_errors(self.path), self._writes, self._db:
             self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", (*place, *values))
         self._rows = None
@@ -513,9 +516,9 @@ def _ask(
         except MISCONFIGURED:
             raise
         except Exception as error:
-            row = Row(system.name, question, None, f"{type(error).__name__}: {error}")
+            row = Row(system.name, question, None, masked(f"{type(error).__name__}: {error}"))
         seconds = time.perf_counter() - started if len(batch) == 1 else None
-        row = replace(row, seconds=seconds, shared=len(batch))
+        row = replace(row, seconds=seconds, at_a_time=len(batch))
         run.add(system, row)
         return row
 

@@ -34,7 +34,7 @@ from surerag.errors import (
     ThinkingBudgetError,
 )
 from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage
-from surerag.readers.failures import service_error, without_secrets
+from surerag.readers.failures import client_failure, without_secrets
 from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
 from surerag.readers.parameters import (
     TEMPERATURE_HINT,
@@ -357,10 +357,7 @@ class AskingReader(BaseReader):
 
     def _failure(self, error: Exception) -> SureragError:
         """Return what a client raised as an error of ours that says what the server sent."""
-        failure = service_error(error, self.name, self._secrets())
-        if failure is not error:
-            failure.__cause__ = error
-        return failure
+        return client_failure(error, self.name, self._secrets())
 
     async def _safely(self, work: Coroutine[Any, Any, R]) -> R:
         """Await what a verb does; no error that leaves it shows a secret, nor one behind it."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import base64
 import json
+import operator
 import re
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
@@ -79,8 +80,19 @@ def service_error(
     happened = f"answered {status}" if status else _what_happened(error)
     # A server that answers with a status was understood: what it withholds has no remedy here.
     hint = _HINTS[kind] if kind is not ServiceError or status is None else ""
-    text = without_surrogates(f"{name} {happened}: {message}".removesuffix(": "))
+    address = _address_of(error)
+    where = "" if address in name.lower() else f" at {address}"
+    text = without_surrogates(f"{name}{where} {happened}: {message}".removesuffix(": "))
     return kind(text, hint=(hints or {}).get(status or 0, hint))
+
+
+def client_failure(error: Exception, name: str, secrets: Iterable[str]) -> SureragError:
+    """Return our error for one that a client raised, with the client's behind it; neither shows a secret."""
+    secrets = tuple(secrets)
+    failure = service_error(error, name, secrets)
+    if failure is not error:
+        failure.__cause__ = error
+    return without_secrets(failure, secrets)
 
 
 def _what_happened(error: BaseException) -> str:
@@ -90,10 +102,21 @@ def _what_happened(error: BaseException) -> str:
     return "could not be reached" if "Connect" in names else f"failed with {type(error).__name__}"
 
 
+def _address_of(error: BaseException) -> str:
+    """Return the host and port of the request that failed, where an error carries it."""
+    for cause in _causes(error):
+        with suppress(Exception):
+            address: str = cast("Any", cause).request.url.netloc.decode()
+            return address
+    return ""
+
+
 def _text_of(error: BaseException) -> str:
-    """Return an error's text, and that of its cause, which often says more."""
-    cause = str(error.__cause__ or "")
-    return str(error) if cause in str(error) else f"{error} ({cause})"
+    """Return an error's text, and that of the first cause which says something else."""
+    text = str(error)
+    causes = (str(one.__cause__) for one in _causes(error) if one.__cause__)
+    other = next((cause for cause in causes if cause not in text), "")
+    return f"{text} ({other})" if other else text
 
 
 def _words_of(body: object) -> str:
@@ -161,14 +184,14 @@ def _without_beginning(text: str, secret: str) -> str:
 
 
 def without_secrets(error: E, secrets: Iterable[str]) -> E:
-    """Return an error that shows no secret, nor does any error behind it.
+    """Return an error that shows no secret, nor does any error behind it or in its group.
 
-    Of an error of ours that shows one, a copy without takes its place; of another, a plain one with its text.
+    One that shows a secret gives way to a copy without it: of the same class, with the same notes, and with
+    what it carries of texts and numbers. A client's class that cannot be copied so is named in the text.
 
     Example:
-        >>> safe = without_secrets(ValueError("Invalid key 9f8e7d6c"), ["9f8e7d6c"])
-        >>> type(safe).__name__, str(safe)
-        ('Exception', 'ValueError: Invalid key [key]')
+        >>> without_secrets(ValueError("Invalid key 9f8e7d6c"), ["9f8e7d6c"])
+        ValueError('Invalid key [key]')
     """
     secrets = tuple(secrets)
     copies: dict[int, Any] = {}
@@ -179,16 +202,13 @@ def without_secrets(error: E, secrets: Iterable[str]) -> E:
     def copied(one: BaseException | None) -> Any:
         if one is None or id(one) in copies:
             return copies.get(id(one))
-        copies[id(one)] = one
-        cause, context = copied(one.__cause__), copied(one.__context__)
-        if _shows(one, hide):
-            copies[id(one)] = copy = _stand_in(one, hide)
-        elif cause is one.__cause__ and context is one.__context__:
-            return one
-        else:
-            copy = one
-        suppressed = one.__suppress_context__
-        copy.__cause__, copy.__context__, copy.__suppress_context__ = cause, context, suppressed
+        copies[id(one)] = copy = one
+        grouped = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
+        members = tuple(map(copied, grouped))
+        if _shows(one, hide) or any(map(operator.is_not, members, grouped)):
+            copies[id(one)] = copy = _stand_in(one, hide, members)
+        behind = copied(one.__cause__), copied(one.__context__), one.__suppress_context__
+        copy.__cause__, copy.__context__, copy.__suppress_context__ = behind
         return copy
 
     safe: E = copied(error)
@@ -215,15 +235,33 @@ def _texts_in(value: object) -> Iterator[str]:
         yield value if isinstance(value, str) else repr(value)
 
 
-def _stand_in(error: BaseException, hide: Callable[[str], str]) -> BaseException:
-    if not isinstance(error, SureragError):
-        return Exception(f"{type(error).__name__}: {hide(str(error))}").with_traceback(error.__traceback__)
-    kind = type(error)
-    copy = kind.__new__(kind, *(hide(str(one)) for one in error.args))
-    copy.__dict__.update(
-        (name, hide(one) if isinstance(one, str) else one) for name, one in vars(error).items()
-    )
+def _stand_in(error: BaseException, hide: Callable[[str], str], members: Sequence[Any]) -> BaseException:
+    carried = {name: hide(one) if isinstance(one, str) else one for name, one in vars(error).items()}
+    if isinstance(error, BaseExceptionGroup):
+        copy: BaseException = BaseExceptionGroup(hide(error.message), members)
+    elif isinstance(error, SureragError):
+        copy = _rebuilt(type(error), [hide(str(one)) for one in error.args], carried)
+    else:
+        # Not what a client's error was made of: the request, the response, and its body.
+        carried = {name: one for name, one in carried.items() if isinstance(one, str | float | int | None)}
+        if status := status_of(error):
+            carried["status_code"] = status
+        text = hide(str(error))
+        copy = _rebuilt(Exception, [f"{type(error).__name__}: {text}"], carried)
+        with suppress(Exception):
+            same_class = _rebuilt(type(error), [text], carried)
+            copy = same_class if str(same_class) == text else copy
+    if notes := getattr(error, "__notes__", None):
+        copy.__notes__ = [hide(str(note)) for note in notes]
     return copy.with_traceback(error.__traceback__)
+
+
+def _rebuilt(
+    kind: type[BaseException], arguments: Iterable[str], carried: Mapping[str, Any]
+) -> BaseException:
+    copy = kind.__new__(kind, *arguments)
+    copy.__dict__.update(carried)
+    return copy
 
 
 def is_secret_name(name: object) -> bool:
@@ -279,6 +317,16 @@ def secrets_in(value: object, name: str = "") -> Iterator[str]:
 def shortened(text: str, size: int) -> str:
     """Return a text, or its beginning and dots."""
     return text if len(text) <= size else f"{text[:size]}…"
+
+
+def reason_of(error: BaseException) -> str:
+    r"""Return what an error says, on one line; transformers often names the cause on the second.
+
+    Example:
+        >>> reason_of(OSError("The tokenizer cannot be made:\nsentencepiece is not installed.\n"))
+        'The tokenizer cannot be made: sentencepiece is not installed.'
+    """
+    return shortened(" ".join(str(error).split()), 500) or repr(error)
 
 
 def reply_of(error: BaseException) -> str:
@@ -348,7 +396,9 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
+    passed: set[int] = set()  # ``raise error from error`` makes a circle
+    while error is not None and id(error) not in passed:
+        passed.add(id(error))
         yield error
         # A client may hide the cause that it was raised from.
         error = error.__cause__ or error.__context__

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from surerag.errors import ConfigurationError, extra
+from surerag.readers.failures import reason_of
 from surerag.training.options import RewriterTraining
 from surerag.training.sampling import Preference
 
@@ -79,7 +80,7 @@ def load_base(base: str | Path) -> tuple[Any, Any]:
         model = AutoModelForCausalLM.from_pretrained(str(base), dtype="float32", use_safetensors=True)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"the base model {str(base)!r} cannot be loaded: {str(error).strip().splitlines()[0]}",
+            f"the base model {str(base)!r} cannot be loaded: {reason_of(error)}",
             hint="give a causal model's Hugging Face id that can be reached, or a folder with safetensors",
         ) from error
     if tokenizer.eos_token is None:

@@ -80,9 +80,32 @@ def test_passages_that_a_reply_only_names_are_quoted(reply: str) -> None:
 
 
 def test_numbers_of_passages_in_a_reply_are_no_claims() -> None:
-    copied = f"[1] {ADA}\n- Ada the painter was born in Velm [2]."
+    copied = f"[1] {ADA}\n- Ada the painter is from Velm [2]."
     [passage] = compressor(lambda _: copied)[0].run(QUESTION, passages(ADA, AGAIN, BO)).passages
-    assert passage.text == f"{ADA} Ada the painter was born in Velm."
+    assert passage.text == f"{ADA} Ada the painter is from Velm."
+
+
+@pytest.mark.parametrize("task", ["extract", "verify"])
+@pytest.mark.parametrize("reply", ["Velm", "velm.", "The sentence is: “Ada the painter was born in Velm”"])
+def test_a_copied_part_of_a_sentence_gives_way_to_the_whole_one(reply: str, task: Any) -> None:
+    context = passages(f"{RIVER} {ADA}", BO)
+    [passage] = compressor([reply], task=task)[0].run(QUESTION, context).passages
+    assert passage.text == ADA
+    assert passage.metadata[SENTENCES_KEY] == [{"text": ADA, "source": "p0"}]
+
+
+def test_every_sentence_with_a_copied_name_comes_once() -> None:
+    context = passages(ADA, AGAIN, BO)
+    [passage] = compressor(["Velm. Ada the painter."])[0].run(QUESTION, context).passages
+    assert passage.text == f"{AGAIN} {ADA}"
+    assert [item["source"] for item in passage.metadata[SENTENCES_KEY]] == ["p1", "p0"]
+
+
+def test_a_reply_to_the_papers_prompt_and_an_answer_stay_in_their_own_words() -> None:
+    paper = compressor(["Velm"], variant="paper")[0].run(QUESTION, passages(ADA, BO))
+    assert paper.passages[0].text == "Velm"
+    answer = compressor(["Velm"], task="answer")[0].run(QUESTION, passages(ADA, BO))
+    assert answer.passages[0].text == "Velm"
 
 
 def test_passages_come_in_the_order_of_their_best_member() -> None:
@@ -134,7 +157,7 @@ def test_where_nothing_is_relevant_the_originals_stay_with_a_warning() -> None:
 
 def test_a_compression_longer_than_its_sources_gives_way_to_them() -> None:
     context = passages(ADA, BO[:20])
-    result = compressor([f"{ADA} {ADA}"])[0].run(QUESTION, context)
+    result = compressor([f"{ADA} Ada, Ada the painter was born in Velm."])[0].run(QUESTION, context)
     assert list(result.passages) == context
     assert result.clusters[0].reason == "longer than its sources"
 
@@ -277,8 +300,21 @@ def test_the_most_relevant_passages_stay_and_each_text_is_judged_once() -> None:
     [compressed] = [passage for passage in result.passages if passage.text]
     assert [source["id"] for source in compressed.metadata[SOURCES_KEY]] == ["p1", "p5"]
     assert result.dropped == ("p0", "p3", "p4")
-    assert result.clusters[-1].reason == "less relevant than the top_n"
+    assert result.clusters[-1].reason.startswith("less relevant than the top_n")
     assert not result.fell_back
+
+
+@pytest.mark.parametrize(
+    ("person", "shown"), [(None, "She lived."), ("Ada {passage}", "Ada {passage}: She lived.")]
+)
+def test_a_passage_is_judged_by_a_statement_as_such(person: str | None, shown: str) -> None:
+    tool, reader = compressor(judging, top_n=1, task="verify", person=person)
+    tool.run("She lived.", passages(BO, ADA))
+    asked = "Does the passage help to support or refute the statement? Reply only with yes or no."
+    assert reader.prompts[:2] == [f"Passage: {text}\nStatement: {shown}\n{asked}" for text in (BO, ADA)]
+    own = {"relevant_to_statement": "Passage: {passage}\nYes or no: {statement}"}
+    tool.with_options(prompts=own).run("She lived.", passages(BO, ADA))
+    assert reader.prompts[-2] == f"Passage: {ADA}\nYes or no: {shown}"
 
 
 def test_the_most_relevant_passages_may_come_as_they_are() -> None:
@@ -290,6 +326,16 @@ def test_the_most_relevant_passages_may_come_as_they_are() -> None:
     for options in ({}, {"top_n": 2, "task": "answer"}):
         with pytest.raises(ConfigurationError, match="top_n"):
             compressor(variant="whole", **options)
+
+
+def test_a_text_that_comes_again_takes_no_place_of_another() -> None:
+    tool, reader = compressor(judging, top_n=2, variant="whole")
+    given = passages(ADA, f" {ADA.upper()}", BO, AGAIN, RIVER, AGAIN)
+    assert list(tool.run(QUESTION, given).passages) == [given[0], given[3]]
+    assert len(reader.prompts) == 4
+    few = passages(ADA, ADA, AGAIN)
+    assert list(tool.run(QUESTION, few).passages) == [few[0], few[2]]
+    assert len(reader.prompts) == 4  # two texts are few enough
 
 
 @pytest.mark.parametrize("top_n", [None, 4, 9])

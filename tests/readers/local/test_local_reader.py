@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from surerag.errors import ConfigurationError, ContextLengthError, InputError, LogprobsError, ServiceError
 from surerag.messages import SamplingParams
@@ -428,6 +429,17 @@ def test_broken_checkpoints_are_refused(folder: Path, tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "lacking", state_dict=state)
     with pytest.raises(ConfigurationError, match=r"lacks weights: model\.layers\.1"):
         load(tmp_path / "lacking")
+
+
+def test_what_cannot_be_loaded_says_why_on_whatever_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("The repository contains custom code.\nPlease pass trust_remote_code=True")
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", fail)
+    with pytest.raises(ConfigurationError, match=r"custom code\. Please pass trust_remote_code=True"):
+        load(folder)
 
 
 def test_model_and_tokenizer_are_there_for_pipelines_of_frameworks() -> None:

@@ -25,6 +25,7 @@ from surerag.methods.edc2.guards import (
     named_passages,
     quotations,
     supporting_sources,
+    whole_sentences,
     without_numbers,
 )
 from surerag.methods.edc2.options import EDC2Options
@@ -44,7 +45,7 @@ Measure = Callable[[Passage], int]
 
 _SHORT = "too short to gain"
 _WHOLE = "among the most relevant"
-_LESS_RELEVANT = "less relevant than the top_n"
+_LESS_RELEVANT = "less relevant than the top_n, or a text that is there already"
 _WORD_END, _CHARACTER = re.compile(r"\S(?!\S)"), re.compile(r"\S")
 
 
@@ -200,8 +201,12 @@ def _read(
         text = without_numbers(text, shown)
     if is_empty_extraction(text):
         return replace(report, outcome="dropped", reason="nothing relevant")
-    sentences = tuple(SupportedSentence(sentence.text, None) for sentence in split_sentences(text))
-    return replace(report, outcome="compressed", reason="compressed", sentences=sentences)
+    sentences = [sentence.text for sentence in split_sentences(text)]
+    if options.variant == "copy" and options.task != "answer":
+        whole = (one for sentence in sentences for one in whole_sentences(sentence, shown))
+        sentences = list(dict.fromkeys(whole))
+    supported = tuple(SupportedSentence(sentence, None) for sentence in sentences)
+    return replace(report, outcome="compressed", reason="compressed", sentences=supported)
 
 
 def _guard(

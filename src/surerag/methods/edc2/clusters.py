@@ -34,13 +34,22 @@ def form_clusters(
     places = np.array(texts, dtype=np.intp)
     left_out: list[int] = []
     if options.top_n is not None and len(texts) > options.top_n:
-        similarity = _unit_rows(vectors) @ _unit_rows(vector[None])[0]
-        order = yield from rank_passages(query, [passages[at].text for at in texts], options, similarity)
-        chosen = np.sort(order[: options.top_n])
-        left_out = sorted(places[order[options.top_n :]].tolist())
-        places, vectors = places[chosen], vectors[chosen]
+        distinct = _first_of_each([passages[at].text for at in texts])
+        if len(distinct) > options.top_n:
+            similarity = _unit_rows(vectors[distinct]) @ _unit_rows(vector[None])[0]
+            shown = [passages[texts[at]].text for at in distinct]
+            order = yield from rank_passages(query, shown, options, similarity)
+            distinct = np.sort(distinct[order[: options.top_n]])
+        left_out = sorted(set(texts) - set(places[distinct].tolist()))
+        places, vectors = places[distinct], vectors[distinct]
     formed = dynamic_clusters(vector, vectors, options.tau(len(places)), options.max_cluster_size)
     return [places[cluster] for cluster in formed] + clusters, left_out
+
+
+def _first_of_each(texts: Sequence[str]) -> NDArray[np.intp]:
+    """Return the places of texts that repeat none before them, whatever their case and white space."""
+    keys = [" ".join(text.split()).casefold() for text in texts]
+    return np.array(sorted(dict(zip(reversed(keys), reversed(range(len(keys))), strict=True)).values()))
 
 
 def rank_passages(
@@ -51,15 +60,17 @@ def rank_passages(
     The probability of yes and the similarity to the query are joined by the sum of reciprocal ranks. It takes
     the place of the reply for where nothing is relevant (section 4.3), which small models give nearly always.
     """
-    prompt = options.prompts["relevant"]
-    asked = list(dict.fromkeys(texts))
-    prompts = [prompt.render(passage=text, question=query) for text in asked]
+    if options.task == "verify":
+        prompt, slot = options.prompts["relevant_to_statement"], "statement"
+    else:
+        prompt, slot = options.prompts["relevant"], "question"
+    value = query if options.person is None else f"{options.person}: {query}"
+    prompts = [prompt.render(passage=text, **{slot: value}) for text in texts]
     replies = yield from generate_traced(prompts, SamplingParams(max_tokens=2, trace="logprobs"))
-    yes = {text: yes_probability(row[0]) for text, row in zip(asked, replies, strict=True)}
-    unclear = sum(probability is None for probability in yes.values())
-    if unclear:
-        yield from emit("edc2.unclear_relevance", warning=True, query=query, replies=unclear, of=len(asked))
-    return fuse_ranks([0.5 if (one := yes[text]) is None else one for text in texts], similarity)
+    yes = [yes_probability(row[0]) for row in replies]
+    if unclear := yes.count(None):
+        yield from emit("edc2.unclear_relevance", warning=True, query=query, replies=unclear, of=len(texts))
+    return fuse_ranks([0.5 if one is None else one for one in yes], similarity)
 
 
 def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:

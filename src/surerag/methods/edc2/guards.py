@@ -137,6 +137,31 @@ def quotations(sentence: str) -> list[str]:
     ]
 
 
+def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
+    """Return the sentences of texts that a piece was copied from: those that hold it, or what it quotes.
+
+    A model that is to copy sentences often copies a part of one, such as a name that it takes for the answer.
+
+    Example:
+        >>> texts = ["Ada was born in Velm. She painted.", "Bo left Velm."]
+        >>> whole_sentences("Velm", texts), whole_sentences("It says: “was born in Velm”.", texts)
+        (['Ada was born in Velm.', 'Bo left Velm.'], ['Ada was born in Velm.'])
+        >>> whole_sentences("In Orun.", texts)
+        ['In Orun.']
+    """
+    sentences = {one.text: _words_of(one.text) for text in texts for one in split_sentences(text)}
+    for part in ([piece], quotations(piece)):
+        keys = [words for words in map(_words_of, part) if words.strip()]
+        found = [text for text, words in sentences.items() if any(key in words for key in keys)]
+        if found:
+            return found
+    return [piece]
+
+
+def _words_of(text: str) -> str:
+    return f" {' '.join(_WORD.findall(_composed(text).casefold()))} "
+
+
 class Claim(NamedTuple):
     """A sentence of a compression, and the texts that may support it."""
 

@@ -15,6 +15,7 @@ from surerag.prompts import (
     EXTRACT,
     EXTRACT_OR_NOTHING,
     RELEVANT,
+    RELEVANT_TO_STATEMENT,
     VERIFY,
     VERIFY_ABOUT_PERSON,
     VERIFY_ABOUT_PERSON_OR_NOTHING,
@@ -50,6 +51,7 @@ class EDC2Options(Options):
         verify=VERIFY,
         verify_about_person=VERIFY_ABOUT_PERSON,
         relevant=RELEVANT,
+        relevant_to_statement=RELEVANT_TO_STATEMENT,
     )
 
     task: Task = "extract"
@@ -106,7 +108,7 @@ class EDC2Options(Options):
     prompts: PromptsOption = prompts_field()
     """Templates by name: ``extract`` and ``answer`` (slots ``question``, ``passages``), ``verify``
     (``statement``, ``passages``), ``verify_about_person`` (also ``person``), ``relevant`` (``question``,
-    which is the statement where one is checked, and ``passage``)."""
+    ``passage``), ``relevant_to_statement`` (``statement``, with the person's name before it, ``passage``)."""
 
     @model_validator(mode="after")
     def _check_task(self) -> Self:

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from surerag.errors import ConfigurationError
+from surerag.readers.failures import reason_of
 from surerag.readers.local.cache import join_rows, new_cache, take_row
 
 _BATCH_TOKENS = 1 << 15
@@ -179,7 +180,7 @@ def load(
         model = model if "device_map" in options else model.to(device)
     except Exception as error:
         absent = id_or_path.startswith((".", "/", "~")) and not Path(id_or_path).is_dir()
-        reason = "there is no such folder" if absent else (str(error).strip() or repr(error)).splitlines()[0]
+        reason = "there is no such folder" if absent else reason_of(error)
         raise ConfigurationError(
             f"the model {id_or_path!r} cannot be loaded: {reason}",
             hint="give a causal model's Hugging Face id that can be reached, or a saved one's folder",
