@@ -91,7 +91,7 @@ def test_a_copied_part_of_a_sentence_gives_way_to_the_whole_one(reply: str, task
     context = passages(f"{RIVER} {ADA}", BO)
     [passage] = compressor([reply], task=task)[0].run(QUESTION, context).passages
     assert passage.text == ADA
-    assert passage.metadata[SENTENCES_KEY] == [{"text": ADA, "source": "p0"}]
+    assert passage.metadata[SENTENCES_KEY] == [{"text": ADA, "source": "p0", "place": 0}]
 
 
 def test_every_sentence_with_a_copied_name_comes_once() -> None:
