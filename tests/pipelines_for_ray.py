@@ -23,7 +23,7 @@ def lazy(threshold: float) -> LazyRAG:
 
 def compressor() -> ClusterCompressor:
     return ClusterCompressor(
-        FakeReader(lambda prompt: "Ada was born in Velm."), HashingEncoder(), min_tokens=0
+        FakeReader(lambda prompt: "Ada was born in Velm."), HashingEncoder(), variant="copy", min_tokens=0
     )
 
 

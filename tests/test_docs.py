@@ -99,7 +99,7 @@ def test_the_page_of_defaults_has_the_values_of_the_options() -> None:
         ("DenseOptions", "threshold"),
         ("DenseRefinerOptions", "threshold max_rounds"),
         ("SemanticChunkerOptions", "similarity_threshold"),
-        ("EDC2Options", "first_cluster_size max_cluster_size min_tokens"),
+        ("EDC2Options", "variant first_cluster_size max_cluster_size min_tokens"),
         ("SePerOptions", "n_samples kernel references"),
     ):
         assert {f"{options}().{name}" for name in decides.split()} <= listed

@@ -85,9 +85,10 @@ class Compressor(Part, BaseDocumentCompressor):
 
 
 class ClusterCompressor(Compressor, EDC2Options):
-    """Puts similar documents together and compresses each cluster for the query, in one call a cluster.
+    """Keeps the documents that help to answer; or compresses clusters of similar ones, in one call a cluster.
 
-    A compressed document has its best source's id and metadata; ``compressed_from`` in its metadata lists all
+    By default the ``top_n`` most relevant documents come back; with ``variant="copy"``, compressed ones. A
+    compressed document has its best source's id and metadata; ``compressed_from`` in its metadata lists all
     sources with their ids and metadata, and ``compressed_sentences`` the source of each sentence. Documents
     that are not compressed come back as copies. Clusters for which the model fails pass as they are, with a
     warning and a custom event. With ``task="answer"`` the documents are answers of the clusters with their

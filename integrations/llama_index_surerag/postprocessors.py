@@ -72,6 +72,10 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
         """Return the method at work on one query."""
 
     @abstractmethod
+    def _room(self, n_nodes: int) -> int:
+        """Return how many of so many nodes may stay."""
+
+    @abstractmethod
     def _nodes_of(self, result: R, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         """Return a result as nodes."""
 
@@ -112,18 +116,18 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
     async def _postprocessed(
         self, nodes: list[NodeWithScore], bundle: QueryBundle | None, run: Callable[..., Any]
     ) -> list[NodeWithScore]:
-        top_n = getattr(self, "top_n", None)
+        room = self._room(len(nodes))
         if not nodes or bundle is None or not bundle.query_str.strip():
             if nodes:
                 warn(f"{self.METHOD}.no_query", nodes=len(nodes))
-            return [copy_of(node) for node in nodes[:top_n]]
-        name, top_n = self._core.services.reader.name, top_n or len(nodes)
-        dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=top_n, model_name=name))
+            return [copy_of(node) for node in nodes[:room]]
+        name = self._core.services.reader.name
+        dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=room, model_name=name))
         payload: dict[str, Any] = {
             EventPayload.NODES: list(nodes),
             EventPayload.MODEL_NAME: name,
             EventPayload.QUERY_STR: bundle.query_str,
-            EventPayload.TOP_K: top_n,
+            EventPayload.TOP_K: room,
         }
         with self.callback_manager.event(CBEventType.RERANKING, payload) as event:
             results = self._nodes_of(await self._result(nodes, bundle, run), nodes)
@@ -133,15 +137,16 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
 
 
 class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Options):
-    """Puts similar nodes together and compresses each cluster for the query, in one call a cluster.
+    """Keeps the nodes that help to answer; or compresses clusters of similar ones, in one call a cluster.
 
-    A compressed node has its best source's id, score, relationships and metadata; ``compressed_from`` in its
+    By default the ``top_n`` most relevant nodes come back; with ``variant="copy"``, compressed ones. A
+    compressed node has its best source's id, score, relationships and metadata; ``compressed_from`` in its
     metadata lists all sources with their ids, scores and metadata, ``compressed_sentences`` which source
     supports each sentence. Others come back as copies, those without text at the end. No node that goes in is
     changed, and an LLM is shown those of the metadata that all sources share.
 
     Clusters for which the LLM fails stay as they are, with a warning and a ``MethodEvent``; without a query
-    all nodes do, or the first ``top_n``. Prompts are texts or LlamaIndex templates. With ``task="answer"``
+    those that came first do. Prompts are texts or LlamaIndex templates. With ``task="answer"``
     the nodes are answers of the clusters with their evidence, for ``surerag.prompts.SELECT_ANSWER`` as
     ``text_qa_template``; with ``task="verify"`` the query is a statement.
 
@@ -181,6 +186,9 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
             **self.options(),
         )
         return self
+
+    def _room(self, n_nodes: int) -> int:
+        return self.room(n_nodes)
 
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[EDC2Result]:
         passages = passages_of(nodes, vectors=True)
@@ -261,6 +269,9 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
             **self.options(),
         )
         return self
+
+    def _room(self, n_nodes: int) -> int:
+        return self.top_n
 
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[DenseRefinerResult]:
         passages = passages_of(nodes, vectors=True)

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
-from surerag.errors import ConfigurationError, InputError, extra
+from surerag.errors import ConfigurationError, InputError, extra, writing
 from surerag.measures.statistics import Estimate, Floats, Interval
 from surerag.text import ABSTENTION, check_abstention, is_abstention
 
@@ -132,8 +132,9 @@ class _Policy:
             ) from error
 
     def save(self, path: str | Path) -> None:
-        """Write this as JSON."""
-        Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+        """Write this as JSON; a StorageError where that cannot be."""
+        with writing(path):
+            Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

@@ -434,15 +434,27 @@ def _converter(suffix: str) -> Any:
 def _convert(data: bytes, suffix: str, **info: str) -> str:
     """Convert a file to Markdown."""
     converter = _converter(suffix)
-    from markitdown import StreamInfo
+    from markitdown import MissingDependencyException, StreamInfo
 
     try:
         text = converter.convert_stream(
             io.BytesIO(data), stream_info=StreamInfo(extension=suffix, **info)
         ).text_content
     except Exception as error:  # parsers of damaged files fail in any way
-        raise _UnreadableError(f"damaged: {type(error).__name__}") from error
+        attempts = getattr(error, "attempts", None)
+        cause = attempts[-1].exc_info[1] if attempts else error
+        if isinstance(cause, MissingDependencyException):
+            with extra("documents"):
+                raise cause.__cause__ or cause from None
+        raise _UnreadableError(_what_is_wrong(cause)) from error
     return str(text.replace("\f", "\n\n").encode("utf-8", "replace").decode())
+
+
+def _what_is_wrong(error: BaseException) -> str:
+    """Return why a file cannot be converted, in its parser's words."""
+    if type(error).__name__ == "PDFPasswordIncorrect":
+        return "it opens with a password"
+    return f"damaged: {' '.join(str(error).split())[:200] or type(error).__name__}"
 
 
 def _read_binary(data: bytes, suffix: str) -> _File:
@@ -486,7 +498,7 @@ def _read_workbook(data: bytes) -> _File:
             for sheet in book.worksheets
         }
     except Exception as error:  # parsers of damaged files fail in any way
-        raise _UnreadableError(f"damaged: {' '.join(str(error).split())[:200]}") from error
+        raise _UnreadableError(_what_is_wrong(error)) from error
     parts = []
     for title, rows in sheets.items():
         text = "\n\n".join(_row_text(record.value) for record in csv_records(rows))

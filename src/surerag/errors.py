@@ -147,3 +147,15 @@ Install it with: pip install "surerag[faiss]".
             message = f"the package {package!r} does not have what is needed ({error})"
             how = "another version does: pip install --upgrade"
         raise MissingExtraError(message, hint=f'{how} "surerag[{name}]"') from error
+
+
+@contextmanager
+def writing(path: object) -> Iterator[None]:
+    """Write a file inside this context; where that fails, raise StorageError."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written: {error.strerror or error}",
+            hint="name a file in a folder that is there and can be written",
+        ) from error

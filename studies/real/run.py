@@ -167,9 +167,9 @@ def compression(setting: Setting) -> dict[str, System]:
         return System("", answer, {"system": "compressed", **compressor.to_dict()})
 
     own = {
-        "EDC² extract": compressed(),
+        "EDC² extract": compressed(variant="copy"),
         "EDC² extract as in the paper": compressed(variant="paper"),
-        f"EDC² top {few} whole": compressed(top_n=few, variant="whole"),
+        f"EDC² top {few} whole": compressed(top_n=few),
         "EDC² answer": build_system(
             "answered", Parts(reader, LookupRetriever(shown), encoder=encoder, max_tokens=MAX_TOKENS)
         ),

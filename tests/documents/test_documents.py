@@ -370,6 +370,31 @@ def test_what_cannot_be_read_is_skipped_and_listed(tmp_path: Path) -> None:
     assert loaded.skipped["large.txt"] == "more than 40,000 bytes"
 
 
+LOCKED = b"""%PDF-1.4
+1 0 obj << /Type /Catalog /Pages 2 0 R >> endobj
+2 0 obj << /Type /Pages /Kids [] /Count 0 >> endobj
+3 0 obj << /Filter /Standard /V 1 /R 2 /O <11> /U <22> /P -44 >> endobj
+trailer << /Size 4 /Root 1 0 R /Encrypt 3 0 R /ID [<33> <33>] >>
+%%EOF"""
+
+
+def test_a_file_that_cannot_be_converted_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pdf = pytest.importorskip("markitdown.converters._pdf_converter")
+    (tmp_path / "good.txt").write_text("About Velm.")
+    (tmp_path / "cut.docx").write_bytes(b"PK\x03\x04an office file without its end")
+    (tmp_path / "locked.pdf").write_bytes(LOCKED)
+    with pytest.warns(SkippedFilesWarning):
+        skipped = load_documents(tmp_path).skipped
+    assert skipped == {
+        "cut.docx": "damaged: File is not a zip file",
+        "locked.pdf": "it opens with a password",
+    }
+    error = ModuleNotFoundError("no pdfminer", name="pdfminer")
+    monkeypatch.setattr(pdf, "_dependency_exc_info", (type(error), error, None))
+    with pytest.raises(MissingExtraError, match=r"locked\.pdf cannot be read: the package 'pdfminer' is not"):
+        load_documents(tmp_path)
+
+
 def test_a_page_that_closes_no_paragraph_is_read_whole(tmp_path: Path) -> None:
     (tmp_path / "book.html").write_text("".join(f"<p>Paragraph {n} of it.\n" for n in range(1500)))
     [document] = load_documents(tmp_path).documents

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +21,9 @@ from typing import Any
 import pytest
 
 from surerag import FakeReader, LazyRAG, Passage, Usage
+from surerag.calibration import CalibrationRow, calibrate_threshold
 from surerag.errors import CapabilityError, ConfigurationError, InputError, ServiceError, StorageError
-from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, aevaluate, evaluate
+from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, aevaluate, evaluate, write_report
 from surerag.methods.lazy_rag.component import FixedSummary
 
 QUESTIONS = [(f"What is {i}?", str(i)) for i in range(12)]
@@ -359,6 +361,13 @@ def test_files_that_are_no_run_are_refused(tmp_path: Path) -> None:
         evaluate({"echo": echo}, QUESTIONS, tmp_path / "other.db")
     with pytest.raises(StorageError):
         evaluate({"echo": echo}, QUESTIONS, tmp_path / "no folder" / "x.db")
+    rows = [CalibrationRow(i, 1.0, 1.0) for i in range(200)]
+    run = evaluate({"echo": echo}, QUESTIONS)
+    for write in (calibrate_threshold(rows).save, run.to_parquet, partial(write_report, run)):
+        with pytest.raises(
+            StorageError, match=r"no folder.* cannot be written: .*\. Name a file in a folder"
+        ):
+            write(tmp_path / "no folder" / "x")
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ EXTRACT = "Ada was born in Velm."
 
 def compressor(reader: Any = None, **options: Any) -> ClusterCompressor:
     reader = FakeReader(lambda _: EXTRACT) if reader is None else reader
-    return ClusterCompressor(reader, HashEmbeddings(), min_tokens=0, **options)
+    return ClusterCompressor(reader, HashEmbeddings(), **{"variant": "copy", "min_tokens": 0, **options})
 
 
 def refine_reply(prompt: str) -> str:
@@ -190,7 +190,7 @@ def test_prompts_and_token_counts() -> None:
 
 def test_a_langchain_model_compresses_with_text_alone() -> None:
     model = FakeListChatModel(responses=[EXTRACT])
-    part = ClusterCompressor(model, HashingEncoder(), min_tokens=0)
+    part = ClusterCompressor(model, HashingEncoder(), variant="copy", min_tokens=0)
     assert part.compress_documents([Document(LONG)], QUERY)[0].page_content == EXTRACT
 
 

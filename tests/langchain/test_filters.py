@@ -81,7 +81,7 @@ async def test_no_summary_is_shown_that_the_filter_excludes(
     if around in AROUND:
         retriever = AROUND[around](retriever)
     elif around == "compression":
-        compressor = ClusterCompressor(FakeReader(["Ada."]), HashingEncoder())
+        compressor = ClusterCompressor(FakeReader(["Ada."]), HashingEncoder(), variant="copy")
         retriever = ContextualCompressionRetriever(base_compressor=compressor, base_retriever=retriever)
     elif around == "multi-vector":
         whole = InMemoryStore()

@@ -188,7 +188,7 @@ class Custom(BaseCallbackHandler):
 
 async def test_compressors_and_retrievers_tell_under_the_run_of_whoever_calls() -> None:
     with FakeOpenAI(lambda _: "Ada was born in Velm.", logprob=UNSURE) as server:
-        compressor = ClusterCompressor(chat(server), HashingEncoder(), min_tokens=0)
+        compressor = ClusterCompressor(chat(server), HashingEncoder(), variant="copy", min_tokens=0)
         inner = RunnableLambda(
             lambda _: compressor.compress_documents([Document("Ada was born in Velm.")], "Where?"),
             name="inner",

@@ -72,7 +72,11 @@ class TestClusters(_Standard):
     @property
     def retriever_constructor_params(self) -> dict[str, Any]:
         # All that comes in passes as it is, so that the number of documents is that of the retriever.
-        return {"compressor": ClusterCompressor(FakeReader(reply), HashEmbeddings(), min_tokens=99)}
+        return {
+            "compressor": ClusterCompressor(
+                FakeReader(reply), HashEmbeddings(), variant="copy", min_tokens=99
+            )
+        }
 
 
 class TestRefining(_Standard):

@@ -133,7 +133,7 @@ async def test_condense_question_chat(streaming: bool) -> None:
 
 async def test_context_chat_compresses_what_it_retrieves() -> None:
     reader = FakeReader(lambda prompt: "Ada was born in Velm.")
-    postprocessor = ClusterCompressorPostprocessor(reader, HashingEncoder(), min_tokens=0)
+    postprocessor = ClusterCompressorPostprocessor(reader, HashingEncoder(), variant="copy", min_tokens=0)
     chat = ContextChatEngine.from_defaults(
         corpus.index().as_retriever(), llm=Own(), node_postprocessors=[postprocessor]
     )
@@ -246,7 +246,9 @@ def lazy_over(llm: Any) -> LazyRetrievalQueryEngine:
 async def test_callbacks_are_balanced() -> None:
     debug = LlamaDebugHandler(print_trace_on_end=False)
     manager = CallbackManager([debug])
-    postprocessor = ClusterCompressorPostprocessor(FakeReader(lambda prompt: "NONE"), HashingEncoder())
+    postprocessor = ClusterCompressorPostprocessor(
+        FakeReader(lambda prompt: "NONE"), HashingEncoder(), variant="copy"
+    )
     engine = lazy(callback_manager=manager, node_postprocessors=[postprocessor])
     engine.query(UNKNOWN)
     await engine.aquery(UNKNOWN)

@@ -53,7 +53,7 @@ def test_is_refused_where_log_probabilities_are_needed(parts: tuple[Any, Any]) -
 
 
 def test_text_is_enough_for_a_compressor(parts: tuple[Any, Any]) -> None:
-    compressor = ClusterCompressorPostprocessor(llm(parts), HashingEncoder(), min_tokens=0)
+    compressor = ClusterCompressorPostprocessor(llm(parts), HashingEncoder(), variant="copy", min_tokens=0)
     assert compressor.postprocess_nodes(scored("Ada was born in Velm.", "Bo."), query_str=KNOWN)
 
 

@@ -41,7 +41,9 @@ SHORT = "Ada was born in Velm."
 
 def compressor(llm: Any = None, **options: Any) -> ClusterCompressorPostprocessor:
     reader = FakeReader(lambda prompt: SHORT) if llm is None else llm
-    return ClusterCompressorPostprocessor(reader, HashingEncoder(), **{"min_tokens": 0, **options})
+    return ClusterCompressorPostprocessor(
+        reader, HashingEncoder(), **{"variant": "copy", "min_tokens": 0, **options}
+    )
 
 
 def refiner(llm: Any = None, **options: Any) -> DenseRefinerPostprocessor:
@@ -153,7 +155,7 @@ async def test_every_task_gives_in_an_engine_what_the_core_gives(options: dict[s
     assert texts == [node.text for node in (await engine.aquery(KNOWN)).source_nodes]
     nodes = index.as_retriever().retrieve(KNOWN)
     passages = [Passage(node.text, id=node.node_id) for node in nodes]
-    core = ClusterCompressor(reader, HashingEncoder(), min_tokens=0, **options)
+    core = ClusterCompressor(reader, HashingEncoder(), **{"variant": "copy", "min_tokens": 0, **options})
     assert texts == [passage.text for passage in core.run(KNOWN, passages).passages]
     begins = {"answer": "Answer", "verify": "Documents:", "extract": "Documents:"}
     begin = "Extract" if postprocessor.variant == "paper" else begins[postprocessor.task]
@@ -283,10 +285,8 @@ def test_models_come_from_the_settings(part: Any, monkeypatch: pytest.MonkeyPatc
 
 
 def test_pickles_with_its_models() -> None:
-    results = pickle.loads(
-        pickle.dumps(ClusterCompressorPostprocessor(Own(), HashEmbedding(), max_tokens=40))
-    )
-    assert results.max_tokens == 40
+    results = pickle.loads(pickle.dumps(ClusterCompressorPostprocessor(Own(), HashEmbedding(), top_n=4)))
+    assert results.top_n == 4
 
 
 @pytest.mark.parametrize(

@@ -80,11 +80,11 @@ MEASURES: dict[str, tuple[Callable[[FakeReader], Component[Any]], Sequence[Any]]
         [(question, ["Velm"], passages) for question, passages in CONTEXTS],
     ),
     "edc2": (
-        lambda reader: ClusterCompressor(reader, ENCODER, first_cluster_size=1, min_tokens=0, guard="off"),
+        lambda reader: ClusterCompressor(reader, ENCODER, variant="copy", first_cluster_size=1, min_tokens=0),
         CONTEXTS,
     ),
     "edc2 of the most relevant": (
-        lambda reader: ClusterCompressor(reader, ENCODER, top_n=1, min_tokens=0, guard="off"),
+        lambda reader: ClusterCompressor(reader, ENCODER, top_n=1),
         CONTEXTS,
     ),
     "dense": (lambda reader: DenseEvaluator(reader, ENTAILER, label_chunks=True), CONTEXTS),

@@ -87,7 +87,8 @@ def _show_one(parts: Parts, question: Question) -> None:
     with step("One question, five methods"):
         passages = parts.retriever.retrieve(question.text, TOP_N)
         lazy = LazyRAG(parts.reader, parts.retriever, parts.summaries, **options).run(question.text)
-        compressor = ClusterCompressor(parts.reader, parts.encoder, **parts.options["compressed"])
+        compressing = {"variant": "copy", **parts.options["compressed"]}
+        compressor = ClusterCompressor(parts.reader, parts.encoder, **compressing)
         compressed = compressor.run(question.text, passages)
         dense = DenseEvaluator(parts.reader, ExactEntailer(), max_tokens=MAX_TOKENS).run(
             question.text, passages[:3]

@@ -14,7 +14,7 @@ EXTRACT_PROMPT = (
 """How the demo's reader was trained to extract: EDC²-RAG's prompt with the question after the documents.
 
 A model of this size finds what is asked for when it has read the question last. Give it to the compressor:
-``ClusterCompressor(..., prompts={"extract": EXTRACT_PROMPT})``.
+``ClusterCompressor(..., variant="copy", prompts={"extract": EXTRACT_PROMPT})``.
 """
 
 __all__ = ["EXTRACT_PROMPT", "DemoQuestion", "fetch_base", "load_corpus", "load_questions", "load_reader"]

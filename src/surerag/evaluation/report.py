@@ -14,7 +14,7 @@ from rich import box
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
-from surerag.errors import MissingExtraError, extra
+from surerag.errors import MissingExtraError, extra, writing
 from surerag.evaluation.findings import base_of, findings, searched
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.run import EvaluationRun, Row
@@ -197,7 +197,8 @@ def write_report(
         questions=_question_list(run),
         about="".join(f"<dt>{_html(name)}</dt><dd>{_html(text)}</dd>" for name, text in run.about.items()),
     )
-    Path(path).write_text(page, encoding="utf-8")
+    with writing(path):
+        Path(path).write_text(page, encoding="utf-8")
 
 
 def charts(run: EvaluationRun, baseline: str = "") -> str:

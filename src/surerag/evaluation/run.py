@@ -19,7 +19,15 @@ from pathlib import Path
 from typing import Any, Literal
 
 from surerag.calibration import CalibrationRow
-from surerag.errors import MISCONFIGURED, ConfigurationError, InputError, ServiceError, StorageError, extra
+from surerag.errors import (
+    MISCONFIGURED,
+    ConfigurationError,
+    InputError,
+    ServiceError,
+    StorageError,
+    extra,
+    writing,
+)
 from surerag.evaluation.metrics import Metric, resolve_metrics
 from surerag.evaluation.questions import Question, as_questions
 from surerag.evaluation.systems import EvaluationAnswer, System, as_answer, as_system
@@ -301,7 +309,8 @@ class EvaluationRun:
             }
             for row in self.rows
         ]
-        pq.write_table(pa.Table.from_pylist(records), path)
+        with writing(path):
+            pq.write_table(pa.Table.from_pylist(records), path)
 
     def begin(self, systems: Sequence[System], questions: Sequence[Question], on_change: OnChange) -> None:
         """Record systems and questions; refuse changed settings, and questions partly new, partly missing."""

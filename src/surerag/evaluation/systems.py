@@ -328,11 +328,10 @@ def _build_method(base: str, parts: Parts, threshold: float | None) -> Component
 def _build_step(step: str, parts: Parts) -> Component[Any]:
     settings = parts.options.get(step, {})
     if step in ("compressed", "answered"):
-        task = {"task": "answer"} if step == "answered" else {}
-        return ClusterCompressor(parts.reader, parts.encoder, **{**task, **settings})
-    if step == "selected":
-        own = {"top_n": parts.top_n, "variant": "whole"}
+        own = {"task": "answer"} if step == "answered" else {"variant": "copy"}
         return ClusterCompressor(parts.reader, parts.encoder, **{**own, **settings})
+    if step == "selected":
+        return ClusterCompressor(parts.reader, parts.encoder, **{"top_n": parts.top_n, **settings})
     return DenseRefiner(parts.reader, entailer=parts.entailer, **settings)
 
 

@@ -29,5 +29,8 @@ def quoting(prompt: str) -> str:
 
 
 def compressor(replies: Any = quoting, **settings: Any) -> tuple[ClusterCompressor, FakeReader]:
+    """Return a compressor that copies, unless ``variant`` says otherwise, and its reader."""
     reader = FakeReader(replies)
-    return ClusterCompressor(reader, HashingEncoder(), **{"min_tokens": 0, **settings}), reader
+    if settings.get("variant") != "whole":
+        settings = {"variant": "copy", "min_tokens": 0, **settings}
+    return ClusterCompressor(reader, HashingEncoder(), **settings), reader

@@ -203,7 +203,9 @@ class LastWord:
 
 def test_an_entailer_may_be_the_guard_and_its_failure_keeps_the_originals() -> None:
     reader = FakeReader(lambda _: "She lived all her life. She left.")
-    tool = ClusterCompressor(reader, HashingEncoder(), LastWord(), guard="entailment", min_tokens=0)
+    tool = ClusterCompressor(
+        reader, HashingEncoder(), LastWord(), variant="copy", guard="entailment", min_tokens=0
+    )
     result = tool.run(QUESTION, passages(ADA, BO))
     assert result.passages[0].text == "She lived all her life."
     assert result.passages[0].metadata[SENTENCES_KEY][0]["source"] == "p1"
@@ -323,9 +325,26 @@ def test_the_most_relevant_passages_may_come_as_they_are() -> None:
     result = tool.run(QUESTION, given)
     assert list(result.passages) == [given[1], given[3]]
     assert result.usage.requests == len(reader.prompts) == 4
-    for options in ({}, {"top_n": 2, "task": "answer"}):
-        with pytest.raises(ConfigurationError, match="top_n"):
-            compressor(variant="whole", **options)
+
+
+def test_by_default_a_third_of_the_passages_and_three_at_least_come_whole() -> None:
+    reader = FakeReader(judging)
+    tool = ClusterCompressor(reader, HashingEncoder())
+    many = passages(*(f"{BO} {at}" for at in range(10)), AGAIN, ADA)
+    assert [passage.id for passage in tool.run(QUESTION, many).passages][-2:] == ["p10", "p11"]
+    assert len(tool.run(QUESTION, many).passages) == 4
+    few = ClusterCompressor(reader).run(QUESTION, many[:3])  # with no call, and no encoder
+    assert (list(few.passages), few.usage.requests) == (many[:3], 0)
+
+
+@pytest.mark.parametrize(
+    "options", [{"min_tokens": 0}, {"guard": "off"}, {"prompts": {"extract": "{passages} {question}"}}]
+)
+def test_options_of_compressions_are_refused_where_passages_come_whole(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match='is of compressions, and variant="whole" leaves'):
+        ClusterCompressor(FakeReader(), **options)
+    ClusterCompressor(FakeReader(), task="answer", **options)
+    ClusterCompressor(FakeReader(), variant="copy", **options)
 
 
 def test_a_text_that_comes_again_takes_no_place_of_another() -> None:
@@ -448,7 +467,7 @@ def test_a_failing_encoder_keeps_the_context_and_a_refusal_raises() -> None:
             raise ServiceError("down")
 
     events: list[Event] = []
-    tool = ClusterCompressor(FakeReader(quoting), Down(), on_event=events.append)
+    tool = ClusterCompressor(FakeReader(quoting), Down(), variant="copy", on_event=events.append)
     context = passages(ADA, BO)
     assert list(tool.run(QUESTION, context).passages) == context
     assert warnings(events) == ["not_compressed"]
@@ -512,7 +531,12 @@ def test_vectors_of_passages_are_used_if_all_have_one_that_fits() -> None:
     ]
     encoder, events = CountingEncoder(2), list[Event]()
     tool = ClusterCompressor(
-        FakeReader(quoting), encoder, first_cluster_size=1, min_tokens=0, on_event=events.append
+        FakeReader(quoting),
+        encoder,
+        variant="copy",
+        first_cluster_size=1,
+        min_tokens=0,
+        on_event=events.append,
     )
     assert tool.run(QUESTION, context, query_vector=[0.0, 1.0]).clusters[0].sources == ("1",)
     assert encoder.calls == []
@@ -522,7 +546,7 @@ def test_vectors_of_passages_are_used_if_all_have_one_that_fits() -> None:
     tool.with_options(encoder=other).run(QUESTION, context)
     assert ("document", 3) in other.calls and "embedded_again" in warnings(events)
     with pytest.raises(MissingServiceError, match="encoder"):
-        ClusterCompressor(FakeReader()).run(QUESTION, passages(ADA, BO))
+        ClusterCompressor(FakeReader(), top_n=1).run(QUESTION, passages(ADA, BO))
 
 
 def test_what_is_no_question_or_context_is_refused() -> None:
@@ -531,4 +555,4 @@ def test_what_is_no_question_or_context_is_refused() -> None:
         with pytest.raises(InputError):
             tool.run(*case)
     with pytest.raises(MissingServiceError, match="entailer"):
-        ClusterCompressor(FakeReader(), guard="entailment")
+        ClusterCompressor(FakeReader(), variant="copy", guard="entailment")

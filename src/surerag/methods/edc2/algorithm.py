@@ -121,7 +121,7 @@ def _compress(
 ) -> Program[list[ClusterReport]]:
     """Compress each cluster that is long enough, all at once, and remove what no source supports."""
     clusters, less_relevant = yield from form_clusters(query, passages, options, query_vector)
-    reason = _WHOLE if options.variant == "whole" else _SHORT
+    reason = _SHORT if options.compresses else _WHOLE
     reports = [_report(cluster.tolist(), passages, measure, reason) for cluster in clusters]
     dropped = _report(less_relevant, passages, measure, _LESS_RELEVANT)
     # An answer is no shorter form of its sources, so that every cluster gives one.
@@ -131,7 +131,7 @@ def _compress(
         for at, report in enumerate(reports)
         if report.tokens_before > least
         and any(passages[i].text.strip() for i in report.members)
-        and options.variant != "whole"
+        and options.compresses
     ]
     prompts = [_prompt(query, [passages[at] for at in reports[place].members], options) for place in long]
     replies = yield from _replies(prompts, options)

@@ -25,25 +25,34 @@ _DECIMALS = 9
 def form_clusters(
     query: str, passages: Sequence[Passage], options: EDC2Options, query_vector: ArrayLike | None
 ) -> Program[tuple[list[Cluster], list[int]]]:
-    """Return clusters (section 4.2), passages without a text alone, and the places that ``top_n`` omits."""
+    """Return clusters (section 4.2), passages without a text alone, and the places that leave.
+
+    Passages that come whole are one cluster.
+    """
     texts = [at for at, passage in enumerate(passages) if passage.text.strip()]
     clusters = [np.array([at]) for at, passage in enumerate(passages) if not passage.text.strip()]
-    if len(texts) <= 1:
-        return [np.array([at]) for at in texts] + clusters, []
-    vector, vectors = yield from _vectors(query, [passages[at] for at in texts], query_vector)
     places = np.array(texts, dtype=np.intp)
-    left_out: list[int] = []
-    if options.top_n is not None and len(texts) > options.top_n:
-        distinct = _first_of_each([passages[at].text for at in texts])
-        if len(distinct) > options.top_n:
-            similarity = _unit_rows(vectors[distinct]) @ _unit_rows(vector[None])[0]
-            shown = [passages[texts[at]].text for at in distinct]
+    room = len(places)
+    if options.top_n is not None or not options.compresses:
+        distinct = places[_first_of_each([passages[at].text for at in texts])]
+        room = options.room(len(distinct))
+        places = distinct if len(places) > room else places
+    if len(places) <= (1 if options.compresses else room):
+        formed = [places] if len(places) else []
+    else:
+        vector, vectors = yield from _vectors(query, [passages[at] for at in places], query_vector)
+        if len(places) > room:
+            similarity = _unit_rows(vectors) @ _unit_rows(vector[None])[0]
+            shown = [passages[at].text for at in places]
             order = yield from rank_passages(query, shown, options, similarity)
-            distinct = np.sort(distinct[order[: options.top_n]])
-        left_out = sorted(set(texts) - set(places[distinct].tolist()))
-        places, vectors = places[distinct], vectors[distinct]
-    formed = dynamic_clusters(vector, vectors, options.tau(len(places)), options.max_cluster_size)
-    return [places[cluster] for cluster in formed] + clusters, left_out
+            chosen = np.sort(order[:room])
+            places, vectors = places[chosen], vectors[chosen]
+        formed = [places]
+        if options.compresses:
+            tau = options.tau(len(places))
+            clusters_of = dynamic_clusters(vector, vectors, tau, options.max_cluster_size)
+            formed = [places[cluster] for cluster in clusters_of]
+    return formed + clusters, sorted(set(texts) - set(places.tolist()))
 
 
 def _first_of_each(texts: Sequence[str]) -> NDArray[np.intp]:

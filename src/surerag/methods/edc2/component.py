@@ -18,13 +18,15 @@ from surerag.services import Encoder, Entailer, Services
 
 
 class ClusterCompressor(EDC2Options, Component[EDC2Result]):
-    """A shorter context: similar passages in clusters, each of which is compressed for the question.
+    """A shorter context: the passages that help to answer, or similar ones in clusters, each compressed.
+
+    By default the most relevant passages come as they are; the option ``variant`` has clusters compressed.
 
     Example:
         >>> from surerag import ClusterCompressor, FakeReader, Passage
         >>> from surerag.encoders import HashingEncoder
         >>> reader = FakeReader(["Ada was born in Velm."])
-        >>> compressor = ClusterCompressor(reader, HashingEncoder(), min_tokens=0)
+        >>> compressor = ClusterCompressor(reader, HashingEncoder(), variant="copy", min_tokens=0)
         >>> passages = [Passage("Ada, a painter, was born in Velm."), Passage("Bo came later.")]
         >>> result = compressor.run("Where was Ada born?", passages)
         >>> result.passages[0].text, result.tokens_before, result.tokens_after

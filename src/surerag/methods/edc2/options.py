@@ -38,6 +38,14 @@ PAPER_PROMPTS: Mapping[str, Template] = {
 }
 """Prompts of ``variant="paper"`` that are not the defaults."""
 
+_OF_COMPRESSIONS = (
+    "first_cluster_size", "max_cluster_size", "min_tokens", "guard", "max_tokens", "temperature"
+)  # fmt: skip
+_ASKED_OF_CLUSTERS = ("extract", "verify", "verify_about_person")
+
+_LEAST_WHOLE = 3
+"""Passages that always come whole; the paper's τ."""
+
 FEW_PASSAGES = 10
 """Up to so many, the first cluster is of one (appendix B.2)."""
 
@@ -59,11 +67,11 @@ class EDC2Options(Options):
     with quoted evidence (``"answer"``, appendix C.2), or what supports or refutes a statement, which is
     passed as the query (``"verify"``, appendix C.1)."""
 
-    variant: Variant = "copy"
-    """A cluster's sentences that help most are copied (``"copy"``), or what is relevant is extracted, and the
-    model may say that there is nothing (``"paper"``, section 4.3), as small models nearly always do, or the
-    passages that ``top_n`` keeps come as they are (``"whole"``). No value that shortens passages was shown to
-    lose nothing on a real reader: compare before you take one (``docs/defaults.md``)."""
+    variant: Variant = "whole"
+    """For the tasks ``"extract"`` and ``"verify"``: passages that help most come as they are (``"whole"``);
+    or a cluster's sentences that help most are copied (``"copy"``), or what is relevant is extracted, and the
+    model may say that there is nothing (``"paper"``, section 4.3), as small models nearly always do. Copies
+    lost right answers on small readers, whole passages did not (``docs/defaults.md``)."""
 
     person: str | None = Field(None, min_length=1)
     """For ``task="verify"``: the person whom statements are about (appendix C.1.2)."""
@@ -72,9 +80,10 @@ class EDC2Options(Options):
     """Compress only contexts of more tokens; None compresses all."""
 
     top_n: int | None = Field(None, ge=1)
-    """Passages to cluster at most: those that encoder and reader (asked of each whether it helps) find most
+    """Passages that stay, at most: those that encoder and reader (asked of each whether it helps) find most
     relevant. The others leave, in place of those of which it says that there is nothing to extract
-    (section 4.3). None is all."""
+    (section 4.3), as do texts that come again. None is a third of them, and three at least, where they come
+    whole, and else all."""
 
     first_cluster_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 3
     """Size of the first cluster (the paper's τ); each further one is twice as large. ``"auto"`` is 1 for up
@@ -112,16 +121,39 @@ class EDC2Options(Options):
 
     @model_validator(mode="after")
     def _check_task(self) -> Self:
-        if self.variant == "whole" and (self.top_n is None or self.task == "answer"):
+        if not self.compresses and (unused := self._set_for_compressions()):
             raise ConfigurationError(
-                'variant="whole" keeps passages as they are: it needs top_n, and another task than "answer"',
-                hint="pass top_n=3, or another variant",
+                f'{unused} is of compressions, and variant="whole" leaves passages as they are',
+                hint='pass variant="copy" or "paper", or leave it out',
             )
         if self.person is not None and self.task != "verify":
             raise ConfigurationError(
                 f'person is for task="verify", and the task is {self.task!r}', hint="leave person out"
             )
         return self
+
+    def _set_for_compressions(self) -> str:
+        """Return an option that only compressions read and that has another value than its default."""
+        fields = EDC2Options.model_fields
+        changed = [name for name in _OF_COMPRESSIONS if getattr(self, name) != fields[name].default]
+        prompts = [name for name in _ASKED_OF_CLUSTERS if self.prompts[name] != self.PROMPTS[name]]
+        return next(iter([*changed, *(f"the prompt {name}" for name in prompts)]), "")
+
+    @property
+    def compresses(self) -> bool:
+        """Whether clusters are compressed; else passages come as they are."""
+        return self.task == "answer" or self.variant != "whole"
+
+    def room(self, n_passages: int) -> int:
+        """Return how many of so many passages stay.
+
+        Example:
+            >>> EDC2Options().room(20), EDC2Options().room(5), EDC2Options(variant="copy").room(20)
+            (6, 3, 20)
+        """
+        if self.top_n is not None:
+            return self.top_n
+        return n_passages if self.compresses else max(_LEAST_WHOLE, n_passages // 3)
 
     @property
     def prompt(self) -> Template:
@@ -142,7 +174,8 @@ class EDC2Options(Options):
         """Return the size of the first cluster for so many passages.
 
         Example:
-            >>> EDC2Options(first_cluster_size="auto").tau(10), EDC2Options().tau(10)
+            >>> options = EDC2Options(variant="copy", first_cluster_size="auto")
+            >>> options.tau(10), EDC2Options(variant="copy").tau(10)
             (1, 3)
         """
         if self.first_cluster_size != "auto":
