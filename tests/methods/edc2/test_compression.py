@@ -379,8 +379,13 @@ def test_an_unsure_no_is_never_more_relevant_than_a_yes() -> None:
 def test_a_server_without_log_probabilities_says_what_is_relevant(lack: dict[str, Any]) -> None:
     with FakeOpenAI(judging, **lack) as server:
         reader = OpenAIReader("toy", base_url=server.base_url, api_key="k", max_retries=0)
-        result = ClusterCompressor(reader, HashingEncoder(), top_n=2).run(QUESTION, passages(BO, ADA, AGAIN))
+        tool = ClusterCompressor(reader, HashingEncoder(), top_n=2)
+        result = tool.run(QUESTION, passages(BO, ADA, AGAIN))
+        asked = len(server.requests)
+        assert tool.run(QUESTION, passages(BO, ADA, AGAIN)).passages == result.passages
     assert [passage.id for passage in result.passages] == ["p1", "p2"]
+    # What is refused is not sent again.
+    assert "no_logprobs" in lack or len(server.requests) - asked == 3
 
 
 def test_where_no_reply_is_yes_or_no_similarity_ranks_with_a_warning() -> None:
