@@ -22,6 +22,7 @@ from surerag.drivers import complete
 from surerag.entailment import JudgeEntailer
 from surerag.errors import MISCONFIGURED, InputError, SureragError
 from surerag.messages import Event
+from surerag.readers import described
 
 logger = logging.getLogger("surerag")
 
@@ -106,7 +107,7 @@ class ExampleEvaluator(Part):
         except MISCONFIGURED:
             raise
         except Exception as error:
-            reason = str(error) if isinstance(error, SureragError) else f"{type(error).__name__}: {error}"
+            reason = str(error) if isinstance(error, SureragError) else described(error)
         logger.warning("%s.invalid: %s", self.METHOD, reason)
         data = {"inputs": sorted(map(str, inputs)), "reason": reason}
         listen(Event(f"{self.METHOD}.invalid", data, warning=True))

@@ -14,6 +14,7 @@ from surerag.effects import ModelRole, Program, emit, generate
 from surerag.errors import MISCONFIGURED, InputError
 from surerag.messages import Message, Role
 from surerag.prompts import REWRITE_IN_CONVERSATION, in_conversation
+from surerag.readers import described
 
 ChainInput = str | BaseMessage | PromptValue | Sequence[BaseMessage] | dict[str, Any]
 _KEYS = ("question", "input", "query", "messages")
@@ -133,7 +134,7 @@ def standalone_question(
     except MISCONFIGURED:
         raise
     except Exception as error:
-        failure = f"{type(error).__name__}: {error}"
+        failure = described(error)
         yield from emit("conversation.not_condensed", warning=True, question=question, reason=failure)
         return question
     alone = written.text.strip() or question

@@ -25,7 +25,7 @@ from surerag.component import Service
 from surerag.drivers import arun, complete, run
 from surerag.entailment import JudgeEntailer
 from surerag.errors import InputError
-from surerag.readers import Reader
+from surerag.readers import Reader, described
 
 Texts = Sequence[str] | None
 
@@ -121,7 +121,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
             result = await settled(run(program, self._core.services, on_event=dispatch))
             fields = {**self._fields(result), "result": result}
         except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
+            reason = described(error)
             warn(f"{self.METHOD}.invalid", query=str(query), reason=reason)
             fields = {"invalid_result": True, "invalid_reason": reason}
         listed = None if contexts is None or isinstance(contexts, str) else [str(one) for one in contexts]

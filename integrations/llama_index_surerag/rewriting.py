@@ -21,7 +21,7 @@ from llama_index_surerag.nodes import labelled, nodes_of
 from surerag import DynQRResult, UncertaintyRewriter
 from surerag.drivers import arun, complete, run
 from surerag.errors import MISCONFIGURED, InputError
-from surerag.readers import Reader
+from surerag.readers import Reader, described
 
 DECISION_KEY = "uncertainty_rewrite"
 """Key in the metadata of a retrieved node for the decision that it was retrieved by."""
@@ -122,7 +122,7 @@ async def _attempt(
     except (*MISCONFIGURED, InputError):
         raise
     except Exception as error:
-        warn("dynqr.failed", reason=f"{type(error).__name__}: {error}")
+        warn("dynqr.failed", reason=described(error))
         return None
 
 

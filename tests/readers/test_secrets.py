@@ -23,7 +23,17 @@ from langchain_surerag import reader_from_model
 from langchain_surerag.retrieval import encoder_of as langchain_encoder
 from llama_index_surerag import reader_from_llm
 from llama_index_surerag.services import encoder_of as llama_index_encoder
-from surerag import ClusterCompressor, FakeReader, LazyRAG, OpenAIReader, Passage, SamplingParams
+from surerag import (
+    ClusterCompressor,
+    DenseRefiner,
+    FakeReader,
+    LazyRAG,
+    OpenAIReader,
+    Passage,
+    SamplingParams,
+)
+from surerag.encoders import HashingEncoder
+from surerag.entailment import ExactEntailer
 from surerag.errors import ContextLengthError, RefusedError, SureragError, TransientServiceError
 from surerag.evaluation import evaluate
 from surerag.messages import Generation
@@ -175,6 +185,32 @@ def test_no_decision_shows_a_key_that_the_server_echoes(
     assert_hidden(KEY, repr(result), caplog.text)
 
 
+class Refused:
+    """A search whose client shows a key that nobody could tell us before."""
+
+    def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
+        raise ValueError("no search with sk-12345678 at https://ada:secret@host/")
+
+
+def test_no_decision_shows_a_key_in_an_error_of_a_service(caplog: pytest.LogCaptureFixture) -> None:
+    shown = "ValueError: no search with [key] at https://[key]@host/"
+    lazy = LazyRAG(FakeReader(["Velm"]), Search(), Refused(), gate="abstention").run("Where?")
+    assert shown in lazy.decision.reason and shown in caplog.text
+
+    class Failing(HashingEncoder):
+        def encode(self, texts: Any, kind: Any) -> Any:
+            raise ValueError("no search with sk-12345678 at https://ada:secret@host/")
+
+    passages = [Passage("Velm."), Passage("Orun.")]
+    compressed = ClusterCompressor(FakeReader(["Velm"]), Failing(), top_n=1).run("Where?", passages)
+    assert compressed.clusters[0].reason == shown
+    refiner = DenseRefiner(
+        FakeReader(lambda _: ValueError("sk-12345678")), ExactEntailer(), Failing(), top_n=1
+    )
+    assert refiner.run("Where?", passages).failure == "ValueError: [key]"
+    assert "sk-12345678" not in caplog.text and "secret" not in caplog.text
+
+
 def refuse(*_: object) -> Any:
     response = httpx.Response(401, text=KEY, request=httpx.Request("POST", "http://host/v1"))
     raise openai.AuthenticationError(f"Invalid key {KEY}", response=response, body=None)
@@ -197,7 +233,7 @@ class LlamaIndexEmbeddings(BaseEmbedding):
 )
 async def test_a_refused_embedding_is_raised_and_shows_no_key(encoder: Any) -> None:
     passages = [Passage("Velm lies by the sea."), Passage("Orun is a river.")]
-    tool = ClusterCompressor(FakeReader(["Velm"]), encoder)
+    tool = ClusterCompressor(FakeReader(["Velm"]), encoder, top_n=1)
     for kind in ("query", "document"):
         with pytest.raises(RefusedError, match=r"answered 401: Invalid key \[key\]") as caught:
             encoder.encode(["Where?"], kind)

@@ -33,7 +33,7 @@ from surerag.evaluation.questions import Question, as_questions
 from surerag.evaluation.systems import EvaluationAnswer, System, as_answer, as_system
 from surerag.messages import Usage
 from surerag.progress import Progress, reporting
-from surerag.readers.failures import masked
+from surerag.readers.failures import described
 from surerag.text import printable
 
 try:
@@ -525,7 +525,7 @@ def _ask(
         except MISCONFIGURED:
             raise
         except Exception as error:
-            row = Row(system.name, question, None, masked(f"{type(error).__name__}: {error}"))
+            row = Row(system.name, question, None, described(error))
         seconds = time.perf_counter() - started if len(batch) == 1 else None
         row = replace(row, seconds=seconds, at_a_time=len(batch))
         run.add(system, row)

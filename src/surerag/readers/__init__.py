@@ -1,7 +1,13 @@
 """Readers: the models that answer, behind one protocol, and what a reader over another client is made of."""
 
 from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request
-from surerag.readers.failures import client_failure, is_secret_name, secrets_in, without_credentials
+from surerag.readers.failures import (
+    client_failure,
+    described,
+    is_secret_name,
+    secrets_in,
+    without_credentials,
+)
 from surerag.readers.hosted.wire import next_part, parts_of
 from surerag.readers.logprobs import ANY_VOCABULARY, entries_of
 from surerag.readers.protocol import BaseReader, Capabilities, Reader
@@ -24,6 +30,7 @@ __all__ = [
     "Reading",
     "Request",
     "client_failure",
+    "described",
     "entries_of",
     "in_thread",
     "is_secret_name",

@@ -319,6 +319,16 @@ def shortened(text: str, size: int) -> str:
     return text if len(text) <= size else f"{text[:size]}…"
 
 
+def described(error: BaseException) -> str:
+    """Return an error's class and text, without what looks like a key, for decisions, events and logs.
+
+    Example:
+        >>> described(ValueError("no key sk-12345678 at https://ada:secret@host/"))
+        'ValueError: no key [key] at https://[key]@host/'
+    """
+    return f"{type(error).__name__}: {_USER.sub('[key]@', masked(str(error)))}"
+
+
 def reason_of(error: BaseException) -> str:
     r"""Return what an error says, on one line; transformers often names the cause on the second.
 

@@ -38,6 +38,7 @@ from surerag.methods.edc2.result import (
 )
 from surerag.methods.shared import MUST_RAISE, check_passages, check_question
 from surerag.prompts import format_passages
+from surerag.readers.failures import described
 from surerag.text import split_sentences
 
 Measure = Callable[[Passage], int]
@@ -74,7 +75,7 @@ def compress_clusters(
         except Exception as error:
             if options.on_failure == "raise":
                 raise
-            reason = f"{type(error).__name__}: {error}"
+            reason = described(error)
             reports = [replace(_report(range(len(passages)), passages, measure, reason), warning=True)]
         for report in reports:
             if report.warning:
@@ -187,7 +188,7 @@ def _read(
 ) -> ClusterReport:
     """Tell a compression from a failure and from nothing relevant; named passages are quoted whole."""
     if isinstance(reply, Exception):
-        return replace(report, reason=f"{type(reply).__name__}: {reply}", warning=True)
+        return replace(report, reason=described(reply), warning=True)
     if reply.is_cut:
         # A reply that is cut may lack the relevant part, so the passages stay themselves.
         return replace(

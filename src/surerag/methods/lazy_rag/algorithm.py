@@ -39,6 +39,7 @@ from surerag.methods.shared import (
     typical_sample,
 )
 from surerag.prompts import format_passages, with_abstention
+from surerag.readers.failures import described
 from surerag.text import begins_abstention, is_abstention, may_become_abstention
 
 _TRACE: dict[Needs, TraceKind] = {"text": "none", "logprobs": "logprobs", "entropy": "entropy"}
@@ -63,7 +64,7 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
     except MUST_RAISE:
         raise
     except Exception as error:
-        failure = f"the first pass failed: {type(error).__name__}: {error}"
+        failure = f"the first pass failed: {described(error)}"
     decision = first.decision(failure)
     yield from emit("lazy_rag.gate", warning=bool(failure), question=question, **decision.to_dict())
     if not decision.retrieve:
