@@ -333,8 +333,10 @@ def test_by_default_a_third_of_the_passages_and_three_at_least_come_whole() -> N
     many = passages(*(f"{BO} {at}" for at in range(10)), AGAIN, ADA)
     assert [passage.id for passage in tool.run(QUESTION, many).passages][-2:] == ["p10", "p11"]
     assert len(tool.run(QUESTION, many).passages) == 4
-    few = ClusterCompressor(reader).run(QUESTION, many[:3])  # with no call, and no encoder
-    assert (list(few.passages), few.usage.requests) == (many[:3], 0)
+    for few in (many[:3], many[:1], [], passages("", " ", "\n", "\t")):
+        result = ClusterCompressor(reader).run(QUESTION, few)  # with no call, and no encoder
+        assert (list(result.passages), result.usage.requests, result.fell_back) == (few, 0, False)
+        assert not any(report.warning for report in result.clusters)
 
 
 @pytest.mark.parametrize(

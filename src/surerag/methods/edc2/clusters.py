@@ -57,8 +57,10 @@ def form_clusters(
 
 def _first_of_each(texts: Sequence[str]) -> NDArray[np.intp]:
     """Return the places of texts that repeat none before them, whatever their case and white space."""
-    keys = [" ".join(text.split()).casefold() for text in texts]
-    return np.array(sorted(dict(zip(reversed(keys), reversed(range(len(keys))), strict=True)).values()))
+    first: dict[str, int] = {}
+    for place, text in enumerate(texts):
+        first.setdefault(" ".join(text.split()).casefold(), place)
+    return np.array(list(first.values()), dtype=np.intp)
 
 
 def rank_passages(
