@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
+from langchain_core.language_models import BaseLanguageModel
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable, RunnableLambda
 from langchain_core.runnables.base import RunnableBindingBase
@@ -149,7 +150,7 @@ def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | str]:
         match one:
             case VectorStoreRetriever():
                 yield _limits(one.search_kwargs)
-            case RunnableBindingBase():
+            case RunnableBindingBase() if not isinstance(one.bound, BaseLanguageModel):
                 yield _limits(one.kwargs)
             case DynamicRunnable():
                 if field := getattr(one, "fields", {}).get("search_kwargs"):

@@ -13,6 +13,7 @@ from llama_index.core.indices.query.query_transform.base import BaseQueryTransfo
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
+from llama_index.core.settings import Settings
 
 from llama_index_surerag.engines import MethodPart, rewriter_over
 from llama_index_surerag.events import dispatch, dispatcher, settled, warn
@@ -93,7 +94,7 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
         callback_manager: CallbackManager | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(callback_manager=callback_manager)
+        super().__init__(callback_manager=callback_manager or Settings.callback_manager)
         self._core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

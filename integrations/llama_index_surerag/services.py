@@ -157,7 +157,22 @@ def bundle_of(query: QueryType) -> QueryBundle:
     return QueryBundle(query) if isinstance(query, str) else query
 
 
-class _IndexRetriever(Shareable, BaseRetriever):
+class InnerRetriever(Shareable, BaseRetriever):
+    """A retriever over another one that reports what is retrieved.
+
+    With callbacks of its own it would add to a trace that the query's never resets.
+    """
+
+    def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """Return nodes, best first."""
+        return self._retrieve(bundle_of(str_or_query_bundle))
+
+    async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
+        """Like ``retrieve``."""
+        return await self._aretrieve(bundle_of(str_or_query_bundle))
+
+
+class _IndexRetriever(InnerRetriever):
     """Searches an index as it is at each query; its own retriever keeps to the nodes of when it was made."""
 
     def __init__(self, index: BaseIndex[Any], options: Mapping[str, Any]) -> None:

@@ -37,8 +37,7 @@ from llama_index.core.schema import (
 from llama_index.core.settings import Settings
 
 from llama_index_surerag.llm import reader_of
-from llama_index_surerag.pickles import Shareable
-from llama_index_surerag.services import NodeRetriever, retriever_of
+from llama_index_surerag.services import InnerRetriever, NodeRetriever, retriever_of
 from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
 from surerag.readers import Reader, in_thread
@@ -224,7 +223,7 @@ class _OfDocuments(BaseNodePostprocessor):
         return [node for node in nodes if node.node.ref_doc_id in self.doc_ids]
 
 
-class _IndexSummaries(Shareable, BaseRetriever):
+class _IndexSummaries(InnerRetriever):
     """Summaries of the documents in an index, which follow its insertions, updates and deletions.
 
     Each query compares the hashes in the index's docstore with those of the query before (100,000 nodes: a

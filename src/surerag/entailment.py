@@ -59,9 +59,9 @@ class JudgeEntailer:
     """A reader that is asked for ``entailment``, ``contradiction`` or ``neutral`` (DENSE-RAG, appendix B.2).
 
     The label in the reply gets the probability that the reader reports for its tokens, and the others share
-    the rest; without log-probabilities it gets all. A reply that names none of the three, or more than one,
-    or denies one, is a row of zeros, so that a method can count it; ``judged``, ``unparsed`` and
-    ``unparsed_share`` count all so far.
+    the rest, with half of its own at most; without log-probabilities it gets all. A reply that names none of
+    the three, or more than one, or denies one, is a row of zeros, so that a method can count it; ``judged``,
+    ``unparsed`` and ``unparsed_share`` count all so far.
 
     Args:
         reader: The judge.
@@ -133,7 +133,9 @@ class JudgeEntailer:
             return [0.0] * len(LABELS)
         trace = reply.trace
         probability = math.exp(math.fsum(_label_logprobs(trace))) if trace and len(trace) else 1.0
-        return [probability if at == label else (1 - probability) / 2 for at in range(len(LABELS))]
+        # What the judge did not write is less likely to it, however unsure it is of how to write it.
+        other = min(1 - probability, probability) / 2
+        return [probability if at == label else other for at in range(len(LABELS))]
 
 
 _WORDS = re.compile(r"\b(not|no|non)?[\s-]*(entail|contradict|neutral)\w*", re.IGNORECASE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 from surerag import FakeReader, entailment
 from surerag.encoders import packaged_minilm_path
-from surerag.entailment import ExactEntailer, JudgeEntailer, NLIEntailer, parse_label
+from surerag.entailment import LABELS, ExactEntailer, JudgeEntailer, NLIEntailer, parse_label
 from surerag.errors import ConfigurationError, ContextLengthError, PromptError
 from surerag.messages import Generation, Pair, TokenTrace
 from surerag.prompts import PromptTemplate
+from surerag.readers.fake import reply
 from surerag.readers.protocol import Capabilities
 from tests.blocking import Gate, cancelled_without_trace
 
@@ -151,6 +153,16 @@ async def test_a_judge_asks_once_a_pair_and_counts_what_it_cannot_read() -> None
 def test_a_judge_without_log_probabilities_is_sure_of_its_word() -> None:
     judge = JudgeEntailer(FakeReader(["neutral"], logprob=None, entropy=None))
     assert judge.entail(PAIRS[:1]).tolist() == [[0, 1, 0]]
+
+
+@pytest.mark.parametrize("label", [0, 1, 2])
+@pytest.mark.parametrize("probability", [0.1, 0.3, 0.5, 0.9])
+def test_what_a_judge_writes_is_its_likeliest_label_however_unsure_it_is(
+    label: int, probability: float
+) -> None:
+    said = reply(LABELS[label], logprobs=math.log(probability))
+    [row] = JudgeEntailer(FakeReader([said])).entail(PAIRS[:1])
+    assert (row.argmax(), row[label]) == (label, pytest.approx(probability))
 
 
 def test_a_judges_prompt_keeps_its_slots() -> None:

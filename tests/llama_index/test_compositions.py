@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import json
 import math
 import pickle
@@ -22,7 +23,12 @@ from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
 from llama_index.core.llms import MockLLM
 from llama_index.core.postprocessor import LLMRerank
-from llama_index.core.query_engine import RouterQueryEngine, SubQuestionQueryEngine, TransformQueryEngine
+from llama_index.core.query_engine import (
+    RetrieverQueryEngine,
+    RouterQueryEngine,
+    SubQuestionQueryEngine,
+    TransformQueryEngine,
+)
 from llama_index.core.retrievers import QueryFusionRetriever
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
@@ -250,6 +256,19 @@ async def test_callbacks_are_balanced() -> None:
         pairs = debug.get_event_pairs(kind)
         assert len(pairs) == 2
         assert all(len(pair) == 2 for pair in pairs)
+
+
+async def test_traces_do_not_grow_with_queries() -> None:
+    index = corpus.index()
+    rewriting = UncertaintyRewriteRetriever(index, knowing())
+    engine = LazyRetrievalQueryEngine.from_args(index, knowing())
+    around = RetrieverQueryEngine.from_args(rewriting, llm=Own())
+    for _ in range(10):
+        for one in (engine, around):
+            one.query(UNKNOWN)
+            await one.aquery(UNKNOWN)
+    managers = [item for item in gc.get_objects() if type(item) is CallbackManager]
+    assert max(len(manager.trace_map) for manager in managers) < 10
 
 
 def test_infinite_values_are_decided_by_as_others_are(spans: tuple[Recorder, SimpleSpanHandler]) -> None:

@@ -260,18 +260,22 @@ def is_yes(reply: str) -> bool | None:
 def yes_probability(reply: Generation) -> float | None:
     """Return the probability of yes by the token that says yes or no; 1 or 0 without log-probabilities.
 
-    None where the reply has neither or both.
+    What a greedy reply does not say is no likelier than what it says, so that a yes is 1/2 at least, and a no
+    at most. None where the reply has neither or both.
 
     Example:
         >>> from surerag.messages import TokenTrace
         >>> trace = TokenTrace(("No", "."), (math.log(0.75), -0.1))
         >>> yes_probability(Generation("No.", trace=trace)), yes_probability(Generation("Yes"))
         (0.25, 1.0)
+        >>> yes_probability(Generation("No.", trace=TokenTrace(("No", "."), (math.log(0.25), -0.1))))
+        0.5
     """
     if (yes := is_yes(reply.text)) is None:
         return None
     steps = () if reply.trace is None else zip(reply.trace.tokens, reply.trace.logprobs, strict=True)
     says = next((math.exp(logprob) for token, logprob in steps if is_yes(token) is not None), 1.0)
+    says = max(says, 0.5)
     return says if yes else 1 - says
 
 

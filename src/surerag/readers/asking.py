@@ -351,6 +351,7 @@ class AskingReader(BaseReader):
             warn_of_dropped(self.name, self.supported.drop - before, request.sampling)
             return
         if "logprob" in failure.message.lower() and "logprobs" in sent:
+            self.supported.drop.add("logprobs")
             raise LogprobsRefusedError(failure.message, hint=self.advice) from failure.__cause__
         hint = TEMPERATURE_HINT if "temperature" in sent and "temperature" in message else failure.hint
         raise RefusedError(failure.message, hint=hint) from failure.__cause__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from surerag.messages import Event, Pair
 from surerag.methods.edc2.clusters import dynamic_cluster_sizes
 from surerag.methods.edc2.guards import is_empty_extraction, names_in, overlap_support
 from surerag.methods.edc2.result import SENTENCES_KEY
+from surerag.readers import fake
 from surerag.text import estimated_tokens
 from tests.methods.edc2.cases import ADA, AGAIN, BO, QUESTION, RIVER, compressor, passages, quoting
 from tests.servers.fake_openai import FakeOpenAI
@@ -364,12 +366,28 @@ def test_few_enough_passages_are_not_judged(top_n: int | None) -> None:
     assert not any(str(prompt).startswith("Passage: ") for prompt in reader.prompts)
 
 
+def test_an_unsure_no_is_never_more_relevant_than_a_yes() -> None:
+    def judged(prompt: str) -> Any:
+        relevant = "market" in prompt.splitlines()[0]
+        return fake.reply("Yes" if relevant else "No", logprobs=math.log(0.55 if relevant else 0.2))
+
+    # The other one is more like the question; of a tie the first passage stays.
+    tool, _ = compressor(judged, top_n=1, variant="whole")
+    result = tool.run("Where was Bo the sculptor born?", passages("A market stands in Tarn.", BO))
+    assert result.dropped == ("p1",)
+
+
 @pytest.mark.parametrize("lack", [{"refuses": ("logprobs",)}, {"no_logprobs": True}])
 def test_a_server_without_log_probabilities_says_what_is_relevant(lack: dict[str, Any]) -> None:
     with FakeOpenAI(judging, **lack) as server:
         reader = OpenAIReader("toy", base_url=server.base_url, api_key="k", max_retries=0)
-        result = ClusterCompressor(reader, HashingEncoder(), top_n=2).run(QUESTION, passages(BO, ADA, AGAIN))
+        tool = ClusterCompressor(reader, HashingEncoder(), top_n=2)
+        result = tool.run(QUESTION, passages(BO, ADA, AGAIN))
+        asked = len(server.requests)
+        assert tool.run(QUESTION, passages(BO, ADA, AGAIN)).passages == result.passages
     assert [passage.id for passage in result.passages] == ["p1", "p2"]
+    # What is refused is not sent again.
+    assert "no_logprobs" in lack or len(server.requests) - asked == 3
 
 
 def test_where_no_reply_is_yes_or_no_similarity_ranks_with_a_warning() -> None:
