@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL
-from surerag.errors import ConfigurationError, ContextLengthError, ServiceError, extra
+from surerag.errors import ConfigurationError, ContextLengthError, LogprobsError, ServiceError, extra
 from surerag.lru import LRUDict
 from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, Prompt, SamplingParams, Template, TokenTrace
@@ -75,7 +75,8 @@ class JudgeEntailer:
     def __init__(self, reader: Reader, *, prompt: Template = ENTAILMENT_PROMPT, max_tokens: int = 8) -> None:
         self._reader = as_reader(reader)
         self._prompt = prompt.require("question", "premise", "hypothesis")
-        self._sampling = SamplingParams(max_tokens=max_tokens, trace="none")
+        self._max_tokens = max_tokens
+        self._traced = self._reader.capabilities.logprobs
         self.judged = 0
         self.unparsed = 0
 
@@ -100,15 +101,27 @@ class JudgeEntailer:
         Raises:
             ServiceError: If the reader fails.
         """
-        replies = self._reader.generate(self._prompts(pairs), self._sampling)
+        try:
+            replies = self._reader.generate(self._prompts(pairs), self._sampling)
+        except LogprobsError:
+            self._traced = False
+            replies = self._reader.generate(self._prompts(pairs), self._sampling)
         return self._rows([reply for [reply] in replies])
 
     async def aentail(self, pairs: Sequence[Pair]) -> Rows:
         """Judge pairs without blocking the event loop; see :meth:`entail`."""
         if not self._reader.capabilities.native_async:
             return await in_thread(self.entail, pairs)
-        replies = await self._reader.agenerate(self._prompts(pairs), self._sampling)
+        try:
+            replies = await self._reader.agenerate(self._prompts(pairs), self._sampling)
+        except LogprobsError:
+            self._traced = False
+            replies = await self._reader.agenerate(self._prompts(pairs), self._sampling)
         return self._rows([reply for [reply] in replies])
+
+    @property
+    def _sampling(self) -> SamplingParams:
+        return SamplingParams(max_tokens=self._max_tokens, trace="logprobs" if self._traced else "none")
 
     def _prompts(self, pairs: Sequence[Pair]) -> list[Prompt]:
         return [
