@@ -137,7 +137,7 @@ METHODS: dict[str, Callable[[str], Any]] = {
         .metadata["uncertainty_rewrite"]["uncertainty"]
     ),
     "LangChain: EDC²-RAG": lambda root: lc.ClusterCompressor(
-        chat_model(root), ENCODER, min_tokens=0
+        chat_model(root), ENCODER, top_n=1
     ).compress_documents(search(QUESTION), QUESTION),
     "LangChain: DENSE-RAG": lambda root: measured_in_langchain(lc.DenseEvaluator(chat_model(root), ENTAILER)),
     "LangChain: ΔSePer": lambda root: measured_in_langchain(
@@ -154,7 +154,7 @@ METHODS: dict[str, Callable[[str], Any]] = {
         .metadata["uncertainty"]
     ),
     "LlamaIndex: EDC²-RAG": lambda root: li.ClusterCompressorPostprocessor(
-        llm(root), ENCODER, min_tokens=0
+        llm(root), ENCODER, top_n=1
     ).postprocess_nodes(corpus.scored(TEXT, OTHER), query_str=QUESTION),
     "LlamaIndex: DENSE-RAG": lambda root: (
         li.DenseEvaluator(llm(root), ENTAILER).evaluate(QUESTION, contexts=[TEXT, OTHER]).score

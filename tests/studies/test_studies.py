@@ -32,7 +32,7 @@ def test_a_study_prints_tables_and_claims(
     study, common = import_module(f"studies.{name}"), import_module("studies.common")
     reader = FakeReader(answer, entropy=0.7)
     for module in (study, common):
-        monkeypatch.setattr(module, "load_reader", lambda name: reader)
+        monkeypatch.setattr(module, "load_reader", lambda *_: reader)
         monkeypatch.setattr(module, "load_encoder", HashingEncoder)
     monkeypatch.setattr(common.console, "file", sys.stdout)
     monkeypatch.setattr(sys, "argv", [name, "-n", "12", "--seed", "5"])
@@ -51,7 +51,7 @@ def test_lazy_rag_reads_squad(
     data = {"data": [{"title": "Velm", "paragraphs": [{"context": context, "qas": asked}]}]}
     (tmp_path / "squad.json").write_text(json.dumps(data))
     study, common = import_module("studies.lazy_rag"), import_module("studies.common")
-    monkeypatch.setattr(study, "load_reader", lambda name: FakeReader(answer, entropy=0.7))
+    monkeypatch.setattr(study, "load_reader", lambda *_: FakeReader(answer, entropy=0.7))
     monkeypatch.setattr(study, "load_encoder", HashingEncoder)
     monkeypatch.setattr(common.console, "file", sys.stdout)
     monkeypatch.setattr(sys, "argv", ["lazy_rag", "--squad", str(tmp_path / "squad.json")])
@@ -83,7 +83,7 @@ def test_options_are_compared_on_rows_that_a_later_run_goes_on_with(
     (tmp_path / "disfl_qa.json").write_text(json.dumps(said))
     study, common = import_module(f"studies.{name}"), import_module("studies.common")
     reader = FakeReader(answer, entropy=0.7)
-    monkeypatch.setattr(study, "load_reader", lambda name: reader)
+    monkeypatch.setattr(study, "load_reader", lambda *_: reader)
     monkeypatch.setattr(study, "load_encoder", HashingEncoder)
     monkeypatch.setattr(common.console, "file", sys.stdout)
     source = tmp_path / "squad2_dev.json" if first == "--squad" else tmp_path
