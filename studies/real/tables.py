@@ -354,7 +354,9 @@ def _cell(name: str, value: Any) -> str:
         return value
     if name in _PERCENT:
         return f"{100 * value:.0f}"
-    return f"{value:.0f}" if name in ("tokens", "break_even_ms") else f"{value:.2f}".rstrip("0").rstrip(".")
+    if name in ("tokens", "break_even_ms"):
+        return f"{value:.0f}"
+    return f"{value:.2f}".rstrip("0").rstrip(".").replace("-", "−")
 
 
 _MARK = re.compile(
