@@ -336,7 +336,8 @@ def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: bo
     if not source:
         return "\n".join(lines)
     n = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "0"
-    lines += ["", f"{summary['reader']}, n = {n}, {summary['date']}: `{summary['command']}`"]
+    hours = f", {spent} CPU hours" if (spent := summary.get("cpu_hours")) else ""
+    lines += ["", f"{summary['reader']}, n = {n}, {summary['date']}{hours}: `{summary['command']}`"]
     return "\n".join(lines)
 
 
