@@ -35,8 +35,11 @@ def normalize_answer(text: str) -> str:
         ('city of velm', '维尔姆')
         >>> normalize_answer("4:51, 3:08"), normalize_answer("$1,500.50"), normalize_answer("−3.")
         ('4:51 3:08', '1500.50', '-3')
+        >>> normalize_answer("İstanbul")
+        'istanbul'
     """
-    composed = unicodedata.normalize("NFC", text.lower()).replace("\u2212", "-")
+    lower = unicodedata.normalize("NFC", text).replace("\u0130", "i").lower()  # İ, whose own would keep a dot
+    composed = unicodedata.normalize("NFC", lower).replace("\u2212", "-")
     bare = _MARKS.sub(_keep_in_number, _THOUSANDS.sub("", composed))
     return " ".join(_ARTICLES.sub(" ", bare).split())
 
