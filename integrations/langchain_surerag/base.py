@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, cast
 
 from langchain_core.load import dumpd
 from langchain_core.load.serializable import Serializable, SerializedConstructor, SerializedNotImplemented
@@ -16,8 +16,6 @@ from langchain_surerag.prompts import plain_prompt, prompt_of
 from surerag.errors import MissingServiceError
 from surerag.options import Options
 from surerag.readers import is_secret_name, without_credentials
-
-T = TypeVar("T")
 
 
 def service_field(description: str) -> Any:

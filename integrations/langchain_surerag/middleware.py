@@ -38,14 +38,13 @@ from langchain_surerag.runs import (
     Blocking,
     Calls,
     changed_effects,
-    settled,
     without_streaming,
 )
 from langchain_surerag.summaries import admitted_summaries
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, readers
-from surerag.drivers import complete
+from surerag.drivers import complete, settled
 from surerag.effects import Effect, Program, Retrieve
-from surerag.errors import ConfigurationError, LogprobsRefusedError, MissingServiceError, SureragError
+from surerag.errors import LogprobsRefusedError, MissingServiceError, SureragError, check_at_least
 from surerag.messages import Message
 from surerag.prompts import format_passages, with_abstention
 from surerag.readers import ANY_VOCABULARY, THINKING_TOKENS, Capabilities, Part, split_thoughts
@@ -198,8 +197,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         super().__init__()
         if retriever is None:
             raise MissingServiceError("there is no retriever", hint="pass store.as_retriever()")
-        if vocabulary_size < 2:
-            raise ConfigurationError(f"vocabulary_size must be at least 2, got {vocabulary_size!r}")
+        check_at_least(2, vocabulary_size=vocabulary_size)
         prompts = {"closed_book": "{question}", **options.pop("prompts", {})}
         options["prompts"] = {name: prompt_of(name, prompt) for name, prompt in prompts.items()}
         self.options = LazyRAGOptions(**options)

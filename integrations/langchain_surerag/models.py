@@ -19,7 +19,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from langchain_surerag.families import PIPELINE, Leaf, family_of, leaves, unbound
 from langchain_surerag.runs import PURPOSE, AnswerRun, Awaiting, Blocking, request_config
 from surerag import SamplingParams, Usage
-from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
+from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError, check_at_least
 from surerag.messages import Chunk, Message, Prompt, as_messages
 from surerag.readers import (
     ANY_VOCABULARY,
@@ -79,14 +79,9 @@ def reader_from_model(
     Raises:
         ConfigurationError: If there is no language model in it, or a setting is out of bounds.
     """
-    for name, value, least in (
-        ("max_concurrency", max_concurrency, 1),
-        ("top_logprobs", top_logprobs, 1),
-        ("vocabulary_size", vocabulary_size, 2),
-        ("thinking_tokens", thinking_tokens, 0),
-    ):
-        if value is not None and value < least:
-            raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
+    check_at_least(1, max_concurrency=max_concurrency, top_logprobs=top_logprobs)
+    check_at_least(2, vocabulary_size=vocabulary_size)
+    check_at_least(0, thinking_tokens=thinking_tokens)
     reader = ModelReader(model, logprobs, top_logprobs, vocabulary_size, max_concurrency, thinking_tokens)
     if reader.family is PIPELINE:
         warnings.warn(f"{reader.described} is read as text. {PIPELINE.advice}", stacklevel=2)

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from inspect import isawaitable
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast
 from uuid import uuid4
@@ -28,7 +27,7 @@ from langchain_core.runnables.config import (
 )
 
 from surerag import Services, readers
-from surerag.drivers import arun, run
+from surerag.drivers import arun, run, settled
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, StartGeneration
 from surerag.messages import Event
 
@@ -179,11 +178,6 @@ async def stream_whole(text: str, ids: Sequence[str], manager_of: Callable[[Runn
         run = AnswerRun("", manager_of)
         await run.token(text)
         await run.end()
-
-
-async def settled(result: Any) -> Any:
-    """Return a result; one that is awaitable is awaited."""
-    return await result if isawaitable(result) else result
 
 
 def listener_of(config: RunnableConfig) -> Callable[[Event], None]:

@@ -10,9 +10,8 @@ from langchain_core.documents import Document
 from langchain_text_splitters import TextSplitter
 
 from langchain_surerag.retrieval import encoder_of
-from langchain_surerag.runs import settled
 from surerag import SemanticChunk, SemanticChunker
-from surerag.drivers import arun, complete, run
+from surerag.drivers import arun, complete, run, settled
 from surerag.text import estimated_tokens
 
 _AT_ONCE = 64

@@ -23,7 +23,7 @@ from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
 
-from llama_index_surerag.events import dispatch, dispatcher, settled, warn
+from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import explained, reader_of
 from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.pickles import Shareable
@@ -44,7 +44,7 @@ from surerag import (
     Usage,
 )
 from surerag.component import Component
-from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, stream
+from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, settled, stream
 from surerag.errors import ConfigurationError, InputError
 from surerag.messages import Generation
 from surerag.options import Options

@@ -15,14 +15,14 @@ from llama_index.core.schema import MetadataMode
 from pydantic import PrivateAttr, field_serializer, model_validator
 
 from llama_index_surerag.engines import aread_to_end, read_to_end
-from llama_index_surerag.events import dispatch, dispatcher, settled, warn
+from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
 from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.prompts import WithPrompts
 from surerag import DenseEvaluator as CoreDenseEvaluator
 from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
 from surerag.component import Service
-from surerag.drivers import arun, complete, run
+from surerag.drivers import arun, complete, run, settled
 from surerag.entailment import JudgeEntailer
 from surerag.errors import InputError
 from surerag.readers import Reader, described

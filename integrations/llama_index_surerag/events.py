@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from inspect import isawaitable
 from typing import Any
 
 from llama_index.core.workflow import Context
@@ -84,8 +83,3 @@ def streamed_to(ctx: Context) -> Iterator[None]:
         yield
     finally:
         _listeners.reset(token)
-
-
-async def settled(result: Any) -> Any:
-    """Return a result; one that is awaitable is awaited."""
-    return await result if isawaitable(result) else result

@@ -23,7 +23,7 @@ from llama_index.core.settings import Settings
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
 from surerag import SamplingParams, Usage, readers
-from surerag.errors import CapabilityError, ConfigurationError, LogprobsError
+from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, check_at_least
 from surerag.messages import Generation, Prompt
 from surerag.readers import (
     THINKING_TOKENS,
@@ -157,9 +157,7 @@ def reader_from_llm(
     Raises:
         ConfigurationError: If it is no LLM, or a setting is out of bounds.
     """
-    for name, value in (("top_logprobs", top_logprobs), ("max_concurrency", max_concurrency)):
-        if value is not None and value < 1:
-            raise ConfigurationError(f"{name} must be at least 1, got {value!r}")
+    check_at_least(1, top_logprobs=top_logprobs, max_concurrency=max_concurrency)
     return LLMReader(llm, logprobs, top_logprobs, max_concurrency)
 
 

@@ -19,7 +19,7 @@ from llama_index.core.settings import Settings
 from llama_index.core.storage.docstore import BaseDocumentStore
 from pydantic import PrivateAttr, model_validator
 
-from llama_index_surerag.events import dispatch, dispatcher, settled, warn
+from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
 from llama_index_surerag.nodes import copy_of, has_text, labelled, nodes_of, passages_of, shown_text
 from llama_index_surerag.pickles import WithoutKeys
@@ -37,7 +37,7 @@ from surerag import (
     Services,
 )
 from surerag.component import Service
-from surerag.drivers import arun, complete, run
+from surerag.drivers import arun, complete, run, settled
 from surerag.effects import Program
 from surerag.errors import ConfigurationError
 from surerag.readers import Reader, in_thread

@@ -16,10 +16,10 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 from llama_index.core.settings import Settings
 
 from llama_index_surerag.engines import MethodPart, rewriter_over
-from llama_index_surerag.events import dispatch, dispatcher, settled, warn
+from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.nodes import labelled, nodes_of
 from surerag import DynQRResult, UncertaintyRewriter
-from surerag.drivers import arun, complete, run
+from surerag.drivers import arun, complete, run, settled
 from surerag.errors import MISCONFIGURED, InputError
 from surerag.readers import Reader, described
 

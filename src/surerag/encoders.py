@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.errors import ConfigurationError, ServiceError, extra
+from surerag.errors import ConfigurationError, ServiceError, check_at_least, extra
 from surerag.services import Encoder
 from surerag.text import UNSPACED
 
@@ -54,14 +54,9 @@ class HashingEncoder:
     local = True
 
     def __init__(self, dimensions: int = 1024) -> None:
-        if dimensions < 1:
-            raise ConfigurationError(f"dimensions must be at least 1, got {dimensions}")
+        check_at_least(1, dimensions=dimensions)
         self.dimensions = dimensions
-
-    @property
-    def name(self) -> str:
-        """Identity of the encoder."""
-        return f"hashing-{self.dimensions}"
+        self.name = f"hashing-{dimensions}"
 
     def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
         """Return L2-normalised vectors [texts, dimensions]; queries and documents are treated alike."""
@@ -107,25 +102,19 @@ class SentenceTransformerEncoder:
         device: str | None = None,
         bfloat16: bool | Literal["auto"] = False,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigurationError(f"batch_size must be at least 1, got {batch_size}")
+        check_at_least(1, batch_size=batch_size)
         if isinstance(model, str | Path):
-            self._name = name or str(model)
+            self.name = name or str(model)
             self._model = _load(str(model), device)
         else:
             if device is not None:
                 raise ConfigurationError(
                     "a built model is on a device already", hint="leave device out, or call model.to(…)"
                 )
-            self._name = name or model.model_card_data.base_model or type(model).__name__
+            self.name = name or model.model_card_data.base_model or type(model).__name__
             self._model = model
         self._batch_size = batch_size
         self._bfloat16 = _has_amx(self._model) if bfloat16 == "auto" else bfloat16
-
-    @property
-    def name(self) -> str:
-        """Identity of the model."""
-        return self._name
 
     @property
     def dimensions(self) -> int | None:

@@ -8,6 +8,7 @@ import re
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -15,13 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL
-from surerag.errors import ConfigurationError, ContextLengthError, LogprobsError, ServiceError, extra
+from surerag.errors import (
+    ConfigurationError,
+    ContextLengthError,
+    LogprobsError,
+    ServiceError,
+    check_at_least,
+    extra,
+)
 from surerag.lru import LRUDict
 from surerag.measures import normalize_answer
-from surerag.messages import Generation, Pair, Prompt, SamplingParams, Template, TokenTrace
+from surerag.messages import Generation, Pair, SamplingParams, Template, TokenTrace
 from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
+from surerag.readers.asking import Awaiting, Blocking
 from surerag.readers.protocol import Reader, as_reader
-from surerag.readers.threads import in_thread
+from surerag.readers.threads import complete, in_thread
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -101,36 +110,23 @@ class JudgeEntailer:
         Raises:
             ServiceError: If the reader fails.
         """
-        try:
-            replies = self._reader.generate(self._prompts(pairs), self._sampling)
-        except LogprobsError:
-            self._traced = False
-            replies = self._reader.generate(self._prompts(pairs), self._sampling)
-        return self._rows([reply for [reply] in replies])
+        return complete(self._judged(pairs, Blocking()))
 
     async def aentail(self, pairs: Sequence[Pair]) -> Rows:
         """Judge pairs without blocking the event loop; see :meth:`entail`."""
         if not self._reader.capabilities.native_async:
             return await in_thread(self.entail, pairs)
+        return await self._judged(pairs, Awaiting())
+
+    async def _judged(self, pairs: Sequence[Pair], calls: Blocking) -> Rows:
+        prompts = [self._prompt.render(**pair._asdict()) for pair in pairs]
+        sampling = SamplingParams(max_tokens=self._max_tokens, trace="logprobs" if self._traced else "none")
         try:
-            replies = await self._reader.agenerate(self._prompts(pairs), self._sampling)
+            replies = await calls.call(self._reader, "generate", prompts, sampling)
         except LogprobsError:
             self._traced = False
-            replies = await self._reader.agenerate(self._prompts(pairs), self._sampling)
-        return self._rows([reply for [reply] in replies])
-
-    @property
-    def _sampling(self) -> SamplingParams:
-        return SamplingParams(max_tokens=self._max_tokens, trace="logprobs" if self._traced else "none")
-
-    def _prompts(self, pairs: Sequence[Pair]) -> list[Prompt]:
-        return [
-            self._prompt.render(question=pair.question, premise=pair.premise, hypothesis=pair.hypothesis)
-            for pair in pairs
-        ]
-
-    def _rows(self, replies: Sequence[Generation]) -> Rows:
-        rows = np.array([self._row(reply) for reply in replies], dtype=np.float64).reshape(-1, len(LABELS))
+            replies = await calls.call(self._reader, "generate", prompts, replace(sampling, trace="none"))
+        rows = np.array([self._row(reply) for [reply] in replies], dtype=np.float64).reshape(-1, len(LABELS))
         self.judged += len(rows)
         return rows
 
@@ -223,11 +219,10 @@ class NLIEntailer:
     ) -> None:
         if max_batch_tokens is None:
             max_batch_tokens = _CPU_BATCH if model.device.type == "cpu" else _GPU_BATCH
-        if max_batch_tokens < 1:
-            raise ConfigurationError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}")
+        check_at_least(1, max_batch_tokens=max_batch_tokens)
         self._model = model.eval()
         self._tokenizer = tokenizer
-        self._name = name or str(model.config.name_or_path or type(model).__name__)
+        self.name = name or str(model.config.name_or_path or type(model).__name__)
         self._columns = _columns(model.config.id2label)
         self._batch_tokens = max_batch_tokens
         sizes = (getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length)
@@ -273,11 +268,6 @@ class NLIEntailer:
             ) from error
         return cls(model.to(device), tokenizer, name=str(id_or_path), **settings)
 
-    @property
-    def name(self) -> str:
-        """Identity of the model."""
-        return self._name
-
     def entail(self, pairs: Sequence[Pair]) -> Rows:
         """Return probabilities [pairs, 3]: contradiction, neutral, entailment.
 
@@ -310,11 +300,11 @@ class NLIEntailer:
         if len(bare["input_ids"]) > self._window:
             raise ContextLengthError(
                 f"two statements have {len(bare['input_ids'])} tokens together, "
-                f"{len(bare['input_ids']) - int(self._window)} more than {self._name} can read",
+                f"{len(bare['input_ids']) - int(self._window)} more than {self.name} can read",
                 hint="compare shorter answers, or use a model with a larger window",
                 inputs=[pair],
             )
-        warnings.warn(f"a question is too long for {self._name} and was left out", stacklevel=3)
+        warnings.warn(f"a question is too long for {self.name} and was left out", stacklevel=3)
         return bare
 
     def _tokens(self, premise: str, hypothesis: str) -> dict[str, list[int]]:

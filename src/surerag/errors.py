@@ -117,6 +117,13 @@ MISCONFIGURED = (
 """Failures of how a pipeline was put together; no fallback hides them."""
 
 
+def check_at_least(least: float, **settings: float | None) -> None:
+    """Check that settings are None or numbers of at least so much, or raise ConfigurationError."""
+    for name, value in settings.items():
+        if value is not None and not value >= least:
+            raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
+
+
 @contextmanager
 def extra(name: str) -> Iterator[None]:
     """Import optional packages inside this context.

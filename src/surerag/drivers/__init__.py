@@ -3,7 +3,7 @@
 from surerag.drivers.many import aiter_many, arun_many, iter_many, run_many
 from surerag.drivers.running import arun, run
 from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream, astream, stream
-from surerag.readers.threads import complete
+from surerag.readers.threads import complete, settled
 
 __all__ = [
     "AnswerStream",
@@ -16,5 +16,6 @@ __all__ = [
     "iter_many",
     "run",
     "run_many",
+    "settled",
     "stream",
 ]

@@ -14,7 +14,7 @@ from surerag.drivers.merging import queues_of
 from surerag.drivers.running import BLOCKING, arun, drive
 from surerag.drivers.session import Listener, Session
 from surerag.effects import Program
-from surerag.errors import ConfigurationError
+from surerag.errors import check_at_least
 from surerag.progress import Progress, reporting
 from surerag.readers.threads import complete
 from surerag.services import Services
@@ -58,7 +58,7 @@ def iter_many(
         ConfigurationError: If ``window`` is less than 1.
         Exception: The first failure, in its place; no further program is started.
     """
-    _check_window(window)
+    check_at_least(1, window=window)
 
     def settle(session: Session[R]) -> R | Exception:
         try:
@@ -104,7 +104,7 @@ async def aiter_many(
     return_exceptions: bool = False,
 ) -> AsyncGenerator[R]:
     """Yield the results of programs without blocking the event loop; see :func:`iter_many`."""
-    _check_window(window)
+    check_at_least(1, window=window)
 
     async def settle(program: Program[R]) -> R | Exception:
         try:
@@ -172,11 +172,6 @@ def _blocking(started: Sequence[Work], window: int) -> list[Work]:
     if len(running) >= window:
         return running
     return [started[0]] if len(started) >= _AHEAD * window else []
-
-
-def _check_window(window: int) -> None:
-    if window < 1:
-        raise ConfigurationError(f"window must be at least 1, got {window!r}")
 
 
 def _take(started: deque[Work], advance: Callable[[], object], return_exceptions: bool) -> Any:

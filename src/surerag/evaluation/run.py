@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -25,6 +25,7 @@ from surerag.errors import (
     InputError,
     ServiceError,
     StorageError,
+    check_at_least,
     extra,
     writing,
 )
@@ -34,6 +35,7 @@ from surerag.evaluation.systems import EvaluationAnswer, System, as_answer, as_s
 from surerag.messages import Usage
 from surerag.progress import Progress, reporting
 from surerag.readers.failures import described
+from surerag.readers.threads import settled
 from surerag.text import printable
 
 try:
@@ -450,8 +452,7 @@ def _evaluate(
     on_change: OnChange = "refuse",
     progress: Progress = False,
 ) -> EvaluationRun:
-    if at_a_time < 1:
-        raise ConfigurationError(f"at_a_time must be at least 1, got {at_a_time!r}")
+    check_at_least(1, at_a_time=at_a_time)
     chosen = [as_system(name, target) for name, target in systems.items()]
     if not chosen:
         raise ConfigurationError("there are no systems to evaluate")
@@ -520,7 +521,7 @@ def _ask(
         try:
             value = system.answer(question)
             if inspect.isawaitable(value):
-                value = asyncio.run_coroutine_threadsafe(_result_of(value), loop).result()
+                value = asyncio.run_coroutine_threadsafe(settled(value), loop).result()
             row = Row(system.name, question, as_answer(value))
         except MISCONFIGURED:
             raise
@@ -559,10 +560,6 @@ def _background_loop() -> Iterator[asyncio.AbstractEventLoop]:
         thread.join(5)
         if not loop.is_running():
             loop.close()
-
-
-async def _result_of(awaitable: Awaitable[Any]) -> Any:
-    return await awaitable
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -45,7 +44,7 @@ from surerag.readers.parameters import (
 from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, begun_from_whole, close_iterator
 from surerag.readers.reading import THINKING_HINT, OpenReading, Part, Reading, UnmarkedThoughtsError
-from surerag.readers.threads import complete, in_thread
+from surerag.readers.threads import complete, in_thread, settled
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -90,8 +89,7 @@ class Blocking:
 
     async def call(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method and return its result."""
-        result = getattr(owner, self.prefix + method)(*arguments, **keywords)
-        return await result if inspect.isawaitable(result) else result
+        return await settled(getattr(owner, self.prefix + method)(*arguments, **keywords))
 
     async def stream(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
         """Yield what a method streams, and close it behind the last item that is taken."""

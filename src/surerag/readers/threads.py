@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
 import logging
 import os
 import threading
@@ -89,6 +90,11 @@ def complete(coroutine: Coroutine[Any, Any, R]) -> R:
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]  # what the coroutine returned
     raise RuntimeError("a blocking call waited for an event loop")
+
+
+async def settled(result: Any) -> Any:
+    """Return a result; one that is awaitable is awaited."""
+    return await result if inspect.isawaitable(result) else result
 
 
 def renew_after_fork(callback: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import chain, pairwise
 
 from surerag.documents import Document, split_front_matter
-from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.errors import InputError, ServiceError, check_at_least
 from surerag.lru import LRUDict
 from surerag.messages import NO_SUMMARY, SamplingParams, Template
 from surerag.progress import Progress, reporting
@@ -151,9 +151,7 @@ def lead_summary(
         >>> lead_summary("# Ada\n\n## Life\n\nAda was born in Velm. She paints. She sings.")
         'Ada was born in Velm. She paints.'
     """
-    for name, value in (("sentences", sentences), ("max_characters", max_characters)):
-        if value < 1:
-            raise ConfigurationError(f"{name} must be at least 1, got {value}")
+    check_at_least(1, sentences=sentences, max_characters=max_characters)
     lead: list[str] = []
     for paragraph in _prose(text):
         room = sentences if per_paragraph else sentences - len(lead)
@@ -261,8 +259,7 @@ class ModelSummaries:
         batch_size: int = 16,
         progress: Progress = True,
     ) -> None:
-        if batch_size < 1:
-            raise ConfigurationError(f"batch_size must be at least 1, got {batch_size}")
+        check_at_least(1, batch_size=batch_size)
         self._reader = reader
         self._prompt = prompt.require("document")
         self._sampling = SamplingParams(max_tokens=max_tokens, trace="none")

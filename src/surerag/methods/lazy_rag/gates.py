@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from surerag.errors import ConfigurationError, LogprobsError
+from surerag.errors import ConfigurationError, LogprobsError, check_at_least
 from surerag.measures import discrete_semantic_entropy, margin_bounds
 from surerag.messages import Generation
 from surerag.methods.shared import N_SAMPLES, SEMANTIC_ENTROPY_THRESHOLD, Needs, check_reports, trace_of
@@ -261,8 +261,7 @@ class DisagreementGate(Gate):
     def __post_init__(self) -> None:
         """Check the settings."""
         super().__post_init__()
-        if self.n_samples < 2:
-            raise ConfigurationError(f"n_samples must be at least 2, got {self.n_samples!r}")
+        check_at_least(2, n_samples=self.n_samples)
 
     def score(self, first_pass: FirstPass) -> float | None:
         """Return the entropy of the shares of the clusters."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Map
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from surerag.errors import CapabilityError, ConfigurationError
+from surerag.errors import CapabilityError, ConfigurationError, check_at_least
 from surerag.messages import SamplingParams
 from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request
 from surerag.readers.hosted.client import Client, arun, public_fields, run, run_soon
@@ -93,15 +93,9 @@ class OpenAIReader(AskingReader):
     ) -> None:
         if api not in _TOP_LOGPROBS:
             raise ConfigurationError(f"api must be 'chat' or 'completions', got {api!r}")
-        for name, value, least in (
-            ("max_concurrency", max_concurrency, 1),
-            ("max_retries", max_retries, 0),
-            ("top_logprobs", top_logprobs or 0, 0),
-            ("max_tokens", max_tokens or 1, 1),
-            ("timeout", timeout, 1e-3),
-        ):
-            if not value >= least:
-                raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
+        check_at_least(1, max_concurrency=max_concurrency, max_tokens=max_tokens or 1)
+        check_at_least(0, max_retries=max_retries, top_logprobs=top_logprobs)
+        check_at_least(1e-3, timeout=timeout)
         super().__init__(thinks=thinking is True)
         self.model, self.api, self.thinking = model, api, thinking
         self.top: int | None = _TOP_LOGPROBS[api] if top_logprobs is None else top_logprobs

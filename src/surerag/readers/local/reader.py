@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from surerag.errors import ConfigurationError, ContextLengthError, InputError
+from surerag.errors import ConfigurationError, ContextLengthError, InputError, check_at_least
 from surerag.messages import (
     ANSWER_TOKENS,
     Chunk,
@@ -85,15 +85,8 @@ class TransformersReader(BaseReader):
         thinking: bool | None = None,
         thinking_tokens: int = THINKING_TOKENS,
     ) -> None:
-        bounds = {
-            "max_batch_tokens": max_batch_tokens,
-            "window": window,
-            "max_tokens": max_tokens,
-            "thinking_tokens": thinking_tokens,
-        }
-        for name, value in bounds.items():
-            if value is not None and value < 1:
-                raise ConfigurationError(f"{name} must be at least 1, got {value}")
+        check_at_least(1, max_batch_tokens=max_batch_tokens, window=window)
+        check_at_least(1, max_tokens=max_tokens, thinking_tokens=thinking_tokens)
         self.model, self.tokenizer = model, tokenizer
         self._model = CausalModel(model, tokenizer, window)
         self._encoder = PromptEncoder(tokenizer, chat_template, template_options, thinking)
@@ -240,8 +233,7 @@ class TransformersReader(BaseReader):
         The memory is freed once all handles of the call are finished, cancelled or dropped. Errors are those
         of :meth:`generate_each`.
         """
-        if n_tokens < 1:
-            raise ConfigurationError(f"n_tokens must be at least 1, got {n_tokens}")
+        check_at_least(1, n_tokens=n_tokens)
         with self._lock:
             requests = self._requests(prompts, [replace(sampling, n=1) for sampling in samplings])
             handles = self._engine.begin(requests, n_tokens)
