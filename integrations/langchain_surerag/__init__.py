@@ -18,21 +18,11 @@ if TYPE_CHECKING:
     from langchain_surerag.middleware import LazyRetrievalMiddleware
 
 __all__ = [
-    "ClusterCompressor",
-    "DeltaSePerEvaluator",
-    "DenseEvaluator",
-    "DenseRefiner",
-    "EmbeddingEncoder",
-    "LazyRetrievalChain",
-    "LazyRetrievalMiddleware",
-    "SelectiveAnswer",
-    "SemanticTextSplitter",
-    "UncertaintyRewriteRetriever",
-    "UncertaintyRewriter",
-    "create_lazy_retrieval_tool",
-    "reader_from_model",
+    "ClusterCompressor", "DeltaSePerEvaluator", "DenseEvaluator", "DenseRefiner", "EmbeddingEncoder",
+    "LazyRetrievalChain", "LazyRetrievalMiddleware", "SelectiveAnswer", "SemanticTextSplitter",
+    "UncertaintyRewriteRetriever", "UncertaintyRewriter", "create_lazy_retrieval_tool", "reader_from_model",
     "summaries_of",
-]
+]  # fmt: skip
 
 
 def __dir__() -> list[str]:

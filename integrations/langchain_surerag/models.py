@@ -157,7 +157,7 @@ class ModelReader(AskingReader):
         most = [top_logprobs, *(leaf.setting("top_logprobs") for leaf in models), self.family.most_top]
         self._most_top = min(number for number in most if isinstance(number, int) and number > 0)
         self._max_concurrency = max_concurrency
-        self._thinking_tokens = thinking_tokens
+        self.thinking_tokens = thinking_tokens
 
     def __repr__(self) -> str:
         return f"ModelReader({self.name})"
@@ -220,9 +220,6 @@ class ModelReader(AskingReader):
             return None
         most = min(self._most_top, self.supported.cap.get("top_logprobs", self._most_top))
         return most if sampling.trace == "entropy" else 0
-
-    def _budget(self) -> int:
-        return self._thinking_tokens if self._thinks else 0
 
     def _limit(self, items: int) -> int:
         most = ensure_config().get("max_concurrency") or self._max_concurrency

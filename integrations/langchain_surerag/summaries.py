@@ -21,13 +21,14 @@ from surerag import Passage
 from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
 from surerag.readers import Reader
-from surerag.retrieval import LeadSummaries, ModelSummaries, SummaryIndex, stored_summaries, with_summaries
+from surerag.retrieval import SummaryIndex, summarizer_of, with_summaries
 from surerag.services import Retriever
 
 Summarize = int | str | Callable[..., Any] | Reader | Runnable[Any, Any]
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model that
 writes each summary once."""
 
+Summarizer = Callable[[Sequence[PlainDocument], Sequence[Document]], list[str]]
 SOURCE_HASH = "source_hash"
 """Metadata of a summary in a vector store, which tells whether its document has changed."""
 
@@ -75,28 +76,21 @@ def summaries_of(
         ConfigurationError: If something else is passed, or neither embeddings nor store.
     """
     texts = _with_text(documents)
-    known = isinstance(summarize, int | str | Runnable | Reader) or callable(summarize)
-    if isinstance(summarize, bool) or not known:
-        raise ConfigurationError(
-            f"summarize cannot be {summarize!r}",
-            hint="pass a number of sentences, a key of the metadata, a function or a model",
-        )
+    summarizer = summarizer_of(summarize, Runnable | Reader, reader_of)
     if not isinstance(store, VectorStore | None):
         raise ConfigurationError(
             f"store must be a vector store, got {type(store).__name__}",
             hint="pass the store itself, not its retriever",
         )
-    if isinstance(summarize, Runnable | Reader):
-        summarize = ModelSummaries(reader_of(summarize))
     if store is not None:
         while batch := list(islice(texts, _AT_ONCE)):
-            _add(batch, summarize, store)
+            _add(batch, summarizer, store)
         return store
     if embeddings is None:
         raise ConfigurationError(
             "summaries are searched by meaning", hint="pass embeddings=…, or a vector store=…"
         )
-    passages = map(passage_of, _summarized(list(texts), summarize))
+    passages = map(passage_of, _summarized(list(texts), summarizer))
     return SummaryIndex.from_passages(passages, encoder_of(embeddings))
 
 
@@ -166,7 +160,7 @@ def _admits(filters: Sequence[Mapping[str, Any]]) -> Callable[[Passage], bool]:
     return admits
 
 
-def _add(documents: Sequence[Document], summarize: Summarize, store: VectorStore) -> None:
+def _add(documents: Sequence[Document], summarizer: Summarizer, store: VectorStore) -> None:
     by_id = {document.id or _id_of(document): document for document in documents}
     try:
         present = {one.id: one.metadata.get(SOURCE_HASH) for one in store.get_by_ids(list(by_id))}
@@ -179,26 +173,18 @@ def _add(documents: Sequence[Document], summarize: Summarize, store: VectorStore
         if present.get(key) != hashes[key]
     ]
     if fresh:
-        store.add_documents(_summarized(fresh, summarize), ids=[document.id for document in fresh])
+        store.add_documents(_summarized(fresh, summarizer), ids=[document.id for document in fresh])
 
 
-def _summarized(documents: Sequence[Document], summarize: Any) -> list[Document]:
+def _summarized(documents: Sequence[Document], summarizer: Summarizer) -> list[Document]:
     """Return summaries with the ids and metadata of their documents, and beginnings of those without one."""
     plain = [
         PlainDocument(one.id or "", one.page_content, str(one.metadata.get("title") or ""), one.metadata)
         for one in documents
     ]
-    if isinstance(summarize, int):
-        texts = LeadSummaries(summarize)(plain)
-    elif isinstance(summarize, str):
-        texts = stored_summaries(plain, summarize)
-    elif isinstance(summarize, ModelSummaries):
-        texts = summarize(plain)
-    else:
-        texts = [summarize(document) for document in documents]
     return [
         Document(id=one.id or None, page_content=one.text, metadata=dict(one.metadata))
-        for one in with_summaries(plain, texts)
+        for one in with_summaries(plain, summarizer(plain, documents))
     ]
 
 

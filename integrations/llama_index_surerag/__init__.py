@@ -18,23 +18,9 @@ with extra("llama-index"):
     from llama_index_surerag.summaries import summary_index, summary_nodes
 
 __all__ = [
-    "AbstainingQueryEngine",
-    "ClusterCompressorPostprocessor",
-    "DeltaSePerEvaluator",
-    "DenseEvaluator",
-    "DenseRefinerPostprocessor",
-    "EmbeddingEncoder",
-    "LazyRetrievalQueryEngine",
-    "MethodEvaluationResult",
-    "MethodEvent",
-    "MethodStreamEvent",
-    "NodeRetriever",
-    "SemanticNodeParser",
-    "UncertaintyRewriteQueryEngine",
-    "UncertaintyRewriteRetriever",
-    "UncertaintyRewriteTransform",
-    "reader_from_llm",
-    "streamed_to",
-    "summary_index",
-    "summary_nodes",
-]
+    "AbstainingQueryEngine", "ClusterCompressorPostprocessor", "DeltaSePerEvaluator", "DenseEvaluator",
+    "DenseRefinerPostprocessor", "EmbeddingEncoder", "LazyRetrievalQueryEngine", "MethodEvaluationResult",
+    "MethodEvent", "MethodStreamEvent", "NodeRetriever", "SemanticNodeParser",
+    "UncertaintyRewriteQueryEngine", "UncertaintyRewriteRetriever", "UncertaintyRewriteTransform",
+    "reader_from_llm", "streamed_to", "summary_index", "summary_nodes",
+]  # fmt: skip

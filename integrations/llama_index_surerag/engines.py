@@ -119,8 +119,7 @@ class MethodPart(Shareable, Generic[C]):
 
     def to_dict(self) -> dict[str, Any]:
         """Return options, prompts and the models' names as plain values; no key is in it."""
-        settings: dict[str, Any] = self._core.to_dict()
-        return settings
+        return self.core.to_dict()
 
     @property
     def _retriever(self) -> NodeRetriever:
@@ -135,11 +134,6 @@ class MethodPart(Shareable, Generic[C]):
 
     def _update_prompts(self, prompts: PromptDictType) -> None:
         self._core = self._core.with_options(prompts={**self._core.prompts, **as_templates(prompts)})
-
-    def _services(self, bundle: QueryBundle) -> Services:
-        """Return the services of one query: its retriever searches with its bundle."""
-        services: Services = self._core.services
-        return replace(services, retriever=self._retriever.bound_to(bundle))
 
 
 class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):

@@ -12,7 +12,7 @@ from llama_index.core.base.response.schema import RESPONSE_TYPE
 from llama_index.core.evaluation import BaseEvaluator, EvaluationResult
 from llama_index.core.llms import LLM
 from llama_index.core.schema import MetadataMode
-from pydantic import PrivateAttr, field_serializer, model_validator
+from pydantic import field_serializer, model_validator
 
 from llama_index_surerag.engines import aread_to_end, read_to_end
 from llama_index_surerag.events import dispatch, dispatcher, warn
@@ -61,15 +61,8 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
     entailer: Service[Judge] = None
     """Judges whether answers mean the same: an entailer of surerag, or a model that is asked in words."""
 
-    _core: Any = PrivateAttr()
-
     def __init__(self, llm: LLM | Reader | None = None, entailer: Judge = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "entailer": entailer, **options})
-
-    @property
-    def core(self) -> Any:
-        """The method with its options and services."""
-        return self._core
 
     def _case(self, query: str, passages: list[Passage], others: Mapping[str, Any]) -> tuple[Any, ...]:
         """Return the arguments of the method's program."""

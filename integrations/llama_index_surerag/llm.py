@@ -26,7 +26,6 @@ from surerag import SamplingParams, Usage, readers
 from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, check_at_least
 from surerag.messages import Generation, Prompt
 from surerag.readers import (
-    THINKING_TOKENS,
     AskingReader,
     Blocking,
     Capabilities,
@@ -291,9 +290,6 @@ class LLMReader(Shareable, AskingReader):
 
     def _secrets(self) -> Iterator[str]:
         return secrets_in(vars(self.llm))
-
-    def _budget(self) -> int:
-        return THINKING_TOKENS if self._thinks else 0
 
     def _top(self, sampling: SamplingParams) -> int | None:
         if not self._logprobs or sampling.trace == "none":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
 from llama_index.core.base.base_retriever import BaseRetriever
@@ -17,14 +16,14 @@ from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, QueryBundle, QueryType
 from llama_index.core.settings import Settings
 from llama_index.core.storage.docstore import BaseDocumentStore
-from pydantic import PrivateAttr, model_validator
+from pydantic import model_validator
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
 from llama_index_surerag.nodes import copy_of, has_text, labelled, nodes_of, passages_of, shown_text
 from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.prompts import WithPrompts
-from llama_index_surerag.services import NodeRetriever, bundle_of, encoder_of, retriever_of
+from llama_index_surerag.services import NodeRetriever, bound_services, bundle_of, encoder_of, retriever_of
 from surerag import (
     ClusterCompressor,
     DenseRefiner,
@@ -34,7 +33,6 @@ from surerag import (
     EDC2Result,
     Passage,
     SemanticChunker,
-    Services,
 )
 from surerag.component import Service
 from surerag.drivers import arun, complete, run, settled
@@ -55,17 +53,10 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
     llm: Service[LLM | Reader | None] = None
     """A LlamaIndex LLM, of which only text is needed, or a reader of surerag; ``Settings.llm`` if None."""
 
-    _core: Any = PrivateAttr()
-
     @classmethod
     def class_name(cls) -> str:
         """Name in what is serialised."""
         return cls.__name__
-
-    @property
-    def core(self) -> Any:
-        """The method with its options and services."""
-        return self._core
 
     @abstractmethod
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[R]:
@@ -78,13 +69,6 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
     @abstractmethod
     def _nodes_of(self, result: R, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         """Return a result as nodes."""
-
-    def _services(self, bundle: QueryBundle) -> Services:
-        """Return the services of one query: a retriever searches with its bundle."""
-        services: Services = self._core.services
-        if not isinstance(services.retriever, NodeRetriever):
-            return services
-        return replace(services, retriever=services.retriever.bound_to(bundle))
 
     def compress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
         """Return the method's whole result for one query: what became of the nodes, calls and tokens."""
@@ -110,7 +94,8 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
         # It may read documents from a store.
         make = in_thread if run is arun else lambda program, *case: program(*case)
         program = await settled(make(self._program, nodes, bundle))
-        result: R = await settled(run(program, self._services(bundle), on_event=dispatch))
+        services = bound_services(self._core.services, bundle)
+        result: R = await settled(run(program, services, on_event=dispatch))
         return result
 
     async def _postprocessed(

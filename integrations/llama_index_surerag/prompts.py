@@ -18,7 +18,7 @@ from llama_index.core.prompts import (
 )
 from llama_index.core.prompts.base import SelectorPromptTemplate
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
-from pydantic import field_validator
+from pydantic import PrivateAttr, field_validator
 
 from surerag.errors import PromptError
 from surerag.framing import as_data
@@ -107,7 +107,14 @@ def llama_templates(prompts: Mapping[str, Template]) -> PromptDictType:
 
 
 class WithPrompts(Options, PromptMixin):
-    """Options whose prompts are LlamaIndex templates too, with ``get_prompts`` and ``update_prompts``."""
+    """Options whose prompts are LlamaIndex templates too, and the method that is made of them."""
+
+    _core: Any = PrivateAttr()
+
+    @property
+    def core(self) -> Any:
+        """The method with its options and services."""
+        return self._core
 
     @field_validator("prompts", mode="before", check_fields=False)
     @classmethod

@@ -18,6 +18,7 @@ from llama_index.core.settings import Settings
 from llama_index_surerag.engines import MethodPart, rewriter_over
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.nodes import labelled, nodes_of
+from llama_index_surerag.services import bound_services
 from surerag import DynQRResult, UncertaintyRewriter
 from surerag.drivers import arun, complete, run, settled
 from surerag.errors import MISCONFIGURED, InputError
@@ -116,8 +117,8 @@ async def _attempt(
 ) -> DynQRResult | None:
     """Return what DynQR makes of a query by a driver; None, with a warning, where it fails."""
     try:
-        program = part.core.program(bundle.query_str)
-        result: DynQRResult = await settled(run(program, part._services(bundle), on_event=dispatch))
+        program, services = part.core.program(bundle.query_str), bound_services(part.core.services, bundle)
+        result: DynQRResult = await settled(run(program, services, on_event=dispatch))
         return result
     except (*MISCONFIGURED, InputError):
         raise

@@ -18,8 +18,7 @@ from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.services import encoder_of
 from surerag import SemanticChunk, SemanticChunker, SemanticChunkerOptions
 from surerag.component import Service
-from surerag.drivers import arun, run
-from surerag.effects import Program
+from surerag.drivers import arun, complete, run, settled
 from surerag.services import Encoder
 
 _BATCH = 64
@@ -102,26 +101,23 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
     def _parse_nodes(
         self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
     ) -> list[BaseNode]:
-        chunks: list[BaseNode] = []
-        for batch, program in self._programs(nodes, show_progress):
-            chunks += self._nodes(batch, run(program, self._core.services))
-        return chunks
+        return complete(self._parsed(nodes, show_progress, run))
 
     @dispatcher.span
     async def _aparse_nodes(
         self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
     ) -> list[BaseNode]:
-        chunks: list[BaseNode] = []
-        for batch, program in self._programs(nodes, show_progress):
-            chunks += self._nodes(batch, await arun(program, self._core.services))
-        return chunks
+        return await self._parsed(nodes, show_progress, arun)
 
-    def _programs(
-        self, nodes: Sequence[BaseNode], show_progress: bool
-    ) -> Iterator[tuple[Sequence[BaseNode], Program[list[list[SemanticChunk]]]]]:
+    async def _parsed(
+        self, nodes: Sequence[BaseNode], show_progress: bool, run: Callable[..., Any]
+    ) -> list[BaseNode]:
+        chunks: list[BaseNode] = []
         for start in get_tqdm_iterable(range(0, len(nodes), _BATCH), show_progress, "Parsing nodes"):
             batch = nodes[start : start + _BATCH]
-            yield batch, self._core.joint_program([_text(node) for node in batch])
+            program = self._core.joint_program([_text(node) for node in batch])
+            chunks += self._nodes(batch, await settled(run(program, self._core.services)))
+        return chunks
 
     def _nodes(
         self, nodes: Sequence[BaseNode], chunked: Sequence[Sequence[SemanticChunk]]

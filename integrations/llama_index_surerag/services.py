@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from llama_index_surerag.nodes import copy_of, passages_of
 from llama_index_surerag.pickles import Shareable
-from surerag import Passage
+from surerag import Passage, Services
 from surerag.errors import ConfigurationError
 from surerag.readers import client_failure, in_thread, secrets_in
 from surerag.services import Encoder, normalised_rows
@@ -150,6 +150,13 @@ class NodeRetriever(Shareable):
     def _query(self, query: str) -> QueryBundle:
         bundle = self._bundle
         return QueryBundle(query) if bundle is None or bundle.query_str != query else bundle
+
+
+def bound_services(services: Services, bundle: QueryBundle) -> Services:
+    """Return the services of one query: a retriever searches with its bundle."""
+    if not isinstance(services.retriever, NodeRetriever):
+        return services
+    return replace(services, retriever=services.retriever.bound_to(bundle))
 
 
 def bundle_of(query: QueryType) -> QueryBundle:

@@ -41,7 +41,7 @@ from llama_index_surerag.services import InnerRetriever, NodeRetriever, retrieve
 from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError
 from surerag.readers import Reader, in_thread
-from surerag.retrieval import LeadSummaries, ModelSummaries, stored_summaries, with_summaries
+from surerag.retrieval import summarizer_of, with_summaries
 
 Summarize = int | str | Callable[[BaseNode], str] | LLM | Reader
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model."""
@@ -62,7 +62,7 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
         InputError: If there is no document with text, or a metadata key is missing.
     """
     if isinstance(source, BaseIndex):
-        nodes = _nodes_in(source)
+        nodes = source.docstore.get_nodes(list(_node_ids(source)), raise_error=False)
     else:
         nodes = list(source) if isinstance(source, Iterable) else [source]
     summaries = _summary_nodes(nodes, summarize)
@@ -75,6 +75,7 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
 
 
 def _summary_nodes(nodes: Sequence[BaseNode], summarize: Summarize = 2) -> list[TextNode]:
+    summarizer = summarizer_of(summarize, LLM | Reader, reader_of)
     documents = [document for document in _documents(nodes) if document.text.strip()]
     plain = [
         PlainDocument(one.node_id, one.text, str(one.metadata.get("title") or ""), one.metadata)
@@ -89,7 +90,7 @@ def _summary_nodes(nodes: Sequence[BaseNode], summarize: Summarize = 2) -> list[
             excluded_embed_metadata_keys=list(one.metadata),
             relationships={NodeRelationship.SOURCE: RelatedNodeInfo(node_id=one.id)},
         )
-        for one in with_summaries(plain, _summaries(documents, plain, summarize))
+        for one in with_summaries(plain, summarizer(plain, documents))
     ]
 
 
@@ -154,10 +155,6 @@ def _node_ids(index: BaseIndex[Any]) -> dict[str, None]:
     listed = (index.docstore.get_all_ref_doc_info() or {}).values()
     names = dict.fromkeys(name for info in listed for name in info.node_ids)
     return names | dict.fromkeys(index.docstore.get_all_document_hashes().values())
-
-
-def _nodes_in(index: BaseIndex[Any]) -> list[BaseNode]:
-    return index.docstore.get_nodes(list(_node_ids(index)), raise_error=False)
 
 
 def tier_one(
@@ -340,22 +337,3 @@ def _joined(nodes: Sequence[BaseNode]) -> str:
             joined += f"\n\n{text}" if joined else text
         end = max(end, 0 if start is None else start + len(text))
     return joined
-
-
-def _summaries(
-    documents: Sequence[Document], plain: Sequence[PlainDocument], summarize: Summarize
-) -> list[str]:
-    if isinstance(summarize, bool) or not (
-        isinstance(summarize, int | str | LLM | Reader) or callable(summarize)
-    ):
-        raise ConfigurationError(
-            f"summarize cannot be {summarize!r}",
-            hint="pass a number of sentences, a key of the metadata, a function or a model",
-        )
-    if isinstance(summarize, int):
-        return LeadSummaries(summarize)(plain)
-    if isinstance(summarize, str):
-        return stored_summaries(plain, summarize)
-    if isinstance(summarize, LLM | Reader):
-        return ModelSummaries(reader_of(summarize))(plain)
-    return [summarize(document) for document in documents]

@@ -25,13 +25,9 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 __all__ = [
-    "CachedEncoder",
-    "EmbeddingCacheWarning",
-    "HashingEncoder",
-    "SentenceTransformerEncoder",
-    "packaged_minilm",
-    "packaged_minilm_path",
-]
+    "CachedEncoder", "EmbeddingCacheWarning", "HashingEncoder", "SentenceTransformerEncoder",
+    "packaged_minilm", "packaged_minilm_path",
+]  # fmt: skip
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 Kind = Literal["query", "document"]

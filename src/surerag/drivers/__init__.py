@@ -6,16 +6,6 @@ from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream, astream, 
 from surerag.readers.threads import complete, settled
 
 __all__ = [
-    "AnswerStream",
-    "AsyncAnswerStream",
-    "aiter_many",
-    "arun",
-    "arun_many",
-    "astream",
-    "complete",
-    "iter_many",
-    "run",
-    "run_many",
-    "settled",
-    "stream",
-]
+    "AnswerStream", "AsyncAnswerStream", "aiter_many", "arun", "arun_many", "astream", "complete",
+    "iter_many", "run", "run_many", "settled", "stream",
+]  # fmt: skip

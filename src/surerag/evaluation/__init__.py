@@ -8,19 +8,7 @@ from surerag.evaluation.statistics import Comparison, compare_systems, summarize
 from surerag.evaluation.systems import EvaluationAnswer, Parts, build_system
 
 __all__ = [
-    "Comparison",
-    "EvaluationAnswer",
-    "EvaluationRun",
-    "Parts",
-    "Question",
-    "Verdict",
-    "aevaluate",
-    "build_system",
-    "check_requirement",
-    "compare_systems",
-    "evaluate",
-    "read_questions",
-    "summarize",
-    "terminal_table",
-    "write_report",
-]
+    "Comparison", "EvaluationAnswer", "EvaluationRun", "Parts", "Question", "Verdict", "aevaluate",
+    "build_system", "check_requirement", "compare_systems", "evaluate", "read_questions", "summarize",
+    "terminal_table", "write_report",
+]  # fmt: skip

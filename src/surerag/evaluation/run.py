@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from dataclasses import asdict, astuple, dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal
 
@@ -413,17 +414,8 @@ def evaluate(
         0.5
     """
     with _background_loop() as loop:
-        return _evaluate(
-            systems,
-            questions,
-            path,
-            loop,
-            threading.Event(),
-            metrics=metrics,
-            at_a_time=at_a_time,
-            on_change=on_change,
-            progress=progress,
-        )
+        stop = threading.Event()
+        return _evaluate(systems, questions, path, loop, stop, metrics, at_a_time, on_change, progress)
 
 
 async def aevaluate(
@@ -446,7 +438,6 @@ def _evaluate(
     path: str | Path | None,
     loop: asyncio.AbstractEventLoop,
     stop: threading.Event,
-    *,
     metrics: Sequence[str] | Mapping[str, Metric] = ("contains", "exact_match", "f1"),
     at_a_time: int = 1,
     on_change: OnChange = "refuse",
@@ -485,30 +476,18 @@ def _rows(
     at_a_time: int,
     ask: Callable[[System, Sequence[Question]], Iterator[Row]],
 ) -> Iterator[Row]:
-    """Ask what is missing, and yield each row; raise where every system fails on questions in a row."""
+    """Ask what is missing of systems in turn, and yield each row; raise where every one fails in a row."""
     failures, latest = dict.fromkeys((name for name, keys in missing.items() if keys), 0), ""
-    for system, batch in _work(systems, questions, missing, at_a_time, failures):
+    for start, system in product(range(0, len(questions), at_a_time), systems):
+        batch = [q for q in questions[start : start + at_a_time] if q.key in missing[system.name]]
+        if not batch or failures[system.name] >= FAILURES:
+            continue
         for row in ask(system, batch):
             failures[row.system] = failures[row.system] + 1 if row.error else 0
             latest = f"{row.system} failed on {FAILURES} questions in a row: {row.error}"
             yield row
     if failures and min(failures.values()) >= FAILURES:
         raise ServiceError(latest, hint="every answer so far is stored; the same call goes on from there")
-
-
-def _work(
-    systems: Sequence[System],
-    questions: Sequence[Question],
-    missing: Mapping[str, set[str]],
-    at_a_time: int,
-    failures: Mapping[str, int],
-) -> Iterator[tuple[System, list[Question]]]:
-    """Yield what there is to ask: systems in turn, with a few questions at a time."""
-    for start in range(0, len(questions), at_a_time):
-        for system in systems:
-            batch = [q for q in questions[start : start + at_a_time] if q.key in missing[system.name]]
-            if batch and failures[system.name] < FAILURES:
-                yield system, batch
 
 
 def _ask(

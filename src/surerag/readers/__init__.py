@@ -16,28 +16,8 @@ from surerag.readers.thinking import THINKING_TOKENS, split_thoughts
 from surerag.readers.threads import in_thread
 
 __all__ = [
-    "ANY_VOCABULARY",
-    "THINKING_TOKENS",
-    "AskingReader",
-    "Awaiting",
-    "BaseReader",
-    "Blocking",
-    "Capabilities",
-    "Keywords",
-    "OpenReading",
-    "Part",
-    "Reader",
-    "Reading",
-    "Request",
-    "client_failure",
-    "described",
-    "entries_of",
-    "in_thread",
-    "is_secret_name",
-    "next_part",
-    "parts_of",
-    "secrets_in",
-    "split_thoughts",
-    "usage_of",
-    "without_credentials",
-]
+    "ANY_VOCABULARY", "THINKING_TOKENS", "AskingReader", "Awaiting", "BaseReader", "Blocking", "Capabilities",
+    "Keywords", "OpenReading", "Part", "Reader", "Reading", "Request", "client_failure", "described",
+    "entries_of", "in_thread", "is_secret_name", "next_part", "parts_of", "secrets_in", "split_thoughts",
+    "usage_of", "without_credentials",
+]  # fmt: skip

@@ -44,6 +44,7 @@ from surerag.readers.parameters import (
 from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, begun_from_whole, close_iterator
 from surerag.readers.reading import THINKING_HINT, OpenReading, Part, Reading, UnmarkedThoughtsError
+from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import complete, in_thread, settled
 
 T = TypeVar("T")
@@ -162,6 +163,8 @@ class AskingReader(BaseReader):
     awaiting: Blocking = Awaiting()
     advice: str = NO_LOGPROBS_HINT
     """What to do where log-probabilities are needed and missing."""
+    thinking_tokens: int = THINKING_TOKENS
+    """Tokens for thoughts, besides those of the answer."""
     thinking_hint: str = THINKING_HINT
     """What to do where thoughts leave no room for an answer."""
     vocabulary_size: int = ANY_VOCABULARY
@@ -227,8 +230,8 @@ class AskingReader(BaseReader):
         return self.capabilities.stream
 
     def _budget(self) -> int:
-        """Return the tokens to grant for thinking."""
-        return 0
+        """Return the tokens to grant for thinking, once a model was seen to think."""
+        return self.thinking_tokens if self._thinks else 0
 
     def _limit(self, items: int) -> int:
         """Return how many requests of one call may be under way."""

@@ -38,16 +38,8 @@ _LEAST = 6
 """Characters of a secret's beginning that are hidden where a message is cut off behind them."""
 
 _MAY_PASS = frozenset({408, 409, 425, 429})
-_PASSING_KINDS = (
-    "Timeout",
-    "Connection",
-    "TransportError",
-    "RateLimit",
-    "Throttl",
-    "Overloaded",
-    "ReadError",
-)
-_LASTING_KINDS = ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError", "TooManyRedirects")
+_PASSING = ("Timeout", "Connection", "TransportError", "RateLimit", "Throttl", "Overloaded", "ReadError")
+_LASTING = ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError", "TooManyRedirects")
 _TOO_LONG = ("context_length", "context length", "context window", "maximum context", "exceed context")
 _WITHHELD = ("content_filter", "content filter", "content management policy", "invalid_prompt", "flagged")
 _MISUSED = ("unexpected keyword argument", "authentication method", "unknown model", "api key", "api_key")
@@ -369,7 +361,7 @@ def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
     if status is None and any(map(_is_lasting, _causes(error))):
         return RefusedError
     names = " ".join(kind.__name__ for kind in type(error).__mro__)
-    if any(sign in names for sign in _PASSING_KINDS):
+    if any(sign in names for sign in _PASSING):
         return TransientServiceError
     if status is None:
         return RefusedError if _is_misuse(error, text) else ServiceError
@@ -422,7 +414,7 @@ def _is_lasting(error: BaseException) -> bool:
         return "EOF" not in str(error)
     if isinstance(error, UnicodeError) and "idna" in str(error):
         return True
-    return any(sign in kind.__name__ for kind in type(error).__mro__ for sign in _LASTING_KINDS)
+    return any(sign in kind.__name__ for kind in type(error).__mro__ for sign in _LASTING)
 
 
 def _is_misuse(error: BaseException, text: str) -> bool:

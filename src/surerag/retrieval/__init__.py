@@ -10,21 +10,12 @@ from surerag.retrieval.summaries import (
     lead_summary,
     prose,
     stored_summaries,
+    summarizer_of,
     with_summaries,
 )
 
 __all__ = [
-    "LeadSummaries",
-    "MissingSummariesWarning",
-    "ModelSummaries",
-    "PassageIndex",
-    "Summarizer",
-    "SummaryIndex",
-    "TextChunk",
-    "chunk_documents",
-    "chunk_text",
-    "lead_summary",
-    "prose",
-    "stored_summaries",
-    "with_summaries",
-]
+    "LeadSummaries", "MissingSummariesWarning", "ModelSummaries", "PassageIndex", "Summarizer",
+    "SummaryIndex", "TextChunk", "chunk_documents", "chunk_text", "lead_summary", "prose", "stored_summaries",
+    "summarizer_of", "with_summaries",
+]  # fmt: skip

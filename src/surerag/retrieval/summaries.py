@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain, pairwise
+from typing import Any
 
 from surerag.documents import Document, split_front_matter
-from surerag.errors import InputError, ServiceError, check_at_least
+from surerag.errors import ConfigurationError, InputError, ServiceError, check_at_least
 from surerag.lru import LRUDict
 from surerag.messages import NO_SUMMARY, SamplingParams, Template
 from surerag.progress import Progress, reporting
@@ -214,6 +215,29 @@ class LeadSummaries:
         return [
             "" if document.rows else lead_summary(document.text, **asdict(self)) for document in documents
         ]
+
+
+def summarizer_of(
+    how: Any, models: Any, reader_of: Callable[[Any], Reader]
+) -> Callable[[Sequence[Document], Sequence[Any]], list[str]]:
+    """Return what summarizes documents, which it takes as ours and as a framework's own.
+
+    ``how`` is a number of lead sentences, a key of the metadata, a function of the framework's document, or a
+    model: one of the types ``models``, of which ``reader_of`` makes a reader.
+    """
+    if isinstance(how, models):
+        written = ModelSummaries(reader_of(how))
+        return lambda documents, _: written(documents)
+    if isinstance(how, str):
+        return lambda documents, _: stored_summaries(documents, how)
+    if isinstance(how, int) and not isinstance(how, bool):
+        return lambda documents, _: LeadSummaries(how)(documents)
+    if callable(how):
+        return lambda _, originals: [how(one) for one in originals]
+    raise ConfigurationError(
+        f"summarize cannot be {how!r}",
+        hint="pass a number of sentences, a key of the metadata, a function or a model",
+    )
 
 
 def stored_summaries(documents: Sequence[Document], key: str) -> list[str]:

@@ -13,14 +13,6 @@ from surerag.training.sampling import (
 )
 
 __all__ = [
-    "APPENDIX_B",
-    "Preference",
-    "Query",
-    "RewriterTraining",
-    "StageMeans",
-    "TrainingReport",
-    "collect_rewrites",
-    "preference_pairs",
-    "sample_preferences",
-    "train_rewriter",
-]
+    "APPENDIX_B", "Preference", "Query", "RewriterTraining", "StageMeans", "TrainingReport",
+    "collect_rewrites", "preference_pairs", "sample_preferences", "train_rewriter",
+]  # fmt: skip

@@ -57,39 +57,35 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
     prompt of the first pass is answered. Errors are those of :meth:`surerag.LazyRAG.program`.
     """
     check_question(question)
-    first = _FirstAnswer(question, options, max_tokens)
+    steps = _Steps(question, options, max_tokens)
     failure = ""
     try:
-        yield from first.start()
+        yield from steps.start()
     except MUST_RAISE:
         raise
     except Exception as error:
         failure = f"the first pass failed: {described(error)}"
-    decision = first.decision(failure)
+    decision = steps.decision(failure)
     yield from emit("lazy_rag.gate", warning=bool(failure), question=question, **decision.to_dict())
     if not decision.retrieve:
-        yield from _announce(decision, [], first.summaries)
-        answer = yield from first.finish()
+        yield from steps.announce(decision, [])
+        answer = yield from steps.finish()
         if answer.text.strip():
-            return (yield from _result(question, options, decision, [], first.summaries, answer))
+            return (yield from steps.result(decision, [], answer))
         decision = replace(decision, retrieve=True, reason="empty first answer")
-    yield from first.cancel()
+    yield from steps.cancel()
     passages = yield from retrieve(question, options.top_n)  # Eq. 5
     if not passages:
         yield from emit("lazy_rag.nothing_retrieved", warning=True, question=question)
-    yield from _announce(decision, passages, first.summaries)
+    yield from steps.announce(decision, passages)
     # Where nothing was retrieved, the reader knows no more than before, and may say so.
-    prompt = (
-        _prompt(options, question, first.summaries, passages, options.abstention or None)
-        if passages
-        else first.prompt
-    )
-    [[answer]] = yield from generate([prompt], first.sampling, answer=True)
-    return (yield from _result(question, options, decision, passages, first.summaries, answer))
+    abstention = (options.abstention or None) if passages else options.first_abstention
+    [[answer]] = yield from generate([steps.prompt(passages, abstention)], steps.sampling, answer=True)
+    return (yield from steps.result(decision, passages, answer))
 
 
-class _FirstAnswer:
-    """The first pass of one question; where the nearest document has no summary, nothing is answered."""
+class _Steps:
+    """The steps for one question; where the nearest document has no summary, there is no first answer."""
 
     def __init__(self, question: str, options: LazyRAGOptions, max_tokens: int) -> None:
         self.question = question
@@ -112,15 +108,16 @@ class _FirstAnswer:
         self.lacks_summary = bool(nearest) and NO_SUMMARY in nearest[0].metadata
         if self.lacks_summary:
             return
+        prompt = self.prompt((), self.abstention)
         sampling = replace(self.sampling, trace=_TRACE[gate.needs])
         if gate.n_samples:
             sampling = replace(sampling, n=gate.n_samples, temperature=1.0)
-            [samples] = yield from generate([self.prompt], sampling)
+            [samples] = yield from generate([prompt], sampling)
             clusters = meaning_clusters([sample.text for sample in samples])
             self.first_pass = FirstPass(typical_sample(samples, clusters), tuple(samples), tuple(clusters))
         else:
             n_tokens = gate.n_tokens or sampling.max_tokens
-            self._begun = yield from start_generation([self.prompt], n_tokens, sampling)
+            self._begun = yield from start_generation([prompt], n_tokens, sampling)
             self.first_pass = FirstPass(self._begun[0].partial)
         self._measure(self.first_pass)
         if self._is_undecided:
@@ -143,10 +140,20 @@ class _FirstAnswer:
             return False
         return self.gate.reads_all or may_become_abstention(self._begun[0].partial.text, self.abstention)
 
-    @property
-    def prompt(self) -> Prompt:
-        """The question, to be answered from the summaries."""
-        return _prompt(self.options, self.question, self.summaries, (), self.abstention)
+    def prompt(self, passages: Sequence[Passage], abstention: str | None) -> Prompt:
+        """Return the prompt of section III-D for what there is: nothing, one context, or both (Eq. 6)."""
+        context = "\n".join(summary.text for summary in self.summaries)
+        details = format_passages(passage.text for passage in passages)
+        prompts, question = self.options.prompts, self.question
+        prompt: Prompt
+        if context and details:
+            template = prompts["from_context_and_details"]
+            prompt = template.render(context=context, details=details, question=question)
+        elif context or details:
+            prompt = prompts["from_context"].render(context=context or details, question=question)
+        else:
+            prompt = prompts["closed_book"].render(question=question)
+        return with_abstention(prompt, abstention)
 
     @property
     def flaw(self) -> str:
@@ -188,59 +195,30 @@ class _FirstAnswer:
         if self._begun:
             yield from cancel_generation(self._begun)
 
+    def announce(self, decision: GateDecision, passages: Sequence[Passage]) -> Program[None]:
+        """Emit what is settled, so that a streaming caller has it before the first word."""
+        yield from emit(
+            "lazy_rag.answering",
+            detail=LazyRAGPlan(decision, tuple(passages), tuple(self.summaries)),
+            retrieve=decision.retrieve,
+            reason=decision.reason,
+            passages=[passage.id for passage in passages],
+            summaries=[summary.id for summary in self.summaries],
+        )
 
-def _prompt(
-    options: LazyRAGOptions,
-    question: str,
-    summaries: Sequence[Passage],
-    passages: Sequence[Passage],
-    abstention: str | None,
-) -> Prompt:
-    """Return the prompt of section III-D for what there is: nothing, one context, or both (Eq. 6)."""
-    context = "\n".join(summary.text for summary in summaries)
-    details = format_passages(passage.text for passage in passages)
-    prompts = options.prompts
-    prompt: Prompt
-    if context and details:
-        template = prompts["from_context_and_details"]
-        prompt = template.render(context=context, details=details, question=question)
-    elif context or details:
-        prompt = prompts["from_context"].render(context=context or details, question=question)
-    else:
-        prompt = prompts["closed_book"].render(question=question)
-    return with_abstention(prompt, abstention)
-
-
-def _announce(
-    decision: GateDecision, passages: Sequence[Passage], summaries: Sequence[Passage]
-) -> Program[None]:
-    """Emit what is settled, so that a streaming caller has it before the first word."""
-    yield from emit(
-        "lazy_rag.answering",
-        detail=LazyRAGPlan(decision, tuple(passages), tuple(summaries)),
-        retrieve=decision.retrieve,
-        reason=decision.reason,
-        passages=[passage.id for passage in passages],
-        summaries=[summary.id for summary in summaries],
-    )
-
-
-def _result(
-    question: str,
-    options: LazyRAGOptions,
-    decision: GateDecision,
-    passages: Sequence[Passage],
-    summaries: Sequence[Passage],
-    answer: Generation,
-) -> Program[LazyRAGResult]:
-    if answer.is_cut:
-        yield from emit("lazy_rag.cut_off", warning=True, question=question, tokens=answer.completion_tokens)
-    return LazyRAGResult(
-        question=question,
-        answer=answer.text,
-        decision=decision,
-        passages=tuple(passages),
-        summaries=tuple(summaries),
-        generation=answer,
-        abstained=is_abstention(answer.text, options.first_abstention),
-    )
+    def result(
+        self, decision: GateDecision, passages: Sequence[Passage], answer: Generation
+    ) -> Program[LazyRAGResult]:
+        """Return the result; an answer that was cut off is warned of."""
+        if answer.is_cut:
+            tokens = answer.completion_tokens
+            yield from emit("lazy_rag.cut_off", warning=True, question=self.question, tokens=tokens)
+        return LazyRAGResult(
+            question=self.question,
+            answer=answer.text,
+            decision=decision,
+            passages=tuple(passages),
+            summaries=tuple(self.summaries),
+            generation=answer,
+            abstained=is_abstention(answer.text, self.abstention),
+        )

@@ -14,7 +14,6 @@ from surerag.readers.hosted.probe import Probe, probe
 from surerag.readers.hosted.wire import THINKING_OFF, Api, body_of, next_part, parts_of
 from surerag.readers.protocol import Capabilities
 from surerag.readers.reading import Part, Reading
-from surerag.readers.thinking import THINKING_TOKENS
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -183,9 +182,6 @@ class OpenAIReader(AskingReader):
         if self.top is None or sampling.trace == "none":
             return None
         return self.top if sampling.trace == "entropy" else 0
-
-    def _budget(self) -> int:
-        return THINKING_TOKENS if self._thinks else 0
 
     def _keywords(self, request: Request) -> Keywords:
         switches = THINKING_OFF if self.thinking is False and self.api == "chat" else {}
