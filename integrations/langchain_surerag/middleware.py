@@ -32,14 +32,7 @@ from langchain_surerag.inputs import spoken_turns, standalone_question
 from langchain_surerag.models import ModelReader, prompt_value, reader_from_model, with_advice
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
-from langchain_surerag.runs import (
-    TAGS,
-    Awaiting,
-    Blocking,
-    Calls,
-    changed_effects,
-    without_streaming,
-)
+from langchain_surerag.runs import TAGS, Awaiting, Blocking, Calls, changed_effects, without_streaming
 from langchain_surerag.summaries import admitted_summaries
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, readers
 from surerag.drivers import complete, settled
@@ -274,7 +267,6 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
 
 async def _respond(request: Request, handler: Handler, config: RunnableConfig) -> Response:
-    """Call the agent's model under a config."""
     with set_config_context(config) as context:
         response = context.run(handler, request)
         if inspect.isawaitable(response):
@@ -316,7 +308,6 @@ def _fields_of(message: AIMessage, response: Response) -> Any:
 
 
 def _texts_in(value: Any) -> Iterator[str]:
-    """Yield the texts in a JSON value."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict | list):

@@ -41,7 +41,6 @@ class _RewritingPart(SerializablePart, DynQROptions):
     async def _result(
         self, query: Query, options: Mapping[str, Any], config: RunnableConfig, calls: Calls
     ) -> DynQRResult:
-        """Work on one question with the options of one call."""
         core: CoreRewriter = self.core.with_options(**options) if options else self.core
         return await calls.run(config, core.program(*query), core.services)
 

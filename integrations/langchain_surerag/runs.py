@@ -114,7 +114,6 @@ class _MessageIds(BaseCallbackHandler):
         self._ids = ids
 
     def on_llm_end(self, response: LLMResult, **_: Any) -> None:
-        """Add the id of the message."""
         messages = (getattr(one, "message", None) for row in response.generations for one in row)
         self._ids += [message.id for message in messages if message is not None and message.id]
 

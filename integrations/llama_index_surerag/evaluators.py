@@ -65,7 +65,6 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
         super().__init__(**{"llm": llm, "entailer": entailer, **options})
 
     def _case(self, query: str, passages: list[Passage], others: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the arguments of the method's program."""
         return query, passages
 
     @abstractmethod

@@ -297,7 +297,6 @@ class _IndexSummaries(InnerRetriever):
 
 
 def _document_of(node: BaseNode) -> str:
-    """Return the id of the document that a node is of."""
     return node.node_id if isinstance(node, Document) else node.ref_doc_id or node.node_id
 
 

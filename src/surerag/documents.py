@@ -316,7 +316,6 @@ def _joined(value: Any) -> Any:
 
 
 def _first_heading(text: str) -> str:
-    """Return the first heading of a Markdown or reStructuredText text."""
     in_code, before = False, ""
     for line in map(str.strip, text.split("\n")):
         in_code ^= line.startswith(("```", "~~~"))

@@ -217,7 +217,6 @@ class CachedEncoder:
         )
 
     def _encoder_key(self, connection: sqlite3.Connection) -> int:
-        """Return the encoder's number in the file."""
         assert self._probe is not None  # noqa: S101  # encode() made it
         connection.execute("BEGIN IMMEDIATE")
         rows = connection.execute("SELECT id, probe FROM encoders WHERE name = ? ORDER BY id", (self.name,))

@@ -38,21 +38,15 @@ def reporting(progress: Progress, total: int | None, description: str = "Questio
 
 @contextmanager
 def _bar(total: int | None, description: str) -> Iterator[Advance]:
+    from rich import progress
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as Bar
 
     console = Console(stderr=True)
     if console.is_terminal:
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-        times = (TimeElapsedColumn(), TimeRemainingColumn())
-        with Bar(*columns, *times, console=console, transient=True) as bar:
+        text = progress.TextColumn("{task.description}", markup=False)
+        numbers = (progress.BarColumn(), progress.MofNCompleteColumn())
+        times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
+        with progress.Progress(text, *numbers, *times, console=console, transient=True) as bar:
             task = bar.add_task(description, total=total)
             yield lambda items=1: bar.advance(task, items)
         return

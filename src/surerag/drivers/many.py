@@ -145,14 +145,12 @@ class _Reading:
         self._resume()
 
     def pause(self) -> None:
-        """No program is read for now."""
         for queue in self._queues:
             queue.leave(self)
             queue.notify()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Read no program inside this context."""
         self.pause()
         yield
         self._resume()

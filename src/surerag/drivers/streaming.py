@@ -41,7 +41,6 @@ class _Work(Generic[R]):
         self._generation: Generation | None = None
 
     async def start(self) -> None:
-        """Run up to the answer."""
         try:
             self.session.start()
             await self._run_to_answer()

@@ -81,11 +81,6 @@ def check_references(references: object) -> None:
 # Functions of a user's own, in the place of a gate or a metric
 
 
-def function_name(function: object) -> str:
-    """Return the name of a function; an object that can be called has that of its class."""
-    return getattr(function, "__name__", type(function).__name__)
-
-
 def checked_number(value: object, owner: str) -> float:
     """Return the number that a user's function returned; it may be infinite, not NaN.
 

@@ -322,7 +322,6 @@ class AskingReader(BaseReader):
     # Requests.
 
     def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
-        """Return the request for answers to a prompt."""
         return Request(prompt, sampling, self._top(sampling))
 
     def _listed(self, request: Request) -> int | None:
@@ -513,7 +512,6 @@ class AskingReader(BaseReader):
             self._thinks = self._thinks or reading.in_thoughts
 
     async def _chunks(self, request: Request, calls: Blocking) -> AsyncGenerator[Chunk]:
-        """Yield an answer piece by piece."""
         begun = await self._start(request, 1, calls)
         opened = _opened(begun)
         if opened is None:

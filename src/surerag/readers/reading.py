@@ -445,7 +445,6 @@ class OpenReading:
             await self._parts.aclose()
 
     async def _advance(self) -> None:
-        """Read the next part."""
         part = None if self.reading.full else await anext(self._parts, None)
         if part is not None:
             self._text += self._trimmed.feed(self.reading.feed(part))

@@ -61,7 +61,6 @@ def prose(text: str) -> str:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """Yield the paragraphs of prose."""
     paragraphs = _paragraphs(split_front_matter(text)[1])
     begun: list[str] = []
     for paragraph in paragraphs:

@@ -157,7 +157,6 @@ def rewrite_and_try(query: Query, options: RewriterTraining) -> Program[Trial]:
 
 
 def _write(query: str, options: RewriterTraining, sampling: SamplingParams) -> Program[list[str]]:
-    """Return the distinct usable rewrites of a query."""
     prompt = options.prompts["rewrite"].render(query=query)
     [replies] = yield from generate([prompt], sampling, role="rewriter")
     rewrites = [read_rewrite(reply, query, REWRITE_TOKENS) for reply in replies]
@@ -167,7 +166,6 @@ def _write(query: str, options: RewriterTraining, sampling: SamplingParams) -> P
 def _try_own_rewrites(
     query: Query, options: RewriterTraining, sampling: SamplingParams
 ) -> Program[tuple[list[str], list[float]]]:
-    """Return the rewrites of a query, and the reward of each."""
     rewrites = yield from _write(query.text, options, sampling)
     rewards: list[float] = []
     for text in rewrites:

@@ -148,7 +148,6 @@ class _Steps:
         ]
 
     def _rewrites(self) -> Program[list[str]]:
-        """Return the distinct usable rewrites of the question."""
         name = "rewrite_in_conversation" if self.history else "rewrite"
         prompt = in_conversation(self.history, self.options.prompts[name].render(query=self.question))
         n = self.options.n_candidates

@@ -17,14 +17,7 @@ from surerag.measures import (
     perplexity,
 )
 from surerag.messages import Generation, TraceKind
-from surerag.methods.shared import (
-    Needs,
-    check_reports,
-    checked_number,
-    function_name,
-    meaning_clusters,
-    trace_of,
-)
+from surerag.methods.shared import Needs, check_reports, checked_number, meaning_clusters, trace_of
 from surerag.readers.protocol import Reader
 
 MetricName = Literal[
@@ -54,7 +47,7 @@ SAMPLED: tuple[MetricName, ...] = ("ln_entropy", "semantic_entropy")
 
 def metric_name(metric: Metric) -> str:
     """Return the name of a metric."""
-    return metric if isinstance(metric, str) else function_name(metric)
+    return metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
 
 
 def trace_kind(metric: Metric) -> TraceKind:

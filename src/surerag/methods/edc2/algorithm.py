@@ -63,20 +63,20 @@ def compress_clusters(
     """
     check_question(query)
     check_passages(passages)
+    work = _Compression(query, passages, options, measure)
     before = sum(map(measure, passages))
     fell_back = False
     if options.threshold is not None and before <= options.threshold:
-        reports = [_report(range(len(passages)), passages, measure, "at or below the threshold")]
+        reports = [work.report(range(len(passages)), "at or below the threshold")]
     else:
         try:
-            reports = yield from _compress(query, passages, options, measure, query_vector)
+            reports = yield from work.compress(query_vector)
         except MUST_RAISE:
             raise
         except Exception as error:
             if options.on_failure == "raise":
                 raise
-            reason = described(error)
-            reports = [replace(_report(range(len(passages)), passages, measure, reason), warning=True)]
+            reports = [replace(work.report(range(len(passages)), described(error)), warning=True)]
         for report in reports:
             if report.warning:
                 yield from emit(
@@ -90,9 +90,7 @@ def compress_clusters(
         fell_back = bool(attempted) and all(report.outcome == "dropped" for report in attempted)
         if fell_back:  # section 4.4
             yield from emit("edc2.fallback", warning=True, query=query, clusters=len(attempted))
-            reports = [
-                _report(report.members, passages, measure, "nothing was relevant") for report in reports
-            ]
+            reports = [work.report(report.members, "nothing was relevant") for report in reports]
     context, reports = _fill_context(reports, passages, options.token_limit, measure)
     result = EDC2Result(
         query=query,
@@ -113,156 +111,137 @@ def compress_clusters(
     return result
 
 
-def _compress(
-    query: str,
-    passages: Sequence[Passage],
-    options: EDC2Options,
-    measure: Measure,
-    query_vector: ArrayLike | None,
-) -> Program[list[ClusterReport]]:
-    """Compress each cluster that is long enough, all at once, and remove what no source supports."""
-    clusters, less_relevant = yield from form_clusters(query, passages, options, query_vector)
-    reason = _SHORT if options.compresses else _WHOLE
-    reports = [_report(cluster.tolist(), passages, measure, reason) for cluster in clusters]
-    dropped = _report(less_relevant, passages, measure, _LESS_RELEVANT)
-    # An answer is no shorter form of its sources, so that every cluster gives one.
-    least = 0 if options.task == "answer" else options.min_tokens
-    long = [
-        at
-        for at, report in enumerate(reports)
-        if report.tokens_before > least
-        and any(passages[i].text.strip() for i in report.members)
-        and options.compresses
-    ]
-    prompts = [_prompt(query, [passages[at] for at in reports[place].members], options) for place in long]
-    replies = yield from _replies(prompts, options)
-    for place, reply in zip(long, replies, strict=True):
-        reports[place] = _read(reports[place], reply, passages, options)
-    guarded = yield from _guard(query, reports, passages, options, measure)
-    return [*guarded, replace(dropped, outcome="dropped")] if less_relevant else guarded
+class _Compression(NamedTuple):
+    """The compression of the passages of one query."""
 
+    query: str
+    passages: Sequence[Passage]
+    options: EDC2Options
+    measure: Measure
 
-def _report(
-    members: Sequence[int], passages: Sequence[Passage], measure: Measure, reason: str
-) -> ClusterReport:
-    """Return the report of a cluster that is not compressed."""
-    tokens = sum(measure(passages[at]) for at in members)
-    return ClusterReport(tuple(members), tuple(passages[at].id for at in members), "passed", reason, tokens)
-
-
-def _prompt(query: str, members: Sequence[Passage], options: EDC2Options) -> Prompt:
-    """Return what a cluster is asked: each text once, as the task and its prompt say."""
-    values: dict[str, str] = {"passages": format_passages(_texts(members))}
-    values["statement" if options.task == "verify" else "question"] = query
-    if options.person is not None:
-        values["person"] = options.person
-    return options.prompt.render(**values)
-
-
-def _replies(prompts: Sequence[Prompt], options: EDC2Options) -> Program[list[Generation | Exception]]:
-    """Ask about all clusters at once; if that fails, about each alone, so that one failure stays its own."""
-    if not prompts:
-        return []
-    try:
-        return [row[0] for row in (yield from generate(prompts, options.sampling))]
-    except MUST_RAISE:
-        raise
-    except Exception as error:
-        if options.on_failure == "raise":
-            raise
-        if len(prompts) == 1:
-            return [error]
-    replies: list[Generation | Exception] = []
-    for prompt in prompts:
-        replies += yield from _replies([prompt], options)
-    return replies
-
-
-def _texts(members: Sequence[Passage]) -> list[str]:
-    """Return the texts of a cluster, each once."""
-    return list(dict.fromkeys(passage.text for passage in members))
-
-
-def _read(
-    report: ClusterReport, reply: Generation | Exception, passages: Sequence[Passage], options: EDC2Options
-) -> ClusterReport:
-    """Tell a compression from a failure and from nothing relevant; named passages are quoted whole."""
-    if isinstance(reply, Exception):
-        return replace(report, reason=described(reply), warning=True)
-    if reply.is_cut:
-        # A reply that is cut may lack the relevant part, so the passages stay themselves.
-        return replace(
-            report, reason=f"the compression was cut at max_tokens={options.max_tokens}", warning=True
-        )
-    text = unquoted(reply.text)
-    shown = _texts([passages[at] for at in report.members])
-    if named := named_passages(text, len(shown)):
-        text = "\n\n".join(shown[place] for place in named)
-    else:
-        text = without_numbers(text, shown)
-    if is_empty_extraction(text):
-        return replace(report, outcome="dropped", reason="nothing relevant")
-    sentences = [sentence.text for sentence in split_sentences(text)]
-    if options.variant == "copy" and options.task != "answer":
-        whole = (one for sentence in sentences for one in whole_sentences(sentence, shown))
-        sentences = list(dict.fromkeys(whole))
-    supported = tuple(SupportedSentence(sentence, None) for sentence in sentences)
-    return replace(report, outcome="compressed", reason="compressed", sentences=supported)
-
-
-def _guard(
-    query: str,
-    reports: Sequence[ClusterReport],
-    passages: Sequence[Passage],
-    options: EDC2Options,
-    measure: Measure,
-) -> Program[list[ClusterReport]]:
-    """Set each sentence's source, and let what no source supports give way."""
-    claims = []
-    for report in reports:
-        texts = [passages[at].text for at in report.members]
-        for sentence in report.sentences:
-            quoted = " ".join(quotations(sentence.text)) if options.task == "answer" else ""
-            claims.append(Claim(quoted or sentence.text, texts))
-    if not claims:
-        return list(reports)
-    sources = iter((yield from supporting_sources(claims, options.guard, query)))
-    guarded = []
-    for report in reports:
-        places = [next(sources) for _ in report.sentences]
-        sentences = [
-            sentence._replace(source=None if place is None else report.members[place])
-            for sentence, place in zip(report.sentences, places, strict=True)
+    def compress(self, query_vector: ArrayLike | None) -> Program[list[ClusterReport]]:
+        """Compress each cluster that is long enough, all at once, and remove what no source supports."""
+        options, passages = self.options, self.passages
+        clusters, less_relevant = yield from form_clusters(self.query, passages, options, query_vector)
+        reason = _SHORT if options.compresses else _WHOLE
+        reports = [self.report(cluster.tolist(), reason) for cluster in clusters]
+        dropped = self.report(less_relevant, _LESS_RELEVANT)
+        # An answer is no shorter form of its sources, so that every cluster gives one.
+        least = 0 if options.task == "answer" else options.min_tokens
+        long = [
+            at
+            for at, report in enumerate(reports)
+            if report.tokens_before > least
+            and any(passages[i].text.strip() for i in report.members)
+            and options.compresses
         ]
-        guarded.append(_guarded(report, sentences, passages, options, measure) if sentences else report)
-    return guarded
+        replies = yield from self._replies([self._prompt(reports[place]) for place in long])
+        for place, reply in zip(long, replies, strict=True):
+            reports[place] = self._read(reports[place], reply)
+        guarded = yield from self._guard(reports)
+        return [*guarded, replace(dropped, outcome="dropped")] if less_relevant else guarded
 
+    def report(self, members: Sequence[int], reason: str) -> ClusterReport:
+        """Return the report of a cluster that is not compressed."""
+        names = tuple(self.passages[at].id for at in members)
+        tokens = sum(self.measure(self.passages[at]) for at in members)
+        return ClusterReport(tuple(members), names, "passed", reason, tokens)
 
-def _guarded(
-    report: ClusterReport,
-    sentences: Sequence[SupportedSentence],
-    passages: Sequence[Passage],
-    options: EDC2Options,
-    measure: Measure,
-) -> ClusterReport:
-    """Remove sentences without a source; a compression without any, or a longer one, gives way to passages.
+    def _texts(self, report: ClusterReport) -> list[str]:
+        """Return the texts of a cluster, each once."""
+        return list(dict.fromkeys(self.passages[at].text for at in report.members))
 
-    An answer is in the reader's own words: of it only quotations are removed, and it may be longer.
-    """
-    answers = options.task == "answer"
-    if options.guard == "off":
-        left = list(sentences)
-    else:
-        left = [one for one in sentences if one.source is not None or (answers and not quotations(one.text))]
-    removed = tuple(one.text for one in sentences if one not in left)
-    report = replace(report, sentences=tuple(left), removed=removed)
-    if options.guard != "off" and all(one.source is None for one in left):
-        reason = "no source supports the compression"
-        removed = tuple(one.text for one in sentences)
-        return replace(report, outcome="passed", reason=reason, sentences=(), removed=removed, warning=True)
-    if not answers and measure(compressed_passage(left, report.members, passages)) > report.tokens_before:
-        return replace(report, outcome="passed", reason="longer than its sources", sentences=())
-    return report
+    def _prompt(self, report: ClusterReport) -> Prompt:
+        """Return what a cluster is asked: each text once, as the task and its prompt say."""
+        values: dict[str, str] = {"passages": format_passages(self._texts(report))}
+        values["statement" if self.options.task == "verify" else "question"] = self.query
+        if self.options.person is not None:
+            values["person"] = self.options.person
+        return self.options.prompt.render(**values)
+
+    def _replies(self, prompts: Sequence[Prompt]) -> Program[list[Generation | Exception]]:
+        """Ask about all clusters at once; if that fails, about each alone: one failure stays its own."""
+        if not prompts:
+            return []
+        try:
+            return [row[0] for row in (yield from generate(prompts, self.options.sampling))]
+        except MUST_RAISE:
+            raise
+        except Exception as error:
+            if self.options.on_failure == "raise":
+                raise
+            if len(prompts) == 1:
+                return [error]
+        replies: list[Generation | Exception] = []
+        for prompt in prompts:
+            replies += yield from self._replies([prompt])
+        return replies
+
+    def _read(self, report: ClusterReport, reply: Generation | Exception) -> ClusterReport:
+        """Tell a compression from a failure and from nothing relevant; named passages are quoted whole."""
+        if isinstance(reply, Exception):
+            return replace(report, reason=described(reply), warning=True)
+        options, shown = self.options, self._texts(report)
+        if reply.is_cut:
+            # A reply that is cut may lack the relevant part, so the passages stay themselves.
+            reason = f"the compression was cut at max_tokens={options.max_tokens}"
+            return replace(report, reason=reason, warning=True)
+        text = unquoted(reply.text)
+        if named := named_passages(text, len(shown)):
+            text = "\n\n".join(shown[place] for place in named)
+        else:
+            text = without_numbers(text, shown)
+        if is_empty_extraction(text):
+            return replace(report, outcome="dropped", reason="nothing relevant")
+        sentences = [sentence.text for sentence in split_sentences(text)]
+        if options.variant == "copy" and options.task != "answer":
+            whole = (one for sentence in sentences for one in whole_sentences(sentence, shown))
+            sentences = list(dict.fromkeys(whole))
+        supported = tuple(SupportedSentence(sentence, None) for sentence in sentences)
+        return replace(report, outcome="compressed", reason="compressed", sentences=supported)
+
+    def _guard(self, reports: Sequence[ClusterReport]) -> Program[list[ClusterReport]]:
+        """Set each sentence's source, and let what no source supports give way."""
+        claims = []
+        for report in reports:
+            texts = [self.passages[at].text for at in report.members]
+            for sentence in report.sentences:
+                quoted = " ".join(quotations(sentence.text)) if self.options.task == "answer" else ""
+                claims.append(Claim(quoted or sentence.text, texts))
+        if not claims:
+            return list(reports)
+        sources = iter((yield from supporting_sources(claims, self.options.guard, self.query)))
+        guarded = []
+        for report in reports:
+            places = [next(sources) for _ in report.sentences]
+            sentences = [
+                sentence._replace(source=None if place is None else report.members[place])
+                for sentence, place in zip(report.sentences, places, strict=True)
+            ]
+            guarded.append(self._guarded(report, sentences) if sentences else report)
+        return guarded
+
+    def _guarded(self, report: ClusterReport, sentences: Sequence[SupportedSentence]) -> ClusterReport:
+        """Remove sentences without a source; what has none then, or is too long, gives way to passages.
+
+        An answer is in the reader's own words: of it only quotations are removed, and it may be longer.
+        """
+        answers, guards = self.options.task == "answer", self.options.guard != "off"
+        left = [
+            one
+            for one in sentences
+            if not guards or one.source is not None or (answers and not quotations(one.text))
+        ]
+        removed = tuple(one.text for one in sentences if one not in left)
+        report = replace(report, sentences=tuple(left), removed=removed)
+        if guards and all(one.source is None for one in left):
+            reason = "no source supports the compression"
+            texts = tuple(one.text for one in sentences)
+            return replace(report, outcome="passed", reason=reason, sentences=(), removed=texts, warning=True)
+        whole = compressed_passage(left, report.members, self.passages)
+        if not answers and self.measure(whole) > report.tokens_before:
+            return replace(report, outcome="passed", reason="longer than its sources", sentences=())
+        return report
 
 
 class _Offer(NamedTuple):

@@ -105,7 +105,6 @@ class Gate(ABC):
     n_samples: int = 0
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         if self.n_tokens is not None and self.n_tokens < 1:
             raise ConfigurationError(f"the gate {self.name} needs at least 1 token, got {self.n_tokens!r}")
         if self.n_samples < 0 or self.n_samples == 1:
@@ -259,7 +258,6 @@ class DisagreementGate(Gate):
     n_samples: int = N_SAMPLES
 
     def __post_init__(self) -> None:
-        """Check the settings."""
         super().__post_init__()
         check_at_least(2, n_samples=self.n_samples)
 
