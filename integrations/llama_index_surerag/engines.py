@@ -28,9 +28,15 @@ from llama_index_surerag.llm import explained, reader_of
 from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import as_templates, llama_templates
-from llama_index_surerag.services import NodeRetriever, bundle_of, retriever_of
+from llama_index_surerag.services import (
+    EmptyIndexError,
+    NodeRetriever,
+    QueryRetriever,
+    Window,
+    bundle_of,
+    retriever_of,
+)
 from llama_index_surerag.summaries import SummarySource, tier_one
-from llama_index_surerag.window import EmptyIndexError, QueryRetriever, Window
 from surerag import (
     AbstentionPolicy,
     DynQROptions,

@@ -122,15 +122,12 @@ class MergingQueue:
             if not self._arrival.wait_for(lambda: self._pending, timeout=_IDLE):
                 self._working = False
                 return []
-            while self._company and not self._complete():
+            # Until every program waits here, or a batch is full.
+            while self._company and len(self._pending) < min(len(self._programs), _LARGEST):
                 if not self._arrival.wait(self._window):
                     self._company = len(self._pending) > 1
                     break
             return [self._pending.popleft() for _ in range(min(len(self._pending), _LARGEST))]
-
-    def _complete(self) -> bool:
-        """Whether every program waits here, or a batch is full."""
-        return len(self._pending) >= min(len(self._programs), _LARGEST)
 
     def _answer(self, batch: list[_Request]) -> None:
         if not batch:

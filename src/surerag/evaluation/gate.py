@@ -23,8 +23,7 @@ import numpy as np
 
 from surerag.calibration import betting_p_value, paired_p_value
 from surerag.errors import ConfigurationError, extra
-from surerag.evaluation.metrics import ALIASES, METRICS
-from surerag.evaluation.run import EvaluationRun
+from surerag.evaluation.run import METRIC_ALIASES, METRICS, EvaluationRun
 from surerag.evaluation.statistics import COSTS, is_binary, pairs
 from surerag.measures.statistics import Floats, paired_difference
 
@@ -109,10 +108,10 @@ def parse_requirement(text: str) -> Requirement:
             hint='write "accuracy(lazy) >= accuracy(plain) - 0.05" or "tokens(lazy) <= 0.8 * tokens(plain)"',
         )
     name, system, sign, factor, other, reference, direction, size, number = match.groups()
-    measure, at_most, text = ALIASES.get(name, name), sign == "<=", text.strip()
+    measure, at_most, text = METRIC_ALIASES.get(name, name), sign == "<=", text.strip()
     if number is not None:
         return Requirement(text, measure, system, at_most, offset=float(number))
-    if ALIASES.get(other, other) != measure:
+    if METRIC_ALIASES.get(other, other) != measure:
         raise ConfigurationError(f"the requirement {text!r} compares {name} with {other}")
     offset = float(f"{direction or ''}{size or 0}")
     return Requirement(text, measure, system, at_most, reference, float(factor or 1), offset)

@@ -30,9 +30,9 @@ from surerag.errors import (
     extra,
     writing,
 )
-from surerag.evaluation.metrics import Metric, resolve_metrics
 from surerag.evaluation.questions import Question, as_questions
 from surerag.evaluation.systems import EvaluationAnswer, System, as_answer, as_system
+from surerag.measures import contains, exact_match, token_f1
 from surerag.messages import Usage
 from surerag.progress import Progress, reporting
 from surerag.readers.failures import described
@@ -45,6 +45,11 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 OnChange = Literal["refuse", "ask"]
+Metric = Callable[[str, Sequence[str]], float]
+"""From an answer and its references to a score in [0, 1]."""
+METRICS: Mapping[str, Metric] = {"exact_match": exact_match, "f1": token_f1, "contains": contains}
+METRIC_ALIASES: Mapping[str, str] = {"accuracy": "contains", "em": "exact_match"}
+"""Further names that a gate may use."""
 
 FAILURES = 5
 """Questions in a row that may fail under one system before it is asked no more."""
@@ -65,6 +70,22 @@ CREATE TABLE IF NOT EXISTS rows (
 );
 """
 _USAGE = ("requests", "prompt_tokens", "completion_tokens", "thinking_tokens", "cached_tokens")
+
+
+def resolve_metrics(metrics: Sequence[str] | Mapping[str, Metric]) -> dict[str, Metric]:
+    """Return metrics by name."""
+    if isinstance(metrics, Mapping):
+        return dict(metrics)
+    if not metrics:
+        raise ConfigurationError("there are no metrics", hint=f"choose of {', '.join(METRICS)}")
+    names = [METRIC_ALIASES.get(name, name) for name in ([metrics] if isinstance(metrics, str) else metrics)]
+    for name in names:
+        if name not in METRICS:
+            raise ConfigurationError(
+                f"there is no metric {name!r}",
+                hint=f"choose of {', '.join(METRICS)}, or pass a mapping from names to functions",
+            )
+    return {name: METRICS[name] for name in names}
 
 
 @dataclass(frozen=True)

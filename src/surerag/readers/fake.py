@@ -283,7 +283,7 @@ class FakeReader(BaseReader):
         sampling: SamplingParams | None,
         n_tokens: int | None = None,
     ) -> tuple[str, ...]:
-        texts = tuple(_text(prompt) for prompt in prompts)
+        texts = tuple("\n".join(turn.content for turn in as_messages(prompt)) for prompt in prompts)
         self.history.append(Call(verb, texts, sampling, n_tokens))
         if len(self.history) > 2 * _LATEST:
             del self.history[:_LATEST]
@@ -356,10 +356,6 @@ def _by_key(replies: Mapping[str, Answer], default: Reply | None) -> Callable[[s
         return chosen(prompt) if callable(chosen) and not isinstance(chosen, type) else chosen
 
     return answer
-
-
-def _text(prompt: Prompt) -> str:
-    return "\n".join(message.content for message in as_messages(prompt))
 
 
 def _handle(begun: PartialGeneration) -> _Handle:

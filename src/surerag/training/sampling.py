@@ -15,7 +15,7 @@ from surerag.errors import MISCONFIGURED, InputError, MissingServiceError, Servi
 from surerag.measures import contains, exact_match, perplexity
 from surerag.messages import SamplingParams
 from surerag.methods.dynqr.rewrites import read_rewrite
-from surerag.methods.service_answers import embed_unit
+from surerag.methods.shared import embed_unit
 from surerag.progress import Progress
 from surerag.prompts import CLOSED_BOOK, format_passages
 from surerag.readers.protocol import Reader, as_reader

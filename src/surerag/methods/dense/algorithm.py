@@ -20,8 +20,7 @@ from surerag.measures import degree_semantic_entropy
 from surerag.messages import Generation, Pair, Passage, Prompt, SamplingParams
 from surerag.methods.dense.options import DenseOptions, DenseRefinerOptions
 from surerag.methods.dense.result import ChunkResult, DenseResult, Rephrasing
-from surerag.methods.service_answers import judge
-from surerag.methods.shared import CallBudget, check_passages, check_question, is_yes
+from surerag.methods.shared import CallBudget, check_passages, check_question, is_yes, judge
 from surerag.prompts import format_passages
 
 Rephrasings = LRUDict[str]

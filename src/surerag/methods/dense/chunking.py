@@ -16,8 +16,7 @@ from surerag.errors import ConfigurationError, InputError
 from surerag.messages import Passage
 from surerag.methods.dense.options import SemanticChunkerOptions
 from surerag.methods.dense.result import SemanticChunk
-from surerag.methods.service_answers import embed_unit
-from surerag.methods.shared import check_passages
+from surerag.methods.shared import check_passages, embed_unit
 from surerag.text import estimated_tokens, split_sentences
 
 _DECIMALS = 6

@@ -20,8 +20,7 @@ from surerag.methods.dense.algorithm import DenseSession, label, measure
 from surerag.methods.dense.chunking import chunk_passages
 from surerag.methods.dense.options import DenseRefinerOptions, Stop
 from surerag.methods.dense.result import DenseRefinerResult, DenseResult, Round, Stopped, best_round
-from surerag.methods.service_answers import embed_unit, unit_vectors
-from surerag.methods.shared import MUST_RAISE, check_passages, check_question
+from surerag.methods.shared import MUST_RAISE, check_passages, check_question, embed_unit, unit_vectors
 from surerag.readers.failures import described
 
 _DECIMALS = 6

@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from surerag.effects import Program, emit
 from surerag.messages import Passage, SamplingParams
 from surerag.methods.edc2.options import EDC2Options
-from surerag.methods.service_answers import embed_unit
-from surerag.methods.shared import generate_traced, yes_probability
+from surerag.methods.shared import embed_unit, generate_traced, yes_probability
 
 Cluster = NDArray[np.intp]
 Root = Literal["query", "rank"]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from surerag.effects import ENTAILMENT, Program
 from surerag.messages import Pair
 from surerag.methods.edc2.options import Guard
-from surerag.methods.service_answers import judge
+from surerag.methods.shared import judge
 from surerag.prompts import NOTHING_TO_EXTRACT
 from surerag.text import UNSPACED, split_sentences
 

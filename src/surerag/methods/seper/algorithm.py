@@ -20,8 +20,14 @@ from surerag.measures.statistics import Interval, bootstrap_interval, difference
 from surerag.messages import Generation, Pair, Passage, Prompt
 from surerag.methods.seper.options import SePerOptions
 from surerag.methods.seper.result import Belief, PassageUtilities, PassageUtility, SampledAnswer, SePerResult
-from surerag.methods.service_answers import Judgements, judge
-from surerag.methods.shared import check_passages, check_question, check_references, generate_traced
+from surerag.methods.shared import (
+    Judgements,
+    check_passages,
+    check_question,
+    check_references,
+    generate_traced,
+    judge,
+)
 from surerag.prompts import format_passages
 
 Floats = NDArray[np.float64]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -142,7 +141,7 @@ class _Questions:
             if not first:
                 return None
             lists.append(sorted((item["logprob"] for item in first), reverse=True)[:top])
-        return not _differ(*lists)
+        return all(abs(a - b) <= _SAME for a, b in zip(*lists, strict=False))
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
         """Return a request that cannot do without what is requested of its tokens, nor its temperature."""
@@ -162,7 +161,3 @@ class _Questions:
     def _note(self, error: ServiceError) -> None:
         """Keep what the service said, without our advice."""
         self.notes.append(masked(error.message, self._reader._client.secrets()))
-
-
-def _differ(one: Sequence[float], other: Sequence[float]) -> bool:
-    return any(abs(a - b) > _SAME for a, b in zip(one, other, strict=False))
