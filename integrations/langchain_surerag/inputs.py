@@ -21,7 +21,6 @@ _KEYS = ("question", "input", "query", "messages")
 _HISTORY_KEYS = ("chat_history", "history")
 _QUESTION_TOKENS = 64
 """Length of a condensed question, at most."""
-
 _ROLES: Mapping[str, Role] = {"human": "user", "ai": "assistant", "system": "system"}
 _TEXT_BLOCKS = ("text", "reasoning", "thinking", "refusal", "tool_use", "tool_call", "function_call")
 

@@ -47,7 +47,6 @@ Request = ModelRequest[Any]
 Response = ModelResponse[Any]
 Handler = Callable[[Request], Any]
 """LangChain's function from a request to a response, blocking or asynchronous."""
-
 _NO_LIMIT = 1 << 20
 """Tokens of an agent's answer, at most, as far as a gate is concerned."""
 

@@ -34,7 +34,6 @@ from surerag.messages import Event
 T = TypeVar("T")
 Purpose = Literal["draft", "step", "answer"]
 """What a request is for: text that may be thrown away, something on the way, or the answer itself."""
-
 PURPOSE: ContextVar[Purpose | None] = ContextVar("langchain_surerag_purpose", default=None)
 _MESSAGE_IDS: ContextVar[list[str] | None] = ContextVar("langchain_surerag_message_ids", default=None)
 TAGS: dict[Purpose, list[str]] = {

@@ -27,11 +27,9 @@ from surerag.services import Retriever
 Summarize = int | str | Callable[..., Any] | Reader | Runnable[Any, Any]
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model that
 writes each summary once."""
-
 Summarizer = Callable[[Sequence[PlainDocument], Sequence[Document]], list[str]]
 SOURCE_HASH = "source_hash"
 """Metadata of a summary in a vector store, which tells whether its document has changed."""
-
 _AT_ONCE = 256
 """Documents that are summarized and added to a vector store at once."""
 

@@ -59,7 +59,6 @@ from surerag.text import ABSTENTION, check_abstention
 
 NOTHING = "Empty Response"
 """What LlamaIndex's synthesizers answer from no node at all."""
-
 C = TypeVar("C", bound=Component[Any])
 M = TypeVar("M", bound=Options)
 

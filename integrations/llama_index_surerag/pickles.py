@@ -21,7 +21,6 @@ from surerag.readers import is_secret_name, without_credentials
 
 _DATA = (BaseNode, IndexStruct, SimpleKVStore, SimpleVectorStoreData)
 """What holds no client; it may be large."""
-
 _OURS = {"llama_index", "llama_index_surerag", "surerag"}
 
 

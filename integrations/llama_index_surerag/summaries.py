@@ -45,7 +45,6 @@ from surerag.retrieval import summarizer_of, with_summaries
 
 Summarize = int | str | Callable[[BaseNode], str] | LLM | Reader
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model."""
-
 SummarySource = BaseRetriever | BaseIndex[Any] | str
 _RESTRICTIONS = ("_filters", "_doc_ids", "_node_ids")
 """What restricts a retriever of a vector index; it has no public names for them."""

@@ -49,7 +49,6 @@ _DECLARED_WITHIN = 2048
 
 _FRONT_MATTER_LIMIT = 20_000
 """Longest front matter, in characters."""
-
 _TEXT_KEYS = ("text", "content", "contents", "page_content", "body")
 """Columns that hold a whole document in each row."""
 

@@ -259,10 +259,8 @@ class CachedEncoder:
 
 _PATIENCE = 30.0
 """Seconds to wait for another process that writes."""
-
 _AT_ONCE = 500
 """Texts that one query to the file asks for; older SQLite allows 999."""
-
 _ROUNDING = 0.01
 _SAME = 0.999
 _PROBE = "Ada Voss kept the lighthouse of Velm; its lamp was first lit in 1912."

@@ -16,14 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL
-from surerag.errors import (
-    ConfigurationError,
-    ContextLengthError,
-    LogprobsError,
-    ServiceError,
-    check_at_least,
-    extra,
-)
+from surerag.errors import ConfigurationError, ContextLengthError, LogprobsError, ServiceError, extra
 from surerag.lru import LRUDict
 from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, SamplingParams, Template, TokenTrace
@@ -39,7 +32,6 @@ __all__ = ["ExactEntailer", "JudgeEntailer", "NLIEntailer"]
 
 LABELS: Final = ("contradiction", "neutral", "entailment")
 """The columns of every array of probabilities here."""
-
 logger = logging.getLogger("surerag")
 Rows = NDArray[np.float64]
 
@@ -182,7 +174,6 @@ DEFAULT_MODEL = "cross-encoder/nli-deberta-v3-small"
 PAPER_MODEL = "microsoft/deberta-v2-xlarge-mnli"
 _GPU_BATCH, _CPU_BATCH = 16_384, 2_048
 """Tokens of a batch."""
-
 _KEPT = 1 << 16
 """Judgements that are kept."""
 
@@ -219,7 +210,8 @@ class NLIEntailer:
     ) -> None:
         if max_batch_tokens is None:
             max_batch_tokens = _CPU_BATCH if model.device.type == "cpu" else _GPU_BATCH
-        check_at_least(1, max_batch_tokens=max_batch_tokens)
+        if max_batch_tokens < 1:
+            raise ConfigurationError(f"max_batch_tokens must be at least 1, got {max_batch_tokens}")
         self._model = model.eval()
         self._tokenizer = tokenizer
         self.name = name or str(model.config.name_or_path or type(model).__name__)

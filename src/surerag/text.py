@@ -55,10 +55,8 @@ _LEGACY = (
 
 _SAMPLE = 2**16
 """Bytes that an encoding is guessed from."""
-
 _NEITHER_WORSE, _NEITHER_LIKELIER = 0.03, 0.1
 """Guesses whose disorder and likeness to a language differ by less are equally good."""
-
 _FEW_FOREIGN = 0.05
 """Share of letters beyond ASCII that may be those of other languages, as in names; and one more."""
 

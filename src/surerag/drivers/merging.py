@@ -29,16 +29,12 @@ from surerag.services import Services
 
 _WINDOW = 0.005
 """Seconds without a further request after which the worker goes on, at least."""
-
 _SHARE = 0.1
 """The same as a share of the last call."""
-
 _LARGEST = 256
 """Requests in one batch at most; the model's own token budget cuts it further."""
-
 _ENDING = 10.0
 """Longest wait for a running call of a model at the end of the program, in seconds."""
-
 _IDLE = 5.0
 """Seconds after which an idle worker ends."""
 

@@ -35,7 +35,6 @@ LEAST = 20
 _HALVINGS = 14
 _ONE_SIGMA = 0.6826894921370859
 """Confidence of an interval of one standard error to either side."""
-
 _NUMBER = r"\d+(?:\.\d+)?"
 _TERM = r"([\w-]+)\(([^()]+)\)"
 _FORM = re.compile(

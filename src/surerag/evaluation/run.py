@@ -50,13 +50,10 @@ Metric = Callable[[str, Sequence[str]], float]
 METRICS: Mapping[str, Metric] = {"exact_match": exact_match, "f1": token_f1, "contains": contains}
 METRIC_ALIASES: Mapping[str, str] = {"accuracy": "contains", "em": "exact_match"}
 """Further names that a gate may use."""
-
 FAILURES = 5
 """Questions in a row that may fail under one system before it is asked no more."""
-
 NEARLY_ALL = 0.9
 """Share of the questions that a system must have been asked to stand beside the others."""
-
 _APPLICATION = 0x53524148
 """Marks a database as a run."""
 _TABLES = f"""

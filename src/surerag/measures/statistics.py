@@ -19,7 +19,6 @@ _SAME = 1e-9
 """Numbers that differ by less are equal but for rounding."""
 _ALIKE = 0.005
 """Width of an interval, as a share of the bounds, that a few equal values would give by chance."""
-
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]
 

@@ -51,7 +51,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 Keywords = dict[str, Any]
 """Settings of a request by OpenAI's names."""
-
 _SEED_STEP = 0x9E3779B1
 _SEED_RANGE = 2**31
 

@@ -36,7 +36,6 @@ _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+\Z", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/@]*@")
 _LEAST = 6
 """Characters of a secret's beginning that are hidden where a message is cut off behind them."""
-
 _MAY_PASS = frozenset({408, 409, 425, 429})
 _PASSING = ("Timeout", "Connection", "TransportError", "RateLimit", "Throttl", "Overloaded", "ReadError")
 _LASTING = ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError", "TooManyRedirects")

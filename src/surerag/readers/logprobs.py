@@ -28,7 +28,6 @@ NO_LOGPROBS_HINT = (
 
 _ROUNDED_UP = 1e-3
 """How far above zero a log-probability may stand before it is taken for something else."""
-
 _LAST_MARK = re.compile("|".join(map(re.escape, CLOSING_MARKS)).encode())
 _ESCAPED = re.compile(r"(?:bytes:)?((?:\\x[0-9a-fA-F]{2})+)")
 _UNKNOWN = "\ufffd"

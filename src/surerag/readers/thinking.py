@@ -20,7 +20,6 @@ _CLOSING = {
 }
 CHANNEL = "<|channel|>"
 """The mark by which a vocabulary is recognised as that of harmony."""
-
 _BEGINNINGS = (*_CLOSING, CHANNEL, f"<|start|>assistant{CHANNEL}")
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
 _END = re.compile(r"<\|(?:return|end|call)\|>\s*\Z")
@@ -31,13 +30,10 @@ _MARK = re.compile(
 
 THINKING_TOKENS = 4096
 """Tokens that may be thought before an answer, where nobody sets another limit."""
-
 MARKS = frozenset({*_CLOSING, *_CLOSING.values(), "<|channel>", CHANNEL})
 """Marks, and the tokens of marks; a decoder that leaves special tokens out has to show these."""
-
 CLOSING_MARKS = (*_CLOSING.values(), "<|message|>")
 """Marks after the last of which an answer stands, in a list of all tokens."""
-
 CHANNEL_MARKS = frozenset({"<|start|>", "<|message|>", "<|constrain|>", "<|end|>"})
 """Tokens that stand between harmony's channels. Elsewhere, the same texts mean other things."""
 

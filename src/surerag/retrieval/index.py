@@ -19,10 +19,8 @@ from surerag.services import Encoder, checked_vectors
 
 USUAL_K = 5
 """Passages that an index returns where nobody asks for another number."""
-
 MAX_IN_MEMORY = 100_000
 """Summaries in memory at most; of 384 dimensions, they take some 200 MB."""
-
 _DECIMALS = 5
 """Scores are compared to this many decimals, so that an encoder's batch size does not decide."""
 

@@ -30,16 +30,12 @@ Summarizer = Callable[[Sequence[Document]], list[str]]
 
 _WHOLE_TEXT = 200
 """A text of at most so many characters is its own summary."""
-
 _SENTENCE_WORDS, _UNPUNCTUATED_WORDS = 5, 25
 """Words of a sentence that makes a paragraph prose; words of one where no mark ends it."""
-
 _SEARCHED_BY = 1000
 """Characters of a document without a summary that it is searched by."""
-
 _DECIDED_BY = 4000
 """Characters of a paragraph that are read to decide whether it is prose."""
-
 _LINK = re.compile(r"!?\[[^\[\]]*\]\([^()]*\)")
 _WORD = re.compile(rf"[{UNSPACED}]{{2}}|[^\W\d_{UNSPACED}]+")
 _END = re.compile(r"[.!?…。！？؟۔।]['\")\]*_»”’]*\Z")  # noqa: RUF001

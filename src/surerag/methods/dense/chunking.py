@@ -21,7 +21,6 @@ from surerag.text import estimated_tokens, split_sentences
 
 _DECIMALS = 6
 """Similarities are compared to this many decimals, so that an encoder's batch size does not decide."""
-
 Span = tuple[int, int]
 Count = Callable[[str], int]
 

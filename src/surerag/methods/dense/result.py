@@ -10,7 +10,6 @@ from surerag.messages import Generation, Passage, Result
 
 Label = Literal["certain", "uncertain", "necessary", "unnecessary", "untested"]
 """``"uncertain"`` stays without ``label_chunks``; for ``"untested"`` chunks no calls were left."""
-
 Rephrasing = Literal["rephrased", "unchanged", "empty", "cut", "untested"]
 
 Stopped = Literal["certain", "satisfied", "unchanged", "rounds", "calls", "failed", "empty"]

@@ -43,7 +43,6 @@ from surerag.text import split_sentences
 
 Measure = Callable[[Passage], int]
 """Tokens of a passage as the pipeline shows it."""
-
 _SHORT = "too short to gain"
 _WHOLE = "among the most relevant"
 _LESS_RELEVANT = "less relevant than the top_n, or a text that is there already"

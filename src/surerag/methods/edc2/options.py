@@ -45,7 +45,6 @@ _ASKED_OF_CLUSTERS = ("extract", "verify", "verify_about_person")
 
 _LEAST_WHOLE = 3
 """Passages that always come whole; the paper's τ."""
-
 FEW_PASSAGES = 10
 """Up to so many, the first cluster is of one (appendix B.2)."""
 

@@ -12,7 +12,6 @@ Outcome = Literal["compressed", "passed", "dropped"]
 
 SOURCES_KEY = "compressed_from"
 """Metadata of a compressed passage: its sources, best first, each with ``id``, ``score`` and ``metadata``."""
-
 SENTENCES_KEY = "compressed_sentences"
 """Metadata of a compressed passage: each sentence's ``text``, the id of its ``source``, and the ``place`` of
 that among the sources, which need not have ids; both are None where no source supports it."""

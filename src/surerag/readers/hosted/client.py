@@ -34,16 +34,12 @@ Json = Mapping[str, Any]
 
 MAX_BYTES = 64 * 2**20
 """Size of one response at most, as it is after decompression."""
-
 MAX_ERROR_BYTES = 2**16
 """How much is read of a response that reports an error."""
-
 _STEP = 2**16
 """Bytes to decompress at a time."""
-
 DEADLINE = 10
 """How many times the time-out one request may take in all, retries and reading included."""
-
 _OPENAI = "https://api.openai.com/v1"
 _HINTS = {
     401: "set OPENAI_API_KEY, or pass api_key=…",
