@@ -172,9 +172,6 @@ def _key(line: str, length: int) -> str:
     begin = begin[:length]
     if not begin.isascii():
         letters = unicodedata.normalize("NFKD", begin)
-        begin = "".join(letter for letter in letters if not _is_unseen(letter))
+        seen = (one for one in letters if unicodedata.category(one) not in ("Mn", "Me"))
+        begin = "".join(one for one in seen if one not in _FILLERS)
     return begin.casefold()
-
-
-def _is_unseen(letter: str) -> bool:
-    return unicodedata.category(letter) in ("Mn", "Me") or letter in _FILLERS

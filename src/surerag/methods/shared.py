@@ -69,20 +69,6 @@ def check_passages(passages: object) -> None:
             )
 
 
-def check_references(references: object) -> None:
-    """Check that reference answers are a list of texts with words, or raise InputError."""
-    if isinstance(references, str) or not isinstance(references, Sequence):
-        raise InputError(
-            f"references are a list of answers, got a {type(references).__name__}",
-            hint="pass all answers that are right, or [answer]",
-        )
-    for reference in references:
-        if not isinstance(reference, str):
-            raise InputError(f"reference answers are texts, and one is a {type(reference).__name__}")
-    if not references or not all(reference.strip() for reference in references):
-        raise InputError("a reference answer is missing or empty", hint="pass at least one answer")
-
-
 # Functions of a user's own, in the place of a gate or a metric
 
 

@@ -20,14 +20,7 @@ from surerag.measures.statistics import Interval, bootstrap_interval, difference
 from surerag.messages import Generation, Pair, Passage, Prompt
 from surerag.methods.seper.options import SePerOptions
 from surerag.methods.seper.result import Belief, PassageUtilities, PassageUtility, SampledAnswer, SePerResult
-from surerag.methods.shared import (
-    Judgements,
-    check_passages,
-    check_question,
-    check_references,
-    generate_traced,
-    judge,
-)
+from surerag.methods.shared import Judgements, check_passages, check_question, generate_traced, judge
 from surerag.prompts import format_passages
 
 Floats = NDArray[np.float64]
@@ -69,7 +62,7 @@ def _measure(
     """Measure the belief in several contexts: the first one is empty, the second ΔSePer's own."""
     check_question(question)
     check_passages(contexts[1])
-    check_references(references)
+    _check_references(references)
     if not contexts[1]:
         raise InputError("there is no passage to measure", hint="pass at least one retrieved passage")
     prompts = [_prompt(question, passages, options) for passages in contexts]
@@ -92,6 +85,20 @@ def _measure(
             max_tokens=options.max_tokens,
         )
     return _Measured(beliefs, weights, judgements)
+
+
+def _check_references(references: object) -> None:
+    """Check that reference answers are a list of texts with words, or raise InputError."""
+    if isinstance(references, str) or not isinstance(references, Sequence):
+        raise InputError(
+            f"references are a list of answers, got a {type(references).__name__}",
+            hint="pass all answers that are right, or [answer]",
+        )
+    for reference in references:
+        if not isinstance(reference, str):
+            raise InputError(f"reference answers are texts, and one is a {type(reference).__name__}")
+    if not references or not all(reference.strip() for reference in references):
+        raise InputError("a reference answer is missing or empty", hint="pass at least one answer")
 
 
 def _prompt(question: str, passages: Sequence[Passage], options: SePerOptions) -> Prompt:
