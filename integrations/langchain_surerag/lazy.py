@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING, Any, Self, cast
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import (
-    Runnable,
-    RunnableConfig,
-    RunnableSequence,
-    RunnableSerializable,
-    ensure_config,
-)
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableSerializable
+from langchain_core.runnables.config import ensure_config
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel
 

@@ -10,12 +10,8 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, cast
 from uuid import uuid4
 
-from langchain_core.callbacks import (
-    BaseCallbackHandler,
-    BaseCallbackManager,
-    adispatch_custom_event,
-    dispatch_custom_event,
-)
+from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
+from langchain_core.callbacks.manager import adispatch_custom_event, dispatch_custom_event
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, LLMResult
 from langchain_core.runnables import RunnableConfig, ensure_config

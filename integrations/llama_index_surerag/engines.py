@@ -6,15 +6,11 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mappi
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
+from llama_index.core import Response
 from llama_index.core.base.base_query_engine import BaseQueryEngine
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
-from llama_index.core.base.response.schema import (
-    RESPONSE_TYPE,
-    AsyncStreamingResponse,
-    Response,
-    StreamingResponse,
-)
+from llama_index.core.base.response.schema import RESPONSE_TYPE, AsyncStreamingResponse, StreamingResponse
 from llama_index.core.callbacks import CallbackManager, CBEventType, EventPayload
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms import LLM
@@ -185,8 +181,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
 
     def _decided(self, result: Any) -> dict[str, Any]:
         """Return what is decided before the answer begins, as plain values."""
-        decided: dict[str, Any] = result.to_dict()
-        return decided
+        return dict(result.to_dict())
 
     def _ended(self, result: Any) -> dict[str, Any]:
         """Return how the answer ended and what it cost, as plain values."""

@@ -10,13 +10,8 @@ from typing import Any
 from llama_index.core.base.llms.base import BaseLLM
 from llama_index.core.base.llms.types import ChatMessage, MessageRole
 from llama_index.core.llms import LLM
-from llama_index.core.prompts import (
-    BasePromptTemplate,
-    ChatPromptTemplate,
-    PromptTemplate,
-    RichPromptTemplate,
-)
-from llama_index.core.prompts.base import SelectorPromptTemplate
+from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate, RichPromptTemplate
+from llama_index.core.prompts.base import BasePromptTemplate, SelectorPromptTemplate
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixin, PromptMixinType
 from pydantic import PrivateAttr, field_validator
 

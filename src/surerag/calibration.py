@@ -115,8 +115,7 @@ class _Policy:
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON values; infinities are texts."""
-        values: dict[str, Any] = json.loads(TypeAdapter(type(self)).dump_json(self))
-        return values
+        return dict(json.loads(TypeAdapter(type(self)).dump_json(self)))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:

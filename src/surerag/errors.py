@@ -107,13 +107,8 @@ class TransientServiceError(ServiceError):
 
 
 MISCONFIGURED = (
-    CapabilityError,
-    ConfigurationError,
-    MissingExtraError,
-    MissingServiceError,
-    PromptError,
-    RefusedError,
-)
+    CapabilityError, ConfigurationError, MissingExtraError, MissingServiceError, PromptError, RefusedError
+)  # fmt: skip
 """Failures of how a pipeline was put together; no fallback hides them."""
 
 

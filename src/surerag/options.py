@@ -14,15 +14,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    SkipValidation,
-    ValidationError,
-    field_serializer,
-    field_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
+from pydantic.functional_validators import SkipValidation
 
 from surerag.errors import ConfigurationError, SureragError
 from surerag.prompts import PromptSet

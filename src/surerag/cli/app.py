@@ -27,12 +27,8 @@ from surerag.text import printable
 
 FAILED = 1
 _SHOWN = (
-    SkippedFilesWarning,
-    FileNotesWarning,
-    MissingSummariesWarning,
-    EmbeddingCacheWarning,
-    CalibrationWarning,
-)
+    SkippedFilesWarning, FileNotesWarning, MissingSummariesWarning, EmbeddingCacheWarning, CalibrationWarning
+)  # fmt: skip
 """Warnings that become notes; those of other libraries are not shown."""
 
 app = typer.Typer(

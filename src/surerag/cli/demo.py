@@ -100,12 +100,13 @@ def _show_one(parts: Parts, question: Question) -> None:
     action = "retrieves" if lazy.decision.retrieve else "does not retrieve"
     search = f"searched again for “{rewritten.query}”" if rewritten.rewritten else "the first answer stays"
     extract = " ".join(item.text for item in compressed.passages)
+    extract = extract if len(extract) <= 160 else f"{extract[:160].rstrip()} …"
     rows = {
         "L-RAG answers from summaries, and retrieves only if unsure": (
             f"entropy {score}, threshold {lazy.decision.threshold:g}: {action}. “{lazy.answer}”"
         ),
         "EDC²-RAG clusters the passages, and compresses each cluster": (
-            f"{compressed.tokens_before} tokens become {compressed.tokens_after}: “{_short(extract)}”"
+            f"{compressed.tokens_before} tokens become {compressed.tokens_after}: “{extract}”"
         ),
         "DENSE-RAG rewords each passage: does the answer survive?": (
             f"DSE {dense.score:.2f}: {'certain' if dense.certain else 'uncertain'}. “{dense.answer}”"
@@ -122,7 +123,3 @@ def _show_one(parts: Parts, question: Question) -> None:
         table.add_row(*row)
     show(table)
     show(f"Right: {' | '.join(question.references)}\n")
-
-
-def _short(text: str, length: int = 160) -> str:
-    return text if len(text) <= length else f"{text[:length].rstrip()} …"

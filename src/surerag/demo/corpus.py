@@ -47,5 +47,4 @@ def load_questions() -> list[DemoQuestion]:
 
 def _content() -> dict[str, Any]:
     text = files("surerag.demo").joinpath("corpus.json").read_text("utf-8")
-    content: dict[str, Any] = json.loads(text)
-    return content
+    return dict(json.loads(text))

@@ -267,8 +267,7 @@ class EvaluationRun:
         """Return what is recorded of a system: its options, and what built it."""
         self._check_name(system)
         [text] = self._db.execute("SELECT settings FROM systems WHERE name = ?", (system,)).fetchone()
-        settings: dict[str, Any] = json.loads(text)
-        return settings
+        return dict(json.loads(text))
 
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
         """Return rows to calibrate the threshold of a system, from its answers at ``@inf`` and ``@-inf``.
