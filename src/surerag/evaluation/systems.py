@@ -44,7 +44,7 @@ class EvaluationAnswer:
         usage: Calls and tokens; None where the system does not report them.
         finish: ``"length"`` for an answer that was cut off.
         uncertainty: Of the answer, or of the first answer of a method that decides by it.
-        acted: Whether a method retrieved, rewrote or compressed; None where that is no question.
+        acted: Whether a method retrieved or rewrote; None where that is no question.
         scores: Further measurements by name.
     """
 
@@ -202,7 +202,8 @@ class Parts:
         summaries: Index of summaries, for ``lazy`` and ``strong``.
         encoder: Vectors, for ``compressed``, ``selected`` and ``answered``.
         entailer: For ``refined``; None asks the reader.
-        top_n: Passages to show; None for all that the retriever returns.
+        top_n: Passages to show; None for all that the retriever returns, of which ``selected`` shows a third,
+            three at least.
         max_tokens: Longest answer in tokens; None for the reader's limit.
         options: Options of the methods by their names here, such as
             ``{"lazy": {"n_tokens": 4}, "compressed": {"token_limit": 500}}``. Without them each has its
@@ -228,7 +229,7 @@ class Parts:
 
 _CONFIGURABLE = ("lazy", "rewritten", "compressed", "selected", "answered", "refined")
 _WIDER = 3
-"""How many times ``top_n`` passages the system ``selected`` chooses from."""
+"""How many times ``top_n`` passages the system ``selected`` retrieves."""
 
 
 @dataclass(frozen=True)

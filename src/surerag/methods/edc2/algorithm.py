@@ -1,4 +1,4 @@
-"""EDC²-RAG: put similar passages into clusters, and compress each cluster for the question.
+"""EDC²-RAG: select the passages that help; or cluster similar ones, and compress each cluster.
 
 Li et al., "Efficient Dynamic Clustering-Based Document Compression for Retrieval-Augmented-Generation",
 section 4, and appendix C for answers and statements.
@@ -46,7 +46,7 @@ Measure = Callable[[Passage], int]
 
 _SHORT = "too short to gain"
 _WHOLE = "among the most relevant"
-_LESS_RELEVANT = "less relevant than the top_n, or a text that is there already"
+_LESS_RELEVANT = "less relevant than those that stay, or a text that is there already"
 _WORD_END, _CHARACTER = re.compile(r"\S(?!\S)"), re.compile(r"\S")
 
 
@@ -57,7 +57,7 @@ def compress_clusters(
     measure: Measure,
     query_vector: ArrayLike | None = None,
 ) -> Program[EDC2Result]:
-    """Cluster, compress, drop what is irrelevant, and return the originals where all is (section 4).
+    """Select passages, or compress clusters; return the originals where all is irrelevant (section 4).
 
     Arguments and errors are those of :meth:`surerag.ClusterCompressor.program`; ``measure`` counts tokens.
     """
@@ -120,7 +120,7 @@ def _compress(
     measure: Measure,
     query_vector: ArrayLike | None,
 ) -> Program[list[ClusterReport]]:
-    """Compress each cluster that is long enough, all at once, and remove what no source supports."""
+    """Select passages, or compress each cluster that is long enough, all at once, and guard the replies."""
     clusters, less_relevant = yield from form_clusters(query, passages, options, query_vector)
     reason = _SHORT if options.compresses else _WHOLE
     reports = [_report(cluster.tolist(), passages, measure, reason) for cluster in clusters]
@@ -151,7 +151,7 @@ def _report(
 
 
 def _prompt(query: str, members: Sequence[Passage], options: EDC2Options) -> Prompt:
-    """Return what a cluster is asked: each text once, as the task and its prompt say."""
+    """Return the prompt for a cluster, with each of its texts once."""
     values: dict[str, str] = {"passages": format_passages(_texts(members))}
     values["statement" if options.task == "verify" else "question"] = query
     if options.person is not None:
