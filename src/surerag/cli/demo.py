@@ -23,7 +23,7 @@ from surerag.messages import Passage
 from surerag.retrieval import PassageIndex, lead_summary
 
 TOP_N, MAX_TOKENS = 3, 24
-SYSTEMS = {"plain": "plain RAG", "lazy": "L-RAG", "compressed": "EDC²-RAG, copying", "rewritten": "DynQR"}
+SYSTEMS = {"plain": "plain RAG", "lazy": "L-RAG", "compressed": "EDC²-RAG (copy)", "rewritten": "DynQR"}
 
 EVIDENCE = (
     "On a model that you may know, Qwen2.5-Coder-1.5B-Instruct as it comes, L-RAG answered 84.0 % of 200 "

@@ -70,7 +70,7 @@ class EDC2Options(Options):
     variant: Variant = "whole"
     """For the tasks ``"extract"`` and ``"verify"``: passages that help most come as they are (``"whole"``);
     or a cluster's sentences that help most are copied (``"copy"``), or what is relevant is extracted, and the
-    model may say that there is nothing (``"paper"``, section 4.3), as small models nearly always do. On a
+    model may say that there is nothing (``"paper"``, section 4.3), as small models do too often. On a
     small reader whole passages led to more right answers than copies (``docs/methods/edc2.md``)."""
 
     person: str | None = Field(None, min_length=1)
