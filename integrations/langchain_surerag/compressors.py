@@ -87,13 +87,13 @@ class Compressor(Part, BaseDocumentCompressor):
 class ClusterCompressor(Compressor, EDC2Options):
     """Keeps the documents that help to answer; or compresses clusters of similar ones, in one call a cluster.
 
-    By default the ``top_n`` most relevant documents come back; with ``variant="copy"``, compressed ones. A
-    compressed document has its best source's id and metadata; ``compressed_from`` in its metadata lists all
-    sources with their ids and metadata, and ``compressed_sentences`` the source of each sentence. Documents
-    that are not compressed come back as copies. Clusters for which the model fails pass as they are, with a
-    warning and a custom event. With ``task="answer"`` the documents are answers of the clusters with their
-    evidence, for ``surerag.prompts.SELECT_ANSWER`` as the prompt of the chain; with ``task="verify"`` the
-    query is a statement.
+    By default the most relevant third comes back, three documents at least; with ``variant="copy"``,
+    compressed ones. A compressed document has its best source's id and metadata; ``compressed_from`` in its
+    metadata lists all sources with their ids and metadata, and ``compressed_sentences`` the source of each
+    sentence. Documents that are not compressed come back as copies. Where the model fails, the documents (of
+    a cluster) pass as they are, with a warning and a custom event. With ``task="answer"`` the documents are
+    answers of the clusters with their evidence, for ``surerag.prompts.SELECT_ANSWER`` as the prompt of the
+    chain; with ``task="verify"`` the query is a statement.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or the model is none.

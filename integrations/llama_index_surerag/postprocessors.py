@@ -124,16 +124,17 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
 class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Options):
     """Keeps the nodes that help to answer; or compresses clusters of similar ones, in one call a cluster.
 
-    By default the ``top_n`` most relevant nodes come back; with ``variant="copy"``, compressed ones. A
-    compressed node has its best source's id, score, relationships and metadata; ``compressed_from`` in its
-    metadata lists all sources with their ids, scores and metadata, ``compressed_sentences`` which source
-    supports each sentence. Others come back as copies, those without text at the end. No node that goes in is
-    changed, and an LLM is shown those of the metadata that all sources share.
+    By default the most relevant third comes back, three nodes at least; with ``variant="copy"``, compressed
+    ones. A compressed node has its best source's id, score, relationships and metadata; ``compressed_from``
+    in its metadata lists all sources with their ids, scores and metadata, ``compressed_sentences`` which
+    source supports each sentence. Others come back as copies, those without text at the end. No node that
+    goes in is changed, and an LLM is shown those of the metadata that all sources share.
 
-    Clusters for which the LLM fails stay as they are, with a warning and a ``MethodEvent``; without a query
-    those that came first do. Prompts are texts or LlamaIndex templates. With ``task="answer"``
-    the nodes are answers of the clusters with their evidence, for ``surerag.prompts.SELECT_ANSWER`` as
-    ``text_qa_template``; with ``task="verify"`` the query is a statement.
+    Where the LLM fails, the nodes (of a cluster) stay as they are, with a warning and a ``MethodEvent``;
+    without a query the first nodes come back. Prompts are texts or LlamaIndex templates. With
+    ``task="answer"`` the nodes are answers of the clusters with their evidence, for
+    ``surerag.prompts.SELECT_ANSWER`` as ``text_qa_template``; with ``task="verify"`` the query is a
+    statement.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.

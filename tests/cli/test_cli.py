@@ -26,6 +26,7 @@ from surerag.errors import ServiceError
 from surerag.evaluation import EvaluationRun
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from surerag.progress import reporting
+from surerag.retrieval.index import USUAL_K
 from tests.servers.fake_openai import FakeOpenAI
 
 TOWNS = ["Velm", "Orun", "Tarn", "Sild", "Moor"]
@@ -99,6 +100,10 @@ def test_compare_takes_plain_rag_and_the_methods_by_default(folder: Path) -> Non
     run(*COMPARE, "--at-a-time", "8")
     with EvaluationRun("run.db") as rows:
         assert rows.systems == ["plain", "lazy", "rewritten", "selected"]
+        for system, calls in (("plain", 1), ("selected", 1 + 3 * USUAL_K)):  # as many of three times as many
+            answers = [row.answer for row in rows.answered(system).values() if row.answer]
+            assert {len(answer.contexts) for answer in answers} == {USUAL_K}
+            assert {answer.usage.requests for answer in answers if answer.usage} == {calls}
     systems = re.search(r"--systems ([\w,]+)", Path(__file__).parents[2].joinpath("README.md").read_text())
     assert systems and systems[1] == compare.DEFAULT
 

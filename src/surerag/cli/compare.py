@@ -34,7 +34,7 @@ from surerag.evaluation.report import forecast, terminal_table, write_report
 from surerag.evaluation.systems import Parts, build_system, parse_system
 
 DEFAULT = "plain,lazy,rewritten,selected"
-"""Plain RAG, and the methods that take no more than a few calls a question."""
+"""Plain RAG, L-RAG, DynQR and EDC²-RAG, each at its defaults."""
 
 Questions = Annotated[
     Path, typer.Argument(help="JSONL, CSV or Parquet with questions and reference answers.")

@@ -23,7 +23,7 @@ from surerag.messages import Passage
 from surerag.retrieval import PassageIndex, lead_summary
 
 TOP_N, MAX_TOKENS = 3, 24
-SYSTEMS = {"plain": "plain RAG", "lazy": "L-RAG", "compressed": "EDC²-RAG", "rewritten": "DynQR"}
+SYSTEMS = {"plain": "plain RAG", "lazy": "L-RAG", "compressed": "EDC²-RAG (copy)", "rewritten": "DynQR"}
 
 EVIDENCE = (
     "On a model that you may know, Qwen2.5-Coder-1.5B-Instruct as it comes, L-RAG answered 84.0 % of 200 "
@@ -105,7 +105,7 @@ def _show_one(parts: Parts, question: Question) -> None:
         "L-RAG answers from summaries, and retrieves only if unsure": (
             f"entropy {score}, threshold {lazy.decision.threshold:g}: {action}. “{lazy.answer}”"
         ),
-        "EDC²-RAG clusters the passages, and compresses each cluster": (
+        'EDC²-RAG clusters the passages, and compresses each cluster (variant="copy")': (
             f"{compressed.tokens_before} tokens become {compressed.tokens_after}: “{extract}”"
         ),
         "DENSE-RAG rewords each passage: does the answer survive?": (

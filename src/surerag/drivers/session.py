@@ -121,7 +121,7 @@ _HAPPENED = {
     "dense.not_conclusive": "Too few answers are usable to say how certain they are",
     "dense.unclear_evaluation": "The model's reply is neither yes nor no, and counts as no",
     "dense_refiner.failed": "The passages could not be refined and are returned as they came",
-    "edc2.not_compressed": "Some passages could not be compressed and are left as they are",
+    "edc2.not_compressed": "The context, or a part of it, could not be shortened and is left as it is",
     "edc2.fallback": "Nothing was found relevant, so that the passages are left as they are",
     "edc2.embedded_again": "The query's vector does not fit the passages', which are embedded again",
     "seper.frequency_weights": "Answers of unknown probability are weighed by how often they came",

@@ -321,7 +321,6 @@ def _question(
 
 
 _ACTED = {"rewritten": ("rewrote the question", "left the question as it is")}
-_COMPRESSED = ("compressed the passages", "left the passages as they are")
 
 
 def _details(run: EvaluationRun, row: Row) -> list[str]:
@@ -331,10 +330,7 @@ def _details(run: EvaluationRun, row: Row) -> list[str]:
         return ["failed"]
     detail = []
     if answer.acted is not None:
-        words = ("searched", "answered without a search")
-        if base == "plain" and row.system.partition("+")[0] != "plain":
-            words = _COMPRESSED
-        did, did_not = _ACTED.get(base, words)
+        did, did_not = _ACTED.get(base, ("searched", "answered without a search"))
         detail.append(did if answer.acted else did_not)
     if answer.uncertainty is not None:
         options = settings.get("options", settings)

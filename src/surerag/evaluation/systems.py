@@ -24,6 +24,7 @@ from surerag.methods.edc2.component import ClusterCompressor
 from surerag.methods.lazy_rag.component import LazyRAG
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, SELECT_ANSWER, format_passages, selected_answer
 from surerag.readers.protocol import Reader
+from surerag.retrieval.index import USUAL_K
 from surerag.services import Encoder, Entailer, Retriever, Services
 
 R = TypeVar("R")
@@ -44,7 +45,7 @@ class EvaluationAnswer:
         usage: Calls and tokens; None where the system does not report them.
         finish: ``"length"`` for an answer that was cut off.
         uncertainty: Of the answer, or of the first answer of a method that decides by it.
-        acted: Whether a method retrieved, rewrote or compressed; None where that is no question.
+        acted: Whether a method retrieved or rewrote; None where that is no question.
         scores: Further measurements by name.
     """
 
@@ -202,7 +203,7 @@ class Parts:
         summaries: Index of summaries, for ``lazy`` and ``strong``.
         encoder: Vectors, for ``compressed``, ``selected`` and ``answered``.
         entailer: For ``refined``; None asks the reader.
-        top_n: Passages to show; None for all that the retriever returns.
+        top_n: Passages to show; None for all that the retriever returns, and five of ``selected``.
         max_tokens: Longest answer in tokens; None for the reader's limit.
         options: Options of the methods by their names here, such as
             ``{"lazy": {"n_tokens": 4}, "compressed": {"token_limit": 500}}``. Without them each has its
@@ -228,7 +229,7 @@ class Parts:
 
 _CONFIGURABLE = ("lazy", "rewritten", "compressed", "selected", "answered", "refined")
 _WIDER = 3
-"""How many times ``top_n`` passages the system ``selected`` chooses from."""
+"""How many times ``top_n`` passages the system ``selected`` retrieves."""
 
 
 @dataclass(frozen=True)
@@ -327,12 +328,15 @@ def _build_method(base: str, parts: Parts, threshold: float | None) -> Component
 
 def _build_step(step: str, parts: Parts) -> Component[Any]:
     settings = parts.options.get(step, {})
-    if step in ("compressed", "answered"):
-        own = {"task": "answer"} if step == "answered" else {"variant": "copy"}
-        return ClusterCompressor(parts.reader, parts.encoder, **{**own, **settings})
-    if step == "selected":
-        return ClusterCompressor(parts.reader, parts.encoder, **{"top_n": parts.top_n, **settings})
-    return DenseRefiner(parts.reader, entailer=parts.entailer, **settings)
+    if step == "refined":
+        return DenseRefiner(parts.reader, entailer=parts.entailer, **settings)
+    options: dict[str, dict[str, Any]] = {
+        "compressed": {"variant": "copy"},
+        "answered": {"task": "answer"},
+        "selected": {"top_n": parts.top_n or USUAL_K},
+    }
+    own = options[step]
+    return ClusterCompressor(parts.reader, parts.encoder, **{**own, **settings})
 
 
 def _merge(services: Sequence[Services], parts: Parts) -> Services:
@@ -350,7 +354,7 @@ def _answer(question: Question, base: str, parts: Parts, max_tokens: int) -> Pro
     """Answer from retrieved passages, from those that belong to the question, or from none."""
     passages: Sequence[Passage] = []
     if base in ("plain", "selected"):
-        k = parts.top_n and parts.top_n * (_WIDER if base == "selected" else 1)
+        k = (parts.top_n or USUAL_K) * _WIDER if base == "selected" else parts.top_n
         passages = yield from retrieve(question.text, k)
     elif base == "oracle":
         if not question.contexts:

@@ -302,7 +302,7 @@ def test_the_most_relevant_passages_stay_and_each_text_is_judged_once() -> None:
     [compressed] = [passage for passage in result.passages if passage.text]
     assert [source["id"] for source in compressed.metadata[SOURCES_KEY]] == ["p1", "p5"]
     assert result.dropped == ("p0", "p3", "p4")
-    assert result.clusters[-1].reason.startswith("less relevant than the top_n")
+    assert result.clusters[-1].reason.startswith("less relevant than those that stay")
     assert not result.fell_back
 
 
@@ -343,7 +343,7 @@ def test_by_default_a_third_of_the_passages_and_three_at_least_come_whole() -> N
     "options", [{"min_tokens": 0}, {"guard": "off"}, {"prompts": {"extract": "{passages} {question}"}}]
 )
 def test_options_of_compressions_are_refused_where_passages_come_whole(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match='is of compressions, and variant="whole" leaves'):
+    with pytest.raises(ConfigurationError, match='is for compressions, and variant="whole" leaves'):
         ClusterCompressor(FakeReader(), **options)
     ClusterCompressor(FakeReader(), task="answer", **options)
     ClusterCompressor(FakeReader(), variant="copy", **options)

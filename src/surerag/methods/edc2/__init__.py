@@ -1,1 +1,1 @@
-"""EDC²-RAG: similar passages in clusters, each of which is compressed for the question (Li et al.)."""
+"""EDC²-RAG: the passages that help, or clusters of similar ones, each compressed (Li et al.)."""

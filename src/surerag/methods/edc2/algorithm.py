@@ -1,4 +1,4 @@
-"""EDC²-RAG: put similar passages into clusters, and compress each cluster for the question.
+"""EDC²-RAG: select the passages that help; or cluster similar ones, and compress each cluster.
 
 Li et al., "Efficient Dynamic Clustering-Based Document Compression for Retrieval-Augmented-Generation",
 section 4, and appendix C for answers and statements.
@@ -45,7 +45,7 @@ Measure = Callable[[Passage], int]
 """Tokens of a passage as the pipeline shows it."""
 _SHORT = "too short to gain"
 _WHOLE = "among the most relevant"
-_LESS_RELEVANT = "less relevant than the top_n, or a text that is there already"
+_LESS_RELEVANT = "less relevant than those that stay, or a text that is there already"
 _WORD_END, _CHARACTER = re.compile(r"\S(?!\S)"), re.compile(r"\S")
 
 
@@ -56,7 +56,7 @@ def compress_clusters(
     measure: Measure,
     query_vector: ArrayLike | None = None,
 ) -> Program[EDC2Result]:
-    """Cluster, compress, drop what is irrelevant, and return the originals where all is (section 4).
+    """Select passages, or compress clusters; return the originals where all is irrelevant (section 4).
 
     Arguments and errors are those of :meth:`surerag.ClusterCompressor.program`; ``measure`` counts tokens.
     """
@@ -119,7 +119,7 @@ class _Compression(NamedTuple):
     measure: Measure
 
     def compress(self, query_vector: ArrayLike | None) -> Program[list[ClusterReport]]:
-        """Compress each cluster that is long enough, all at once, and remove what no source supports."""
+        """Select passages, or compress each long enough cluster, all at once, and guard the replies."""
         options, passages = self.options, self.passages
         clusters, less_relevant = yield from form_clusters(self.query, passages, options, query_vector)
         reason = _SHORT if options.compresses else _WHOLE
@@ -151,7 +151,7 @@ class _Compression(NamedTuple):
         return list(dict.fromkeys(self.passages[at].text for at in report.members))
 
     def _prompt(self, report: ClusterReport) -> Prompt:
-        """Return what a cluster is asked: each text once, as the task and its prompt say."""
+        """Return the prompt for a cluster, with each of its texts once."""
         values: dict[str, str] = {"passages": format_passages(self._texts(report))}
         values["statement" if self.options.task == "verify" else "question"] = self.query
         if self.options.person is not None:

@@ -68,7 +68,7 @@ def rank_passages(
     """Ask the reader of each passage whether it helps; return places, the most relevant first.
 
     The probability of yes and the similarity to the query are joined by the sum of reciprocal ranks. It takes
-    the place of the reply for where nothing is relevant (section 4.3), which small models give nearly always.
+    the place of the reply for where nothing is relevant (section 4.3), which small models give too often.
     """
     if options.task == "verify":
         prompt, slot = options.prompts["relevant_to_statement"], "statement"

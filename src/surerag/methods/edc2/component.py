@@ -20,24 +20,30 @@ from surerag.services import Encoder, Entailer, Services
 class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     """A shorter context: the passages that help to answer, or similar ones in clusters, each compressed.
 
-    By default the most relevant passages come as they are; the option ``variant`` has clusters compressed.
+    By default the most relevant third of the passages, three at least, comes as it is. With the option
+    ``variant="copy"`` or ``"paper"``, clusters are compressed.
 
     Example:
         >>> from surerag import ClusterCompressor, FakeReader, Passage
         >>> from surerag.encoders import HashingEncoder
+        >>> passages = [Passage("Ada, a painter, was born in Velm."), Passage("Bo came later.")]
+        >>> reader = FakeReader(lambda prompt: "yes" if "born in Velm" in prompt else "no")
+        >>> result = ClusterCompressor(reader, HashingEncoder(), top_n=1).run("Where was Ada born?", passages)
+        >>> [passage.text for passage in result.passages]
+        ['Ada, a painter, was born in Velm.']
+
         >>> reader = FakeReader(["Ada was born in Velm."])
         >>> compressor = ClusterCompressor(reader, HashingEncoder(), variant="copy", min_tokens=0)
-        >>> passages = [Passage("Ada, a painter, was born in Velm."), Passage("Bo came later.")]
         >>> result = compressor.run("Where was Ada born?", passages)
         >>> result.passages[0].text, result.tokens_before, result.tokens_after
         ('Ada was born in Velm.', 14, 6)
     """
 
     reader: Service[Reader | None] = None
-    """The model that compresses."""
+    """The model that is asked which passages help, or compresses."""
 
     encoder: Service[Encoder | None] = None
-    """Vectors for clustering; not needed where passages and the query come with theirs."""
+    """Vectors of passages and the query; not needed where they come with theirs."""
 
     entailer: Service[Entailer | None] = None
     """For ``guard="entailment"``."""
@@ -72,7 +78,7 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     def program(
         self, query: str, passages: Sequence[Passage], query_vector: ArrayLike | None = None
     ) -> Program[EDC2Result]:
-        """Return the generator that compresses the context of one question.
+        """Return the generator that shortens the context of one question.
 
         Args:
             query: Not empty.

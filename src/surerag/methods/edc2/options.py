@@ -62,31 +62,31 @@ class EDC2Options(Options):
     )
 
     task: Task = "extract"
-    """What a cluster is asked for: what is relevant to the question (``"extract"``, section 4.3), an answer
-    with quoted evidence (``"answer"``, appendix C.2), or what supports or refutes a statement, which is
-    passed as the query (``"verify"``, appendix C.1)."""
+    """What comes back: what is relevant to the question (``"extract"``, section 4.3), an answer of each
+    cluster with quoted evidence (``"answer"``, appendix C.2), or what supports or refutes a statement, which
+    is passed as the query (``"verify"``, appendix C.1)."""
 
     variant: Variant = "whole"
     """For the tasks ``"extract"`` and ``"verify"``: passages that help most come as they are (``"whole"``);
     or a cluster's sentences that help most are copied (``"copy"``), or what is relevant is extracted, and the
-    model may say that there is nothing (``"paper"``, section 4.3), as small models nearly always do. Copies
-    lost right answers on small readers, whole passages did not (``docs/defaults.md``)."""
+    model may say that there is nothing (``"paper"``, section 4.3), as small models do too often. On a
+    small reader whole passages led to more right answers than copies (``docs/methods/edc2.md``)."""
 
     person: str | None = Field(None, min_length=1)
     """For ``task="verify"``: the person whom statements are about (appendix C.1.2)."""
 
     threshold: int | None = Field(None, ge=0)
-    """Compress only contexts of more tokens; None compresses all."""
+    """Shorten only contexts of more tokens; None shortens all."""
 
     top_n: int | None = Field(None, ge=1)
-    """Passages that stay, at most: those that encoder and reader (asked of each whether it helps) find most
-    relevant. The others leave, in place of those of which it says that there is nothing to extract
-    (section 4.3), as do texts that come again. None is a third of them, and three at least, where they come
-    whole, and else all."""
+    """Passages that stay, at most: the most relevant, by similarity and by the reader, which is asked of each
+    whether it helps. The others leave, and texts that come again. None is a third of them, and three at
+    least, where they come whole, and all where clusters are compressed."""
 
     first_cluster_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 3
     """Size of the first cluster (the paper's τ); each further one is twice as large. ``"auto"`` is 1 for up
-    to ten passages (appendix B.2), else 3."""
+    to ten passages (appendix B.2), else 3. This and other options of compressions, ``max_cluster_size``,
+    ``min_tokens``, ``guard``, ``max_tokens`` and ``temperature``, are refused where passages come whole."""
 
     max_cluster_size: int = Field(20, ge=1)
     """Size of a cluster at most (the paper's Λ)."""
@@ -122,7 +122,7 @@ class EDC2Options(Options):
     def _check_task(self) -> Self:
         if not self.compresses and (unused := self._set_for_compressions()):
             raise ConfigurationError(
-                f'{unused} is of compressions, and variant="whole" leaves passages as they are',
+                f'{unused} is for compressions, and variant="whole" leaves passages as they are',
                 hint='pass variant="copy" or "paper", or leave it out',
             )
         if self.person is not None and self.task != "verify":
@@ -132,7 +132,7 @@ class EDC2Options(Options):
         return self
 
     def _set_for_compressions(self) -> str:
-        """Return an option that only compressions read and that has another value than its default."""
+        """Return an option that only compressions read and whose value is not the default; empty for none."""
         fields = EDC2Options.model_fields
         changed = [name for name in _OF_COMPRESSIONS if getattr(self, name) != fields[name].default]
         prompts = [name for name in _ASKED_OF_CLUSTERS if self.prompts[name] != self.PROMPTS[name]]
@@ -140,7 +140,7 @@ class EDC2Options(Options):
 
     @property
     def compresses(self) -> bool:
-        """Whether clusters are compressed; else passages come as they are."""
+        """Whether clusters are compressed; else passages are selected and come as they are."""
         return self.task == "answer" or self.variant != "whole"
 
     def room(self, n_passages: int) -> int:

@@ -26,7 +26,7 @@ class SupportedSentence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """What became of one cluster.
+    """What became of one cluster; of passages that come whole, or leave, together.
 
     Attributes:
         members: Places of its passages in the input, the root first.
