@@ -174,10 +174,7 @@ def _question(record: Any, names: Mapping[str, str], place: str) -> Question:
         raise InputError(
             f"{place} is a {type(record).__name__}, not an object with columns", hint=f"write {_EXAMPLE}"
         )
-    flat = {str(name): _plain(value) for name, value in record.items()}
-    for name, value in list(flat.items()):
-        if isinstance(value := _cell(value), Mapping):
-            flat |= {f"{name}.{inner}": _plain(item) for inner, item in value.items()}
+    flat = _flat(record)
     columns = {field: _column(field, flat, names, place) for field in ALIASES}
     column = columns["question"]
     if column is None:
@@ -193,6 +190,15 @@ def _question(record: Any, names: Mapping[str, str], place: str) -> Question:
     others = (flat.get(columns[field] or "") for field in ("id", "system"))
     named = ("" if value is None else str(value) for value in others)
     return Question(_text(flat[column], f"{place}, column {column!r}"), references, contexts, *named)
+
+
+def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a record, and those of the mappings in it as ``name.inner``."""
+    flat = {str(name): _plain(value) for name, value in record.items()}
+    for name, value in list(flat.items()):
+        if isinstance(value := _cell(value), Mapping):
+            flat |= {f"{name}.{inner}": _plain(item) for inner, item in value.items()}
+    return flat
 
 
 def _column(field: str, flat: Mapping[str, Any], names: Mapping[str, str], place: str) -> str | None:

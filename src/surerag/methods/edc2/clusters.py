@@ -28,30 +28,32 @@ def form_clusters(
 
     Passages that come whole are one cluster.
     """
-    texts = [at for at, passage in enumerate(passages) if passage.text.strip()]
-    clusters = [np.array([at]) for at, passage in enumerate(passages) if not passage.text.strip()]
-    places = np.array(texts, dtype=np.intp)
-    room = len(places)
-    if options.top_n is not None or not options.compresses:
-        distinct = places[_first_of_each([passages[at].text for at in texts])]
-        room = options.room(len(distinct))
-        places = distinct if len(places) > room else places
-    if len(places) <= (1 if options.compresses else room):
-        formed = [places] if len(places) else []
-    else:
-        vector, vectors = yield from _vectors(query, [passages[at] for at in places], query_vector)
-        if len(places) > room:
+    has_text = np.array([bool(passage.text.strip()) for passage in passages], dtype=bool)
+    blank = [np.array([at]) for at in np.flatnonzero(~has_text)]
+    stay, room = _candidates(passages, np.flatnonzero(has_text), options)
+    clusters = [stay] if len(stay) else []
+    if len(stay) > (1 if options.compresses else room):
+        vector, vectors = yield from _vectors(query, [passages[at] for at in stay], query_vector)
+        if len(stay) > room:
+            texts = [passages[at].text for at in stay]
             similarity = _unit_rows(vectors) @ _unit_rows(vector[None])[0]
-            shown = [passages[at].text for at in places]
-            order = yield from rank_passages(query, shown, options, similarity)
+            order = yield from rank_passages(query, texts, options, similarity)
             chosen = np.sort(order[:room])
-            places, vectors = places[chosen], vectors[chosen]
-        formed = [places]
+            stay, vectors = stay[chosen], vectors[chosen]
+        clusters = [stay]
         if options.compresses:
-            tau = options.tau(len(places))
-            clusters_of = dynamic_clusters(vector, vectors, tau, options.max_cluster_size)
-            formed = [places[cluster] for cluster in clusters_of]
-    return formed + clusters, sorted(set(texts) - set(places.tolist()))
+            formed = dynamic_clusters(vector, vectors, options.tau(len(stay)), options.max_cluster_size)
+            clusters = [stay[cluster] for cluster in formed]
+    return clusters + blank, np.setdiff1d(np.flatnonzero(has_text), stay).tolist()
+
+
+def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Options) -> tuple[Cluster, int]:
+    """Return the places that may stay, and how many of them do; where some leave, each text is there once."""
+    if options.top_n is None and options.compresses:
+        return places, len(places)
+    distinct = places[_first_of_each([passages[at].text for at in places])]
+    room = options.room(len(distinct))
+    return (distinct if len(places) > room else places), room
 
 
 def _first_of_each(texts: Sequence[str]) -> NDArray[np.intp]:

@@ -151,9 +151,7 @@ class Engine:
         self, samples: Sequence[tuple[Request, int]], grow: Callable[[Batch], Sequence[R]]
     ) -> list[R]:
         """Read different prompts once each, and grow an answer for every sample, in batches."""
-        members: dict[Ids, list[int]] = {}
-        for index, (request, _) in enumerate(samples):
-            members.setdefault(request.ids, []).append(index)
+        members = _by_prompt(samples)
         order = _alike_together(members)
         lengths = [len(request.ids) + request.further for request, _ in samples]
         results: dict[int, R] = {}
@@ -206,6 +204,14 @@ class Engine:
             self._model.forward(tokens, cache)
             rows.update((p, take_row(cache, row, 0, len(p) - 1)) for row, p in enumerate(some))
         return rows
+
+
+def _by_prompt(samples: Sequence[tuple[Request, int]]) -> dict[Ids, list[int]]:
+    """Return the places of the samples of each prompt."""
+    members: dict[Ids, list[int]] = {}
+    for index, (request, _) in enumerate(samples):
+        members.setdefault(request.ids, []).append(index)
+    return members
 
 
 def _alike_together(prompts: Collection[Ids]) -> list[Ids]:
