@@ -51,17 +51,10 @@ def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Optio
     """Return the places that may stay, and how many of them do; where some leave, each text is there once."""
     if options.top_n is None and options.compresses:
         return places, len(places)
-    distinct = places[_first_of_each([passages[at].text for at in places])]
+    first = {" ".join(passages[at].text.split()).casefold(): at for at in reversed(places)}
+    distinct = np.array(sorted(first.values()), dtype=np.intp)
     room = options.room(len(distinct))
     return (distinct if len(places) > room else places), room
-
-
-def _first_of_each(texts: Sequence[str]) -> NDArray[np.intp]:
-    """Return the places of texts that repeat none before them, whatever their case and white space."""
-    first: dict[str, int] = {}
-    for place, text in enumerate(texts):
-        first.setdefault(" ".join(text.split()).casefold(), place)
-    return np.array(list(first.values()), dtype=np.intp)
 
 
 def rank_passages(
