@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +48,13 @@ from surerag.retrieval import PassageIndex
 TOP_N = 5
 TOP_N_SAID, MAX_TOKENS = 3, 32
 THRESHOLDS = (1.0, 1.05, 1.1, 1.2, 1.4, 1.8)
-METRICS: Mapping[MetricName, tuple[float, ...]] = {
+METRICS: dict[MetricName, tuple[float, ...]] = {
     "perplexity": (-np.inf, 1.05, 1.1, 1.2, 1.3, 1.4, 1.6, 2.0),
     "lowest_probability": (-np.inf, 0.25, 0.5, 1.0, 1.5),
     "token_entropy": (-np.inf, 0.2, 0.4, 0.6, 0.8, 1.0),
 }
+SAMPLES = (3, 5, 10)
+OF_SAMPLES = (-np.inf, 0.3, 0.65, 1.0, 1.3)
 
 
 def main() -> None:
@@ -65,13 +67,15 @@ def main() -> None:
     parser.add_argument(
         "--rows", type=Path, metavar="FILE", help="compare options on rows in this JSONL file"
     )
+    parser.add_argument("--samples", action="store_true", help="semantic entropy, too, of samples")
     arguments = parser.parse_args()
     reader = load_reader(arguments.reader, arguments.dtype)
     if arguments.data:
         titles = ARTICLES[arguments.articles] or ()
         data = load_disfl(arguments.data, arguments.n, arguments.seed, titles)
         index = PassageIndex.from_passages(data.corpus, load_encoder())
-        print_options(collect_rows(data.items, Services(reader=reader, retriever=index), arguments.rows))
+        services = Services(reader=reader, retriever=index)
+        print_options(collect_rows(data.items, services, arguments.rows, samples=arguments.samples))
         return
     cases, passages, _ = world_cases(arguments.seed, arguments.n)
     index = PassageIndex.from_passages(passages, load_encoder())
@@ -240,18 +244,23 @@ def prompt_of(case: Case, passages: Sequence[Passage]) -> str:
 # Questions as people said them
 
 
-def collect_rows(said: Sequence[Item], services: Services, file: Path) -> list[dict[str, Any]]:
+def collect_rows(
+    said: Sequence[Item], services: Services, file: Path, *, samples: bool = False
+) -> list[dict[str, Any]]:
     """Answer each question in each way, and add a row of it to a file, which a later run goes on with."""
     done = len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
     for start in range(done, len(said), 10):
-        rows = run_many([row_of(one) for one in said[start : start + 10]], services)
+        rows = run_many([row_of(one, samples) for one in said[start : start + 10]], services)
         with file.open("a", encoding="utf-8") as written:
             written.writelines(json.dumps(row) + "\n" for row in rows)
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def row_of(said: Item) -> Program[dict[str, Any]]:
-    """Return the answers to one question: as said, rewritten or clean, from old or new passages."""
+def row_of(said: Item, samples: bool) -> Program[dict[str, Any]]:
+    """Return the answers to one question: as said, rewritten or clean, from old or new passages.
+
+    With ``samples`` those that DynQR compares by default have their semantic entropy, too.
+    """
     prompt = REWRITE.render(query=said.text)
     [[reply]] = yield from generate([prompt], SamplingParams(max_tokens=REWRITE_TOKENS, trace="none"))
     rewrite = read_rewrite(reply, said.text, REWRITE_TOKENS)
@@ -272,6 +281,12 @@ def row_of(said: Item) -> Program[dict[str, Any]]:
         for way, (asked, shown) in ways.items()
     }
     answers = yield from generate(list(prompts.values()), SamplingParams(max_tokens=MAX_TOKENS))
+    sampled: dict[str, list[Generation]] = {}
+    if samples:
+        compared = [way for way in ("said", "said, new") if way in prompts]
+        sampling = SamplingParams(max_tokens=MAX_TOKENS, n=max(SAMPLES), temperature=1.0, trace="none")
+        found_samples = yield from generate([prompts[way] for way in compared], sampling)
+        sampled = dict(zip(compared, found_samples, strict=True))
     row: dict[str, Any] = {**texts, "references": said.references, "problem": rewrite.problem}
     row["new"] = "rewrite" in texts and [p.id for p in found["rewrite"]] != [p.id for p in found["said"]]
     for way, [answer] in zip(prompts, answers, strict=True):
@@ -280,8 +295,18 @@ def row_of(said: Item) -> Program[dict[str, Any]]:
             "text": answer.text,
             "right": bool(contains(answer.text, said.references)),
             **{name: uncertainty_of(name, answer) for name in METRICS},
+            **{
+                entropy_of(n): uncertainty_of("semantic_entropy", answer, sampled[way][:n])
+                for n in SAMPLES
+                if way in sampled
+            },
         }
     return row
+
+
+def entropy_of(n: int) -> str:
+    """Return the name of the semantic entropy of so many samples."""
+    return f"semantic_entropy of {n}"
 
 
 def print_options(rows: Sequence[dict[str, Any]]) -> None:
@@ -292,13 +317,17 @@ def print_options(rows: Sequence[dict[str, Any]]) -> None:
     table.append(
         ("the clean question", "", "", "", "", show(share(clean)), show(difference(clean, never), sign=True))
     )
-    for metric, grid in METRICS.items():
+    sampled = {entropy_of(n): OF_SAMPLES for n in SAMPLES if entropy_of(n) in rows[0]["answer: said"]}
+    grids: dict[str, tuple[float, ...]] = {**dict(METRICS.items()), **sampled}
+    for metric, grid in grids.items():
         for answer, verify in (
             ("original", True),
             ("rewrite", True),
             ("original", False),
             ("rewrite", False),
         ):
+            if answer == "rewrite" and metric not in METRICS:
+                continue
             for threshold in grid if verify else (-np.inf,):
                 chosen = [choose(row, metric, threshold, answer, verify) for row in rows]
                 right = [row[f"answer: {way}"]["right"] for way, row in zip(chosen, rows, strict=True)]

@@ -16,6 +16,7 @@ from typing import Any
 from surerag import Passage
 from surerag.errors import extra
 from surerag.evaluation import Question
+from surerag.text import split_sentences
 
 
 @dataclass(frozen=True)
@@ -107,12 +108,12 @@ def load_disfl(folder: Path, n: int, seed: int, articles: Sequence[str] = ()) ->
     return Data(f"Disfl-QA ({_listed(articles)})", _sample(items, n, seed), tuple(corpus))
 
 
-def load_hotpot(folder: Path, places: slice = slice(None), k: int = 10) -> Data:
+def load_hotpot(folder: Path, places: slice = slice(None), k: int = 10, repeats: int = 0) -> Data:
     """Return questions of HotpotQA with k passages: the gold ones and distractors, in a random order.
 
     With fewer than ten, distractors are left out; with more, paragraphs of the questions that follow come
-    in as noise. Questions to be answered with yes or no are left out: a text that holds such a word says
-    nothing.
+    in as noise. Some of the k may be :func:`with_repeats` of others. Questions to be answered with yes or no
+    are left out: a text that holds such a word says nothing.
     """
     rows = json.loads((folder / "hotpotqa_100.json").read_text(encoding="utf-8"))
     rows = [row for row in rows if row["answer"].lower() not in ("yes", "no")]
@@ -129,10 +130,24 @@ def load_hotpot(folder: Path, places: slice = slice(None), k: int = 10) -> Data:
         gold = [passage for passage in contexts[at] if passage.id in titles]
         others = [passage for passage in contexts[at] if passage.id not in titles]
         noise = contexts[(at + 1) % len(rows)] + contexts[(at + 2) % len(rows)]
-        shown = (gold + others + [passage for passage in noise if passage.id not in titles])[:k]
+        distinct = gold + others + [passage for passage in noise if passage.id not in titles]
+        shown = with_repeats(distinct[: k - repeats], repeats)
         random.Random(at).shuffle(shown)
         items.append(Item(row["question"], (row["answer"],), tuple(gold), tuple(shown)))
     return Data(f"HotpotQA with distractors, {k} passages", tuple(items))
+
+
+def with_repeats(passages: Sequence[Passage], repeats: int) -> list[Passage]:
+    """Return passages and repeats of the first of them, as chunks that overlap repeat one another.
+
+    A repeat is its passage without the first sentence, or in turn without the last one.
+    """
+    copies = []
+    for at, passage in enumerate(passages[:repeats]):
+        texts = [sentence.text for sentence in split_sentences(passage.text)]
+        rest = (texts[1:] if at % 2 else texts[:-1]) or texts
+        copies.append(Passage(" ".join(rest), id=f"{passage.id}, again", metadata=passage.metadata))
+    return [*passages, *copies]
 
 
 def load_2wiki(folder: Path, n: int, seed: int, k: int = 10) -> Data:

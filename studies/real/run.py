@@ -17,22 +17,25 @@ from typing import Any, NamedTuple
 from studies.common import LookupRetriever, console, load_encoder, load_reader
 from studies.real import systems as parts
 from studies.real.data import Data, load_2wiki, load_disfl, load_hotpot, load_squad
-from studies.real.systems import MAX_TOKENS, Meter, answer_from, choosing, searching
+from studies.real.systems import MAX_TOKENS, Meter, answer_from, choosing, searching, share_shown
 from surerag import (
     ClusterCompressor,
     DenseEvaluator,
     DenseRefiner,
+    DenseRefinerResult,
+    EDC2Options,
     LazyRAG,
     Passage,
     SePer,
     UncertaintyRewriter,
 )
-from surerag.entailment import ExactEntailer
+from surerag.entailment import ExactEntailer, JudgeEntailer
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, evaluate
 from surerag.evaluation.findings import problems
 from surerag.evaluation.systems import Parts, System, as_system, build_system
 from surerag.measures import contains, token_f1
 from surerag.messages import Usage
+from surerag.methods.dense.result import best_round
 from surerag.prompts import (
     CLOSED_BOOK,
     FROM_CONTEXT,
@@ -43,7 +46,7 @@ from surerag.prompts import (
 )
 from surerag.readers.protocol import BaseReader
 from surerag.retrieval import PassageIndex, chunk_text, lead_summary
-from surerag.services import Encoder
+from surerag.services import Encoder, Entailer
 
 ABSTENTION = "I do not know."
 TOP_N = 3
@@ -73,6 +76,7 @@ class Setting(NamedTuple):
     encoder: Encoder
     data: Data
     k: int
+    judges: bool = False
 
 
 Build = Callable[[Setting], Mapping[str, System]]
@@ -80,7 +84,7 @@ Build = Callable[[Setting], Mapping[str, System]]
 
 def gates(setting: Setting) -> dict[str, System]:
     """L-RAG's Table I: the paragraph of a question is its document, its first two sentences the summary."""
-    reader, encoder, data, _ = setting
+    reader, encoder, data, *_ = setting
     summaries: dict[str, list[Passage]] = {}
     passages: dict[str, list[Passage]] = {}
     for item in data.items:
@@ -147,10 +151,13 @@ def gates(setting: Setting) -> dict[str, System]:
 
 def compression(setting: Setting) -> dict[str, System]:
     """Answer from all passages, from the gold ones, and from what is left after compression."""
-    reader, encoder, data, _ = setting
+    reader, encoder, data, k, _ = setting
     shown = {item.text: item.passages for item in data.items}
+    if data.corpus:  # questions without passages of their own
+        index = PassageIndex.from_passages(data.corpus, encoder)
+        shown = {item.text: tuple(index.retrieve(item.text, k)) for item in data.items}
     gold = {item.text: item.gold for item in data.items}
-    few = max(2, setting.k // 3)
+    few = EDC2Options().room(k)
 
     def compressed(**options: Any) -> System:
         compressor = ClusterCompressor(reader, encoder, **options)
@@ -159,10 +166,13 @@ def compression(setting: Setting) -> dict[str, System]:
             result = compressor.run(question.text, list(shown[question.text]))
             meter = Meter(reader)
             meter.usage += result.usage
-            share = result.tokens_after / result.tokens_before
-            return answer_from(
-                meter, question.text, result.passages, context_share=share, fell_back=float(result.fell_back)
-            )
+            scores = {
+                "context_share": result.tokens_after / result.tokens_before,
+                "fell_back": float(result.fell_back),
+            }
+            if not EDC2Options(**options).compresses:
+                scores["gold_shown"] = share_shown(result.passages, question)
+            return answer_from(meter, question.text, result.passages, **scores)
 
         return System("", answer, {"system": "compressed", **compressor.to_dict()})
 
@@ -189,7 +199,7 @@ def compression(setting: Setting) -> dict[str, System]:
 
 def rewriting(setting: Setting) -> dict[str, System]:
     """Answer what people said, with their slips, over the paragraphs of its articles."""
-    reader, encoder, data, k = setting
+    reader, encoder, data, k, _ = setting
     index = PassageIndex.from_passages(data.corpus, encoder)
     clean = {item.text: item.clean for item in data.items}
     # The prompt of plain RAG for the answer, so that nothing but the search differs.
@@ -236,7 +246,7 @@ def rewriting(setting: Setting) -> dict[str, System]:
 
 def understanding(setting: Setting) -> dict[str, System]:
     """Scores to tell wrong answers from right ones; every system reports one of plain RAG's answer."""
-    reader, encoder, data, k = setting
+    reader, encoder, data, k, judges = setting
     index = PassageIndex.from_passages(data.corpus, encoder) if data.corpus else None
     own = {item.text: item.passages for item in data.items}
 
@@ -287,19 +297,32 @@ def understanding(setting: Setting) -> dict[str, System]:
         score = result.decision.score or 0.0
         return EvaluationAnswer(result.answer, (), result.usage, scores={"semantic entropy": score})
 
-    dense = DenseEvaluator(reader, ExactEntailer(), max_tokens=MAX_TOKENS)
+    once = parts.FirstSamples(reader, 1)  # the answers are greedy, and the same whoever judges them
 
-    def understood(question: Question) -> EvaluationAnswer:
-        result = dense.run(question.text, passages_of(question.text))
-        return EvaluationAnswer(result.answer or "", (), result.usage, scores={"DSE": result.score or 0.0})
+    def understood(score: str, entailer: Entailer) -> Callable[[Question], EvaluationAnswer]:
+        dense = DenseEvaluator(once, entailer, max_tokens=MAX_TOKENS)
 
-    named = {"plain": plain, "are you sure?": sure, "semantic entropy": sampled, "DENSE": understood}
+        def answer(question: Question) -> EvaluationAnswer:
+            result = dense.run(question.text, passages_of(question.text))
+            scores = {score: result.score or 0.0}
+            return EvaluationAnswer(result.answer or "", (), result.usage, scores=scores)
+
+        return answer
+
+    named = {
+        "plain": plain,
+        "are you sure?": sure,
+        "semantic entropy": sampled,
+        "DENSE": understood("DSE", ExactEntailer()),
+    }
+    if judges:
+        named["DENSE, judged"] = understood("DSE, the reader judges", JudgeEntailer(reader))
     return {name: System(name, f, {"system": name, "reader": reader.name}) for name, f in named.items()}
 
 
 def refining(setting: Setting) -> dict[str, System]:
     """Answer from the nearest passages, and from what the refiner makes of them with the others at hand."""
-    reader, encoder, data, _ = setting
+    reader, encoder, data, *_ = setting
     nearest = {
         item.text: PassageIndex.from_passages(list(item.passages), encoder).retrieve(
             item.text, len(item.passages)
@@ -319,9 +342,19 @@ def refining(setting: Setting) -> dict[str, System]:
             result.passages,
             DSE=result.rounds[0].measured.score if result.rounds else 0.0,
             rounds=float(len(result.rounds)),
-            gold_shown=_share_shown(result.passages, gold[question.text]),
+            gold_shown=share_shown(result.passages, question),
+            **of_fewer_rounds(question, result),
         )
         return replace(answer, acted=result.stopped != "certain")
+
+    def of_fewer_rounds(question: Question, result: DenseRefinerResult) -> dict[str, float]:
+        right: dict[str, float] = {}
+        for most in range(1, len(result.rounds)):
+            best = best_round(result.rounds[:most])
+            assert best is not None
+            found = answer_from(Meter(reader), question.text, best.measured.passages)
+            right[f"right after {most} rounds"] = float(contains(found.text, question.references))
+        return right
 
     def first(n: int) -> parts.Choose:
         return lambda meter, question, passages: nearest[question.text][:n]
@@ -331,16 +364,12 @@ def refining(setting: Setting) -> dict[str, System]:
     return {**peers, "DENSE refined": System("DENSE refined", refined, {"system": "r", **refiner.to_dict()})}
 
 
-def _share_shown(passages: Sequence[Passage], gold: Sequence[Passage]) -> float:
-    texts = {passage.text for passage in passages}
-    return sum(one.text in texts for one in gold) / len(gold)
-
-
 def worth(setting: Setting) -> dict[str, System]:
     """Measures of what passages are worth: all gold passages, half of them, or distractors alone."""
-    reader, _, data, _ = setting
+    reader, _, data, _, judges = setting
     items = data.by_text
-    seper = SePer(parts.FirstSamples(reader, 20), ExactEntailer(), max_tokens=16)
+    samples = parts.FirstSamples(reader, 20)
+    seper = SePer(samples, ExactEntailer(), max_tokens=16)
     variants = {
         "ΔSePer": seper,
         **{f"ΔSePer, {n} samples": seper.with_options(n_samples=n) for n in (2, 5, 20)},
@@ -348,6 +377,8 @@ def worth(setting: Setting) -> dict[str, System]:
         "ΔSePer, paper's variant": seper.with_options(variant="paper"),
         "ΔSePer, official variant": seper.with_options(variant="official"),
     }
+    if judges:
+        variants["ΔSePer, the reader judges"] = SePer(samples, JudgeEntailer(reader), max_tokens=16)
 
     def contexts_of(question: str, kind: str) -> list[Passage]:
         item = items[question]
@@ -398,7 +429,8 @@ def load_data(arguments: argparse.Namespace) -> Data:
     """Return the data of a table, as the command line describes them."""
     folder, n, seed, articles = arguments.data, arguments.n, arguments.seed, arguments.articles
     if arguments.set == "hotpot":
-        return load_hotpot(folder, slice(arguments.skip, arguments.skip + n), arguments.k)
+        places = slice(arguments.skip, arguments.skip + n)
+        return load_hotpot(folder, places, arguments.k, arguments.repeats)
     if arguments.set == "2wiki":
         return load_2wiki(folder, n, seed, arguments.k)
     return (load_disfl if arguments.set == "disfl" else load_squad)(folder, n, seed, articles)
@@ -427,6 +459,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--skip", type=int, default=0, help="questions of HotpotQA to leave out first")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
     parser.add_argument("--k", type=int, default=0, help="passages to show or retrieve")
+    parser.add_argument("--repeats", type=int, default=0, help="of HotpotQA's k passages, repeats of others")
+    parser.add_argument(
+        "--reader-judges", action="store_true", help="judge which answers mean the same, beside their words"
+    )
     parser.add_argument("--systems", type=lambda text: text.split(","), default=[], help="only these")
     parser.add_argument("--at-a-time", type=int, default=8, help="questions at a time")
     parser.add_argument("--run", type=Path, required=True, help="file of the run")
@@ -446,7 +482,7 @@ def main() -> None:
         load_encoder(),
         load_data(arguments),
     )
-    setting = Setting(reader, encoder, data, arguments.k)
+    setting = Setting(reader, encoder, data, arguments.k, arguments.reader_judges)
     chosen = TABLES[arguments.table](setting)
     chosen = {name: one for name, one in chosen.items() if not arguments.systems or name in arguments.systems}
     label = f"{arguments.table}: {len(data.items)} questions of {data.name}, {len(chosen)} systems"

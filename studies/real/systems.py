@@ -219,13 +219,19 @@ Find = Callable[[Meter, str], Sequence[Passage]]
 
 
 def answer_from(
-    meter: Meter, question: str, passages: Sequence[Passage], trace: TraceKind = "none", **scores: float
+    meter: Meter, question: str, passages: Sequence[Passage], **scores: float
 ) -> EvaluationAnswer:
     """Answer from passages in the prompt of plain RAG."""
     texts = [passage.text for passage in passages]
     prompt = FROM_CONTEXT.render(context=format_passages(texts), question=question)
-    answer = meter.ask(prompt, trace=trace)
+    answer = meter.ask(prompt)
     return EvaluationAnswer(answer.text, tuple(texts), meter.usage, answer.finish, scores=scores)
+
+
+def share_shown(passages: Sequence[Passage], question: Question) -> float:
+    """Return the share of a question's gold passages that are among others as they are."""
+    texts = {passage.text for passage in passages}
+    return sum(text in texts for text in question.contexts) / len(question.contexts)
 
 
 def choosing(reader: BaseReader, shown: Mapping[str, Sequence[Passage]], **ways: Choose) -> dict[str, System]:
@@ -238,7 +244,8 @@ def choosing(reader: BaseReader, shown: Mapping[str, Sequence[Passage]], **ways:
             read = sum(len(one.text) for one in chosen) / max(
                 1, sum(len(o.text) for o in shown[question.text])
             )
-            return answer_from(meter, question.text, chosen, context_share=read)
+            seen = share_shown(chosen, question)
+            return answer_from(meter, question.text, chosen, context_share=read, gold_shown=seen)
 
         return System(name, answer, {"system": name, "reader": reader.name})
 

@@ -269,6 +269,8 @@ def add(arguments: Sequence[str]) -> Path:
     ]
     command += ["--n", str(settings.n), "--seed", str(settings.seed), "--k", str(settings.k)]
     command += ["--skip", str(settings.skip)] if settings.skip else []
+    command += ["--repeats", str(settings.repeats)] if settings.repeats else []
+    command += ["--reader-judges"] if settings.reader_judges else []
     command += ["--articles", ",".join(settings.articles)] if settings.articles else []
     summary = {
         **shown,

@@ -52,6 +52,8 @@ def folder(tmp_path: Path) -> Path:
 def answer(prompt: str) -> str:
     if "yes or no" in prompt.lower():
         return "Yes" if len(prompt) % 2 else "No"
+    if "entailment" in prompt:
+        return "neutral"
     if "from 0 (useless)" in prompt:
         return "10"
     return "In Velm" if "born" in prompt else "Orun"
@@ -81,7 +83,8 @@ def ask(table: str, folder: Path, monkeypatch: pytest.MonkeyPatch, *more: str) -
 def test_every_system_of_a_table_answers(
     table: str, folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    arguments = ask(table, folder, monkeypatch)
+    more = ["--reader-judges"] if table in ("understanding", "worth") else []
+    arguments = ask(table, folder, monkeypatch, *more)
     with study.EvaluationRun(folder / "run.db") as run:
         assert [row.error for row in run.rows if row.error] == []
         names, questions = run.systems, len(run.questions)
@@ -111,6 +114,28 @@ def test_a_gate_has_the_answers_that_its_decisions_lead_to(
     assert always["right"] == rows["always"]["right"]
     assert always["difference"][0] == 0
     assert always["tokens"] == rows["summary"]["tokens"] + rows["always"]["tokens"]
+
+
+def test_passages_are_repeated_as_overlapping_chunks(folder: Path) -> None:
+    data = load_hotpot(folder, k=6, repeats=3)
+    for item in data.items:
+        assert len(item.passages) == 6
+        assert all(passage in item.passages for passage in item.gold)
+        texts = {passage.id: passage.text for passage in item.passages}
+        again = {name: text for name, text in texts.items() if name.endswith(", again")}
+        assert len(again) == 3
+        assert all(text in texts[name.removesuffix(", again")] for name, text in again.items())
+        assert any(len(text) < len(texts[name.removesuffix(", again")]) for name, text in again.items())
+
+
+def test_questions_without_passages_are_answered_from_a_search(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask("compression", folder, monkeypatch, "--set", "squad", "--k", "4")
+    with study.EvaluationRun(folder / "run.db") as run:
+        rows = {row["system"]: row for row in tables.compression_rows(run)}
+    assert {row["n"] for row in rows.values()} == {3}
+    assert rows["gold alone"]["gold_shown"] == rows["plain"]["gold_shown"] == 1
 
 
 def test_noise_fills_a_context_and_gold_stays(folder: Path) -> None:

@@ -34,7 +34,7 @@ def test_a_study_prints_tables_and_claims(
     for module in (study, common):
         monkeypatch.setattr(module, "load_reader", lambda *_: reader)
         monkeypatch.setattr(module, "load_encoder", HashingEncoder)
-    monkeypatch.setattr(common.console, "file", sys.stdout)
+    monkeypatch.setattr(common.console, "_file", sys.stdout)  # undone, it is None again
     monkeypatch.setattr(sys, "argv", [name, "-n", "12", "--seed", "5"])
     study.main()
     printed = capsys.readouterr().out
@@ -53,7 +53,7 @@ def test_lazy_rag_reads_squad(
     study, common = import_module("studies.lazy_rag"), import_module("studies.common")
     monkeypatch.setattr(study, "load_reader", lambda *_: FakeReader(answer, entropy=0.7))
     monkeypatch.setattr(study, "load_encoder", HashingEncoder)
-    monkeypatch.setattr(common.console, "file", sys.stdout)
+    monkeypatch.setattr(common.console, "_file", sys.stdout)  # undone, it is None again
     monkeypatch.setattr(sys, "argv", ["lazy_rag", "--squad", str(tmp_path / "squad.json")])
     study.main()
     printed = capsys.readouterr().out
@@ -63,7 +63,7 @@ def test_lazy_rag_reads_squad(
 
 @pytest.mark.parametrize(
     ("name", "first", "expected"),
-    [("lazy_rag", "--squad", "abstention=False"), ("dynqr", "--data", "rewrite, unverified")],
+    [("lazy_rag", "--squad", "abstention=False"), ("dynqr", "--data", "semantic_entropy")],
 )
 def test_options_are_compared_on_rows_that_a_later_run_goes_on_with(
     name: str,
@@ -85,9 +85,10 @@ def test_options_are_compared_on_rows_that_a_later_run_goes_on_with(
     reader = FakeReader(answer, entropy=0.7)
     monkeypatch.setattr(study, "load_reader", lambda *_: reader)
     monkeypatch.setattr(study, "load_encoder", HashingEncoder)
-    monkeypatch.setattr(common.console, "file", sys.stdout)
+    monkeypatch.setattr(common.console, "_file", sys.stdout)  # undone, it is None again
     source = tmp_path / "squad2_dev.json" if first == "--squad" else tmp_path
     options = [first, str(source), "--articles", "held-out", "--rows", str(tmp_path / "rows.jsonl")]
+    options += ["--samples"] if name == "dynqr" else []
     for n in ("10", "12", "12"):
         monkeypatch.setattr(sys, "argv", [name, *options, "-n", n])
         calls = len(reader.history)
@@ -116,7 +117,7 @@ def test_traces_compare_retrieving_when_uncertain_with_random(
     }
     pq.write_table(pa.table(rows), tmp_path / "rows.parquet")
     study, common = import_module("studies.traces"), import_module("studies.common")
-    monkeypatch.setattr(common.console, "file", sys.stdout)
+    monkeypatch.setattr(common.console, "_file", sys.stdout)  # undone, it is None again
     monkeypatch.setattr(sys, "argv", ["traces", str(tmp_path / "rows.parquet")])
     study.main()
     printed = capsys.readouterr().out
