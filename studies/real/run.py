@@ -316,7 +316,7 @@ def understanding(setting: Setting) -> dict[str, System]:
         "DENSE": understood("DSE", ExactEntailer()),
     }
     if judges:
-        named["DENSE, judged"] = understood("DSE, the reader judges", JudgeEntailer(reader))
+        named["DENSE judged"] = understood("DSE, the reader judges", JudgeEntailer(reader))
     return {name: System(name, f, {"system": name, "reader": reader.name}) for name, f in named.items()}
 
 
