@@ -117,7 +117,7 @@ def test_a_gate_has_the_answers_that_its_decisions_lead_to(
 
 
 def test_passages_are_repeated_as_overlapping_chunks(folder: Path) -> None:
-    data = load_hotpot(folder, k=6, repeats=3)
+    data = load_hotpot(folder / "hotpotqa_100.json", k=6, repeats=3)
     for item in data.items:
         assert len(item.passages) == 6
         assert all(passage in item.passages for passage in item.gold)
@@ -140,7 +140,7 @@ def test_questions_without_passages_are_answered_from_a_search(
 
 def test_noise_fills_a_context_and_gold_stays(folder: Path) -> None:
     for k, own in ((4, 4), (10, 10)):
-        data = load_hotpot(folder, k=k)
+        data = load_hotpot(folder / "hotpotqa_100.json", k=k)
         assert [len(item.passages) for item in data.items] == [own] * len(data.items)
         assert all(passage in item.passages for item in data.items for passage in item.gold)
 
