@@ -1,7 +1,8 @@
 """DynQR's tables: active rewriting (2), θ (3), metrics (5), and a gold passage put in (Figure 3).
 
-On the closed world by default. With ``--data FOLDER --rows FILE`` on Disfl-QA, questions as people said them,
-with slips: each is answered once in each way, and thresholds and options are compared on the rows.
+In the paper's prompt, on the closed world by default. With ``--data FOLDER --rows FILE`` on Disfl-QA,
+questions as people said them, with slips: each is answered once in each way, and thresholds and options are
+compared on the rows.
 """
 
 from __future__ import annotations
@@ -82,7 +83,9 @@ def main() -> None:
     console.print(
         f"DynQR on the closed world, reader {reader.name}, n = {len(cases)}, seed {arguments.seed}\n"
     )
-    rewriter = UncertaintyRewriter(reader, index, top_n=TOP_N, threshold=-np.inf, max_tokens=16)
+    rewriter = UncertaintyRewriter(
+        reader, index, top_n=TOP_N, threshold=-np.inf, max_tokens=16, prompts={"answer": DYNQR_ANSWER}
+    )
     results = rewriter.run_many([case.question for case in cases])
     unverified = rewriter.with_options(verify=False).run_many([case.question for case in cases])
     never = [case.judge(result.original.answer) for case, result in zip(cases, results, strict=True)]

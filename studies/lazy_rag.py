@@ -479,12 +479,12 @@ def sampled_pass(samples: Sequence[tuple[str, bool]]) -> tuple[FirstPass, bool]:
 
 
 def opens_gate(row: dict[str, Any], gate: Gate, threshold: float, asked: bool) -> bool:
-    """Return whether a gate opens after a first pass."""
+    """Return whether a gate opens after a first pass; as in the component, a cut or empty one opens it."""
     entropies, logprobs = tuple(row["entropies"]), tuple(row["logprobs"])
     trace = TokenTrace(("",) * len(logprobs), logprobs, EntropyTrace(entropies, entropies, exact=True))
     score = gate.score(FirstPass(Generation(row["text"], trace=trace)))
-    abstains = asked and is_abstention(row["text"])
-    return abstains or score is None or score > threshold
+    unusable = len(logprobs) >= MAX_TOKENS or not row["text"].strip()
+    return unusable or (asked and is_abstention(row["text"])) or score is None or score > threshold
 
 
 if __name__ == "__main__":

@@ -272,6 +272,11 @@ FROM_CONTEXT = PromptTemplate(
     "Context: {context}\nAnswer the question from the context above.\nQuestion: {question}\nAnswer:",
     "L-RAG, section III-D (first pass); also standard retrieval",
 )
+FROM_PASSAGES = PromptTemplate(
+    "from_passages",
+    FROM_CONTEXT.text.replace("{context}", "{passages}"),
+    "L-RAG, section III-D: the prompt of standard retrieval",
+)
 FROM_CONTEXT_AND_DETAILS = PromptTemplate(
     "from_context_and_details",
     "Context: {context}\nAdditional details:\n{details}\n"

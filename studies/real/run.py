@@ -38,8 +38,11 @@ from surerag.messages import Usage
 from surerag.methods.dense.result import best_round
 from surerag.prompts import (
     CLOSED_BOOK,
+    DENSE_ANSWER,
+    DYNQR_ANSWER,
     FROM_CONTEXT,
     FROM_CONTEXT_AND_DETAILS,
+    SEPER_FROM_PASSAGES,
     PromptTemplate,
     format_passages,
     with_abstention,
@@ -202,9 +205,7 @@ def rewriting(setting: Setting) -> dict[str, System]:
     reader, encoder, data, k, _ = setting
     index = PassageIndex.from_passages(data.corpus, encoder)
     clean = {item.text: item.clean for item in data.items}
-    # The prompt of plain RAG for the answer, so that nothing but the search differs.
-    wording = {"answer": FROM_CONTEXT.text.replace("{context}", "{passages}")}
-    options: dict[str, Any] = {"top_n": k, "max_tokens": MAX_TOKENS, "prompts": wording}
+    options: dict[str, Any] = {"top_n": k, "max_tokens": MAX_TOKENS}
     components = {
         "DynQR": UncertaintyRewriter(reader, index, **options),
         "DynQR answering the rewrite": UncertaintyRewriter(reader, index, answer="rewrite", **options),
@@ -242,6 +243,31 @@ def rewriting(setting: Setting) -> dict[str, System]:
         ),
         **{name: system(name, component) for name, component in components.items()},
     }
+
+
+def prompts(setting: Setting) -> dict[str, System]:
+    """Answer from the same passages in the prompts that the methods have for it."""
+    reader, encoder, data, k, _ = setting
+    index = PassageIndex.from_passages(data.corpus, encoder)
+
+    def system(name: str, template: PromptTemplate) -> System:
+        def answer(question: Question) -> EvaluationAnswer:
+            meter = Meter(reader)
+            shown = format_passages(one.text for one in index.retrieve(question.text, k))
+            slot = "context" if "{context}" in template.text else "passages"
+            found = meter.ask(template.render(question=question.text, **{slot: shown}))
+            words = float(len(found.text.split()))
+            return EvaluationAnswer(found.text, (), meter.usage, found.finish, scores={"words": words})
+
+        return System(name, answer, {"system": name, "reader": reader.name, "prompt": template.text})
+
+    named = {
+        "plain": FROM_CONTEXT,
+        "DynQR's prompt": DYNQR_ANSWER,
+        "DENSE's prompt": DENSE_ANSWER,
+        "SePer's prompt": SEPER_FROM_PASSAGES,
+    }
+    return {name: system(name, template) for name, template in named.items()}
 
 
 def understanding(setting: Setting) -> dict[str, System]:
@@ -419,6 +445,7 @@ TABLES: dict[str, Build] = {
     "gates": gates,
     "compression": compression,
     "rewriting": rewriting,
+    "prompts": prompts,
     "understanding": understanding,
     "refining": refining,
     "worth": worth,
@@ -441,6 +468,7 @@ USUAL = {
     "gates": "squad",
     "compression": "hotpot",
     "rewriting": "disfl",
+    "prompts": "disfl",
     "understanding": "squad",
     "refining": "hotpot",
     "worth": "hotpot",
@@ -469,6 +497,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--run", type=Path, required=True, help="file of the run")
     found = parser.parse_args(arguments)
     found.set = found.set or USUAL[found.table]
+    if found.reader == "demo" and found.set in ("hotpot", "2wiki"):
+        parser.error(
+            "the demo's reader was trained on these questions; take --set hotpot-dev, squad or disfl"
+        )
     found.k = found.k or (10 if found.set in (*HOTPOT, "2wiki") else TOP_N)
     return found
 

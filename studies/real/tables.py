@@ -23,8 +23,10 @@ import numpy as np
 from studies.common import difference, separation, share
 from studies.real.run import ABSTENTION, cpu_file, parse
 from surerag.evaluation import EvaluationRun
+from surerag.evaluation.findings import MANY, questions_to_show
 from surerag.measures import break_even_latency
 from surerag.measures.statistics import Estimate, mean_interval
+from surerag.methods.lazy_rag.gates import DisagreementGate
 from surerag.text import is_abstention
 
 RESULTS = Path(__file__).parent / "results"
@@ -56,7 +58,10 @@ def row_of(
     """Return a row: share of right answers, difference to the baseline in points, and mean costs."""
     row: Row = {"system": name, "n": len(right), "right": _numbers(share([bool(one) for one in right]))}
     if baseline is not None:
-        row["difference"] = _numbers(difference([bool(a) for a in right], [bool(b) for b in baseline]))
+        change = difference([bool(a) for a in right], [bool(b) for b in baseline])
+        row["difference"] = _numbers(change)
+        if change.interval and change.interval.lower <= 0 <= change.interval.upper:
+            row["to_show"] = questions_to_show(right, baseline)
     row |= {cost: float(np.mean(values)) for cost, values in costs.items()}
     return row | further
 
@@ -69,7 +74,17 @@ def _numbers(estimate: Estimate, scale: float = 100, digits: int = 1) -> list[fl
 def _costs(run: EvaluationRun, system: str, keys: Sequence[str]) -> dict[str, list[float]]:
     rows = run.answered(system)
     costs = {}
-    for cost in ("tokens", "calls", "seconds", "searches", "hit", "context_share", "fell_back", "gold_shown"):
+    for cost in (
+        "tokens",
+        "calls",
+        "seconds",
+        "searches",
+        "hit",
+        "words",
+        "context_share",
+        "fell_back",
+        "gold_shown",
+    ):
         values = [rows[key].measured(cost) for key in keys]
         if all(value is not None for value in values):
             costs[cost] = [float(value) for value in values if value is not None]
@@ -83,7 +98,9 @@ def plain_rows(run: EvaluationRun, baseline: str) -> list[Row]:
         keys = common_keys(run, [baseline, name])
         base = [right_of(run, baseline)[key] for key in keys]
         right = [right_of(run, name)[key] for key in keys]
-        rows.append(row_of(name, right, None if name == baseline else base, _costs(run, name, keys)))
+        costs = _costs(run, name, keys)
+        costs["exact"] = [run.values(name, "exact_match")[key] for key in keys]
+        rows.append(row_of(name, right, None if name == baseline else base, costs))
     return rows
 
 
@@ -120,14 +137,14 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
     itself, where the run has it. Who searches at random has no use for abstentions, so that these rows mix
     ``always`` with ``summary``; ``gate_ahead`` is how far the gate is ahead of that, on the same questions.
     """
-    fixed = [
+    fixed: list[str] = [
         name for name in ("never", "plain", "always", "summary", "summary or abstain") if name in run.systems
     ]
     own = [name for name in run.systems if name not in fixed]
-    keys = common_keys(run, run.systems)
-    right = {name: [right_of(run, name)[key] for key in keys] for name in run.systems}
+    keys = common_keys(run, fixed)
+    right = {name: [right_of(run, name)[key] for key in keys] for name in fixed}
     answers = {name: run.answered(name) for name in run.systems}
-    costs = {name: _costs(run, name, keys) for name in run.systems}
+    costs = {name: _costs(run, name, keys) for name in fixed}
     base = right["always"]
     rows = [row_of(name, right[name], None if name == "always" else base, costs[name]) for name in fixed]
 
@@ -167,14 +184,23 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
             if (label or tau == 1.0) and "summary" in right:
                 chosen = [a if o else f for o, f, a in zip(opens, right[first], base, strict=True)]
                 rows.append(_at_random(name, float(np.mean(opens)), chosen, base, right["summary"]))
-    for name in own:
-        if name == "semantic entropy":
-            flags = [(answers[name][key].answer.uncertainty or 0.0) > 0.65 for key in keys]  # type: ignore[union-attr]
-            rows.append(gated("semantic entropy of 5 answers, τ = 0.65", name, flags))
-            continue
-        acted = [bool(answers[name][key].answer.acted) for key in keys]  # type: ignore[union-attr]
-        found = {**costs[name], "searches": [float(one) for one in acted]}
-        rows.append(row_of(name, right[name], base, found))
+    shut = DisagreementGate().threshold or 0.0
+    for name in own:  # over the questions that it answered, which may be fewer
+        both = [(at, key) for at, key in enumerate(keys) if key in answers[name]]
+        found = [answers[name][key].answer for _, key in both]
+        theirs = [right_of(run, name)[key] for _, key in both]
+        always = [base[at] for at, _ in both]
+        spent = _costs(run, name, [key for _, key in both])
+        opens = [bool(one.acted) for one in found]  # type: ignore[union-attr]
+        if sampled := name == "semantic entropy":  # answered from the summaries, and the rest is Eq. 4
+            opens = [(one.uncertainty or 0.0) > shut for one in found]  # type: ignore[union-attr]
+            theirs = [a if o else f for o, f, a in zip(opens, theirs, always, strict=True)]
+            for cost in ("tokens", "calls"):
+                more = [costs["always"][cost][at] for at, _ in both]
+                spent[cost] = [f + a * o for f, a, o in zip(spent[cost], more, opens, strict=True)]
+        spent["searches"] = [float(one) for one in opens]
+        label = f"{name}, τ = {shut:g}" if sampled else name
+        rows.append(row_of(label, theirs, always, spent))
     return rows
 
 
@@ -259,6 +285,7 @@ MAKE: dict[str, Callable[[EvaluationRun], list[Row]]] = {
     "gates": gates_rows,
     "compression": compression_rows,
     "rewriting": lambda run: plain_rows(run, "plain"),
+    "prompts": lambda run: plain_rows(run, "plain"),
     "understanding": understanding_rows,
     "refining": refining_rows,
     "worth": worth_rows,
@@ -319,6 +346,9 @@ _HEADS = {
     "n": "n",
     "right": "right, %",
     "difference": "difference, points",
+    "to_show": "questions that would show it",
+    "exact": "exact, %",
+    "words": "words",
     "ahead": "EDC² top n whole is ahead, points",
     "gate_ahead": "the gate is ahead, points",
     "auroc": "AUROC",
@@ -337,7 +367,7 @@ _HEADS = {
     "tokens": "tokens",
     "break_even_ms": "break-even, ms",
 }
-_PERCENT = ("hit", "context_share", "fell_back", "gold_shown")
+_PERCENT = ("exact", "hit", "context_share", "fell_back", "gold_shown")
 
 
 def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: bool = True) -> str:
@@ -385,6 +415,8 @@ def _cell(name: str, value: Any) -> str:
         return value
     if name in _PERCENT:
         return f"{100 * value:.0f}"
+    if name == "to_show":
+        return f"{float(f'{value:.2g}'):,.0f}" if value <= MANY else f"over {MANY:,}"
     if name in ("tokens", "break_even_ms"):
         return f"{value:.0f}"
     return f"{value:.2f}".rstrip("0").rstrip(".").replace("-", "−")

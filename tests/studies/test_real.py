@@ -202,6 +202,16 @@ def test_questions_without_passages_are_answered_from_a_search(
     assert rows["gold alone"]["gold_shown"] == rows["plain"]["gold_shown"] == 1
 
 
+def test_no_reader_is_tested_on_what_it_was_trained_on(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["worth", "--data", str(folder), "--reader", "demo", "--run", str(folder / "run.db")]
+    with pytest.raises(SystemExit):
+        study.parse(arguments)
+    assert "trained on these questions" in capsys.readouterr().err
+    assert study.parse([*arguments, "--set", "hotpot-dev"]).k == 10
+
+
 def test_noise_fills_a_context_and_gold_stays(folder: Path) -> None:
     for k, own in ((4, 4), (10, 10)):
         data = load_hotpot(folder / "hotpotqa_100.json", k=k)

@@ -32,9 +32,6 @@ AnswerTokensOption = Annotated[int | None, Field(ge=1)]
 """Type of the option ``max_tokens`` of methods that answer; None is the reader's own limit."""
 N_SAMPLES = 5
 """Answers sampled for a semantic entropy, where nobody sets another number."""
-SEMANTIC_ENTROPY_THRESHOLD = 0.65
-"""Nats; between the entropies of two samples against one and of three against two, so that an answer is
-certain where about two thirds of the samples agree. It is from no paper."""
 MUST_RAISE = (*MISCONFIGURED, InputError)
 """Errors that no fallback of a method hides: they say how a pipeline was put together or called."""
 

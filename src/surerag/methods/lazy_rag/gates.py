@@ -13,7 +13,7 @@ import numpy as np
 from surerag.errors import ConfigurationError, LogprobsError, check_at_least
 from surerag.measures import discrete_semantic_entropy, margin_bounds
 from surerag.messages import Generation
-from surerag.methods.shared import N_SAMPLES, SEMANTIC_ENTROPY_THRESHOLD, Needs, check_reports, trace_of
+from surerag.methods.shared import N_SAMPLES, Needs, check_reports, trace_of
 from surerag.readers.protocol import Reader
 
 Aggregate = Literal["mean", "max", "first"]
@@ -249,12 +249,12 @@ class DisagreementGate(Gate):
     It is the entropy of the shares of the answers' meanings (Farquhar et al., Nature 630, 2024); two short
     answers mean the same if the words of one stand in the other. It costs ``n_samples`` answers a question.
 
-    By default the gate stays shut where about two thirds of the samples agree; calibrate it.
+    By default the gate stays shut where all samples agree (``docs/defaults.md``); calibrate it.
     """
 
     name: ClassVar[str] = "semantic_entropy"
 
-    threshold: float | None = SEMANTIC_ENTROPY_THRESHOLD
+    threshold: float | None = 0.3
     n_samples: int = N_SAMPLES
 
     def __post_init__(self) -> None:

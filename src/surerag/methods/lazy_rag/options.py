@@ -37,7 +37,7 @@ class LazyRAGOptions(Options):
 
     threshold: ThresholdOption = None
     """Retrieve iff the gate's score exceeds this (τ). None is the gate's own: 0.5 nats of entropy, 0.2 of 1 −
-    margin, 0.65 nats of semantic entropy. An abstention opens the gate at any threshold. A
+    margin, 0.3 nats of semantic entropy. An abstention opens the gate at any threshold. A
     ``ThresholdPolicy`` from a calibration may stand here; it is refused if it was calibrated for another
     reader, gate, retriever or prompt."""
 
