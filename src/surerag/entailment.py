@@ -8,7 +8,6 @@ import re
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL
-from surerag.errors import ConfigurationError, ContextLengthError, LogprobsError, ServiceError, extra
+from surerag.errors import ConfigurationError, ContextLengthError, ServiceError, extra
 from surerag.lru import LRUDict
 from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, SamplingParams, Template, TokenTrace
@@ -77,7 +76,6 @@ class JudgeEntailer:
         self._reader = as_reader(reader)
         self._prompt = prompt.require("question", "premise", "hypothesis")
         self._max_tokens = max_tokens
-        self._traced = self._reader.capabilities.logprobs
         self.judged = 0
         self.unparsed = 0
 
@@ -112,12 +110,8 @@ class JudgeEntailer:
 
     async def _judged(self, pairs: Sequence[Pair], calls: Blocking) -> Rows:
         prompts = [self._prompt.render(**pair._asdict()) for pair in pairs]
-        sampling = SamplingParams(max_tokens=self._max_tokens, trace="logprobs" if self._traced else "none")
-        try:
-            replies = await calls.call(self._reader, "generate", prompts, sampling)
-        except LogprobsError:
-            self._traced = False
-            replies = await calls.call(self._reader, "generate", prompts, replace(sampling, trace="none"))
+        sampling = SamplingParams(max_tokens=self._max_tokens, trace="optional")
+        replies = await calls.call(self._reader, "generate", prompts, sampling)
         rows = np.array([self._row(reply) for [reply] in replies], dtype=np.float64).reshape(-1, len(LABELS))
         self.judged += len(rows)
         return rows

@@ -104,8 +104,9 @@ ANSWER_TOKENS = 256
 """Longest answer in tokens, where neither the user nor the model sets a limit."""
 
 
-TraceKind = Literal["none", "logprobs", "entropy"]
-"""What an answer's trace holds: nothing, each token's log-probability, or its entropy as well."""
+TraceKind = Literal["none", "optional", "logprobs", "entropy"]
+"""What an answer's trace holds: nothing, each token's log-probability (``"optional"``: where the model gives
+it), or its entropy as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ class SamplingParams:
     trace: TraceKind = "entropy"
 
     def __post_init__(self) -> None:
-        _check("trace", self.trace, self.trace in get_args(TraceKind), "none, logprobs or entropy")
+        _check("trace", self.trace, self.trace in get_args(TraceKind), "none, optional, logprobs or entropy")
         _check("n", self.n, self.n >= 1, "at least 1")
         _check("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more")
         _check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1")
