@@ -15,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL
-from surerag.errors import ConfigurationError, ContextLengthError, ServiceError, extra
+from surerag.errors import ConfigurationError, ContextLengthError, ServiceError, check_at_least, extra
 from surerag.lru import LRUDict
 from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, SamplingParams, Template, TokenTrace
 from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
+from surerag.prompts import as_template
 from surerag.readers.asking import Awaiting, Blocking
 from surerag.readers.protocol import Reader, as_reader
 from surerag.readers.threads import complete, in_thread
@@ -65,16 +66,19 @@ class JudgeEntailer:
 
     Args:
         reader: The judge.
-        prompt: A template with the slots ``question``, ``premise`` and ``hypothesis``.
+        prompt: A text or a template with the slots ``question``, ``premise`` and ``hypothesis``.
         max_tokens: Longest reply.
 
     Raises:
         PromptError: If the prompt has other slots.
     """
 
-    def __init__(self, reader: Reader, *, prompt: Template = ENTAILMENT_PROMPT, max_tokens: int = 8) -> None:
+    def __init__(
+        self, reader: Reader, *, prompt: Template | str = ENTAILMENT_PROMPT, max_tokens: int = 8
+    ) -> None:
         self._reader = as_reader(reader)
-        self._prompt = prompt.require("question", "premise", "hypothesis")
+        check_at_least(1, max_tokens=max_tokens)
+        self._prompt = as_template("entailment", prompt).require("question", "premise", "hypothesis")
         self._max_tokens = max_tokens
         self.judged = 0
         self.unparsed = 0

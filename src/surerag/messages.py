@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from surerag.errors import ConfigurationError, InputError, LogprobsError
+from surerag.errors import ConfigurationError, InputError, LogprobsError, check_kind
 
 Role = Literal["system", "user", "assistant"]
 
@@ -134,6 +135,8 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _check("trace", self.trace, self.trace in get_args(TraceKind), "none, optional, logprobs or entropy")
+        check_kind(Real, "a number", n=self.n, max_tokens=self.max_tokens, seed=self.seed)
+        check_kind(Real, "a number", temperature=self.temperature)
         _check("n", self.n, self.n >= 1, "at least 1")
         _check("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more")
         _check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1")

@@ -226,7 +226,7 @@ class Reading:
         """Return what came so far; of its tokens only the ``first``, if that is set.
 
         Raises:
-            LogprobsError: If log-probabilities that are not optional do not cover the text, or cannot be ones.
+            LogprobsError: If log-probabilities do not cover the text, or are none, unless they are optional.
             ThinkingBudgetError: If the answer ended before it began, inside the model's thoughts.
             TransientServiceError: If parts of it came twice.
         """
