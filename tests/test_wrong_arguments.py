@@ -29,6 +29,7 @@ PASSAGES = [surerag.Passage(VELM)]
 INDEX = PassageIndex.from_passages(PASSAGES, ENCODER)
 NODES = corpus.index()
 SEARCH: Any = RunnableLambda(lambda question: [Document(VELM)])
+POLICY = surerag.AbstentionPolicy(1.0, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
 JUDGED = {"llm": READER, "entailer": ExactEntailer()}
 PARTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (surerag.LazyRAG, {"reader": READER, "retriever": INDEX, "summaries": VELM}),
@@ -67,6 +68,8 @@ PARTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (langchain.SemanticTextSplitter, {"embeddings": HashEmbeddings()}),
     (langchain.summaries_of, {"documents": [Document(VELM)], "embeddings": HashEmbeddings()}),
     (langchain.reader_from_model, {"model": FakeListChatModel(responses=["x"])}),
+    (langchain.SelectiveAnswer, {"chain": SEARCH, "policy": POLICY}),
+    (llama_index.AbstainingQueryEngine, {"engine": NODES.as_query_engine(llm=Own()), "policy": POLICY}),
     (langchain.create_lazy_retrieval_tool, {"chain": SEARCH, "name": "n", "description": "d"}),
 ]
 WRONG: list[Any] = [3, 2.5, "x", [3], {"a": 3}, object(), None]

@@ -304,12 +304,9 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
     def __init__(
         self, chain: Runnable[Any, Any], policy: AbstentionPolicy, *, abstention: str = ABSTENTION
     ) -> None:
-        if not isinstance(chain, Runnable) or not isinstance(policy, AbstentionPolicy):
-            raise ConfigurationError(
-                "expected a chain and an AbstentionPolicy, "
-                f"got {type(chain).__name__} and {type(policy).__name__}",
-                hint="make a policy with surerag.calibrate_abstention",
-            )
+        check_kind(Runnable, "a chain", chain=chain)
+        check_kind(AbstentionPolicy, "what surerag.calibrate_abstention returns", policy=policy)
+        check_kind(str, "a text", abstention=abstention)
         check_abstention(abstention)
         for part in _parts_in(chain):
             policy.check(part.core)

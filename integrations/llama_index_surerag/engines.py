@@ -49,7 +49,7 @@ from surerag import (
 )
 from surerag.component import Component
 from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, settled, stream
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import InputError, check_kind
 from surerag.messages import Generation
 from surerag.options import Options
 from surerag.readers import Reader
@@ -441,12 +441,9 @@ class AbstainingQueryEngine(Shareable, BaseQueryEngine):
         abstention: str = ABSTENTION,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        if not isinstance(engine, BaseQueryEngine) or not isinstance(policy, AbstentionPolicy):
-            raise ConfigurationError(
-                "expected a query engine and an AbstentionPolicy, "
-                f"got {type(engine).__name__} and {type(policy).__name__}",
-                hint="make a policy with surerag.calibrate_abstention",
-            )
+        check_kind(BaseQueryEngine, "a query engine", engine=engine)
+        check_kind(AbstentionPolicy, "what surerag.calibrate_abstention returns", policy=policy)
+        check_kind(str, "a text", abstention=abstention)
         check_abstention(abstention)
         for one in _method_engines(engine):
             policy.check(one.core)

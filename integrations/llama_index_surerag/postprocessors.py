@@ -122,7 +122,7 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
 
 
 class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Options):
-    """Keeps the nodes that help to answer; or compresses clusters of similar ones, in one call a cluster.
+    """Keeps the nodes that help to answer, as they are; other variants compress clusters of similar ones.
 
     By default the most relevant third comes back, three nodes at least; with ``variant="copy"``, compressed
     ones. A compressed node has its best source's id, score, relationships and metadata; ``compressed_from``

@@ -18,7 +18,7 @@ from surerag.services import Encoder, Entailer, Services
 
 
 class ClusterCompressor(EDC2Options, Component[EDC2Result]):
-    """A shorter context: the passages that help to answer, or similar ones in clusters, each compressed.
+    """Keeps the passages that help to answer, as they are; other variants compress clusters of similar ones.
 
     By default the most relevant third of the passages, three at least, comes as it is. With the option
     ``variant="copy"`` or ``"paper"``, clusters are compressed.
