@@ -1,9 +1,14 @@
-"""DENSE-RAG's tables: accuracy by score (Figures 2 and 3, Table 6), and refinement (Table 1)."""
+"""DENSE-RAG's tables: accuracy by score (Figures 2 and 3, Table 6), and refinement (Table 1).
+
+On the closed world. With ``--data FOLDER`` thresholds of the chunker are compared on SQuAD 2.0: how many
+answers stand in the chunks that a search puts into a prompt of ``BUDGET`` tokens.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 
@@ -20,18 +25,34 @@ from studies.common import (
     share,
     show,
 )
+from studies.lazy_rag import ARTICLES
+from studies.real.data import Data, load_squad
 from studies.world import World, is_correct
 from studies.world.questions import Question
 from surerag import DenseEvaluator, DenseRefiner, DenseResult, Passage, SemanticChunker
 from surerag.entailment import JudgeEntailer
-from surerag.retrieval import PassageIndex
+from surerag.measures import contains
+from surerag.retrieval import PassageIndex, chunk_text
+from surerag.services import Encoder
+from surerag.text import estimated_tokens
 
 TOP_N, CANDIDATES = 5, 20
+BUDGET = 400
+FIXED = ((100, 20), (200, 40))
+THRESHOLDS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7)
+QUANTILES = (0.25, 0.5, 0.75)
 
 
 def main() -> None:
     """Print the study."""
-    arguments = make_parser(__doc__ or "", n=100).parse_args()
+    parser = make_parser(__doc__ or "", n=100)
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="squad2_dev.json")
+    parser.add_argument("--articles", choices=ARTICLES, default="all", help="of SQuAD 2.0")
+    arguments = parser.parse_args()
+    if arguments.data:
+        titles = ARTICLES[arguments.articles] or ()
+        print_chunkers(load_squad(arguments.data, arguments.n, arguments.seed, titles), load_encoder())
+        return
     reader, encoder = load_reader(arguments.reader, arguments.dtype), load_encoder()
     world = World(arguments.seed)
     questions = world.questions(arguments.n)
@@ -56,7 +77,7 @@ def main() -> None:
         ]
         for passages in retrieved
     ]
-    chunker = SemanticChunker(encoder).with_quantile([item.text for item in world.documents[:100]])
+    chunker = SemanticChunker(encoder).with_quantile([item.text for item in world.documents[:100]], 0.5)
     judge = JudgeEntailer(reader)
     refiner = DenseRefiner(reader, judge, retriever=index, chunker=chunker, top_n=TOP_N, max_tokens=16)
     change = print_refinement(refiner, questions, retrieved, documents, results, correct)
@@ -67,6 +88,45 @@ def main() -> None:
             Claim("Refinement helps uncertain questions (Table 1)", *change),
         ]
     )
+
+
+def print_chunkers(data: Data, encoder: Encoder) -> None:
+    """Print what chunkers keep together, with the share of answers that a search puts into the prompt."""
+    articles: dict[str, list[str]] = {}
+    for paragraph in data.corpus:
+        articles.setdefault(paragraph.metadata["title"], []).append(paragraph.text)
+    documents = [Passage("\n\n".join(texts), id=title) for title, texts in articles.items()]
+    cut = {f"{size} tokens, {overlap} shared": fixed(documents, size, overlap) for size, overlap in FIXED}
+    chunker = SemanticChunker(encoder)
+    for threshold in THRESHOLDS:
+        cut[f"τ = {threshold:g}"] = chunker.with_options(similarity_threshold=threshold).passages(documents)
+    for quantile in QUANTILES:
+        found = chunker.with_quantile([one.text for one in documents], quantile)
+        tau = found.options()["similarity_threshold"]
+        cut[f"{quantile:.0%} quantile, τ = {tau:.2f}"] = found.passages(documents)
+    rows, shown = [], {}
+    for name, chunks in cut.items():
+        index = PassageIndex.from_passages(chunks, encoder)
+        sizes = [estimated_tokens(chunk.text) for chunk in chunks]
+        hits = []
+        nearest = index.retrieve_many([item.text for item in data.items], BUDGET // 5)
+        for item, passages in zip(data.items, nearest, strict=True):
+            texts: list[str] = []
+            for passage in passages:
+                if estimated_tokens("\n".join([*texts, passage.text])) > BUDGET:
+                    break
+                texts.append(passage.text)
+            hits.append(bool(contains("\n".join(texts), item.references)))
+        shown[name] = hits
+        change = difference(hits, shown[next(iter(shown))])
+        rows.append((name, len(chunks), f"{np.mean(sizes):.0f}", show(share(hits)), show(change, sign=True)))
+    columns = ("Chunks", "Number", "Tokens", "Answer shown, %", "to the first, points")
+    print_table(f"{data.name}, n = {len(data.items)}, prompts of {BUDGET} tokens", columns, rows)
+
+
+def fixed(documents: Sequence[Passage], size: int, overlap: int) -> list[Passage]:
+    """Cut documents into chunks of one size."""
+    return [Passage(chunk.text) for one in documents for chunk in chunk_text(one.text, size, overlap)]
 
 
 def print_scores(results: Sequence[DenseResult], correct: Sequence[bool]) -> tuple[str, bool]:

@@ -2,12 +2,16 @@
 
 Controls (Table 4): as many clusters of equal size, by rank of similarity to the question ("average"), and
 clusters of the same sizes with random passages ("random").
+
+On the closed world. With ``--data FOLDER`` it compresses single chunks of SQuAD 2.0 that hold the answer, to
+tell from which size on a call saves tokens.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 
@@ -24,24 +28,36 @@ from studies.common import (
     share,
     show,
 )
+from studies.lazy_rag import ARTICLES
+from studies.real.data import Data, load_squad
 from studies.world import World, is_correct
 from studies.world.questions import Question
 from surerag import ClusterCompressor, Passage
+from surerag.measures import contains
 from surerag.methods.edc2.clusters import dynamic_cluster_sizes
 from surerag.prompts import FROM_CONTEXT, format_passages
 from surerag.readers.protocol import BaseReader
+from surerag.retrieval import chunk_text
 from surerag.services import Encoder
 
 TOP_N = 20
 NOISES = (0.2, 0.5, 0.8)
 REDUNDANCIES = (0.0, 0.4)
+SIZES = (16, 32, 64, 128)
 Contexts = list[tuple[Passage, ...]]
 
 
 def main() -> None:
     """Print the study."""
-    arguments = make_parser(__doc__ or "", n=100).parse_args()
+    parser = make_parser(__doc__ or "", n=100)
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="squad2_dev.json")
+    parser.add_argument("--articles", choices=ARTICLES, default="all", help="of SQuAD 2.0")
+    arguments = parser.parse_args()
     reader, encoder = load_reader(arguments.reader, arguments.dtype), load_encoder()
+    if arguments.data:
+        titles = ARTICLES[arguments.articles] or ()
+        print_savings(load_squad(arguments.data, arguments.n, arguments.seed, titles), reader, encoder)
+        return
     world = World(arguments.seed)
     questions = world.questions(arguments.n)
     console.print(f"EDC²-RAG on {world}, reader {reader.name}, {TOP_N} passages, n = {len(questions)}\n")
@@ -86,6 +102,31 @@ def main() -> None:
             Claim("Dynamic clusters beat average and random ones", control, control.count("[+") == 2),
         ]
     )
+
+
+def print_savings(data: Data, reader: BaseReader, encoder: Encoder) -> None:
+    """Print what is left of clusters of so many tokens, and what a call reads and writes for it."""
+    compressor = ClusterCompressor(reader, encoder, variant="copy", min_tokens=0, first_cluster_size=1)
+    rows = []
+    for size in SIZES:
+        cases = []
+        for item in data.items:
+            chunks = chunk_text(item.gold[0].text, size, 0)
+            holding = [chunk.text for chunk in chunks if contains(chunk.text, item.references)]
+            cases += [(item, [Passage(holding[0])])] if holding else []
+        results = compressor.run_many([(item.text, passages) for item, passages in cases])
+        left = [
+            bool(contains(" ".join(one.text for one in result.passages), item.references))
+            for (item, _), result in zip(cases, results, strict=True)
+        ]
+        spent = [result.usage.prompt_tokens + result.usage.completion_tokens for result in results]
+        before = np.mean([result.tokens_before for result in results])
+        after = np.mean([result.tokens_after for result in results])
+        rows.append(
+            (size, len(cases), *(f"{one:.0f}" for one in (before, after, np.mean(spent))), show(share(left)))
+        )
+    columns = ("Size", "n", "Tokens", "Compressed", "Tokens of the call", "Answer still there, %")
+    print_table(f"One chunk of {data.name}", columns, rows)
 
 
 def print_sizes() -> None:

@@ -73,7 +73,7 @@ class SemanticTextSplitter(TextSplitter):
         changed._chunk_size = changed._core.chunk_size
         return changed
 
-    def with_quantile(self, texts: Iterable[str | Document], quantile: float = 0.5) -> Self:
+    def with_quantile(self, texts: Iterable[str | Document], quantile: float = 0.75) -> Self:
         """Return a copy with the similarity that this share of the texts' neighbouring sentences lies below.
 
         Raises:

@@ -68,12 +68,12 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
         """The method with its options and services."""
         return self._core
 
-    def with_quantile(self, documents: Sequence[BaseNode], quantile: float = 0.5) -> Self:
+    def with_quantile(self, documents: Sequence[BaseNode], quantile: float = 0.75) -> Self:
         """Return a copy with the similarity that this share of the neighbouring sentences lies below.
 
         Args:
             documents: Some dozen of the corpus will do.
-            quantile: In [0, 1]; 0.5 leaves every other sentence with the one before.
+            quantile: In [0, 1]; 0.75 leaves every fourth sentence with the one before.
 
         Raises:
             ConfigurationError: If ``quantile`` is out of range.

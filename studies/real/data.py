@@ -1,7 +1,8 @@
 """The data sets of the tables, read from a folder that the user names; none of them is part of the project.
 
-``squad2_dev.json`` and ``xquad.en.json`` (SQuAD's JSON format), ``hotpotqa_100.json`` (HotpotQA with
-distractors), ``disfl_qa.json`` (Disfl-QA) and ``traces/2wiki.parquet`` (2WikiMultiHopQA).
+``squad2_dev.json`` and ``xquad.en.json`` (SQuAD's JSON format), ``hotpotqa_100.json`` and
+``hotpot_dev_distractor_v1.json`` (HotpotQA with distractors; the latter as its authors publish it, of which a
+beginning will do), ``disfl_qa.json`` (Disfl-QA) and ``traces/2wiki.parquet`` (2WikiMultiHopQA).
 """
 
 from __future__ import annotations
@@ -108,14 +109,14 @@ def load_disfl(folder: Path, n: int, seed: int, articles: Sequence[str] = ()) ->
     return Data(f"Disfl-QA ({_listed(articles)})", _sample(items, n, seed), tuple(corpus))
 
 
-def load_hotpot(folder: Path, places: slice = slice(None), k: int = 10, repeats: int = 0) -> Data:
+def load_hotpot(file: Path, places: slice = slice(None), k: int = 10, repeats: int = 0) -> Data:
     """Return questions of HotpotQA with k passages: the gold ones and distractors, in a random order.
 
     With fewer than ten, distractors are left out; with more, paragraphs of the questions that follow come
     in as noise. Some of the k may be :func:`with_repeats` of others. Questions to be answered with yes or no
     are left out: a text that holds such a word says nothing.
     """
-    rows = json.loads((folder / "hotpotqa_100.json").read_text(encoding="utf-8"))
+    rows = json.loads(file.read_text(encoding="utf-8"))
     rows = [row for row in rows if row["answer"].lower() not in ("yes", "no")]
     contexts = [
         [

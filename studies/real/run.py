@@ -316,7 +316,7 @@ def understanding(setting: Setting) -> dict[str, System]:
         "DENSE": understood("DSE", ExactEntailer()),
     }
     if judges:
-        named["DENSE, judged"] = understood("DSE, the reader judges", JudgeEntailer(reader))
+        named["DENSE judged"] = understood("DSE, the reader judges", JudgeEntailer(reader))
     return {name: System(name, f, {"system": name, "reader": reader.name}) for name, f in named.items()}
 
 
@@ -428,14 +428,15 @@ TABLES: dict[str, Build] = {
 def load_data(arguments: argparse.Namespace) -> Data:
     """Return the data of a table, as the command line describes them."""
     folder, n, seed, articles = arguments.data, arguments.n, arguments.seed, arguments.articles
-    if arguments.set == "hotpot":
+    if arguments.set in HOTPOT:
         places = slice(arguments.skip, arguments.skip + n)
-        return load_hotpot(folder, places, arguments.k, arguments.repeats)
+        return load_hotpot(folder / HOTPOT[arguments.set], places, arguments.k, arguments.repeats)
     if arguments.set == "2wiki":
         return load_2wiki(folder, n, seed, arguments.k)
     return (load_disfl if arguments.set == "disfl" else load_squad)(folder, n, seed, articles)
 
 
+HOTPOT = {"hotpot": "hotpotqa_100.json", "hotpot-dev": "hotpot_dev_distractor_v1.json"}
 USUAL = {
     "gates": "squad",
     "compression": "hotpot",
@@ -453,7 +454,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--reader", required=True, help="hub id, folder, demo, or ADDRESS#MODEL of a server")
     parser.add_argument("--dtype", help="of a local reader, such as bfloat16")
-    parser.add_argument("--set", choices=("squad", "hotpot", "2wiki", "disfl"), help="data set")
+    parser.add_argument("--set", choices=("squad", *HOTPOT, "2wiki", "disfl"), help="data set")
     parser.add_argument("--articles", type=lambda text: text.split(","), default=[], help="titles, by commas")
     parser.add_argument("--n", type=int, default=200, help="questions")
     parser.add_argument("--skip", type=int, default=0, help="questions of HotpotQA to leave out first")
@@ -468,7 +469,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--run", type=Path, required=True, help="file of the run")
     found = parser.parse_args(arguments)
     found.set = found.set or USUAL[found.table]
-    found.k = found.k or (10 if found.set in ("hotpot", "2wiki") else TOP_N)
+    found.k = found.k or (10 if found.set in (*HOTPOT, "2wiki") else TOP_N)
     return found
 
 

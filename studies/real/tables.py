@@ -115,8 +115,10 @@ def refining_rows(run: EvaluationRun) -> list[Row]:
 def gates_rows(run: EvaluationRun) -> list[Row]:
     """Return L-RAG's Table I: fixed modes, and gates over their answers (Eq. 4).
 
-    Answers are greedy, so that what a gate's decision leads to is the answer of a fixed mode; the row
-    ``lazy`` is the component itself, where the run has it.
+    Answers are greedy, so that what a gate's decision leads to is the answer of a fixed mode; as in the
+    component, a first answer that is empty or cut off opens the gate. The row ``lazy`` is the component
+    itself, where the run has it. Who searches at random has no use for abstentions, so that these rows mix
+    ``always`` with ``summary``; ``gate_ahead`` is how far the gate is ahead of that, on the same questions.
     """
     fixed = [
         name for name in ("never", "plain", "always", "summary", "summary or abstain") if name in run.systems
@@ -152,27 +154,19 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
             continue
         label = "" if first == "summary" else ", may abstain"
         scores = [entropy(first, key) for key in keys]
-        abstains = [
-            is_abstention(answers[first][key].answer.text, ABSTENTION)  # type: ignore[union-attr]
-            for key in keys
-        ]
+        firsts = [answers[first][key].answer for key in keys]
+        abstains = [bool(label) and is_abstention(one.text, ABSTENTION) for one in firsts]  # type: ignore[union-attr]
+        unusable = [one.finish == "length" or not one.text.strip() for one in firsts]  # type: ignore[union-attr]
+        anyway = [said or bad for said, bad in zip(abstains, unusable, strict=True)]
         if label:
-            rows.append(gated("abstention", first, abstains))
+            rows.append(gated("abstention", first, anyway))
         for tau in (0.3, 0.5, 1.0, 1.5):
-            opens = [score > tau or said for score, said in zip(scores, abstains, strict=True)]
-            rows.append(gated(f"entropy, τ = {tau:g}{label}", first, opens))
-            if label or tau == 1.0:
-                rate = float(np.mean(opens))
-                mixture = [rate * a + (1 - rate) * f for a, f in zip(base, right[first], strict=True)]
-                rows.append(
-                    {
-                        "system": f"at random, as often as τ = {tau:g}{label}",
-                        "n": len(keys),
-                        "right": _numbers(mean_interval(mixture)),
-                        "difference": _numbers(mean_interval(np.subtract(mixture, base), bounds=(-1, 1))),
-                        "searches": rate,
-                    }
-                )
+            opens = [score > tau or must for score, must in zip(scores, anyway, strict=True)]
+            name = f"τ = {tau:g}{label}"
+            rows.append(gated(f"entropy, {name}", first, opens))
+            if (label or tau == 1.0) and "summary" in right:
+                chosen = [a if o else f for o, f, a in zip(opens, right[first], base, strict=True)]
+                rows.append(_at_random(name, float(np.mean(opens)), chosen, base, right["summary"]))
     for name in own:
         if name == "semantic entropy":
             flags = [(answers[name][key].answer.uncertainty or 0.0) > 0.65 for key in keys]  # type: ignore[union-attr]
@@ -184,25 +178,52 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
     return rows
 
 
+def _at_random(
+    name: str, rate: float, gated: Sequence[float], base: Sequence[float], summary: Sequence[float]
+) -> Row:
+    """Return what to expect of searching at random at this rate, and how far a gate is ahead of it."""
+    mixed = [rate * a + (1 - rate) * f for a, f in zip(base, summary, strict=True)]
+    return {
+        "system": f"at random, as often as {name}",
+        "n": len(mixed),
+        "right": _numbers(mean_interval(mixed)),
+        "difference": _numbers(mean_interval(np.subtract(mixed, base), bounds=(-1, 1))),
+        "gate_ahead": _numbers(mean_interval(np.subtract(gated, mixed), bounds=(-1, 1))),
+        "searches": rate,
+    }
+
+
 def understanding_rows(run: EvaluationRun) -> list[Row]:
-    """Return how well each score tells wrong answers of plain RAG from right ones (AUROC)."""
+    """Return how well each score tells wrong answers of plain RAG from right ones (AUROC).
+
+    A system that answers in a prompt of its own also has the AUROC for these answers.
+    """
     keys = common_keys(run, run.systems)
-    right = right_of(run, "plain")
+    rights = {system: right_of(run, system) for system in run.systems}
     rows = []
     for system in run.systems:
         answered = run.answered(system)
+        texts = [answered[key].answer.text for key in keys]  # type: ignore[union-attr]  # rows with an answer
+        plain = [run.answered("plain")[key].answer.text for key in keys]  # type: ignore[union-attr]
         for score in sorted({name for key in keys for name in answered[key].answer.scores}):  # type: ignore[union-attr]
             values = {key: answered[key].measured(score) for key in keys}
             there = {key: value for key, value in values.items() if value is not None}
-            found = separation(
-                [value for key, value in there.items() if not right[key]],
-                [value for key, value in there.items() if right[key]],
-            )
             calls = float(np.mean([answered[key].measured("calls") or 0 for key in keys]))
-            more = 0.0 if system == "plain" else calls
-            row: Row = {"system": score, "n": len(there), "further calls": more}
-            rows.append(row | {"auroc": None if found is None else _numbers(found, 1, 2)})
+            row: Row = {"system": score, "n": len(there)}
+            row["further calls"] = 0.0 if system == "plain" else calls
+            row["auroc"] = _auroc(there, rights["plain"])
+            if texts != plain:
+                row["own_auroc"] = _auroc(there, rights[system])
+            rows.append(row)
     return rows
+
+
+def _auroc(scores: Mapping[str, float], right: Mapping[str, float]) -> list[float | None] | None:
+    found = separation(
+        [score for key, score in scores.items() if not right[key]],
+        [score for key, score in scores.items() if right[key]],
+    )
+    return None if found is None else _numbers(found, 1, 2)
 
 
 UTILITY = {"gold": 1.0, "half": 0.5, "distractors": 0.0}
@@ -272,8 +293,11 @@ def add(arguments: Sequence[str]) -> Path:
     command += ["--repeats", str(settings.repeats)] if settings.repeats else []
     command += ["--reader-judges"] if settings.reader_judges else []
     command += ["--articles", ",".join(settings.articles)] if settings.articles else []
+    command += ["--dtype", settings.dtype] if settings.dtype else []
+    command += ["--systems", ",".join(settings.systems)] if settings.systems else []
     summary = {
         **shown,
+        "asked": settings.n,
         "seed": settings.seed,
         "articles": settings.articles,
         "command": f"{shlex.join(command)} --data DATA --run RUN",
@@ -296,7 +320,9 @@ _HEADS = {
     "right": "right, %",
     "difference": "difference, points",
     "ahead": "EDC² top n whole is ahead, points",
+    "gate_ahead": "the gate is ahead, points",
     "auroc": "AUROC",
+    "own_auroc": "AUROC, its own answers",
     "r": "Pearson's r",
     "gold": "gold",
     "half": "half",
@@ -338,6 +364,8 @@ def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: bo
     if not source:
         return "\n".join(lines)
     n = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "0"
+    if (asked := summary.get("asked", 0)) > max(sizes, default=0):
+        n += f" of {asked}, ended early"
     hours = f", {spent} CPU hours" if (spent := summary.get("cpu_hours")) else ""
     lines += ["", f"{summary['reader']}, n = {n}, {summary['date']}{hours}: `{summary['command']}`"]
     return "\n".join(lines)
@@ -347,8 +375,8 @@ def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, list):
-        sign = "+" if name in ("difference", "ahead") else ""
-        digits = 2 if name in ("auroc", "r") else 1
+        sign = "+" if name in ("difference", "ahead", "gate_ahead") else ""
+        digits = 2 if name in ("auroc", "own_auroc", "r") else 1
         middle, *ends = (
             format(one, f"{sign}.{digits}f").replace("-", "−") for one in value if one is not None
         )

@@ -64,6 +64,8 @@ def test_lengths_are_those_of_a_function() -> None:
     assert all(len(chunk) <= 20 for chunk in short.split_text(TEXT))
     assert len(splitter().with_options(chunk_size=4).split_text(TEXT)) > len(splitter().split_text(TEXT))
     assert splitter().with_quantile([TEXT, Document(TEXT)], 0.0).core.similarity_threshold <= 0.3
+    fitted = splitter().with_quantile([TEXT]).core
+    assert fitted.similarity_threshold == fitted.with_quantile([TEXT]).similarity_threshold  # one default
 
 
 def test_construction_says_what_is_wrong() -> None:

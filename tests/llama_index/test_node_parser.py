@@ -63,8 +63,10 @@ def test_a_documents_own_vector_is_not_that_of_its_chunks() -> None:
 
 
 def test_fits_the_threshold_to_the_documents() -> None:
-    fitted = parser().with_quantile([document()], 0.5)
+    fitted = parser().with_quantile([document()])
     assert fitted.similarity_threshold != 0.3
+    by_core = fitted.core.with_quantile([document().text])
+    assert fitted.similarity_threshold == by_core.similarity_threshold  # one default
     assert fitted.core.similarity_threshold == fitted.similarity_threshold
 
 

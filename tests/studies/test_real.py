@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from studies.real.data import load_hotpot, load_squad
 from surerag import FakeReader
 from surerag.cli.demo import EVIDENCE
 from surerag.encoders import HashingEncoder
+from surerag.evaluation import EvaluationAnswer, evaluate
+from surerag.messages import FinishReason, Usage
 
 LONG = "Ada was born in Velm. She plays the harp. "
 
@@ -116,8 +119,69 @@ def test_a_gate_has_the_answers_that_its_decisions_lead_to(
     assert always["tokens"] == rows["summary"]["tokens"] + rows["always"]["tokens"]
 
 
+def stored(path: Path, **systems: list[EvaluationAnswer]) -> Path:
+    """Store a run of systems that give prepared answers; every reference is Velm."""
+    questions = [f"Where was P{at} born?" for at in range(len(next(iter(systems.values()))))]
+
+    def system(answers: list[EvaluationAnswer]) -> Callable[[str], EvaluationAnswer]:
+        return lambda question: answers[questions.index(question)]
+
+    built = {name.replace("_", " "): system(answers) for name, answers in systems.items()}
+    evaluate(built, [(text, "Velm") for text in questions], path, metrics=("contains",)).close()
+    return path
+
+
+def said(text: str, finish: FinishReason = "stop", **scores: float) -> EvaluationAnswer:
+    return EvaluationAnswer(text, (), Usage(1, 10, 2), finish, scores=scores)
+
+
+def test_a_first_answer_that_cannot_be_used_opens_the_gate_as_in_the_component(tmp_path: Path) -> None:
+    certain = {"entropy of 1": 0.1}
+    first = [said("Orun, and", "length", **certain), said("  ", **certain), said("Orun", **certain)]
+    run = stored(tmp_path / "a.db", always=[said("Velm")] * 3, summary=first, summary_or_abstain=first)
+    with study.EvaluationRun(run) as opened:
+        rows = {row["system"]: row for row in tables.gates_rows(opened)}
+    for gate in ("entropy, τ = 1", "entropy, τ = 1, may abstain", "abstention"):
+        assert rows[gate]["searches"] == pytest.approx(2 / 3), gate
+
+
+def test_searching_at_random_does_not_answer_with_abstentions(tmp_path: Path) -> None:
+    certain = {"entropy of 1": 0.1}
+    first = [said("Velm", **certain)] * 3 + [said("Orun", **certain)]
+    asked = [said("Velm", **certain)] * 2 + [said("I do not know.", **certain)] * 2
+    run = stored(tmp_path / "a.db", always=[said("Velm")] * 4, summary=first, summary_or_abstain=asked)
+    with study.EvaluationRun(run) as opened:
+        rows = {row["system"]: row for row in tables.gates_rows(opened)}
+    control = rows["at random, as often as τ = 1, may abstain"]
+    assert control["searches"] == 0.5
+    assert control["right"][0] == 87.5  # half of always (4 of 4), half of the summary (3 of 4)
+    assert control["gate_ahead"][0] == 12.5
+
+
+def test_a_score_of_another_prompt_is_also_held_against_its_own_answers(tmp_path: Path) -> None:
+    plain = [said(text, entropy=score) for text, score in (("Velm", 0.1), ("Velm", 0.2), ("Orun", 0.9))]
+    dense = [said(text, DSE=score) for text, score in (("Orun", 0.9), ("Velm", 0.1), ("Velm", 0.1))]
+    with study.EvaluationRun(stored(tmp_path / "a.db", plain=plain, DENSE=dense)) as opened:
+        rows = {row["system"]: row for row in tables.understanding_rows(opened)}
+    assert "own_auroc" not in rows["entropy"]
+    assert rows["DSE"]["auroc"][0] < 0.5
+    assert rows["DSE"]["own_auroc"][0] == 1
+
+
+def test_a_summary_says_that_a_run_was_ended_early_and_how_it_was_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arguments = ask("compression", folder, monkeypatch, "--systems", "plain,EDC² top 3 whole")
+    monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
+    arguments[arguments.index("--n") + 1] = "9"  # of which the run holds three
+    path = tables.add([*arguments, "--dtype", "bfloat16", "--name", "one", "--label", "org/model"])
+    summary = json.loads(path.read_text())
+    assert "--dtype bfloat16 --systems 'plain,EDC² top 3 whole'" in summary["command"]
+    assert "n = 3 of 9, ended early" in tables.markdown(summary)
+
+
 def test_passages_are_repeated_as_overlapping_chunks(folder: Path) -> None:
-    data = load_hotpot(folder, k=6, repeats=3)
+    data = load_hotpot(folder / "hotpotqa_100.json", k=6, repeats=3)
     for item in data.items:
         assert len(item.passages) == 6
         assert all(passage in item.passages for passage in item.gold)
@@ -140,7 +204,7 @@ def test_questions_without_passages_are_answered_from_a_search(
 
 def test_noise_fills_a_context_and_gold_stays(folder: Path) -> None:
     for k, own in ((4, 4), (10, 10)):
-        data = load_hotpot(folder, k=k)
+        data = load_hotpot(folder / "hotpotqa_100.json", k=k)
         assert [len(item.passages) for item in data.items] == [own] * len(data.items)
         assert all(passage in item.passages for item in data.items for passage in item.gold)
 

@@ -62,6 +62,34 @@ def test_lazy_rag_reads_squad(
 
 
 @pytest.mark.parametrize(
+    ("name", "expected"), [("dense", ("τ = 0.6", "75% quantile")), ("edc2", ("One chunk of", "128"))]
+)
+def test_defaults_are_measured_on_squad(
+    name: str,
+    expected: tuple[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = [
+        {"question": f"When was Ada born, {at}?", "answers": [{"text": "1900"}], "is_impossible": False}
+        for at in range(4)
+    ]
+    context = "Velm lies by the sea. It has a harbour. Ada was born there in 1900. " * 20
+    data = {"data": [{"title": "Force", "paragraphs": [{"context": context, "qas": asked}]}]}
+    (tmp_path / "squad2_dev.json").write_text(json.dumps(data))
+    study, common = import_module(f"studies.{name}"), import_module("studies.common")
+    monkeypatch.setattr(study, "load_reader", lambda *_: FakeReader("Ada was born there in 1900."))
+    monkeypatch.setattr(study, "load_encoder", HashingEncoder)
+    monkeypatch.setattr(common.console, "_file", sys.stdout)  # undone, it is None again
+    monkeypatch.setattr(sys, "argv", [name, "--data", str(tmp_path), "--articles", "held-out"])
+    study.main()
+    printed = capsys.readouterr().out
+    assert all(one in printed for one in expected)
+    assert "100.0 [" in printed  # the answer stands in what is left
+
+
+@pytest.mark.parametrize(
     ("name", "first", "expected"),
     [("lazy_rag", "--squad", "abstention=False"), ("dynqr", "--data", "semantic_entropy")],
 )

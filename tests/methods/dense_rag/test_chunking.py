@@ -92,6 +92,7 @@ def test_a_quantile_of_the_corpus_sets_tau() -> None:
     encoder = Vectors([[1, 0], [0.6, 0.8], [-0.8, 0.6], [-0.8, 0.6]])
     fitted = SemanticChunker(encoder).with_quantile([FOUR], 0.5)
     assert fitted.similarity_threshold == pytest.approx(0.6)
+    assert SemanticChunker(encoder).with_quantile([FOUR]).similarity_threshold == pytest.approx(0.8)
     with pytest.raises(ConfigurationError, match="quantile"):
         fitted.with_quantile([FOUR], 1.1)
     with pytest.raises(InputError, match="two sentences"):

@@ -139,10 +139,10 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
         """Cut documents without blocking the event loop; see :meth:`passages`."""
         return await drivers.arun(chunk_passages(documents, self), self.services, on_event=self.on_event)
 
-    def with_quantile(self, texts: Sequence[str], quantile: float = 0.5) -> Self:
+    def with_quantile(self, texts: Sequence[str], quantile: float = 0.75) -> Self:
         """Return a copy with the similarity that this share of the texts' neighbouring sentences lies below.
 
-        Some dozen texts will do; 0.5 leaves every other sentence with the one before.
+        Some dozen texts will do; 0.75 leaves every fourth sentence with the one before.
 
         Raises:
             ConfigurationError: If ``quantile`` is not in [0, 1].
