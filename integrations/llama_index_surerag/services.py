@@ -38,11 +38,10 @@ class EmbeddingEncoder(Shareable):
     """
 
     def __init__(self, embed_model: BaseEmbedding | None = None) -> None:
-        if not isinstance(embed_model, BaseEmbedding | None):
-            raise ConfigurationError(
-                f"expected a LlamaIndex embedding model, got {type(embed_model).__name__}",
-                hint="pass embed_model=…, or set Settings.embed_model",
-            )
+        hint = "pass embed_model=…, or set Settings.embed_model"
+        check_kind(
+            BaseEmbedding | None, "an embedding model of LlamaIndex", hint=hint, embed_model=embed_model
+        )
         self._given = embed_model
 
     @property

@@ -168,11 +168,8 @@ def tier_one(
     """Return the summary tier of an engine, restricted as its retriever is, and postprocessed."""
     if isinstance(summaries, str):
         return summaries
-    if not isinstance(summaries, BaseRetriever | BaseIndex | None):
-        raise ConfigurationError(
-            f"summaries must be an index, a retriever of one or a text, got {type(summaries).__name__}",
-            hint="make them of an index: summaries=summary_index(index)",
-        )
+    kinds, hint = BaseRetriever | BaseIndex | None, "make them of an index: summaries=summary_index(index)"
+    check_kind(kinds, "an index, a retriever of one or a text", hint=hint, summaries=summaries)
     retriever_of(source)  # raises where it is none
     if isinstance(source, BaseRetriever):
         return _restricted(source, summaries, n_summaries, postprocessors)
