@@ -85,7 +85,7 @@ class Compressor(Part, BaseDocumentCompressor):
 
 
 class ClusterCompressor(Compressor, EDC2Options):
-    """Keeps the documents that help to answer; or compresses clusters of similar ones, in one call a cluster.
+    """Keeps the documents that help to answer, as they are; other variants compress clusters of similar ones.
 
     By default the most relevant third comes back, three documents at least; with ``variant="copy"``,
     compressed ones. A compressed document has its best source's id and metadata; ``compressed_from`` in its

@@ -36,7 +36,7 @@ from langchain_surerag.summaries import admitted_summaries, summaries_of
 from surerag import AbstentionPolicy, LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult
 from surerag.drivers import astream, complete, stream
 from surerag.effects import Program
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import ConfigurationError, InputError, check_kind
 from surerag.messages import Message
 from surerag.text import ABSTENTION, check_abstention
 
@@ -113,29 +113,33 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
 
     def invoke(self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any) -> ChainOutput:
         """Answer one question."""
-        return self._call_with_config(self._answer, input, config, **kwargs)
+        _check_no_options(kwargs)
+        return self._call_with_config(self._answer, input, config)
 
     async def ainvoke(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
     ) -> ChainOutput:
         """Answer one question without blocking the event loop."""
-        return await self._acall_with_config(self._aanswer, input, config, **kwargs)
+        _check_no_options(kwargs)
+        return await self._acall_with_config(self._aanswer, input, config)
 
     def stream(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
     ) -> Iterator[ChainOutput]:
         """Yield context and decision, then the answer in pieces."""
-        yield from self._transform_stream_with_config(iter([input]), self._pieces, config, **kwargs)
+        _check_no_options(kwargs)
+        yield from self._transform_stream_with_config(iter([input]), self._pieces, config)
 
     async def astream(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
     ) -> AsyncIterator[ChainOutput]:
         """Like :meth:`stream`, without blocking the event loop."""
+        _check_no_options(kwargs)
 
         async def inputs() -> AsyncIterator[ChainInput]:
             yield input
 
-        chunks = self._atransform_stream_with_config(inputs(), self._apieces, config, **kwargs)
+        chunks = self._atransform_stream_with_config(inputs(), self._apieces, config)
         async with aclosing(cast("AsyncGenerator[ChainOutput]", chunks)):
             async for chunk in chunks:
                 yield chunk
@@ -240,6 +244,15 @@ def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
     )
 
 
+def _check_no_options(options: Mapping[str, Any]) -> None:
+    """Check that a call has no options, which bindings and other chains pass on; or ConfigurationError."""
+    if options:
+        raise ConfigurationError(
+            f"a LazyRetrievalChain takes no {' and no '.join(options)} in a call",
+            hint="bind what is for the model to it, llm.bind(stop=…); set options with chain.with_options(…)",
+        )
+
+
 def create_lazy_retrieval_tool(
     chain: Runnable[Any, dict[str, Any]], name: str, description: str
 ) -> StructuredTool:
@@ -248,6 +261,8 @@ def create_lazy_retrieval_tool(
     It has one argument, ``question``, and returns the answer; the chain's whole output (context, decision) is
     the tool message's artifact. The chain may be configured or wrapped as you like.
     """
+    check_kind(Runnable, "a chain", hint="pass a LazyRetrievalChain", chain=chain)
+    check_kind(str, "a text", name=name, description=description)
     from langchain_core.tools import StructuredTool
 
     def ask(question: str, callbacks: Callbacks = None) -> Any:
@@ -289,12 +304,9 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
     def __init__(
         self, chain: Runnable[Any, Any], policy: AbstentionPolicy, *, abstention: str = ABSTENTION
     ) -> None:
-        if not isinstance(chain, Runnable) or not isinstance(policy, AbstentionPolicy):
-            raise ConfigurationError(
-                "expected a chain and an AbstentionPolicy, "
-                f"got {type(chain).__name__} and {type(policy).__name__}",
-                hint="make a policy with surerag.calibrate_abstention",
-            )
+        check_kind(Runnable, "a chain", chain=chain)
+        check_kind(AbstentionPolicy, "what surerag.calibrate_abstention returns", policy=policy)
+        check_kind(str, "a text", abstention=abstention)
         check_abstention(abstention)
         for part in _parts_in(chain):
             policy.check(part.core)

@@ -185,9 +185,11 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         if retriever is None:
             raise MissingServiceError("there is no retriever", hint="pass store.as_retriever()")
         check_at_least(2, vocabulary_size=vocabulary_size)
-        prompts = {"closed_book": "{question}", **options.pop("prompts", {})}
-        options["prompts"] = {name: prompt_of(name, prompt) for name, prompt in prompts.items()}
-        self.options = LazyRAGOptions(**options)
+        prompts = options.pop("prompts", {})
+        if isinstance(prompts, Mapping):
+            prompts = {"closed_book": "{question}", **prompts}
+            prompts = {name: prompt_of(name, prompt) for name, prompt in prompts.items()}
+        self.options = LazyRAGOptions(prompts=prompts, **options)
         _ = self.options.resolved_threshold  # raises where an option is not the gate's
         asks = summaries is not None or self.options.resolved_gate.name == "abstention"
         if self.options.abstention is None and not asks:

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from numbers import Real
 from typing import Any, NamedTuple, cast
 
 from langchain_core.globals import get_llm_cache
@@ -19,7 +20,13 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from langchain_surerag.families import PIPELINE, Leaf, family_of, leaves, unbound
 from langchain_surerag.runs import PURPOSE, AnswerRun, Awaiting, Blocking, request_config
 from surerag import SamplingParams, Usage
-from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError, check_at_least
+from surerag.errors import (
+    CapabilityError,
+    ConfigurationError,
+    MissingServiceError,
+    check_at_least,
+    check_kind,
+)
 from surerag.messages import Chunk, Message, Prompt, as_messages
 from surerag.readers import (
     ANY_VOCABULARY,
@@ -79,6 +86,8 @@ def reader_from_model(
     Raises:
         ConfigurationError: If there is no language model in it, or a setting is out of bounds.
     """
+    check_kind(Real, "a number", max_concurrency=max_concurrency, vocabulary_size=vocabulary_size)
+    check_kind(Real, "a number", thinking_tokens=thinking_tokens)
     check_at_least(1, max_concurrency=max_concurrency, top_logprobs=top_logprobs)
     check_at_least(2, vocabulary_size=vocabulary_size)
     check_at_least(0, thinking_tokens=thinking_tokens)

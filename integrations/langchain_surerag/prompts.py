@@ -65,8 +65,13 @@ def prompt_of(name: str, value: Any) -> str | Template:
     if isinstance(value, ChatPromptTemplate):
         return ChatPrompt(name, tuple(_turn(one, value.partial_variables) for one in value.messages))
     if isinstance(value, Sequence):
-        turns = [("human" if role == "user" else role, text) for role, text in value]
-        return prompt_of(name, ChatPromptTemplate(turns))
+        try:
+            chat = ChatPromptTemplate([("human" if role == "user" else role, text) for role, text in value])
+        except (TypeError, ValueError) as error:
+            raise PromptError(
+                f"the prompt {name!r} cannot be read: {error}", hint="pass a text, or pairs of role and text"
+            ) from error
+        return prompt_of(name, chat)
     raise PromptError(
         f"the prompt {name!r} is a {type(value).__name__}",
         hint="pass a text, a PromptTemplate or a ChatPromptTemplate of texts",

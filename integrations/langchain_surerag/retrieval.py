@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from langchain_surerag.documents import passages_of
 from langchain_surerag.families import inner_runnables
 from surerag import Passage
-from surerag.errors import ConfigurationError, SureragError
+from surerag.errors import ConfigurationError, SureragError, check_kind
 from surerag.readers import client_failure, in_thread, secrets_in
 from surerag.services import Retriever, normalised_rows
 
@@ -29,9 +29,14 @@ _LIMITS = ("filter", "where", "expr", "namespace", "tenant", "partition")
 
 
 class EmbeddingEncoder:
-    """Encodes with any LangChain embedding model; rows are L2-normalised here."""
+    """Encodes with any LangChain embedding model; rows are L2-normalised here.
+
+    Raises:
+        ConfigurationError: If it is no embedding model.
+    """
 
     def __init__(self, embeddings: Embeddings) -> None:
+        check_kind(Embeddings, "an embedding model of LangChain", embeddings=embeddings)
         self._embeddings = embeddings
         names = (getattr(embeddings, attribute, None) for attribute in ("model_name", "model"))
         model = next((name for name in names if isinstance(name, str) and name), "")

@@ -19,7 +19,7 @@ from langchain_surerag.models import reader_of
 from langchain_surerag.retrieval import RunnableRetriever, encoder_of, filters_of, retriever_of
 from surerag import Passage
 from surerag.documents import Document as PlainDocument
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import ConfigurationError, InputError, check_kind
 from surerag.readers import Reader
 from surerag.retrieval import SummaryIndex, summarizer_of, with_summaries
 from surerag.services import Retriever
@@ -75,11 +75,8 @@ def summaries_of(
     """
     texts = _with_text(documents)
     summarizer = summarizer_of(summarize, Runnable | Reader, reader_of)
-    if not isinstance(store, VectorStore | None):
-        raise ConfigurationError(
-            f"store must be a vector store, got {type(store).__name__}",
-            hint="pass the store itself, not its retriever",
-        )
+    hint = "pass the store itself, not its retriever"
+    check_kind(VectorStore | None, "a vector store", hint=hint, store=store)
     if store is not None:
         while batch := list(islice(texts, _AT_ONCE)):
             _add(batch, summarizer, store)
@@ -101,11 +98,8 @@ def admitted_summaries(summaries: Any, retriever: Any) -> Any:
     """
     if isinstance(summaries, str):
         return summaries
-    if not isinstance(summaries, Runnable | VectorStore | Retriever):
-        raise ConfigurationError(
-            f"summaries must be a vector store, a retriever or a text, got {type(summaries).__name__}",
-            hint="make them of documents: summaries=summaries_of(documents, embeddings=…)",
-        )
+    kinds, hint = Runnable | VectorStore | Retriever, "make them: summaries_of(documents, embeddings=…)"
+    check_kind(kinds, "a vector store, a retriever or a text", hint=hint, summaries=summaries)
     filters = _distinct(filters_of(retriever))
     mappings = [one for one in filters if isinstance(one, Mapping)]
     if isinstance(summaries, VectorStore) and len(filters) <= 1 and mappings == filters:

@@ -17,12 +17,12 @@ from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
-from llama_index.core.settings import Settings
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import explained, reader_of
 from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.pickles import Shareable
+from llama_index_surerag.postprocessors import MethodPostprocessor
 from llama_index_surerag.prompts import as_templates, llama_templates
 from llama_index_surerag.services import (
     EmptyIndexError,
@@ -30,6 +30,8 @@ from llama_index_surerag.services import (
     QueryRetriever,
     Window,
     bundle_of,
+    checked_postprocessors,
+    manager_of,
     retriever_of,
 )
 from llama_index_surerag.summaries import SummarySource, tier_one
@@ -47,7 +49,7 @@ from surerag import (
 )
 from surerag.component import Component
 from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, settled, stream
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import InputError, check_kind
 from surerag.messages import Generation
 from surerag.options import Options
 from surerag.readers import Reader
@@ -76,18 +78,20 @@ def connected(
     **services: Any,
 ) -> C:
     """Return a method over what a pipeline has; postprocessors report to the engine's callback manager."""
-    reader, applied = reader_of(llm), list(postprocessors or ())
-    for postprocessor in applied:
-        if not isinstance(postprocessor, BaseNodePostprocessor):
-            raise ConfigurationError(
-                f"node_postprocessors holds a {type(postprocessor).__name__}",
-                hint="pass a list of LlamaIndex's node postprocessors",
-            )
-        postprocessor.callback_manager = manager or Settings.callback_manager
-    settings = options.options()
+    reader, settings = reader_of(llm), options.options()
+    applied = reporting_to(manager, node_postprocessors=postprocessors)
     nodes = NodeRetriever(retriever_of(retriever, settings["top_n"]), applied)
     with explained(reader):
         return kind(reader=reader, retriever=nodes, **services, **settings)
+
+
+def reporting_to(manager: CallbackManager | None, **postprocessors: Any) -> list[BaseNodePostprocessor]:
+    """Return the postprocessors of an argument, checked; they report to the engine's callback manager."""
+    [(name, value)] = postprocessors.items()
+    applied = checked_postprocessors(value, name)
+    for postprocessor in applied:
+        postprocessor.callback_manager = manager_of(manager)
+    return applied
 
 
 def rewriter_over(
@@ -148,7 +152,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
     ) -> None:
         self._core = core
         self._streaming = streaming
-        super().__init__(callback_manager=callback_manager or Settings.callback_manager)
+        super().__init__(callback_manager=manager_of(callback_manager))
 
     def to_dict(self) -> dict[str, Any]:
         """Return options, prompts and the models' names as plain values; no key is in it."""
@@ -303,6 +307,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
         summaries: SummarySource | None = None,
         embed_model: BaseEmbedding | None = None,
         node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+        summary_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
         streaming: bool = False,
         callback_manager: CallbackManager | None = None,
         **options: Any,
@@ -317,7 +322,11 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
                 of the ``retriever``. Left out, the first sentences of the documents in the index are taken;
                 where ``retriever`` is a retriever it cannot be left out.
             embed_model: Embeds summaries where they are left out; the index's own if None.
-            node_postprocessors: Applied to retrieved nodes, in order, and not to summaries.
+            node_postprocessors: Applied to retrieved nodes, in order, and all but surerag's own to summaries,
+                so that the LLM sees nothing that a mask or an access list takes out. A summary has the
+                metadata that all nodes of its document share; one that is passed as text is shown as it is.
+            summary_postprocessors: Applied to summaries instead, such as the masks and access lists alone: a
+                reranker costs time before every first answer, and a cut-off by score may leave no summary.
             streaming: Whether ``query`` returns a stream.
             callback_manager: Receives LlamaIndex's callbacks.
             **options: Those of :class:`surerag.LazyRAGOptions`; prompts may be LlamaIndex templates.
@@ -329,7 +338,13 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
             PromptError: If a replaced prompt is unknown or lacks slots.
         """
         settings = checked(LazyRAGOptions, options, llm)
-        tier = tier_one(retriever, summaries, settings.n_summaries, embed_model)
+        if summary_postprocessors is None:
+            applied = reporting_to(callback_manager, node_postprocessors=node_postprocessors)
+            # Those of methods would ask the LLM before its first answer.
+            applied = [one for one in applied if not isinstance(one, MethodPostprocessor)]
+        else:
+            applied = reporting_to(callback_manager, summary_postprocessors=summary_postprocessors)
+        tier = tier_one(retriever, summaries, settings.n_summaries, embed_model, applied)
         core = connected(
             LazyRAG, settings, retriever, llm, node_postprocessors, callback_manager, summaries=tier
         )
@@ -426,16 +441,13 @@ class AbstainingQueryEngine(Shareable, BaseQueryEngine):
         abstention: str = ABSTENTION,
         callback_manager: CallbackManager | None = None,
     ) -> None:
-        if not isinstance(engine, BaseQueryEngine) or not isinstance(policy, AbstentionPolicy):
-            raise ConfigurationError(
-                "expected a query engine and an AbstentionPolicy, "
-                f"got {type(engine).__name__} and {type(policy).__name__}",
-                hint="make a policy with surerag.calibrate_abstention",
-            )
+        check_kind(BaseQueryEngine, "a query engine", engine=engine)
+        check_kind(AbstentionPolicy, "what surerag.calibrate_abstention returns", policy=policy)
+        check_kind(str, "a text", abstention=abstention)
         check_abstention(abstention)
         for one in _method_engines(engine):
             policy.check(one.core)
-        super().__init__(callback_manager=callback_manager or Settings.callback_manager)
+        super().__init__(callback_manager=manager_of(callback_manager))
         self._engine = engine
         self._policy = policy
         self._abstention = abstention

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from inspect import isasyncgen, isgenerator
+from numbers import Real
 from types import CellType
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from llama_index.core.settings import Settings
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
 from surerag import SamplingParams, Usage, readers
-from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, check_at_least
+from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, check_at_least, check_kind
 from surerag.messages import Generation, Prompt
 from surerag.readers import (
     AskingReader,
@@ -156,6 +157,7 @@ def reader_from_llm(
     Raises:
         ConfigurationError: If it is no LLM, or a setting is out of bounds.
     """
+    check_kind(Real, "a number", max_concurrency=max_concurrency)
     check_at_least(1, top_logprobs=top_logprobs, max_concurrency=max_concurrency)
     return LLMReader(llm, logprobs, top_logprobs, max_concurrency)
 

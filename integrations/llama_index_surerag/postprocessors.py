@@ -34,7 +34,7 @@ from surerag import (
     Passage,
     SemanticChunker,
 )
-from surerag.component import Service
+from surerag.component import Function, Service
 from surerag.drivers import arun, complete, run, settled
 from surerag.effects import Program
 from surerag.errors import ConfigurationError
@@ -122,7 +122,7 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
 
 
 class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Options):
-    """Keeps the nodes that help to answer; or compresses clusters of similar ones, in one call a cluster.
+    """Keeps the nodes that help to answer, as they are; other variants compress clusters of similar ones.
 
     By default the most relevant third comes back, three nodes at least; with ``variant="copy"``, compressed
     ones. A compressed node has its best source's id, score, relationships and metadata; ``compressed_from``
@@ -149,7 +149,7 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
     entailer: Service[Entailer | None] = None
     """For ``guard="entailment"``."""
 
-    tokenizer: Service[Callable[[str], Sequence[Any]] | None] = None
+    tokenizer: Function[Callable[[str], Sequence[Any]] | None] = None
     """Counts tokens: from a text to a sequence; that of the model, or ``Settings.tokenizer``, if None."""
 
     def __init__(
@@ -233,11 +233,6 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
             raise ConfigurationError(
                 f"documents must be documents or a store of them, got {type(documents).__name__}",
                 hint="pass a list of documents, or index.docstore if that holds them whole",
-            )
-        if not isinstance(chunker, SemanticChunker | None):
-            raise ConfigurationError(
-                f"chunker must be a SemanticChunker of surerag, got {type(chunker).__name__}",
-                hint="pass that of a node parser: parser.core",
             )
         if chunker is None and self.documents is not None:
             chunker = SemanticChunker(

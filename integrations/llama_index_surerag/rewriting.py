@@ -13,12 +13,11 @@ from llama_index.core.indices.query.query_transform.base import BaseQueryTransfo
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
-from llama_index.core.settings import Settings
 
 from llama_index_surerag.engines import MethodPart, rewriter_over
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.nodes import labelled, nodes_of
-from llama_index_surerag.services import bound_services
+from llama_index_surerag.services import bound_services, manager_of
 from surerag import DynQRResult, UncertaintyRewriter
 from surerag.drivers import arun, complete, run, settled
 from surerag.errors import MISCONFIGURED, InputError
@@ -95,7 +94,7 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
         callback_manager: CallbackManager | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(callback_manager=callback_manager or Settings.callback_manager)
+        super().__init__(callback_manager=manager_of(callback_manager))
         self._core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:

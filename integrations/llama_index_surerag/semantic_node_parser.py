@@ -17,7 +17,7 @@ from llama_index_surerag.events import dispatcher
 from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.services import encoder_of
 from surerag import SemanticChunk, SemanticChunker, SemanticChunkerOptions
-from surerag.component import Service
+from surerag.component import Function, Service
 from surerag.drivers import arun, complete, run, settled
 from surerag.services import Encoder
 
@@ -42,7 +42,7 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
     embed_model: Service[BaseEmbedding | Encoder | None] = None
     """A LlamaIndex embedding model, or an encoder of surerag; ``Settings.embed_model`` if None."""
 
-    tokenizer: Service[Callable[[str], Sequence[Any]] | None] = None
+    tokenizer: Function[Callable[[str], Sequence[Any]] | None] = None
     """Counts tokens: from a text to a sequence; ``Settings.tokenizer`` if None."""
 
     _core: SemanticChunker = PrivateAttr()

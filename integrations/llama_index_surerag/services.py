@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.callbacks import CallbackManager
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import MetadataMode, NodeWithScore, QueryBundle, QueryType
@@ -19,7 +20,7 @@ from llama_index_surerag.events import warn
 from llama_index_surerag.nodes import copy_of, passages_of
 from llama_index_surerag.pickles import Shareable
 from surerag import Passage, Services
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import ConfigurationError, InputError, check_kind
 from surerag.readers import BaseReader, client_failure, in_thread, secrets_in
 from surerag.services import Encoder, normalised_rows
 
@@ -37,11 +38,10 @@ class EmbeddingEncoder(Shareable):
     """
 
     def __init__(self, embed_model: BaseEmbedding | None = None) -> None:
-        if not isinstance(embed_model, BaseEmbedding | None):
-            raise ConfigurationError(
-                f"expected a LlamaIndex embedding model, got {type(embed_model).__name__}",
-                hint="pass embed_model=…, or set Settings.embed_model",
-            )
+        hint = "pass embed_model=…, or set Settings.embed_model"
+        check_kind(
+            BaseEmbedding | None, "an embedding model of LlamaIndex", hint=hint, embed_model=embed_model
+        )
         self._given = embed_model
 
     @property
@@ -97,21 +97,24 @@ class NodeRetriever(Shareable):
     what the index holds.
 
     Args:
-        retriever: Any LlamaIndex retriever.
+        retriever: Any LlamaIndex retriever, or an index.
         postprocessors: Applied in order, as in LlamaIndex's query engines.
         bundle: The query as the pipeline has it, with strings to embed of its own; used where its text is
             searched for.
+
+    Raises:
+        ConfigurationError: If an argument is of the wrong kind.
     """
 
     def __init__(
         self,
-        retriever: BaseRetriever,
+        retriever: BaseRetriever | BaseIndex[Any],
         postprocessors: Sequence[BaseNodePostprocessor] = (),
         bundle: QueryBundle | None = None,
     ) -> None:
-        self._retriever = retriever
-        self._postprocessors = tuple(postprocessors)
-        self._bundle = bundle
+        self._retriever = retriever_of(retriever)
+        self._postprocessors = checked_postprocessors(postprocessors)
+        self._bundle = None if bundle is None else bundle_of(bundle)
 
     @property
     def name(self) -> str:
@@ -160,9 +163,29 @@ def bound_services(services: Services, bundle: QueryBundle) -> Services:
     return replace(services, retriever=services.retriever.bound_to(bundle))
 
 
-def bundle_of(query: QueryType) -> QueryBundle:
-    """Return a query as a bundle."""
+def bundle_of(query: Any) -> QueryBundle:
+    """Return a query as a bundle, or raise InputError."""
+    if not isinstance(query, str | QueryBundle):
+        kind = type(query).__name__
+        raise InputError(f"a query is a text, got a {kind}", hint="pass a str or a QueryBundle")
     return QueryBundle(query) if isinstance(query, str) else query
+
+
+def checked_postprocessors(postprocessors: Any, name: str = "postprocessors") -> list[BaseNodePostprocessor]:
+    """Return a list of postprocessors, empty for None; ConfigurationError where ``name`` holds others."""
+    hint = "pass a list of LlamaIndex's node postprocessors"
+    check_kind(list | tuple | None, "a list", hint=hint, **{name: postprocessors})
+    for one in postprocessors or ():
+        if not isinstance(one, BaseNodePostprocessor):
+            raise ConfigurationError(f"{name} holds a {type(one).__name__}", hint=hint)
+    return list(postprocessors or ())
+
+
+def manager_of(callback_manager: CallbackManager | None) -> CallbackManager:
+    """Return a callback manager, LlamaIndex's own for None, or raise ConfigurationError."""
+    hint = "put handlers into one: CallbackManager([handler])"
+    check_kind(CallbackManager | None, "a CallbackManager", hint=hint, callback_manager=callback_manager)
+    return callback_manager or Settings.callback_manager
 
 
 class InnerRetriever(Shareable, BaseRetriever):

@@ -37,9 +37,9 @@ from llama_index.core.schema import (
 from llama_index.core.settings import Settings
 
 from llama_index_surerag.llm import reader_of
-from llama_index_surerag.services import InnerRetriever, NodeRetriever, retriever_of
+from llama_index_surerag.services import EmbeddingEncoder, InnerRetriever, NodeRetriever, retriever_of
 from surerag.documents import Document as PlainDocument
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import ConfigurationError, InputError, check_kind
 from surerag.readers import Reader, in_thread
 from surerag.retrieval import summarizer_of, with_summaries
 
@@ -113,6 +113,8 @@ def summary_index(
     Raises:
         InputError: If there is no document with text, or a metadata key is missing.
     """
+    EmbeddingEncoder(embed_model)  # raises where it is none
+    check_kind(str | os.PathLike | None, "a folder", persist_dir=persist_dir)
     folder = None if persist_dir is None else str(persist_dir)
     if folder is None or not Path(folder, "docstore.json").exists():
         made = VectorStoreIndex(summary_nodes(source, summarize), embed_model=embed_model)
@@ -161,24 +163,26 @@ def tier_one(
     summaries: SummarySource | None,
     n_summaries: int,
     embed_model: BaseEmbedding | None,
+    postprocessors: Sequence[BaseNodePostprocessor] = (),
 ) -> NodeRetriever | str:
-    """Return the summary tier of an engine, restricted as its retriever is."""
+    """Return the summary tier of an engine, restricted as its retriever is, and postprocessed."""
     if isinstance(summaries, str):
         return summaries
-    if not isinstance(summaries, BaseRetriever | BaseIndex | None):
-        raise ConfigurationError(
-            f"summaries must be an index, a retriever of one or a text, got {type(summaries).__name__}",
-            hint="make them of an index: summaries=summary_index(index)",
-        )
+    kinds, hint = BaseRetriever | BaseIndex | None, "make them of an index: summaries=summary_index(index)"
+    check_kind(kinds, "an index, a retriever of one or a text", hint=hint, summaries=summaries)
+    retriever_of(source)  # raises where it is none
     if isinstance(source, BaseRetriever):
-        return _restricted(source, summaries, n_summaries)
+        return _restricted(source, summaries, n_summaries, postprocessors)
     if summaries is None:
-        return NodeRetriever(_IndexSummaries(source, n_summaries, embed_model))
-    return NodeRetriever(retriever_of(summaries, n_summaries))
+        return NodeRetriever(_IndexSummaries(source, n_summaries, embed_model), postprocessors)
+    return NodeRetriever(retriever_of(summaries, n_summaries), postprocessors)
 
 
 def _restricted(
-    source: BaseRetriever, summaries: BaseRetriever | BaseIndex[Any] | None, n_summaries: int
+    source: BaseRetriever,
+    summaries: BaseRetriever | BaseIndex[Any] | None,
+    n_summaries: int,
+    postprocessors: Sequence[BaseNodePostprocessor],
 ) -> NodeRetriever:
     """Return summaries with the filters of a retriever; one of the user's own is taken at its word.
 
@@ -205,7 +209,8 @@ def _restricted(
                 "the retriever is restricted to some documents, and the summaries are not in the same way",
                 hint="pass the index of summaries itself, or its retriever with the same filters and doc_ids",
             )
-    return NodeRetriever(summaries, [_OfDocuments(doc_ids=doc_ids)] if doc_ids else [])
+    restricted = [_OfDocuments(doc_ids=doc_ids)] if doc_ids else []
+    return NodeRetriever(summaries, [*restricted, *postprocessors])
 
 
 class _OfDocuments(BaseNodePostprocessor):
@@ -228,6 +233,7 @@ class _IndexSummaries(InnerRetriever):
 
     def __init__(self, index: BaseIndex[Any], top_n: int, embed_model: BaseEmbedding | None) -> None:
         super().__init__()
+        EmbeddingEncoder(embed_model)  # raises where it is none
         store = getattr(index, "vector_store", None)
         if not index.docstore.docs and getattr(store, "stores_text", False):
             raise ConfigurationError(

@@ -33,6 +33,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 Service = Annotated[T, SkipValidation, Field(exclude=True, repr=False)]
 """Type of a field that holds a model, retriever or encoder: shared by copies, in no serialised form."""
+Function = Annotated[T, Field(exclude=True, repr=False)]
+"""Type of a field that holds a function, which is checked to be one, or None."""
 
 
 class Component(Options, Generic[R]):
@@ -46,7 +48,7 @@ class Component(Options, Generic[R]):
         CapabilityError: If a service cannot do what the method needs.
     """
 
-    on_event: Service[Listener | None] = None
+    on_event: Function[Listener | None] = None
     """Called with decisions and warnings as they happen, in the context of the caller."""
 
     _services: Services = PrivateAttr()

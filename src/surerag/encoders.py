@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.errors import ConfigurationError, ServiceError, check_at_least, extra
+from surerag.errors import ConfigurationError, ServiceError, check_at_least, check_kind, extra
 from surerag.services import Encoder
 from surerag.text import UNSPACED
 
@@ -154,8 +154,8 @@ class CachedEncoder:
     """
 
     def __init__(self, encoder: Encoder, path: str | Path | None = None) -> None:
-        if not isinstance(encoder, Encoder):
-            raise ConfigurationError(f"encoder must be an Encoder, got a {type(encoder).__name__}")
+        check_kind(Encoder, "an Encoder", encoder=encoder)
+        check_kind(str | os.PathLike | None, "a path", path=path)
         self._encoder = encoder
         self._path = _default_cache() if path is None else Path(path).expanduser()
         self._probe: NDArray[np.float32] | None = None

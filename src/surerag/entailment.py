@@ -8,7 +8,6 @@ import re
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,11 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL
-from surerag.errors import ConfigurationError, ContextLengthError, LogprobsError, ServiceError, extra
+from surerag.errors import ConfigurationError, ContextLengthError, ServiceError, check_at_least, extra
 from surerag.lru import LRUDict
 from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, SamplingParams, Template, TokenTrace
 from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
+from surerag.prompts import as_template
 from surerag.readers.asking import Awaiting, Blocking
 from surerag.readers.protocol import Reader, as_reader
 from surerag.readers.threads import complete, in_thread
@@ -66,18 +66,20 @@ class JudgeEntailer:
 
     Args:
         reader: The judge.
-        prompt: A template with the slots ``question``, ``premise`` and ``hypothesis``.
+        prompt: A text or a template with the slots ``question``, ``premise`` and ``hypothesis``.
         max_tokens: Longest reply.
 
     Raises:
         PromptError: If the prompt has other slots.
     """
 
-    def __init__(self, reader: Reader, *, prompt: Template = ENTAILMENT_PROMPT, max_tokens: int = 8) -> None:
+    def __init__(
+        self, reader: Reader, *, prompt: Template | str = ENTAILMENT_PROMPT, max_tokens: int = 8
+    ) -> None:
         self._reader = as_reader(reader)
-        self._prompt = prompt.require("question", "premise", "hypothesis")
+        check_at_least(1, max_tokens=max_tokens)
+        self._prompt = as_template("entailment", prompt).require("question", "premise", "hypothesis")
         self._max_tokens = max_tokens
-        self._traced = self._reader.capabilities.logprobs
         self.judged = 0
         self.unparsed = 0
 
@@ -112,12 +114,8 @@ class JudgeEntailer:
 
     async def _judged(self, pairs: Sequence[Pair], calls: Blocking) -> Rows:
         prompts = [self._prompt.render(**pair._asdict()) for pair in pairs]
-        sampling = SamplingParams(max_tokens=self._max_tokens, trace="logprobs" if self._traced else "none")
-        try:
-            replies = await calls.call(self._reader, "generate", prompts, sampling)
-        except LogprobsError:
-            self._traced = False
-            replies = await calls.call(self._reader, "generate", prompts, replace(sampling, trace="none"))
+        sampling = SamplingParams(max_tokens=self._max_tokens, trace="optional")
+        replies = await calls.call(self._reader, "generate", prompts, sampling)
         rows = np.array([self._row(reply) for [reply] in replies], dtype=np.float64).reshape(-1, len(LABELS))
         self.judged += len(rows)
         return rows

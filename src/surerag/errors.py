@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any
 
 TROUBLESHOOTING = "https://surerag.github.io/surerag/troubleshooting.html"
 """Page with a section for each class of this file."""
@@ -113,10 +116,19 @@ MISCONFIGURED = (
 
 
 def check_at_least(least: float, **settings: float | None) -> None:
-    """Check that settings are None or numbers of at least so much, or raise ConfigurationError."""
+    """Check that settings are None, or numbers (whole ones if this is) of at least so much, or raise."""
+    kind: Any = Integral if isinstance(least, int) else Real
     for name, value in settings.items():
-        if value is not None and not value >= least:
-            raise ConfigurationError(f"{name} must be at least {least}, got {value!r}")
+        if value is not None and not (isinstance(value, kind) and value >= least):
+            number = "a whole number" if kind is Integral else "a number"
+            raise ConfigurationError(f"{name} must be {number} of at least {least}, got {value!r}")
+
+
+def check_kind(kind: type | UnionType, expected: str, *, hint: str = "", **settings: object) -> None:
+    """Check that settings are of a kind, or raise ConfigurationError, which shows their types alone."""
+    for name, value in settings.items():
+        if not isinstance(value, kind):
+            raise ConfigurationError(f"{name} must be {expected}, got a {type(value).__name__}", hint=hint)
 
 
 @contextmanager

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from numbers import Real
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
-from surerag.errors import ConfigurationError, InputError, LogprobsError
+from surerag.errors import ConfigurationError, InputError, LogprobsError, check_kind
 
 Role = Literal["system", "user", "assistant"]
 
@@ -104,8 +105,9 @@ ANSWER_TOKENS = 256
 """Longest answer in tokens, where neither the user nor the model sets a limit."""
 
 
-TraceKind = Literal["none", "logprobs", "entropy"]
-"""What an answer's trace holds: nothing, each token's log-probability, or its entropy as well."""
+TraceKind = Literal["none", "optional", "logprobs", "entropy"]
+"""What an answer's trace holds: nothing, each token's log-probability (``"optional"``: where the model gives
+it), or its entropy as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,9 @@ class SamplingParams:
     trace: TraceKind = "entropy"
 
     def __post_init__(self) -> None:
-        _check("trace", self.trace, self.trace in get_args(TraceKind), "none, logprobs or entropy")
+        _check("trace", self.trace, self.trace in get_args(TraceKind), "none, optional, logprobs or entropy")
+        check_kind(Real, "a number", n=self.n, max_tokens=self.max_tokens, seed=self.seed)
+        check_kind(Real, "a number", temperature=self.temperature)
         _check("n", self.n, self.n >= 1, "at least 1")
         _check("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more")
         _check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1")

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
 from pydantic.functional_validators import SkipValidation
 
-from surerag.errors import ConfigurationError, SureragError
+from surerag.errors import ConfigurationError, SureragError, check_kind
 from surerag.prompts import PromptSet
 
 PromptsOption = Annotated[Mapping[str, Any], SkipValidation]
@@ -119,11 +119,8 @@ class Options(BaseModel):
     @field_validator("prompts", mode="before", check_fields=False)
     @classmethod
     def _replace_prompts(cls, value: Any) -> PromptSet:
-        if not isinstance(value, Mapping):
-            raise ConfigurationError(
-                f"prompts must be a mapping from names to templates, got {type(value).__name__}",
-                hint=f"the names are {', '.join(cls.PROMPTS)}",
-            )
+        hint = f"the names are {', '.join(cls.PROMPTS)}"
+        check_kind(Mapping, "a mapping from names to templates", hint=hint, prompts=value)
         return cls.PROMPTS.replaced(value)
 
     @field_serializer("prompts", check_fields=False)

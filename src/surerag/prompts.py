@@ -101,6 +101,17 @@ def _fill(match: re.Match[str], values: dict[str, str]) -> str:
     return _FRAMES_NUMBER.sub("", values[name]) if match.group(2) else values[name]
 
 
+def as_template(name: str, prompt: Template | str) -> Template:
+    """Return a template as it is, and a text as one of that name; anything else is a PromptError."""
+    if isinstance(prompt, str):
+        return PromptTemplate(name, prompt)
+    if not hasattr(prompt, "require"):
+        raise PromptError(
+            f"the prompt {name!r} is a {type(prompt).__name__}", hint="pass a text or a template"
+        )
+    return prompt
+
+
 class PromptSet(Mapping[str, Template]):
     """A method's prompts by their names; it cannot be changed, only replaced.
 
@@ -154,8 +165,7 @@ class PromptSet(Mapping[str, Template]):
                     hint=f"did you mean {near[0]}" if near else f"choose among {', '.join(self._prompts)}",
                 )
             if change != self._prompts[name].text:
-                template = PromptTemplate(name, change) if isinstance(change, str) else change
-                replaced._prompts[name] = template.require(*self._slots[name])
+                replaced._prompts[name] = as_template(name, change).require(*self._slots[name])
         return replaced
 
 

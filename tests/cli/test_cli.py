@@ -22,7 +22,7 @@ from surerag import FakeReader
 from surerag.calibration import AbstentionPolicy, ThresholdPolicy
 from surerag.cli import app, compare, demo, display, doctor, evaluate, models, train_rewriter
 from surerag.encoders import HashingEncoder
-from surerag.errors import ServiceError
+from surerag.errors import ServiceError, StorageError
 from surerag.evaluation import EvaluationRun
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from surerag.progress import reporting
@@ -344,6 +344,18 @@ def test_a_page_shows_no_password_of_an_address(monkeypatch: pytest.MonkeyPatch)
     address = "https://me:secret@host:8000/v1?key=secret"
     monkeypatch.setattr(sys, "argv", ["surerag", "compare", f"--base-url={address}"])
     assert models._command(address) == "surerag compare --base-url=https://host:8000/v1"
+
+
+def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline = pytest.importorskip("surerag.training.pipeline")
+    monkeypatch.setattr(pipeline, "load_base", lambda base: None)
+    (folder / "taken").write_text("a file in the place of the folder")
+    training = ("train-rewriter", "questions.jsonl", "--documents", "docs", "--base", "tiny")
+    for command in (("demo", "--base", "folder"), training):
+        with pytest.raises(StorageError, match=r"taken.* cannot be written.*Name a"):
+            run(*command, "--output", "taken/out")
 
 
 def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

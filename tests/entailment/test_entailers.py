@@ -10,15 +10,16 @@ import pytest
 import torch
 from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
 
-from surerag import FakeReader, entailment
+from surerag import FakeReader, OpenAIReader, entailment
 from surerag.encoders import packaged_minilm_path
 from surerag.entailment import LABELS, ExactEntailer, JudgeEntailer, NLIEntailer, parse_label
-from surerag.errors import ConfigurationError, ContextLengthError, LogprobsRefusedError, PromptError
+from surerag.errors import ConfigurationError, ContextLengthError, PromptError
 from surerag.messages import Generation, Pair, TokenTrace
 from surerag.prompts import PromptTemplate
 from surerag.readers.fake import reply
 from surerag.readers.protocol import Capabilities
 from tests.blocking import Gate, cancelled_without_trace
+from tests.servers.fake_openai import FakeOpenAI
 
 PAIRS = [
     Pair("Velm", "the town of Velm", "Where?"),
@@ -179,34 +180,24 @@ def test_only_the_label_counts_however_chatty_the_judge_is() -> None:
     assert row.sum() == pytest.approx(1)
 
 
-@pytest.mark.parametrize(("logprobs", "refuses"), [(True, False), (True, True), (False, False)])
+@pytest.mark.parametrize(
+    ("server", "listed"),
+    [
+        ({}, [True, True]),
+        ({"refuses": ("logprobs",)}, [True, False, False]),
+        ({"no_logprobs": True}, [True, False]),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::surerag.readers.parameters.LeftOutWarning")
 async def test_a_judge_is_asked_for_log_probabilities_where_it_gives_them(
-    logprobs: bool, refuses: bool
+    server: dict[str, Any], listed: list[bool]
 ) -> None:
-    traces: list[str] = []
-
-    class Server(FakeReader):
-        @property
-        def capabilities(self) -> Capabilities:
-            return Capabilities(logprobs=logprobs, entropy=None, native_async=True)
-
-        def generate(self, prompts: Any, sampling: Any) -> Any:
-            traces.append(sampling.trace)
-            if refuses and sampling.trace != "none":
-                raise LogprobsRefusedError("no logprobs")
-            return super().generate(prompts, sampling)
-
-        async def agenerate(self, prompts: Any, sampling: Any) -> Any:
-            return self.generate(prompts, sampling)
-
-    judge = JudgeEntailer(Server(lambda _: "neutral"))
-    asked = ["logprobs", "none", "none"] if refuses else ["logprobs" if logprobs else "none"] * 2
-    judge.entail(PAIRS[:1])
-    await judge.aentail(PAIRS[:1])
-    assert traces == asked
-    again = JudgeEntailer(Server(lambda _: "neutral"))
-    await again.aentail(PAIRS[:1])
-    assert (judge.judged, again.judged, again.unparsed) == (2, 1, 0)
+    with FakeOpenAI(lambda _: "neutral", **server) as running:
+        judge = JudgeEntailer(OpenAIReader("toy", base_url=running.base_url, api_key="k"))
+        judge.entail(PAIRS[:1])
+        await judge.aentail(PAIRS[:1])
+    assert ["logprobs" in request for request in running.requests] == listed
+    assert (judge.judged, judge.unparsed) == (2, 0)
 
 
 async def test_a_judgement_that_is_cancelled_leaves_nothing_behind() -> None:

@@ -67,6 +67,22 @@ async def test_a_sure_reader_answers_without_retrieval(retriever: Any, question:
     assert [call.verb for call in reader.history] == ["begin", "finish"] * 2
 
 
+async def test_settings_of_the_model_are_bound_to_it_and_refused_in_a_call(
+    server: FakeOpenAI, retriever: Any
+) -> None:
+    chain = LazyRetrievalChain(sure, retriever, SUMMARY).bind(stop=["."])
+    with pytest.raises(ConfigurationError, match=r"takes no stop in a call.*llm\.bind"):
+        chain.invoke("Where?")
+    with pytest.raises(ConfigurationError, match="takes no stop"):
+        await chain.ainvoke("Where?")
+    with pytest.raises(ConfigurationError, match="takes no stop"):
+        list(chain.stream("Where?"))
+    with pytest.raises(ConfigurationError, match="takes no stop"):
+        [chunk async for chunk in chain.astream("Where?")]
+    LazyRetrievalChain(chat(server).bind(stop=["."]), retriever, SUMMARY).invoke("Where?")
+    assert server.requests[-1]["stop"] == ["."]
+
+
 def test_documents_are_no_summaries(documents: list[Document]) -> None:
     with pytest.raises(ConfigurationError, match=r"summaries must be a vector store.*summaries_of"):
         LazyRetrievalChain(sure, search, documents)

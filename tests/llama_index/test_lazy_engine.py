@@ -27,8 +27,9 @@ from llama_index.core import (
 from llama_index.core.base.llms.types import LLMMetadata
 from llama_index.core.llms import MockLLM
 from llama_index.core.postprocessor import SimilarityPostprocessor
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexRetriever
-from llama_index.core.schema import MetadataMode, TextNode
+from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 from llama_index.core.vector_stores.types import (
     FilterCondition,
     FilterOperator,
@@ -38,12 +39,13 @@ from llama_index.core.vector_stores.types import (
 from llama_index.vector_stores.faiss import FaissVectorStore
 
 from llama_index_surerag import (
+    ClusterCompressorPostprocessor,
     LazyRetrievalQueryEngine,
     UncertaintyRewriteQueryEngine,
     summary_index,
     summary_nodes,
 )
-from llama_index_surerag.engines import aread_to_end
+from llama_index_surerag.engines import aread_to_end, read_to_end
 from surerag import FakeReader
 from surerag.documents import load_documents
 from surerag.errors import ConfigurationError, InputError, PromptError, RefusedError
@@ -576,10 +578,63 @@ async def test_a_node_larger_than_the_window_is_cut(
 
 
 def test_postprocessors_and_query_bundles_are_honoured() -> None:
-    lazy = engine(node_postprocessors=[SimilarityPostprocessor(similarity_cutoff=0.99)])
+    cut_off = [SimilarityPostprocessor(similarity_cutoff=0.99)]
+    lazy = engine(node_postprocessors=cut_off, summary_postprocessors=[])
     assert lazy.query(UNKNOWN).metadata["passage_ids"] == []
+    assert str(engine(node_postprocessors=cut_off).query(UNKNOWN)) == "Empty Response"
     bundle = QueryBundle(UNKNOWN, custom_embedding_strs=["The Orun does end in the lake of Mir."])
     assert engine(top_n=1).query(bundle).metadata["passage_ids"] == ["orun-1"]
+
+
+class AccessList(BaseNodePostprocessor):
+    """Drops the nodes of other tenants, and masks a name."""
+
+    tenant: str = "all"
+
+    def _postprocess_nodes(
+        self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
+    ) -> list[NodeWithScore]:
+        admitted = [node for node in nodes if node.node.metadata["tenant"] == self.tenant]
+        for node in admitted:
+            node.node.set_content(node.node.get_content(MetadataMode.NONE).replace("Orun", "[river]"))
+        return admitted
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("made", ["by the engine", "as an index", "with a retriever of passages"])
+async def test_the_llm_sees_nothing_that_a_postprocessor_takes_out(made: str, streaming: bool) -> None:
+    index, llm = corpus.index(ada="secret"), Own()
+    source = index.as_retriever() if "retriever" in made else index
+    summaries = None if "engine" in made else summary_index(index, embed_model=HashEmbedding())
+    lazy = engine(
+        source,
+        llm,
+        summaries=summaries,
+        streaming=streaming,
+        gate="abstention",
+        node_postprocessors=[AccessList()],
+    )
+    for question in (KNOWN, UNKNOWN):
+        read_to_end(lazy.query(question))
+        await aread_to_end(await lazy.aquery(question))
+    shown = "\n".join(call["prompt"].replace(KNOWN, "").replace(UNKNOWN, "") for call in llm._calls)
+    assert "Velm" not in shown and "Orun" not in shown
+    assert "[river] is a river" in shown
+
+
+def test_summaries_may_have_postprocessors_of_their_own() -> None:
+    compressor = ClusterCompressorPostprocessor(FakeReader(), HashEmbedding(), top_n=1)
+    cut_off = SimilarityPostprocessor(similarity_cutoff=0.99)
+    for settings, n_summaries in (
+        ({"node_postprocessors": [cut_off]}, 0),
+        ({"node_postprocessors": [cut_off], "summary_postprocessors": []}, 3),
+        ({"summary_postprocessors": [cut_off]}, 0),
+        ({"node_postprocessors": [compressor]}, 3),  # methods work on what was retrieved alone
+    ):
+        metadata = engine(llm=Own(), gate="abstention", **settings).query(KNOWN).metadata
+        assert len(metadata.get("summary_ids", ())) == n_summaries
+    with pytest.raises(ConfigurationError, match="summary_postprocessors holds a int"):
+        engine(summary_postprocessors=[5])
 
 
 def test_nodes_in_the_index_are_not_changed() -> None:

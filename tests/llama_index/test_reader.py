@@ -457,7 +457,7 @@ def test_refuses_what_is_no_llm() -> None:
     with pytest.raises(ConfigurationError, match=r"a StructuredLLM writes JSON.* Pass the LLM inside it"):
         reader_from_llm(Own().as_structured_llm(SamplingSettings))
     for setting in ("top_logprobs", "max_concurrency"):
-        with pytest.raises(ConfigurationError, match=f"{setting} must be at least 1, got 0"):
+        with pytest.raises(ConfigurationError, match=f"{setting} must be a whole number of at least 1"):
             reader_from_llm(Own(), **{setting: 0})
 
 

@@ -254,7 +254,7 @@ def test_a_policy_of_another_reader_is_refused(wrap: Any) -> None:
 @pytest.mark.parametrize("change", [{"policy": 0.5}, {"engine": 7}, {"abstention": "…"}])
 def test_what_is_no_engine_policy_or_abstention_is_refused(change: dict[str, Any]) -> None:
     arguments: dict[str, Any] = {"engine": engine(), "policy": policy(0.5)}
-    with pytest.raises(ConfigurationError, match=r"expected a .* an AbstentionPolicy|abstention is empty"):
+    with pytest.raises(ConfigurationError, match=r"engine must be|policy must be|abstention is empty"):
         AbstainingQueryEngine(**arguments | change)
 
 

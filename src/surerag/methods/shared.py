@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from surerag.effects import ENTAILMENT, Program, TextKind, embed, emit, entail, generate
+from surerag.effects import ENTAILMENT, Program, TextKind, embed, emit, entail
 from surerag.errors import (
     MISCONFIGURED,
     CapabilityError,
@@ -22,7 +21,7 @@ from surerag.errors import (
     ServiceError,
 )
 from surerag.measures import same_answer
-from surerag.messages import Generation, Pair, Passage, Prompt, SamplingParams, TokenTrace
+from surerag.messages import Generation, Pair, Passage, TokenTrace
 from surerag.readers.protocol import Reader
 from surerag.services import checked_vectors
 
@@ -115,14 +114,6 @@ def trace_of(generation: Generation, of_text: str) -> TokenTrace:
             hint=f"use a reader that reports them, or {of_text}",
         )
     return generation.trace
-
-
-def generate_traced(prompts: Sequence[Prompt], sampling: SamplingParams) -> Program[list[list[Generation]]]:
-    """Generate with log-probabilities, or text alone where the model turns out to give none."""
-    try:
-        return (yield from generate(prompts, sampling))
-    except LogprobsError:
-        return (yield from generate(prompts, replace(sampling, trace="none")))
 
 
 # Thresholds

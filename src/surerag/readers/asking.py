@@ -26,6 +26,7 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 from surerag.errors import (
     ConfigurationError,
+    LogprobsError,
     LogprobsRefusedError,
     RefusedError,
     ServiceError,
@@ -40,6 +41,7 @@ from surerag.readers.parameters import (
     SupportedParameters,
     needed_parameters,
     warn_of_dropped,
+    warn_of_missing_logprobs,
 )
 from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, begun_from_whole, close_iterator
@@ -175,7 +177,7 @@ class AskingReader(BaseReader):
 
     def __init__(self, *, thinks: bool = False) -> None:
         self._thinks, self._in_thoughts = thinks, False
-        self._together = True
+        self._together = self._gives_logprobs = True
         self.supported = SupportedParameters()
         self._usage = UsageCounter()
 
@@ -321,7 +323,8 @@ class AskingReader(BaseReader):
     # Requests.
 
     def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
-        return Request(prompt, sampling, self._top(sampling))
+        useless = sampling.trace == "optional" and not self._gives_logprobs
+        return Request(prompt, sampling, None if useless else self._top(sampling))
 
     def _listed(self, request: Request) -> int | None:
         """Return the likeliest tokens that the model lists with each, of those that are requested."""
@@ -408,21 +411,24 @@ class AskingReader(BaseReader):
             request = request._replace(budget=self._budget())
             readings = await self.ask(request, calls)
             if not any(reading.starved for reading in readings[: request.sampling.n]):
-                return [reading.generation() for reading in readings]
+                answers = [reading.generation() for reading in readings]
+                lacks = request.top is not None and any(answer.trace is None for answer in answers)
+                if lacks and self._gives_logprobs:
+                    # Those of one answer may be unusable by chance; where there are none, there never are.
+                    self._gives_logprobs = any(reading.entries for reading in readings)
+                    warn_of_missing_logprobs(self.name)
+                return answers
 
     async def ask(self, request: Request, calls: Blocking) -> list[Reading]:
         """Send a request, again without what the model rejects, and return its answers."""
         while True:
-            keywords = self._allowed(request)
             try:
-                parts = await self._call(request, keywords, calls)
+                parts = await self._send(request, calls)
                 break
-            except Exception as error:
-                failure = error
-            # Outside, so that the client's error, which may hold a secret, is not behind ours.
-            self._learn(failure, request, keywords)
-        if not parts:
-            raise ServiceError(f"{self.name} returned no answer", hint="look at what its server returns")
+            except LogprobsError:
+                if request.sampling.trace != "optional" or request.top is None:
+                    raise
+            request = request._replace(top=None)
         usage = parts[0].usage or Usage(1)
         readings = [self._reading(request) for _ in parts]
         for reading, part in zip(readings, parts, strict=True):
@@ -435,6 +441,23 @@ class AskingReader(BaseReader):
         answered = usage.completion_tokens - (thinking - usage.thinking_tokens)
         self._usage.add(Usage(1, usage.prompt_tokens, answered, thinking, usage.cached_tokens))
         return readings
+
+    async def _send(self, request: Request, calls: Blocking) -> Sequence[Part]:
+        """Send a request, again without what the model rejects that it can do without."""
+        while True:
+            keywords = self._allowed(request)
+            try:
+                parts = await self._call(request, keywords, calls)
+            except Exception as error:
+                failure = error
+            else:
+                if not parts:
+                    raise ServiceError(
+                        f"{self.name} returned no answer", hint="look at what its server returns"
+                    )
+                return parts
+            # Outside, so that the client's error, which may hold a secret, is not behind ours.
+            self._learn(failure, request, keywords)
 
     # Streams.
 

@@ -40,7 +40,7 @@ TEMPERATURE_HINT = (
 
 
 class LeftOutWarning(UserWarning):
-    """A model rejects a parameter that changes how it samples, and is asked without it from then on."""
+    """From now on a model is asked without what it rejects, or does not return, and results differ by it."""
 
 
 @dataclass
@@ -118,6 +118,16 @@ def warn_of_dropped(model: str, names: Collection[str], sampling: SamplingParams
             LeftOutWarning,
             stacklevel=2,
         )
+
+
+def warn_of_missing_logprobs(model: str) -> None:
+    """Warn that an answer came without log-probabilities, and that a method does without them."""
+    warnings.warn(
+        f"{model} returned no usable log-probabilities: what they would have weighed is measured by the text "
+        "alone, less finely",
+        LeftOutWarning,
+        stacklevel=2,
+    )
 
 
 def _change_of(message: str, name: str, value: object) -> tuple[str | int | None] | None:

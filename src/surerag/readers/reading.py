@@ -226,7 +226,7 @@ class Reading:
         """Return what came so far; of its tokens only the ``first``, if that is set.
 
         Raises:
-            LogprobsError: If log-probabilities do not cover the text, or cannot be ones.
+            LogprobsError: If log-probabilities do not cover the text, or are none, unless they are optional.
             ThinkingBudgetError: If the answer ended before it began, inside the model's thoughts.
             TransientServiceError: If parts of it came twice.
         """
@@ -237,8 +237,12 @@ class Reading:
             raise TransientServiceError(f"{self._whose}the server sent parts of its answer twice")
         trace, counted = None, self._counted_tokens()
         if self.top is not None:
-            text, finish, trace = self._traced(text, finish, first, self.top)
-            counted = len(trace)
+            try:
+                text, finish, trace = self._traced(text, finish, first, self.top)
+                counted = len(trace)
+            except LogprobsError:
+                if self.sampling.trace != "optional":
+                    raise
         return Generation(
             text,
             prompt_tokens=self.usage.prompt_tokens,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.documents import Document
-from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.errors import ConfigurationError, InputError, ServiceError, check_kind
 from surerag.messages import Passage
 from surerag.progress import Progress, reporting
 from surerag.readers.threads import in_thread
@@ -53,11 +53,7 @@ class PassageIndex:
         self._passages = _checked(passages)
         self._k = _at_least_one("k", k)
         self._vectors = np.ascontiguousarray(checked_vectors(vectors, len(self._passages)))
-        if not isinstance(encoder, Encoder):
-            raise ConfigurationError(
-                f"encoder must be an Encoder, got a {type(encoder).__name__}",
-                hint="surerag.encoders has some",
-            )
+        check_kind(Encoder, "an Encoder", hint="surerag.encoders has some", encoder=encoder)
         self._encoder = encoder
 
     @classmethod
@@ -77,6 +73,7 @@ class PassageIndex:
         a terminal; a callable gets (done, total).
         """
         _at_least_one("batch_size", batch_size)
+        check_kind(Encoder, "an Encoder", hint="surerag.encoders has some", encoder=encoder)
         corpus = _checked(passages)
         # Texts of like length are padded least.
         order = sorted(range(len(corpus)), key=lambda at: len(corpus[at].text))

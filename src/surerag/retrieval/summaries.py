@@ -14,7 +14,7 @@ from surerag.errors import ConfigurationError, InputError, ServiceError, check_a
 from surerag.lru import LRUDict
 from surerag.messages import NO_SUMMARY, SamplingParams, Template
 from surerag.progress import Progress, reporting
-from surerag.prompts import SUMMARIZE
+from surerag.prompts import SUMMARIZE, as_template
 from surerag.readers.protocol import Reader
 from surerag.retrieval.chunking import is_table_rule
 from surerag.text import UNSPACED, split_sentences
@@ -272,7 +272,7 @@ class ModelSummaries:
         self,
         reader: Reader,
         *,
-        prompt: Template = SUMMARIZE,
+        prompt: Template | str = SUMMARIZE,
         max_tokens: int = 96,
         max_characters: int | None = 8000,
         batch_size: int = 16,
@@ -280,7 +280,7 @@ class ModelSummaries:
     ) -> None:
         check_at_least(1, batch_size=batch_size)
         self._reader = reader
-        self._prompt = prompt.require("document")
+        self._prompt = as_template("summary", prompt).require("document")
         self._sampling = SamplingParams(max_tokens=max_tokens, trace="none")
         self._max_characters = max_characters
         self._batch_size = batch_size

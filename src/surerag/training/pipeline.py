@@ -11,7 +11,7 @@ from pathlib import Path
 
 from surerag.drivers import run_many
 from surerag.effects import Program
-from surerag.errors import ConfigurationError, InputError
+from surerag.errors import ConfigurationError, InputError, writing
 from surerag.measures.statistics import Estimate, paired_difference
 from surerag.progress import Progress
 from surerag.readers.protocol import Reader, as_reader
@@ -115,6 +115,7 @@ def train_rewriter(
         MissingServiceError: If the reward needs an encoder, and there is none.
         ConfigurationError: If ``base`` cannot be loaded, or ``output`` belongs to other queries or options.
         ServiceError: If the teacher wrote no usable rewrite.
+        StorageError: If ``output`` cannot be written.
         MissingExtraError: If TRL is not installed.
     """
     options, folder = options or RewriterTraining(), Path(output)
@@ -212,7 +213,8 @@ def _load_rewriter(folder: Path) -> Reader:
 def _claim(folder: Path, run: dict[str, object]) -> None:
     """Take a folder for a run, or check that it belongs to the same one."""
     file = folder / "run.json"
-    folder.mkdir(parents=True, exist_ok=True)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     plain = json.loads(json.dumps(run))
     if file.exists() and json.loads(file.read_text(encoding="utf-8")) != plain:
         raise ConfigurationError(
@@ -224,5 +226,6 @@ def _claim(folder: Path, run: dict[str, object]) -> None:
 def _write_whole(file: Path, value: object) -> None:
     """Write JSON so that a kill leaves the old file or the new one."""
     part = file.with_suffix(".part")
-    part.write_text(json.dumps(value), encoding="utf-8")
-    part.replace(file)
+    with writing(file):
+        part.write_text(json.dumps(value), encoding="utf-8")
+        part.replace(file)

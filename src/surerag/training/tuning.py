@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from surerag.errors import ConfigurationError, extra
+from surerag.errors import ConfigurationError, extra, writing
 from surerag.readers.failures import reason_of
 from surerag.training.options import RewriterTraining
 from surerag.training.sampling import Preference
@@ -59,12 +59,13 @@ def _tune(
             model, None, DPOConfig(**{**arguments, "beta": 0.1, **options.trainer}), **shared
         )
     last = get_last_checkpoint(str(checkpoints)) if checkpoints.is_dir() else None
-    trainer.train(resume_from_checkpoint=last)
-    model = trainer.accelerator.unwrap_model(trainer.model)
-    if hasattr(model, "merge_and_unload"):
-        model = model.merge_and_unload()
-    model.save_pretrained(str(output))
-    tokenizer.save_pretrained(str(output))
+    with writing(output):
+        trainer.train(resume_from_checkpoint=last)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if hasattr(model, "merge_and_unload"):
+            model = model.merge_and_unload()
+        model.save_pretrained(str(output))
+        tokenizer.save_pretrained(str(output))
     shutil.rmtree(checkpoints, ignore_errors=True)
     return output
 

@@ -21,6 +21,7 @@ from surerag.methods.edc2.clusters import dynamic_cluster_sizes
 from surerag.methods.edc2.guards import is_empty_extraction, names_in, overlap_support
 from surerag.methods.edc2.result import SENTENCES_KEY
 from surerag.readers import fake
+from surerag.readers.parameters import LeftOutWarning
 from surerag.text import estimated_tokens
 from tests.methods.edc2.cases import ADA, AGAIN, BO, QUESTION, RIVER, compressor, passages, quoting
 from tests.servers.fake_openai import FakeOpenAI
@@ -378,7 +379,9 @@ def test_an_unsure_no_is_never_more_relevant_than_a_yes() -> None:
 
 
 @pytest.mark.parametrize("lack", [{"refuses": ("logprobs",)}, {"no_logprobs": True}])
-def test_a_server_without_log_probabilities_says_what_is_relevant(lack: dict[str, Any]) -> None:
+def test_a_server_without_log_probabilities_says_what_is_relevant(
+    lack: dict[str, Any], recwarn: pytest.WarningsRecorder
+) -> None:
     with FakeOpenAI(judging, **lack) as server:
         reader = OpenAIReader("toy", base_url=server.base_url, api_key="k", max_retries=0)
         tool = ClusterCompressor(reader, HashingEncoder(), top_n=2)
@@ -386,8 +389,9 @@ def test_a_server_without_log_probabilities_says_what_is_relevant(lack: dict[str
         asked = len(server.requests)
         assert tool.run(QUESTION, passages(BO, ADA, AGAIN)).passages == result.passages
     assert [passage.id for passage in result.passages] == ["p1", "p2"]
-    # What is refused is not sent again.
-    assert "no_logprobs" in lack or len(server.requests) - asked == 3
+    # What is refused costs nothing, and is sent again; what is answered is paid once.
+    assert (asked, len(server.requests) - asked) == (6 if "refuses" in lack else 3, 3)
+    assert [one.category for one in recwarn] == [LeftOutWarning]
 
 
 def test_where_no_reply_is_yes_or_no_similarity_ranks_with_a_warning() -> None:

@@ -17,6 +17,7 @@ from surerag.measures import answer_weights, equivalence_clusters, seper_soft
 from surerag.messages import Event, TokenTrace
 from surerag.methods.seper.algorithm import belief_interval
 from surerag.readers.fake import reply
+from surerag.readers.parameters import LeftOutWarning
 from tests.methods.seper.sampled import AFTER, BEFORE, LIKE, Judge, sampled
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -116,8 +117,11 @@ def test_without_log_probabilities_frequencies_stand_in_with_a_warning() -> None
 def test_a_server_without_log_probabilities_has_frequencies_stand_in(lack: dict[str, Any]) -> None:
     with FakeOpenAI(knowing, **lack) as server:
         reader = OpenAIReader("toy", base_url=server.base_url, api_key="k", max_retries=0)
-        result = SePer(reader, ExactEntailer(), n_samples=2).run("Where?", ["Velm"], [FIRST])
+        with pytest.warns(LeftOutWarning, match="no usable log-probabilities"):
+            result = SePer(reader, ExactEntailer(), n_samples=2).run("Where?", ["Velm"], [FIRST])
     assert (result.weights, result.before.seper, result.after.seper) == ("frequency", 0.0, 1.0)
+    # Two prompts with two samples each, of one request; those that are refused cost nothing.
+    assert len(server.requests) == (4 if "refuses" in lack else 2)
 
 
 def test_probabilities_that_sum_to_more_than_one_are_no_weights() -> None:

@@ -9,10 +9,10 @@ from typing import Any, Self
 from pydantic import Field
 
 from surerag import drivers
-from surerag.component import Component, Service
+from surerag.component import Component, Function, Service
 from surerag.effects import Program
 from surerag.entailment import JudgeEntailer
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import Passage, Template
 from surerag.methods.dense.algorithm import DenseSession, Rephrasings, dense
 from surerag.methods.dense.chunking import chunk_passages, quantile_similarity, semantic_chunks
@@ -99,7 +99,7 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
     encoder: Service[Encoder | None] = None
     """Vectors of sentences."""
 
-    count_tokens: Service[Callable[[str], int] | None] = None
+    count_tokens: Function[Callable[[str], int] | None] = None
     """Counts the tokens of a text; None estimates them by the text's scripts."""
 
     def __init__(self, encoder: Encoder | None = None, **options: Any) -> None:
@@ -196,6 +196,8 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
         super().__init__(**{**services, **options})
 
     def _connect(self) -> Services:
+        hint = "a splitter's or a node parser's is its core"
+        check_kind(SemanticChunker | None, "a SemanticChunker of surerag", hint=hint, chunker=self.chunker)
         chunkers = None if self.chunker is None else self.chunker.encoder
         encoder = self.encoder or chunkers
         if encoder is not None and chunkers is not None and encoder.name != chunkers.name:

@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surerag.effects import Program, emit
+from surerag.effects import Program, emit, generate
 from surerag.messages import Passage, SamplingParams
 from surerag.methods.edc2.options import EDC2Options
-from surerag.methods.shared import embed_unit, generate_traced, yes_probability
+from surerag.methods.shared import embed_unit, yes_probability
 
 Cluster = NDArray[np.intp]
 Root = Literal["query", "rank"]
@@ -71,7 +71,7 @@ def rank_passages(
         prompt, slot = options.prompts["relevant"], "question"
     value = query if options.person is None else f"{options.person}: {query}"
     prompts = [prompt.render(passage=text, **{slot: value}) for text in texts]
-    replies = yield from generate_traced(prompts, SamplingParams(max_tokens=2, trace="logprobs"))
+    replies = yield from generate(prompts, SamplingParams(max_tokens=2, trace="optional"))
     yes = [yes_probability(row[0]) for row in replies]
     if unclear := yes.count(None):
         yield from emit("edc2.unclear_relevance", warning=True, query=query, replies=unclear, of=len(texts))

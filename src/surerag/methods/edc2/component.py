@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from surerag.component import Component, Service
+from surerag.component import Component, Function, Service
 from surerag.effects import Program
 from surerag.messages import Passage
 from surerag.methods.edc2.algorithm import compress_clusters
@@ -18,7 +18,7 @@ from surerag.services import Encoder, Entailer, Services
 
 
 class ClusterCompressor(EDC2Options, Component[EDC2Result]):
-    """A shorter context: the passages that help to answer, or similar ones in clusters, each compressed.
+    """Keeps the passages that help to answer, as they are; other variants compress clusters of similar ones.
 
     By default the most relevant third of the passages, three at least, comes as it is. With the option
     ``variant="copy"`` or ``"paper"``, clusters are compressed.
@@ -48,10 +48,10 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     entailer: Service[Entailer | None] = None
     """For ``guard="entailment"``."""
 
-    count_tokens: Service[Callable[[str], int] | None] = None
+    count_tokens: Function[Callable[[str], int] | None] = None
     """Counts the tokens of a text; None takes the reader's own count."""
 
-    show: Service[Callable[[Passage], str] | None] = None
+    show: Function[Callable[[Passage], str] | None] = None
     """Text of a passage as the pipeline shows it, for counting; None takes its text."""
 
     def __init__(

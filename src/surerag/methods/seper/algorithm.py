@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL, Program, emit
+from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL, Program, emit, generate
 from surerag.errors import InputError
 from surerag.measures import answer_weights, equivalence_clusters, seper_hard, seper_soft
 from surerag.measures.seper import Weights, belief_in_references
@@ -20,7 +20,7 @@ from surerag.measures.statistics import Interval, bootstrap_interval, difference
 from surerag.messages import Generation, Pair, Passage, Prompt
 from surerag.methods.seper.options import SePerOptions
 from surerag.methods.seper.result import Belief, PassageUtilities, PassageUtility, SampledAnswer, SePerResult
-from surerag.methods.shared import Judgements, check_passages, check_question, generate_traced, judge
+from surerag.methods.shared import Judgements, check_passages, check_question, judge
 from surerag.prompts import format_passages
 
 Floats = NDArray[np.float64]
@@ -66,7 +66,7 @@ def _measure(
     if not contexts[1]:
         raise InputError("there is no passage to measure", hint="pass at least one retrieved passage")
     prompts = [_prompt(question, passages, options) for passages in contexts]
-    samples = yield from generate_traced(prompts, options.sampling)
+    samples = yield from generate(prompts, options.sampling)
     weights = options.rules.weights
     if not all(_can_weigh(row, weights) for row in samples):
         weights = "frequency"

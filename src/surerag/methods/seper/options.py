@@ -101,5 +101,5 @@ class SePerOptions(Options):
             temperature=self.temperature,
             max_tokens=self.max_tokens,
             seed=self.seed,
-            trace="logprobs",
+            trace="optional",
         )

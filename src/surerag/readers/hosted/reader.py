@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from surerag.errors import CapabilityError, ConfigurationError, check_at_least
+from surerag.errors import CapabilityError, ConfigurationError, check_at_least, check_kind
 from surerag.messages import SamplingParams
 from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request
 from surerag.readers.hosted.client import Client, arun, public_fields, run, run_soon
@@ -90,8 +91,11 @@ class OpenAIReader(AskingReader):
         extra_body: Mapping[str, Any] | None = None,
         client: AsyncOpenAI | None = None,
     ) -> None:
-        if api not in _TOP_LOGPROBS:
+        if not isinstance(api, str) or api not in _TOP_LOGPROBS:
             raise ConfigurationError(f"api must be 'chat' or 'completions', got {api!r}")
+        check_kind(str, "a text", model=model, base_url=base_url or "", api_key=api_key or "")
+        check_kind(Mapping, "a mapping of fields to values", extra_body=extra_body or {})
+        check_kind(Real, "a number", max_concurrency=max_concurrency, timeout=timeout)
         check_at_least(1, max_concurrency=max_concurrency, max_tokens=max_tokens or 1)
         check_at_least(0, max_retries=max_retries, top_logprobs=top_logprobs)
         check_at_least(1e-3, timeout=timeout)

@@ -1,0 +1,126 @@
+"""Arguments of the wrong kind: every public part says what it expected, at construction."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.documents import Document
+from langchain_core.language_models import FakeListChatModel
+from langchain_core.runnables import RunnableLambda
+from llama_index.core.settings import Settings
+
+import langchain_surerag as langchain
+import llama_index_surerag as llama_index
+import surerag
+from surerag.encoders import CachedEncoder, HashingEncoder
+from surerag.entailment import ExactEntailer, JudgeEntailer
+from surerag.errors import ConfigurationError, PromptError, SureragError
+from surerag.retrieval import PassageIndex
+from tests.langchain.conftest import HashEmbeddings
+from tests.llama_index import corpus
+from tests.llama_index.llms import Own
+
+READER, ENCODER, VELM = surerag.FakeReader(), HashingEncoder(), "Ada was born in Velm."
+PASSAGES = [surerag.Passage(VELM)]
+INDEX = PassageIndex.from_passages(PASSAGES, ENCODER)
+NODES = corpus.index()
+SEARCH: Any = RunnableLambda(lambda question: [Document(VELM)])
+POLICY = surerag.AbstentionPolicy(1.0, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
+JUDGED = {"llm": READER, "entailer": ExactEntailer()}
+PARTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
+    (surerag.LazyRAG, {"reader": READER, "retriever": INDEX, "summaries": VELM}),
+    (surerag.ClusterCompressor, {"reader": READER, "encoder": ENCODER}),
+    (surerag.DenseRefiner, {"reader": READER, "entailer": ExactEntailer(), "encoder": ENCODER}),
+    (surerag.SePer, {"reader": READER, "entailer": ExactEntailer()}),
+    (surerag.UncertaintyRewriter, {"reader": READER, "retriever": INDEX}),
+    (surerag.SemanticChunker, {"encoder": ENCODER}),
+    (surerag.OpenAIReader, {"model": "toy", "base_url": "http://localhost:1/v1", "api_key": "k"}),
+    (surerag.SamplingParams, {}),
+    (JudgeEntailer, {"reader": READER}),
+    (CachedEncoder, {"encoder": ENCODER}),
+    (PassageIndex.from_passages, {"passages": PASSAGES, "encoder": ENCODER}),
+    (llama_index.LazyRetrievalQueryEngine.from_args, {"retriever": NODES, "llm": READER}),
+    (llama_index.UncertaintyRewriteQueryEngine.from_args, {"retriever": NODES, "llm": READER}),
+    (llama_index.UncertaintyRewriteRetriever, {"retriever": NODES, "llm": READER}),
+    (llama_index.UncertaintyRewriteTransform, {"retriever": NODES, "llm": READER}),
+    (llama_index.ClusterCompressorPostprocessor, {"llm": READER}),
+    (llama_index.DenseRefinerPostprocessor, JUDGED),
+    (llama_index.DeltaSePerEvaluator, JUDGED),
+    (llama_index.DenseEvaluator, JUDGED),
+    (llama_index.SemanticNodeParser, {}),
+    (llama_index.EmbeddingEncoder, {}),
+    (llama_index.NodeRetriever, {"retriever": NODES}),
+    (llama_index.reader_from_llm, {"llm": Own()}),
+    (llama_index.summary_index, {"source": NODES}),
+    (langchain.LazyRetrievalChain, {"llm": READER, "retriever": SEARCH, "summaries": VELM}),
+    (langchain.LazyRetrievalMiddleware, {"retriever": SEARCH}),
+    (langchain.UncertaintyRewriter, {"llm": READER, "retriever": SEARCH}),
+    (langchain.UncertaintyRewriteRetriever, {"llm": READER, "retriever": SEARCH}),
+    (langchain.ClusterCompressor, {"llm": READER, "embeddings": HashEmbeddings()}),
+    (langchain.DenseRefiner, {**JUDGED, "embeddings": HashEmbeddings()}),
+    (langchain.DeltaSePerEvaluator, JUDGED),
+    (langchain.DenseEvaluator, JUDGED),
+    (langchain.EmbeddingEncoder, {"embeddings": HashEmbeddings()}),
+    (langchain.SemanticTextSplitter, {"embeddings": HashEmbeddings()}),
+    (langchain.summaries_of, {"documents": [Document(VELM)], "embeddings": HashEmbeddings()}),
+    (langchain.reader_from_model, {"model": FakeListChatModel(responses=["x"])}),
+    (langchain.SelectiveAnswer, {"chain": SEARCH, "policy": POLICY}),
+    (llama_index.AbstainingQueryEngine, {"engine": NODES.as_query_engine(llm=Own()), "policy": POLICY}),
+    (langchain.create_lazy_retrieval_tool, {"chain": SEARCH, "name": "n", "description": "d"}),
+]
+WRONG: list[Any] = [3, 2.5, "x", [3], {"a": 3}, object(), None]
+SWITCHES = {"streaming", "logprobs", "thinking", "replace", "add_start_index", "progress"}
+NOT_CHECKED = {*SWITCHES, "callback_manager", "rephrasings"}
+"""Besides switches, what LlamaIndex's own base classes take as it is, and a cache."""
+
+
+def _name(value: object) -> str:
+    return str(getattr(value, "__qualname__", ""))
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(Settings, "_embed_model", corpus.HashEmbedding())
+    monkeypatch.setattr(Settings, "_llm", Own())
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("make", "arguments"), PARTS, ids=_name)
+def test_an_argument_of_the_wrong_kind_is_an_error_of_ours(
+    make: Callable[..., Any], arguments: dict[str, Any]
+) -> None:
+    make(**arguments)
+    names = {*inspect.signature(make).parameters, *getattr(make, "model_fields", ())}
+    if "options" in names:
+        names = names - {"options"} | {"prompts"}
+    for name in names - NOT_CHECKED:
+        refused = 0
+        for value in WRONG:
+            try:
+                make(**{**arguments, name: value})
+            except SureragError:
+                refused += 1
+        assert refused, f"{name} can be anything"
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments"),
+    [
+        (surerag.LazyRAG, {**PARTS[0][1], "prompts": {"closed_book": 3}}),
+        (langchain.LazyRetrievalMiddleware, {"retriever": SEARCH, "prompts": {"closed_book": [3]}}),
+        (llama_index.LazyRetrievalQueryEngine.from_args, {"retriever": NODES, "callback_manager": "x"}),
+        (llama_index.UncertaintyRewriteRetriever, {"retriever": NODES, "callback_manager": 3}),
+        (llama_index.NodeRetriever, {"retriever": NODES, "postprocessors": [3]}),
+    ],
+    ids=_name,
+)
+def test_what_would_fail_at_the_first_question_is_refused(
+    make: Callable[..., Any], arguments: dict[str, Any]
+) -> None:
+    with pytest.raises((ConfigurationError, PromptError)):
+        make(**arguments)
