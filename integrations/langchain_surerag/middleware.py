@@ -29,7 +29,7 @@ from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import TAGS, Awaiting, Blocking, Calls, changed_effects, without_streaming
 from langchain_surerag.summaries import admitted_summaries
-from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, readers
+from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, Passage, readers
 from surerag.drivers import complete, settled
 from surerag.effects import Effect, Program, Retrieve
 from surerag.errors import LogprobsRefusedError, MissingServiceError, SureragError, check_at_least
@@ -195,7 +195,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         if self.options.abstention is None and not asks:
             self.options = self.options.with_options(abstention=False)
         self._retriever = retriever_of(retriever)
-        self._summaries: Any = SimpleNamespace(retrieve=lambda query, k: [])
+        # An empty summary: the first answer comes from the conversation alone.
+        self._summaries: Any = SimpleNamespace(retrieve=lambda query, k: [Passage("")])
         if summaries is not None:
             self._summaries = admitted_summaries(summaries, retriever)
         self._vocabulary_size = vocabulary_size

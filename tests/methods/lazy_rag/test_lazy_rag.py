@@ -71,7 +71,7 @@ def test_at_the_threshold_the_gate_stays_shut(score: float, retrieve: bool) -> N
 
 def test_samples_that_agree_are_the_answer_and_nothing_more_is_asked() -> None:
     reader = FakeReader(["Orun", "Velm", "in Velm", "Velm", "Velm"], logprob=None)
-    rag, corpus, _ = pipeline(reader, gate="semantic_entropy")
+    rag, corpus, _ = pipeline(reader, gate="semantic_entropy", threshold=0.65)
     result = rag.run("Where?")
     assert (result.answer, result.decision.retrieve, corpus.queries) == ("Velm", False, [])
     assert result.decision.score == pytest.approx(0.5004, abs=1e-4)
@@ -262,8 +262,23 @@ def test_nothing_retrieved_leaves_the_summaries_with_a_warning_and_never_an_empt
         ("lazy_rag.answering", False),
     ]
     assert f"Context: {SUMMARY}\n" in reader.prompts[1]
-    LazyRAG(reader, Corpus(), Corpus()).run("Where?")
-    assert "Context" not in reader.prompts[3]
+    found_none = LazyRAG(FakeReader(["Velm"], entropy=0.0), Corpus(), Corpus()).run("Where?")
+    assert (found_none.answer, found_none.decision.reason) == ("Velm", "no summary was found")
+
+
+def test_one_dissenting_sample_opens_the_gate_by_default() -> None:
+    rag, corpus, _ = pipeline(FakeReader(["Orun", *["Velm"] * 5], logprob=None), gate="semantic_entropy")
+    assert rag.run("Where?").decision.retrieve
+    assert len(corpus.queries) == 1
+
+
+def test_where_no_summary_is_found_there_is_a_search_however_sure_the_reader_is() -> None:
+    reader = FakeReader(["Velm"], entropy=0.0)
+    corpus = Corpus("Ada was born in Velm.")
+    result = LazyRAG(reader, corpus, Corpus()).run("Where?")
+    assert (result.decision.retrieve, result.decision.reason) == (True, "no summary was found")
+    [prompt] = reader.prompts
+    assert "Ada was born in Velm." in prompt
 
 
 def test_events_hold_plain_values_and_the_plan() -> None:

@@ -53,8 +53,9 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
     3. Otherwise it is stopped; retrieve (Eq. 5), and answer from summaries and passages (Eq. 6 and 7).
 
     The gate also opens if the first answer abstains, is empty or cut off at ``max_tokens``, if the first pass
-    fails in a way that may pass, and if the nearest document has no summary. Where nothing is retrieved, the
-    prompt of the first pass is answered. Errors are those of :meth:`surerag.LazyRAG.program`.
+    fails in a way that may pass, and if no summary is found, or the nearest document has none. Where no
+    passage is retrieved, the prompt of the first pass is answered. Errors are those of
+    :meth:`surerag.LazyRAG.program`.
     """
     check_question(question)
     steps = _Steps(question, options, max_tokens)
@@ -85,7 +86,7 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
 
 
 class _Steps:
-    """The steps for one question; where the nearest document has no summary, there is no first answer."""
+    """The steps for one question; without a summary of the nearest document there is no first answer."""
 
     def __init__(self, question: str, options: LazyRAGOptions, max_tokens: int) -> None:
         self.question = question
@@ -94,7 +95,7 @@ class _Steps:
         self.abstention = options.first_abstention
         self.sampling = SamplingParams(max_tokens=max_tokens, trace="none")
         self.summaries: Sequence[Passage] = ()
-        self.lacks_summary = False
+        self.lacks_summary = ""
         self.first_pass: FirstPass | None = None
         self.score: float | None = None
         self.interval: Interval | None = None
@@ -104,8 +105,11 @@ class _Steps:
         """Answer from the summaries, as far as the gate reads it, and score that."""
         gate = self.gate
         nearest = yield from retrieve(self.question, self.options.n_summaries, tier="summaries")
-        self.summaries = [summary for summary in nearest if NO_SUMMARY not in summary.metadata]
-        self.lacks_summary = bool(nearest) and NO_SUMMARY in nearest[0].metadata
+        self.summaries = [one for one in nearest if NO_SUMMARY not in one.metadata and one.text.strip()]
+        if not nearest:
+            self.lacks_summary = "no summary was found"
+        elif NO_SUMMARY in nearest[0].metadata:
+            self.lacks_summary = "the nearest document has no summary"
         if self.lacks_summary:
             return
         prompt = self.prompt((), self.abstention)
@@ -159,7 +163,7 @@ class _Steps:
     def flaw(self) -> str:
         """Why the answer cannot stand, however sure the reader is; empty if it can."""
         if self.lacks_summary:
-            return "the nearest document has no summary"
+            return self.lacks_summary
         if self.first_pass is None:
             return "no first answer"
         answer = self.first_pass.answer
