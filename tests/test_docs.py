@@ -94,13 +94,13 @@ def test_the_page_of_defaults_has_the_values_of_the_options() -> None:
     listed = {setting for setting, _ in rows}
     assert {f"{gate.__name__}().threshold" for gate in GATES.values()} <= listed
     for options, decides in (
-        ("LazyRAGOptions", "gate n_tokens n_samples first_abstention"),
+        ("LazyRAGOptions", "gate n_tokens n_samples n_summaries first_abstention"),
         ("DynQROptions", "metric resolved_threshold answer documents verify n_samples"),
         ("DenseOptions", "threshold"),
-        ("DenseRefinerOptions", "threshold max_rounds"),
+        ("DenseRefinerOptions", "threshold stop top_n max_rounds"),
         ("SemanticChunkerOptions", "similarity_threshold"),
-        ("EDC2Options", "variant first_cluster_size max_cluster_size min_tokens"),
-        ("SePerOptions", "n_samples kernel references"),
+        ("EDC2Options", "variant first_cluster_size max_cluster_size min_tokens guard"),
+        ("SePerOptions", "n_samples variant kernel references"),
     ):
         assert {f"{options}().{name}" for name in decides.split()} <= listed
 
