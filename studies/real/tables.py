@@ -438,6 +438,9 @@ _VALUE = re.compile(
 )
 
 
+_HOURS = re.compile(r"(<!-- hours -->).*?(?P<end><!-- end -->)")
+
+
 def cost(summary: Mapping[str, Any], system: str, baseline: str) -> str:
     """Return in words what a system costs a question, beside the tokens of another."""
     rows = {row["system"]: row for row in summary["rows"]}
@@ -449,7 +452,7 @@ def cost(summary: Mapping[str, Any], system: str, baseline: str) -> str:
 def filled(page: str) -> str:
     """Return a page with every table between ``<!-- table NAME -->`` and ``<!-- end -->`` made anew.
 
-    So is every cost in words behind ``<!-- cost NAME: SYSTEM / BASELINE -->``, and every cell behind
+    So is the sum of all runs' CPU hours behind ``<!-- hours -->``, and every cost in words behind ``<!-- cost NAME: SYSTEM / BASELINE -->``, and every cell behind
     ``<!-- value NAME: SYSTEM: COLUMN -->``.
     """
 
@@ -468,6 +471,11 @@ def filled(page: str) -> str:
         column = match["column"]
         return f"{match[1]}{_cell(column, rows[match['system']].get(column))}{match['end']}"
 
+    def fill_hours(match: re.Match[str]) -> str:
+        spent = [read_summary(path.stem).get("cpu_hours") or 0 for path in RESULTS.glob("*.json")]
+        return f"{match[1]}{sum(spent):.1f}{match['end']}"
+
+    page = _HOURS.sub(fill_hours, page)
     return _VALUE.sub(fill_value, _COST.sub(fill_cost, _MARK.sub(fill, page)))
 
 
