@@ -58,6 +58,10 @@ WAYS_OUT = (
 )
 
 
+def _no_settings(_: Any) -> Keywords:
+    return {}
+
+
 class Family(NamedTuple):
     """LLM classes that are asked in the same way.
 
@@ -77,7 +81,7 @@ class Family(NamedTuple):
     logprobs: bool = False
     several: bool = False
     hint: str = ""
-    own: Callable[[Any], Keywords] = lambda _: {}
+    own: Callable[[Any], Keywords] = _no_settings
 
 
 def _gemini_keywords(keywords: Keywords) -> Keywords:
@@ -113,14 +117,14 @@ FAMILIES = (
     Family(
         "llama_index.llms.ollama",
         "Ollama",
-        lambda _: {},
+        _no_settings,
         hint='ask its server as OpenAILike(api_base="http://localhost:11434/v1", is_chat_model=True), since '
         "this class passes no keyword of a call on",
     ),
     Family(
         "llama_index.llms.huggingface",
         "HuggingFaceLLM",
-        lambda _: {},
+        _no_settings,
         hint="pass TransformersReader(model, tokenizer) with those that the LLM was built from",
     ),
 )

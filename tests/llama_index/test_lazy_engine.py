@@ -622,6 +622,12 @@ async def test_the_llm_sees_nothing_that_a_postprocessor_takes_out(made: str, st
     assert "[river] is a river" in shown
 
 
+@pytest.mark.parametrize("llm", [Own(), MockLLM()], ids=type)
+def test_an_engine_over_any_llm_can_be_pickled(llm: Any) -> None:
+    lazy = pickle.loads(pickle.dumps(engine(llm=llm, gate="abstention", node_postprocessors=[AccessList()])))
+    assert lazy.query(KNOWN).metadata["gate"] == "abstention"
+
+
 def test_summaries_may_have_postprocessors_of_their_own() -> None:
     compressor = ClusterCompressorPostprocessor(FakeReader(), HashEmbedding(), top_n=1)
     cut_off = SimilarityPostprocessor(similarity_cutoff=0.99)

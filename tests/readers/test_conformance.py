@@ -171,6 +171,10 @@ class Careless(FakeReader):
         ),
         ({"finish_stream": lambda begun: iter([])}, "what was begun streams from its start"),
         ({"cancel": lambda begun: 1 / 0}, "cancel frees"),
+        (
+            {"generate": lambda prompts, s: [[{"entropy": reply("a")}[s.trace]] * s.n for _ in prompts]},
+            "optional log probabilities come where there are any",
+        ),
     ],
 )
 def test_a_wrong_verb_is_named(verbs: dict[str, Any], check: str) -> None:

@@ -73,6 +73,7 @@ class Reply:
         pieces: Pieces of a stream, where they are others than the tokens.
         twice: Whether each piece comes twice.
         status: The status; beside 200, the text is the message of an error.
+        refuses: The setting that the error is for; other requests are answered with the text.
         choices: Texts of several choices, by their index, in the order in which they come.
     """
 
@@ -85,6 +86,7 @@ class Reply:
     pieces: list[str] | None = None
     twice: bool = False
     status: int = 200
+    refuses: str = ""
     choices: dict[int, str] | None = None
 
     def counts(self) -> dict[str, Any]:
@@ -107,7 +109,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.bodies.append(body)
         reply: Reply = self.server.reply
-        if reply.status != 200:
+        if reply.status != 200 and (not reply.refuses or body.get(reply.refuses)):
             self.whole({"error": {"message": reply.text.format(key=self.headers["Authorization"])}})
         elif body.get("stream"):
             self.stream(reply, body)
@@ -128,7 +130,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def whole(self, answer: dict[str, Any]) -> None:
         data = json.dumps(answer).encode()
-        self.send_response(self.server.reply.status)
+        self.send_response(self.server.reply.status if "error" in answer else 200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -414,6 +416,19 @@ def test_log_probabilities_that_are_unusable_once_are_requested_again(server: Se
     [[usable]] = reader.generate(["q"], sampling)
     assert (unusable.text, unusable.trace, len(server.bodies) - before) == ("Yes", None, 2)
     assert usable.trace is not None
+
+
+@EACH_CLIENT
+@pytest.mark.parametrize("way", WAYS)
+def test_optional_log_probabilities_that_are_refused_are_done_without(
+    server: Server, client: str, way: str
+) -> None:
+    server.reply = Reply("logprobs is not supported", status=400, refuses="logprobs")
+    reader, sampling, before = CLIENTS[client](server), replace(PLAIN, trace="optional"), len(server.bodies)
+    with pytest.warns(LeftOutWarning, match="no usable log-probabilities"):
+        answers = [WAYS[way](reader, sampling) for _ in range(2)]
+    assert {(answer.text, answer.trace) for answer in answers} == {("logprobs is not supported", None)}
+    assert [bool(body.get("logprobs")) for body in server.bodies[before:]] == [True, False, False]
 
 
 @EACH_CLIENT

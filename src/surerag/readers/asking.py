@@ -509,18 +509,25 @@ class AskingReader(BaseReader):
         began = False
         try:
             while True:
-                keywords = self._allowed(request)
                 try:
-                    async with aclosing(self._open(request, keywords, calls)) as parts:
-                        async for part in parts:
-                            began = True
-                            yield part
-                    return
-                except Exception as error:
-                    failure = error
-                if began:
-                    raise self._failure(failure)
-                self._learn(failure, request, keywords)
+                    keywords = self._allowed(request)
+                    try:
+                        async with aclosing(self._open(request, keywords, calls)) as parts:
+                            async for part in parts:
+                                began = True
+                                yield part
+                        return
+                    except Exception as error:
+                        failure = error
+                    if began:
+                        raise self._failure(failure)
+                    self._learn(failure, request, keywords)
+                except LogprobsError:
+                    if began or request.sampling.trace != "optional" or request.top is None:
+                        raise
+                    request = request._replace(top=None)
+                    self._gives_logprobs = False
+                    warn_of_missing_logprobs(self.name)
         finally:
             if began:
                 self._ended(reading)

@@ -178,6 +178,14 @@ def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
 
 
 @_check
+def optional_log_probabilities_come_where_there_are_any(reader: BaseReader, trial: Trial) -> None:
+    """With ``trace="optional"`` log-probabilities come where the reader has them, else text, and no error."""
+    for [answer] in reader.generate(trial.prompts, replace(trial.greedy, trace="optional")):
+        traced = answer.trace is not None
+        _demand(traced == reader.capabilities.logprobs, f"optional, a trace came: {traced}")
+
+
+@_check
 def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
     """A shorter limit gives the same tokens, fewer of them, and says that it cut."""
     short = replace(trial.greedy, max_tokens=trial.n_tokens)

@@ -89,7 +89,10 @@ class BaseReader:
         return estimated_tokens(text)
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Return ``sampling.n`` generations for each prompt, in order."""
+        """Return ``sampling.n`` generations for each prompt, in order.
+
+        ``sampling.trace`` says what their traces hold; ``"optional"`` is no error where there is none.
+        """
         raise NotImplementedError
 
     def begin(

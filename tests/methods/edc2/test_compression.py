@@ -328,6 +328,13 @@ def test_the_most_relevant_passages_may_come_as_they_are() -> None:
     assert result.usage.requests == len(reader.prompts) == 4
 
 
+def test_a_yes_that_came_without_log_probabilities_is_no_surer_than_others() -> None:
+    tool, _ = compressor(
+        lambda prompt: fake.reply("Yes", logprobs=None if RIVER in prompt else -0.1), top_n=1, variant="whole"
+    )
+    assert tool.run(QUESTION, passages(RIVER, ADA)).passages[0].text == ADA
+
+
 def test_by_default_a_third_of_the_passages_and_three_at_least_come_whole() -> None:
     reader = FakeReader(judging)
     tool = ClusterCompressor(reader, HashingEncoder())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -72,7 +73,10 @@ def rank_passages(
     value = query if options.person is None else f"{options.person}: {query}"
     prompts = [prompt.render(passage=text, **{slot: value}) for text in texts]
     replies = yield from generate(prompts, SamplingParams(max_tokens=2, trace="optional"))
-    yes = [yes_probability(row[0]) for row in replies]
+    if any(reply.trace is None for [reply] in replies):
+        # A yes that was not weighed would rank above every one that was.
+        replies = [[replace(reply, trace=None)] for [reply] in replies]
+    yes = [yes_probability(reply) for [reply] in replies]
     if unclear := yes.count(None):
         yield from emit("edc2.unclear_relevance", warning=True, query=query, replies=unclear, of=len(texts))
     return fuse_ranks([0.5 if one is None else one for one in yes], similarity)
