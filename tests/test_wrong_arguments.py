@@ -124,3 +124,10 @@ def test_what_would_fail_at_the_first_question_is_refused(
 ) -> None:
     with pytest.raises((ConfigurationError, PromptError)):
         make(**arguments)
+
+
+def test_an_embedding_model_may_be_named_as_in_llama_index() -> None:
+    index = llama_index.summary_index(NODES, embed_model=corpus.HashEmbedding())
+    assert index is not None
+    with pytest.raises(ConfigurationError, match="local"):
+        llama_index.summary_index(NODES, embed_model="no model")

@@ -21,6 +21,7 @@ from llama_index.core import StorageContext, VectorStoreIndex, load_index_from_s
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.base.embeddings.base import BaseEmbedding
 from llama_index.core.data_structs import IndexDict, IndexList
+from llama_index.core.embeddings.utils import resolve_embed_model
 from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
@@ -97,7 +98,7 @@ def summary_index(
     source: BaseIndex[Any] | Iterable[BaseNode],
     summarize: Summarize = 2,
     *,
-    embed_model: BaseEmbedding | None = None,
+    embed_model: BaseEmbedding | str | None = None,
     persist_dir: str | os.PathLike[str] | None = None,
 ) -> VectorStoreIndex:
     """Return an index of the documents' summaries; call it again when documents have changed.
@@ -105,7 +106,7 @@ def summary_index(
     Args:
         source: Documents, their nodes, or an index with the nodes in its docstore.
         summarize: How, see :func:`summary_nodes`.
-        embed_model: Embeds the summaries; ``Settings.embed_model`` if None.
+        embed_model: Embeds the summaries, or its name as LlamaIndex has it; ``Settings.embed_model`` if None.
         persist_dir: Where to keep it. What is there is loaded, and only what is new or changed is embedded.
             Documents are added to those that are there; of an index, summaries of documents that it has no
             longer are deleted, too.
@@ -113,8 +114,12 @@ def summary_index(
     Raises:
         InputError: If there is no document with text, or a metadata key is missing.
     """
-    EmbeddingEncoder(embed_model)  # raises where it is none
+    check_kind(BaseEmbedding | str | None, "an embedding model, or its name", embed_model=embed_model)
     check_kind(str | os.PathLike | None, "a folder", persist_dir=persist_dir)
+    try:
+        embed_model = resolve_embed_model(embed_model) if isinstance(embed_model, str) else embed_model
+    except ValueError as error:
+        raise ConfigurationError(str(error), hint="pass an embedding model, or local:FOLDER") from error
     folder = None if persist_dir is None else str(persist_dir)
     if folder is None or not Path(folder, "docstore.json").exists():
         made = VectorStoreIndex(summary_nodes(source, summarize), embed_model=embed_model)

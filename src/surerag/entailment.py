@@ -18,7 +18,7 @@ from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL
 from surerag.errors import ConfigurationError, ContextLengthError, ServiceError, check_at_least, extra
 from surerag.lru import LRUDict
 from surerag.measures import normalize_answer
-from surerag.messages import Generation, Pair, SamplingParams, Template, TokenTrace
+from surerag.messages import Generation, Pair, SamplingParams, Template, TokenTrace, TraceKind
 from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
 from surerag.prompts import as_template
 from surerag.readers.asking import Awaiting, Blocking
@@ -114,7 +114,8 @@ class JudgeEntailer:
 
     async def _judged(self, pairs: Sequence[Pair], calls: Blocking) -> Rows:
         prompts = [self._prompt.render(**pair._asdict()) for pair in pairs]
-        sampling = SamplingParams(max_tokens=self._max_tokens, trace="optional")
+        trace: TraceKind = "optional" if self._reader.capabilities.logprobs else "none"
+        sampling = SamplingParams(max_tokens=self._max_tokens, trace=trace)
         replies = await calls.call(self._reader, "generate", prompts, sampling)
         rows = np.array([self._row(reply) for [reply] in replies], dtype=np.float64).reshape(-1, len(LABELS))
         self.judged += len(rows)

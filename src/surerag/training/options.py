@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from surerag.options import Options, PromptsOption, prompts_field
-from surerag.prompts import DYNQR_ANSWER, REWRITE, PromptSet
+from surerag.prompts import FROM_PASSAGES, REWRITE, PromptSet
 
 Reward = Literal["uncertainty", "answer", "documents", "relevance"]
 
@@ -27,7 +27,7 @@ APPENDIX_B: dict[str, Any] = {
 class RewriterTraining(Options):
     """Options of :func:`surerag.training.train_rewriter`; :data:`APPENDIX_B` has the paper's."""
 
-    PROMPTS: ClassVar[PromptSet] = PromptSet(rewrite=REWRITE, answer=DYNQR_ANSWER)
+    PROMPTS: ClassVar[PromptSet] = PromptSet(rewrite=REWRITE, answer=FROM_PASSAGES)
 
     held_out_share: float = Field(0.2, gt=0, lt=1)
     """Share of the queries that no stage learns from; they decide whether the training helped."""

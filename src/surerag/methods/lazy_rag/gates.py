@@ -249,7 +249,7 @@ class DisagreementGate(Gate):
     It is the entropy of the shares of the answers' meanings (Farquhar et al., Nature 630, 2024); two short
     answers mean the same if the words of one stand in the other. It costs ``n_samples`` answers a question.
 
-    By default the gate stays shut where all samples agree (``docs/defaults.md``); calibrate it.
+    By default the gate stays shut where all samples agree (of up to ten; ``docs/defaults.md``); calibrate it.
     """
 
     name: ClassVar[str] = "semantic_entropy"
