@@ -67,10 +67,11 @@ def test_a_block_needs_one_framework_at_most(page: Path) -> None:
 
 def test_pages_stay_short() -> None:
     pages = [page for page in PAGES if page.name != "README.md"]
-    filled = re.compile(r"<!-- table .*?<!-- end -->", re.DOTALL)  # by a script, from summaries
-    words = sum(len(filled.sub("", page.read_text(encoding="utf-8")).split()) for page in pages)
+    # Tables that a script fills from summaries, and rows that a test holds to the options, are no prose.
+    tables = re.compile(r"<!-- table .*?<!-- end -->|^\| `[^\n]*` \| `[^\n]*", re.DOTALL | re.MULTILINE)
+    words = sum(len(tables.sub("", page.read_text(encoding="utf-8")).split()) for page in pages)
     assert len(pages) <= 24
-    assert words <= 22_000
+    assert words <= 21_000
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
 
 

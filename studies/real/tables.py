@@ -94,7 +94,7 @@ def _costs(run: EvaluationRun, system: str, keys: Sequence[str]) -> dict[str, li
 def plain_rows(run: EvaluationRun, baseline: str) -> list[Row]:
     """Return a row for each system; differences to the baseline are over what both answered."""
     rows = []
-    for name in run.systems:
+    for name in sorted(run.systems, key=lambda name: name != baseline):
         keys = common_keys(run, [baseline, name])
         base = [right_of(run, baseline)[key] for key in keys]
         right = [right_of(run, name)[key] for key in keys]
