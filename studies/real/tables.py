@@ -452,8 +452,8 @@ def cost(summary: Mapping[str, Any], system: str, baseline: str) -> str:
 def filled(page: str) -> str:
     """Return a page with every table between ``<!-- table NAME -->`` and ``<!-- end -->`` made anew.
 
-    So is the sum of all runs' CPU hours behind ``<!-- hours -->``, and every cost in words behind ``<!-- cost NAME: SYSTEM / BASELINE -->``, and every cell behind
-    ``<!-- value NAME: SYSTEM: COLUMN -->``.
+    So is the sum of all runs' CPU hours behind ``<!-- hours -->``, every cost in words behind
+    ``<!-- cost NAME: SYSTEM / BASELINE -->``, and every cell behind ``<!-- value NAME: SYSTEM: COLUMN -->``.
     """
 
     def fill(match: re.Match[str]) -> str:
