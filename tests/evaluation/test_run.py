@@ -375,7 +375,7 @@ def test_files_that_are_no_run_are_refused(tmp_path: Path) -> None:
     [
         ({"systems": {}}, "no systems"),
         ({"systems": {"a": 3}}, "the system 'a' is a int, which answers no questions"),
-        ({"at_a_time": 0}, "at_a_time must be at least 1"),
+        ({"at_a_time": 0}, "at_a_time must be a whole number of at least 1"),
         ({"metrics": ("bleu",)}, "no metric 'bleu'"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from surerag.errors import LogprobsError
@@ -13,6 +13,7 @@ from surerag.readers.logprobs import answer_tokens
 from surerag.readers.thinking import ThoughtSplitter, begun_thoughts, mentions_thoughts, split_thoughts
 
 HARMONY = "<|channel|>analysis<|message|>Rhine?<|end|><|start|>assistant<|channel|>final<|message|>"
+ANSWERS = st.text(max_size=8).filter(lambda text: "<|" not in text)  # Harmony's marks are single tokens
 BEFORE = ["", "<think>Rhine?</think>\n\n", "\n<think></think>", "[THINK]a [1][/THINK]", HARMONY]
 
 
@@ -21,15 +22,15 @@ def test_the_answer_begins_after_the_thoughts(before: str) -> None:
     assert split_thoughts(before + "Velm <b>.")[1] == "Velm <b>."
 
 
-@given(st.sampled_from(BEFORE), st.text(max_size=8), st.lists(st.integers(0, 120), max_size=9))
+@example("", "<think>", [])
+@given(st.sampled_from(BEFORE), ANSWERS, st.lists(st.integers(0, 120), max_size=9))
 def test_pieces_make_no_difference(before: str, answer: str, cuts: list[int]) -> None:
     text = before + answer
     places = sorted({0, len(text), *(cut for cut in cuts if cut < len(text))})
     whole, pieces = ThoughtSplitter(), ThoughtSplitter()
-    whole.feed(text)
-    whole.end()
+    at_once = whole.feed(text) + whole.end()
     shown = "".join(pieces.feed(text[start:end]) for start, end in pairwise(places)) + pieces.end()
-    assert (pieces.begins, shown) == (whole.begins, text[whole.begins :])
+    assert (pieces.begins, shown) == (whole.begins, at_once)
 
 
 @pytest.mark.parametrize(
