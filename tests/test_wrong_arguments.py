@@ -126,8 +126,11 @@ def test_what_would_fail_at_the_first_question_is_refused(
         make(**arguments)
 
 
-def test_an_embedding_model_may_be_named_as_in_llama_index() -> None:
-    index = llama_index.summary_index(NODES, embed_model=corpus.HashEmbedding())
-    assert index is not None
+def test_an_embedding_model_may_be_named_as_in_llama_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = corpus.HashEmbedding()
+    monkeypatch.setattr("llama_index_surerag.summaries.resolve_embed_model", {"local:here": model}.get)
+    index = llama_index.summary_index(NODES, embed_model="local:here")
+    assert index._embed_model is model
+    monkeypatch.undo()
     with pytest.raises(ConfigurationError, match="local"):
         llama_index.summary_index(NODES, embed_model="no model")

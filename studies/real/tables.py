@@ -201,6 +201,9 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
         spent["searches"] = [float(one) for one in opens]
         label = f"{name}, τ = {shut:g}" if sampled else name
         rows.append(row_of(label, theirs, always, spent))
+        if name == "lazy" and "summary" in right:
+            without = [right["summary"][at] for at, _ in both]
+            rows.append(_at_random(name, float(np.mean(opens)), theirs, always, without))
     return rows
 
 
