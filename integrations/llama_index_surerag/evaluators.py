@@ -115,7 +115,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
         except Exception as error:
             reason = described(error)
             warn(f"{self.METHOD}.invalid", query=str(query), reason=reason)
-            fields = {"invalid_result": True, "invalid_reason": reason}
+            fields = {"invalid_result": True, "invalid_reason": reason, "feedback": reason}
         listed = None if contexts is None or isinstance(contexts, str) else [str(one) for one in contexts]
         response = response if isinstance(response, str) else None
         query = query if isinstance(query, str) else None

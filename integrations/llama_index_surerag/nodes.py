@@ -95,13 +95,3 @@ def _shared(key: str, metadata: Mapping[str, Any], sources: Sequence[Mapping[str
 def shown_text(passage: Passage) -> str:
     """Return what a pipeline shows its LLM of a passage."""
     return node_of(passage).node.get_content(metadata_mode=MetadataMode.LLM) if passage.text else ""
-
-
-def labelled(node: NodeWithScore, key: str, value: Any) -> NodeWithScore:
-    """Return a copy of a node with an entry in its metadata that no model is shown."""
-    copied = copy_of(node)
-    copied.node.metadata[key] = value
-    for hidden in (copied.node.excluded_llm_metadata_keys, copied.node.excluded_embed_metadata_keys):
-        if key not in hidden:
-            hidden.append(key)
-    return copied

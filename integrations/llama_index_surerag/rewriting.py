@@ -16,15 +16,21 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from llama_index_surerag.engines import MethodPart, rewriter_over
 from llama_index_surerag.events import dispatch, dispatcher, warn
-from llama_index_surerag.nodes import labelled, nodes_of
+from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.services import bound_services, manager_of
 from surerag import DynQRResult, UncertaintyRewriter
 from surerag.drivers import arun, complete, run, settled
 from surerag.errors import MISCONFIGURED, InputError
 from surerag.readers import Reader, described
 
-DECISION_KEY = "uncertainty_rewrite"
-"""Key in the metadata of a retrieved node for the decision that it was retrieved by."""
+
+class DecidedNode(NodeWithScore):
+    """A node with the decision that it was retrieved by, which is plain values.
+
+    It is not in the metadata: retrievers are fused by hashes of texts and metadata.
+    """
+
+    decision: dict[str, Any]
 
 
 class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTransform):
@@ -77,9 +83,9 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
     answer where the LLM is certain, and twice that with the rewriting where it is not; the pipeline then
     answers once more. An :class:`UncertaintyRewriteQueryEngine` saves that.
 
-    The decision is in the :class:`MethodEvent` ``dynqr.gate``, and in the metadata of each node under
-    ``uncertainty_rewrite``, which no model is shown. Nodes without text are left out. Where a model fails,
-    the nodes are those of the query as it is, with a warning.
+    The decision is in the :class:`MethodEvent` ``dynqr.gate``, and is each retrieved node's ``decision``.
+    Nodes without text are left out. Where a model fails, the nodes are those of the query as it is, with a
+    warning.
 
     Arguments and errors are those of :meth:`UncertaintyRewriteQueryEngine.from_args`.
     """
@@ -127,4 +133,4 @@ async def _attempt(
 
 
 def _decided_nodes(result: DynQRResult) -> list[NodeWithScore]:
-    return [labelled(node, DECISION_KEY, result.to_dict()) for node in nodes_of(result.passages)]
+    return [DecidedNode(**dict(node), decision=result.to_dict()) for node in nodes_of(result.passages)]

@@ -137,6 +137,8 @@ async def test_an_item_that_cannot_be_measured_is_invalid(
         assert result.invalid_result is True
         assert reason in result.invalid_reason
         assert result.score is None
+        # Engines that ask again show it to their LLM.
+        assert result.feedback == result.invalid_reason
 
 
 @pytest.mark.parametrize("reference", [None, [], "", ["Velm", 7]])

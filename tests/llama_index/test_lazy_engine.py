@@ -26,6 +26,7 @@ from llama_index.core import (
 )
 from llama_index.core.base.llms.types import LLMMetadata
 from llama_index.core.llms import MockLLM
+from llama_index.core.node_parser import HierarchicalNodeParser, get_leaf_nodes
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexRetriever
@@ -428,6 +429,15 @@ def test_tier_1_has_the_documents_of_its_index_alone() -> None:
         last = VectorStoreIndex(nodes, storage_context=storage, embed_model=HashEmbedding())
     assert engine(last, threshold=9).query(KNOWN).metadata["summary_ids"] == ["orun:summary"]
     assert [node.ref_doc_id for node in summary_nodes(last)] == ["orun"]
+
+
+@pytest.mark.parametrize("sizes", [[120, 30], [120, 60, 30]])
+def test_a_summary_of_chunks_of_chunks_is_the_documents_beginning(sizes: list[int]) -> None:
+    text = " ".join(f"Velm has a tower number {n}." for n in range(80))
+    parser = HierarchicalNodeParser.from_defaults(sizes, chunk_overlap=0)
+    leaves = get_leaf_nodes(parser.get_nodes_from_documents([Document(id_="velm", text=text)]))
+    [summary] = summary_nodes(leaves, summarize=80)
+    assert summary.text.split() == text.split()
 
 
 @pytest.mark.parametrize("make", [SummaryIndex, SimpleKeywordTableIndex, DocumentSummaryIndex])

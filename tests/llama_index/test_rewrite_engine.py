@@ -12,7 +12,7 @@ import pytest
 from llama_index.core import PromptTemplate, QueryBundle, VectorStoreIndex
 from llama_index.core.indices.query.query_transform import HyDEQueryTransform
 from llama_index.core.query_engine import RetrieverQueryEngine, RouterQueryEngine, TransformQueryEngine
-from llama_index.core.retrievers import TransformRetriever
+from llama_index.core.retrievers import QueryFusionRetriever, TransformRetriever
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
 from llama_index.retrievers.bm25 import BM25Retriever
@@ -179,12 +179,23 @@ async def test_a_retriever_in_an_engine_of_ones_own(use_async: bool) -> None:
     response = await whole.aquery(VAGUE) if use_async else whole.query(VAGUE)
     [node] = response.source_nodes
     assert node.node_id == "orun-1"
-    decision = node.metadata["uncertainty_rewrite"]
-    assert decision["query"] == UNKNOWN
-    assert decision["rewritten"] is True
-    assert "uncertainty_rewrite" not in prompts_of(llm)[0]
+    assert node.decision["query"] == UNKNOWN
+    assert node.decision["rewritten"] is True
+    assert "rewritten" not in prompts_of(llm)[0]
     assert VAGUE in prompts_of(llm)[0]
-    assert json.dumps(decision)
+    assert json.dumps(node.decision)
+
+
+@pytest.mark.parametrize("mode", ["simple", "reciprocal_rerank", "relative_score"])
+async def test_a_retriever_is_fused_with_others(mode: str) -> None:
+    plain = corpus.index().as_retriever(similarity_top_k=2)
+    fused = [
+        QueryFusionRetriever([one, plain], llm=Own(), mode=mode, num_queries=1, similarity_top_k=2)
+        for one in (plain, UncertaintyRewriteRetriever(corpus.index(), knowing(), top_n=2))
+    ]
+    expected, *others = [[(node.node_id, node.score) for node in await one.aretrieve(KNOWN)] for one in fused]
+    assert len(expected) == 2
+    assert others == [expected]
 
 
 async def test_a_retriever_does_not_block_the_loop() -> None:
