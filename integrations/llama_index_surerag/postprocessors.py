@@ -194,8 +194,9 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
 
     The first ``top_n`` nodes are the context, the others candidates: retrieve more than are shown. What
     confuses the reader leaves, what is like the nodes that it needs comes; with a ``retriever`` also from the
-    index, with ``documents`` also as semantic chunks of them. ``dense`` in the metadata of a refined node has
-    the context's score and the node's label. No node that goes in is changed.
+    index, with ``documents`` also as semantic chunks of them: masks and access lists belong behind it, which
+    see these nodes, too. ``dense`` in the metadata of a refined node has the context's score and the node's
+    label. No node that goes in is changed.
 
     Where a model fails, the best context so far is returned, with a warning; without a query the first nodes
     are. Prompts are texts or LlamaIndex templates.

@@ -60,10 +60,11 @@ class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTran
         *,
         replace: bool = False,
         rewriter: LLM | Reader | None = None,
+        node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
-        self._core = rewriter_over(retriever, llm, rewriter, options)
+        self._core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors)
         self._replace = replace
 
     def _run(self, query_bundle: QueryBundle, metadata: dict[str, Any]) -> QueryBundle:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from llama_index.core import PromptTemplate, QueryBundle, VectorStoreIndex
 from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine, RouterQueryEngine, TransformQueryEngine
 from llama_index.core.retrievers import QueryFusionRetriever, TransformRetriever
 from llama_index.core.selectors import LLMSingleSelector
@@ -140,6 +141,22 @@ async def test_a_transform_that_replaces_the_query_searches_by_words_too() -> No
     replacing = TransformRetriever(words, transform(replace=True))
     for nodes in (replacing.retrieve(VAGUE), await replacing.aretrieve(VAGUE)):
         assert [node.node_id for node in nodes] == ["orun-1"]
+
+
+class Mask(BaseNodePostprocessor):
+    """Takes every node out that is about Ada."""
+
+    def _postprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
+        return [node for node in nodes if node.node.ref_doc_id != "ada"]
+
+
+@pytest.mark.parametrize("part", [UncertaintyRewriteTransform, UncertaintyRewriteRetriever])
+def test_masks_hold_before_a_query_is_judged(part: Any) -> None:
+    llm = Own(sure=0.9)
+    masked = part(corpus.index(), llm, node_postprocessors=[Mask()], top_n=3)
+    masked.run(KNOWN) if part is UncertaintyRewriteTransform else masked.retrieve(KNOWN)
+    assert llm._calls
+    assert not any("Velm" in prompt for prompt in prompts_of(llm))
 
 
 @pytest.mark.parametrize("replace", [False, True])
