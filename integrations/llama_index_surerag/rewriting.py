@@ -25,10 +25,7 @@ from surerag.readers import Reader, described
 
 
 class DecidedNode(NodeWithScore):
-    """A node with the decision that it was retrieved by, which is plain values.
-
-    It is not in the metadata: retrievers are fused by hashes of texts and metadata.
-    """
+    """A node with the decision that it was retrieved by; fusion compares hashes of texts and metadata."""
 
     decision: dict[str, Any]
 
@@ -105,17 +102,19 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
         self._core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        result = complete(_attempt(self, query_bundle, run))
-        if result is None:
-            return self._retriever.nodes(query_bundle)[: self.core.top_n]
-        return _decided_nodes(result)
+        return complete(self._nodes(query_bundle, run, self._retriever.nodes))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        result = await _attempt(self, query_bundle, arun)
+        return await self._nodes(query_bundle, arun, self._retriever.anodes)
+
+    async def _nodes(
+        self, bundle: QueryBundle, run: Callable[..., Any], retrieve: Callable[..., Any]
+    ) -> list[NodeWithScore]:
+        result = await _attempt(self, bundle, run)
         if result is None:
-            return (await self._retriever.anodes(query_bundle))[: self.core.top_n]
-        return _decided_nodes(result)
+            return list(await settled(retrieve(bundle)))[: self.core.top_n]
+        return [DecidedNode(**dict(node), decision=result.to_dict()) for node in nodes_of(result.passages)]
 
 
 async def _attempt(
@@ -131,7 +130,3 @@ async def _attempt(
     except Exception as error:
         warn("dynqr.failed", reason=described(error))
         return None
-
-
-def _decided_nodes(result: DynQRResult) -> list[NodeWithScore]:
-    return [DecidedNode(**dict(node), decision=result.to_dict()) for node in nodes_of(result.passages)]

@@ -338,20 +338,19 @@ def _documents(nodes: Sequence[BaseNode]) -> list[Document]:
 def _joined(nodes: Sequence[BaseNode]) -> str:
     """Return the text of a document; what two chunks share stands there once.
 
-    Offsets of chunks of chunks are those in the larger chunk: they repeat, and do not fit the text.
+    Chunks of chunks have their offsets in the larger ones: these repeat, and do not fit the document.
     """
-
-    def start_of(node: BaseNode) -> int | None:
-        return getattr(node, "start_char_idx", None)
-
-    if len(set(map(start_of, nodes))) == len(nodes):
-        nodes = sorted(nodes, key=lambda node: start_of(node) or 0)
+    chunks = [
+        (getattr(node, "start_char_idx", None) or 0, node.get_content(metadata_mode=MetadataMode.NONE))
+        for node in nodes
+    ]
+    if len(dict(chunks)) == len(chunks):
+        chunks.sort()
     joined, end = "", 0
-    for node in nodes:
-        text, start = node.get_content(metadata_mode=MetadataMode.NONE), start_of(node)
-        if start is not None and start < end and joined.endswith(text[: end - start]):
+    for start, text in chunks:
+        if start < end and joined.endswith(text[: end - start]):
             joined += text[end - start :]
         else:
             joined += f"\n\n{text}" if joined else text
-        end = max(end, (start or 0) + len(text))
+        end = max(end, start + len(text))
     return joined
