@@ -21,7 +21,7 @@ def copy_of(node: NodeWithScore) -> NodeWithScore:
             "excluded_embed_metadata_keys": list(node.node.excluded_embed_metadata_keys),
         }
     )
-    return NodeWithScore(node=inner, score=node.score)
+    return node.model_copy(update={"node": inner})
 
 
 def has_text(node: NodeWithScore) -> bool:
@@ -62,11 +62,13 @@ def node_of(passage: Passage) -> NodeWithScore:
     if not isinstance(origin, NodeWithScore):
         text = TextNode(id_=passage.id, text=passage.text, metadata=dict(passage.metadata))
         return NodeWithScore(node=text, score=passage.score)
-    copied = copy_of(NodeWithScore(node=origin.node, score=passage.score))
+    copied = copy_of(origin)
+    copied.score = passage.score
     sources = passage.metadata.get(SOURCES_KEY)
     if sources is None or sources is origin.node.metadata.get(SOURCES_KEY):
         return copied
-    node = copied.node.model_copy(update={"embedding": None})
+    node = copied.node
+    node.embedding = None
     node.set_content(passage.text)
     node.metadata = dict(passage.metadata)
     hidden = [key for key in passage.metadata if not _shared(key, origin.node.metadata, sources)]
@@ -75,7 +77,7 @@ def node_of(passage: Passage) -> NodeWithScore:
     if isinstance(node, TextNode):
         # It stands nowhere in its document.
         node.start_char_idx = node.end_char_idx = None
-    return NodeWithScore(node=node, score=passage.score)
+    return copied
 
 
 def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:

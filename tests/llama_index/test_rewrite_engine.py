@@ -20,6 +20,7 @@ from llama_index.retrievers.bm25 import BM25Retriever
 
 from llama_index_surerag import (
     AbstainingQueryEngine,
+    ClusterCompressorPostprocessor,
     LazyRetrievalQueryEngine,
     UncertaintyRewriteQueryEngine,
     UncertaintyRewriteRetriever,
@@ -27,6 +28,7 @@ from llama_index_surerag import (
 )
 from surerag import FakeReader
 from surerag.calibration import AbstentionPolicy, scope_of
+from surerag.encoders import HashingEncoder
 from surerag.errors import CapabilityError, ConfigurationError, InputError, TransientServiceError
 from surerag.readers.fake import reply
 from tests.llama_index import corpus
@@ -192,7 +194,8 @@ async def test_where_the_model_fails_the_query_stays(caplog: pytest.LogCaptureFi
 async def test_a_retriever_in_an_engine_of_ones_own(use_async: bool) -> None:
     llm = Own()
     rewriting = UncertaintyRewriteRetriever(corpus.index(), reader(), top_n=1)
-    whole = RetrieverQueryEngine.from_args(rewriting, llm=llm)
+    shorten = ClusterCompressorPostprocessor(FakeReader(lambda prompt: "yes"), HashingEncoder())
+    whole = RetrieverQueryEngine.from_args(rewriting, llm=llm, node_postprocessors=[shorten])
     response = await whole.aquery(VAGUE) if use_async else whole.query(VAGUE)
     [node] = response.source_nodes
     assert node.node_id == "orun-1"
