@@ -209,7 +209,7 @@ class DeltaSePerEvaluator(MethodEvaluator, SePerOptions):
 
     def _case(self, query: str, passages: list[Passage], others: Mapping[str, Any]) -> tuple[Any, ...]:
         reference = others.get("reference")
-        references = [reference] if isinstance(reference, str) else list(reference or ())
+        references = list(reference) if isinstance(reference, list | tuple | set) else [reference]
         if not references or not all(isinstance(one, str) and one.strip() for one in references):
             raise InputError("there is no reference", hint="pass reference=…, one right answer or a list")
         return query, references, passages

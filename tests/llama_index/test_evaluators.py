@@ -141,7 +141,7 @@ async def test_an_item_that_cannot_be_measured_is_invalid(
         assert result.feedback == result.invalid_reason
 
 
-@pytest.mark.parametrize("reference", [None, [], "", ["Velm", 7]])
+@pytest.mark.parametrize("reference", [None, [], "", ["Velm", 7], 1889])
 def test_a_missing_reference_is_invalid(reference: Any) -> None:
     result = seper().evaluate(KNOWN, contexts=CONTEXTS, reference=reference)
     assert (result.invalid_result, result.score) == (True, None)
