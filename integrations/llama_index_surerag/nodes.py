@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from llama_index.core.node_parser.node_utils import build_nodes_from_splits
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
@@ -71,7 +70,9 @@ def node_of(passage: Passage) -> NodeWithScore:
     node.embedding = None
     node.set_content(passage.text)
     node.metadata = dict(passage.metadata)
-    hidden = [key for key in passage.metadata if not _shared(key, origin.node.metadata, sources)]
+    mine = origin.node.metadata
+    shared = {key for key in mine if all(source["metadata"].get(key) == mine[key] for source in sources)}
+    hidden = [key for key in passage.metadata if key not in shared]
     node.excluded_llm_metadata_keys = list(dict.fromkeys([*node.excluded_llm_metadata_keys, *hidden]))
     node.excluded_embed_metadata_keys = list(dict.fromkeys([*node.excluded_embed_metadata_keys, *hidden]))
     if isinstance(node, TextNode):
@@ -87,11 +88,6 @@ def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:
     node.metadata = dict(document.metadata)
     node.start_char_idx, node.end_char_idx = passage.metadata["start"], passage.metadata["end"]
     return node
-
-
-def _shared(key: str, metadata: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether all sources of a merged node have the same value."""
-    return key in metadata and all(source["metadata"].get(key) == metadata[key] for source in sources)
 
 
 def shown_text(passage: Passage) -> str:
