@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from langchain_core.documents import Document
@@ -53,7 +54,7 @@ def documents_of(passages: Sequence[Passage]) -> list[Document]:
 
 
 def _document(passage: Passage) -> Document:
-    metadata = {name: _copied(value) for name, value in passage.metadata.items()}
+    metadata = copied_metadata(passage.metadata)
     for key, name in ((SOURCES_KEY, "id"), (SENTENCES_KEY, "source")):
         if metadata.get(key):
             metadata[key] = [_with_none(entry, name) for entry in metadata[key]]
@@ -71,12 +72,13 @@ def _with_none(entry: Any, name: str) -> Any:
     return {**entry, name: entry.get(name) or None} if isinstance(entry, Mapping) else entry
 
 
-def _copied(value: Any) -> Any:
-    """Return a deep copy; what cannot be copied (a lock, an open file) is shared."""
-    try:
-        return copy.deepcopy(value)
-    except Exception:
-        return value
+def copied_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a deep copy; values that cannot be copied (a lock, an open file) are shared."""
+    copied = dict(metadata)
+    for name, value in metadata.items():
+        with suppress(Exception):
+            copied[name] = copy.deepcopy(value)
+    return copied
 
 
 def _score(metadata: Mapping[str, Any]) -> float | None:

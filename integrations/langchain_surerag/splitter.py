@@ -9,6 +9,7 @@ from typing import Any, Self
 from langchain_core.documents import Document
 from langchain_text_splitters import TextSplitter
 
+from langchain_surerag.documents import copied_metadata
 from langchain_surerag.retrieval import encoder_of
 from surerag import SemanticChunk, SemanticChunker
 from surerag.drivers import arun, complete, run, settled
@@ -115,7 +116,7 @@ class SemanticTextSplitter(TextSplitter):
             Document(
                 page_content=chunk.text,
                 metadata={
-                    **copy.deepcopy(metadata),
+                    **copied_metadata(metadata),
                     **({"start_index": chunk.start} if self._add_start_index else {}),
                 },
             )

@@ -294,8 +294,12 @@ def test_a_conversation_is_condensed(value: Any) -> None:
 
     reader = FakeReader(answer, entropy=0.1)
     chain = LazyRetrievalChain(reader, search, SUMMARY, return_details=True)
-    assert chain.invoke(value)["question"] == "Where was Ada born?"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert chain.invoke(value)["question"] == "Where was Ada born?"
     assert len(reader.history) == 3
+    warned = any("system messages" in str(one.message) for one in caught)
+    assert warned == ("Be kind" in str(value))
 
 
 @pytest.mark.parametrize("key", ["chat_history", "history", "past_turns"])
