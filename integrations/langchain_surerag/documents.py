@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
+from numbers import Real
 from typing import Any
 
 from langchain_core.documents import Document
@@ -83,8 +84,5 @@ def copied_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _score(metadata: Mapping[str, Any]) -> float | None:
     """Return the score that a retriever or reranker left in the metadata; there is no other place for it."""
-    value = next((metadata[name] for name in _SCORES if name in metadata), None)
-    try:
-        return None if value is None or isinstance(value, bool | str) else float(value)
-    except (TypeError, ValueError):
-        return None
+    scores = (metadata.get(name) for name in _SCORES)
+    return next((float(one) for one in scores if not isinstance(one, bool) and isinstance(one, Real)), None)

@@ -19,7 +19,7 @@ from langchain_surerag.base import Part, SerializablePart, service_field
 from langchain_surerag.documents import documents_of
 from langchain_surerag.families import inner_runnables
 from langchain_surerag.inputs import ChainInput, QuestionInput, query_of, standalone_question
-from langchain_surerag.models import reader_of, with_advice
+from langchain_surerag.models import reader_of
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import (
     AsyncListener,
@@ -27,7 +27,7 @@ from langchain_surerag.runs import (
     Blocking,
     Calls,
     collect_message_ids,
-    listen,
+    listener_of,
     stream_whole,
     with_purposes,
     without_streaming,
@@ -151,12 +151,10 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     # The method.
 
     def _make_core(self) -> LazyRAG:
-        reader = reader_of(self.llm)
-        summaries = None
-        if self.summaries is not None:
-            summaries = admitted_summaries(self.summaries, self.retriever)
-        with with_advice(reader):
-            return LazyRAG(reader, retriever_of(self.retriever), summaries, **self.options())
+        summaries = self.summaries
+        if summaries is not None:
+            summaries = admitted_summaries(summaries, self.retriever)
+        return LazyRAG(reader_of(self.llm), retriever_of(self.retriever), summaries, **self.options())
 
     def _answer(self, value: Any) -> ChainOutput:
         return complete(self._run(value, Blocking()))
@@ -173,7 +171,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     def _pieces(self, inputs: Iterator[Any]) -> Iterator[ChainOutput]:
         ids = collect_message_ids()
         program = with_purposes(self._program(next(inputs)))
-        with stream(program, self.core.services, on_event=listen) as answer:
+        with stream(program, self.core.services, on_event=listener_of(ensure_config())) as answer:
             plan = answer.announced
             yield _opening(plan)
             for piece in answer:

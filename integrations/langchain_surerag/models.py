@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from numbers import Real
 from typing import Any, NamedTuple, cast
@@ -20,13 +20,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from langchain_surerag.families import PIPELINE, Leaf, family_of, leaves, unbound
 from langchain_surerag.runs import PURPOSE, AnswerRun, Awaiting, Blocking, request_config
 from surerag import SamplingParams, Usage
-from surerag.errors import (
-    CapabilityError,
-    ConfigurationError,
-    MissingServiceError,
-    check_at_least,
-    check_kind,
-)
+from surerag.errors import ConfigurationError, MissingServiceError, check_at_least, check_kind
 from surerag.messages import Chunk, Message, Prompt, as_messages
 from surerag.readers import (
     ANY_VOCABULARY,
@@ -109,19 +103,6 @@ def reader_of(model: Any) -> BaseReader:
 def judge_of(judge: Any) -> Any:
     """Return a model that judges in words as a reader, and an entailer of surerag, or None, as it is."""
     return reader_of(judge) if isinstance(judge, Runnable) else judge
-
-
-@contextmanager
-def with_advice(reader: object) -> Iterator[None]:
-    """Say in an error about missing log-probabilities what was passed, and what to pass instead."""
-    try:
-        yield
-    except CapabilityError as error:
-        if not isinstance(reader, ModelReader) or reader.capabilities.logprobs:
-            raise
-        raise CapabilityError(
-            f"{reader.described} gives text only, and log-probabilities are needed", hint=reader.family.advice
-        ) from error
 
 
 class _Context(NamedTuple):

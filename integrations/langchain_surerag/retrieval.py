@@ -99,9 +99,6 @@ class RunnableRetriever:
         self.runnable: Runnable[str, list[Any]] = runnable
         self._takes_k = takes_k(runnable)
 
-    def __repr__(self) -> str:
-        return f"RunnableRetriever({self.runnable.get_name()})"
-
     def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
         """Return passages, best first, ``k`` at most.
 

@@ -213,11 +213,6 @@ def listener_of(config: RunnableConfig) -> Callable[[Event], None]:
     return listen
 
 
-def listen(event: Event) -> None:
-    """Hand an event to the handlers of the run that this context belongs to, if there is one."""
-    listener_of(ensure_config())(event)
-
-
 class AsyncListener:
     """The same for coroutines: a task hands events on in order, as a step that emits them cannot await."""
 

@@ -19,7 +19,7 @@ from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
-from llama_index_surerag.llm import explained, reader_of
+from llama_index_surerag.llm import reader_of
 from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.postprocessors import MethodPostprocessor
@@ -81,8 +81,7 @@ def connected(
     reader, settings = reader_of(llm), options.options()
     applied = reporting_to(manager, node_postprocessors=postprocessors)
     nodes = NodeRetriever(retriever_of(retriever, settings["top_n"]), applied)
-    with explained(reader):
-        return kind(reader=reader, retriever=nodes, **services, **settings)
+    return kind(reader=reader, retriever=nodes, **services, **settings)
 
 
 def reporting_to(manager: CallbackManager | None, **postprocessors: Any) -> list[BaseNodePostprocessor]:

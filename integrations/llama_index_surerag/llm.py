@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from inspect import isasyncgen, isgenerator
 from numbers import Real
@@ -24,7 +24,7 @@ from llama_index.core.settings import Settings
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
 from surerag import SamplingParams, Usage, readers
-from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, check_at_least, check_kind
+from surerag.errors import ConfigurationError, LogprobsError, check_at_least, check_kind
 from surerag.messages import Generation, Prompt
 from surerag.readers import (
     AskingReader,
@@ -178,24 +178,6 @@ def judge_of(judge: Judge) -> Entailer | Reader | None:
     return reader_of(judge) if isinstance(judge, LLM) else judge
 
 
-@contextmanager
-def explained(reader: Reader) -> Iterator[None]:
-    """Say of which LLM a method needs what it does not return, and the ways out.
-
-    Raises:
-        CapabilityError: If the method needs log-probabilities, and the LLM is asked for text alone.
-    """
-    try:
-        yield
-    except CapabilityError as error:
-        if not isinstance(reader, LLMReader):
-            raise
-        raise CapabilityError(
-            f"{type(reader.llm).__name__} is asked for text only, and {str(error).split('. ')[0]}",
-            hint=reader.advice,
-        ) from error
-
-
 _BEATING = ("max_tokens", "max_completion_tokens", "top_logprobs", "temperature", "seed", "n", "stop")
 """Settings of an LLM that matter to a method where they hold whatever it asks for."""
 
@@ -251,6 +233,11 @@ class LLMReader(Shareable, AskingReader):
     def name(self) -> str:
         """Name of the model that the LLM is set to at this moment."""
         return self.llm.metadata.model_name or self.llm.class_name()
+
+    @property
+    def described(self) -> str:
+        """What was passed, for messages: the LLM's class."""
+        return type(self.llm).__name__
 
     @property
     def capabilities(self) -> Capabilities:

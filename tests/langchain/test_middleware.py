@@ -188,7 +188,7 @@ async def test_a_model_of_text_alone_is_sampled_or_refused(asynchronously: bool)
         asynchronously,
     )
     assert state["messages"][-1].text in ("Velm", "Velm.")
-    with pytest.raises(CapabilityError, match=r"ScriptedChat gives text only.*semantic_entropy"):
+    with pytest.raises(CapabilityError, match=r"ScriptedChat returns no log-probabilities.*semantic_entropy"):
         await run(create_agent(ScriptedChat(AIMessage("Velm")), middleware=[lazy()]), asynchronously)
 
 
