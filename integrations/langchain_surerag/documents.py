@@ -13,7 +13,6 @@ from langchain_core.documents import Document
 from surerag import SENTENCES_KEY, SOURCES_KEY, Passage
 from surerag.errors import ServiceError
 
-_SCORES = ("score", "relevance_score")
 _HINT = "pass LangChain documents; a retriever, or a runnable in its place, returns a list of them"
 
 
@@ -84,5 +83,5 @@ def copied_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 def _score(metadata: Mapping[str, Any]) -> float | None:
     """Return the score that a retriever or reranker left in the metadata; there is no other place for it."""
-    scores = (metadata.get(name) for name in _SCORES)
+    scores = (metadata.get(name) for name in ("score", "relevance_score"))
     return next((float(one) for one in scores if not isinstance(one, bool) and isinstance(one, Real)), None)

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from numbers import Real
 from typing import Any, NamedTuple, cast
+from weakref import WeakValueDictionary
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLLM
@@ -41,6 +42,8 @@ from surerag.readers import (
 from surerag.readers import Blocking as Calls
 from surerag.text import replace_surrogates
 
+_READERS: WeakValueDictionary[int, ModelReader] = WeakValueDictionary()
+"""Readers in use, by their models' ids: a part that a config changes learns nothing anew of its model."""
 _REASONS = ("finish_reason", "done_reason", "stop_reason")
 
 
@@ -92,12 +95,14 @@ def reader_from_model(
 
 
 def reader_of(model: Any) -> BaseReader:
-    """Return a model as a reader, and a reader as it is."""
+    """Return a model as a reader, the same one for parts that share the model, and a reader as it is."""
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
         return model
-    return reader_from_model(model)
+    reader = reader_from_model(model)
+    known = _READERS.setdefault(id(model), reader)
+    return known if (known.family, known._most_top) == (reader.family, reader._most_top) else reader
 
 
 def judge_of(judge: Any) -> Any:
@@ -148,9 +153,6 @@ class ModelReader(AskingReader):
         self._most_top = min(number for number in most if isinstance(number, int) and number > 0)
         self._max_concurrency = max_concurrency
         self.thinking_tokens = thinking_tokens
-
-    def __repr__(self) -> str:
-        return f"ModelReader({self.name})"
 
     @property
     def name(self) -> str:

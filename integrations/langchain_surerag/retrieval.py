@@ -45,15 +45,8 @@ class EmbeddingEncoder:
         self._embeddings = embeddings
         names = (getattr(embeddings, attribute, None) for attribute in ("model_name", "model"))
         model = next((name for name in names if isinstance(name, str) and name), "")
-        self._name = f"{type(embeddings).__name__}({model})"
-
-    def __repr__(self) -> str:
-        return f"EmbeddingEncoder({self._name!r})"
-
-    @property
-    def name(self) -> str:
+        self.name = f"{type(embeddings).__name__}({model})"
         """Identity of the model: its class and the model it names."""
-        return self._name
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
         """Return L2-normalised vectors [texts, dimensions]; a ServiceError unless there is one a text."""
@@ -203,9 +196,8 @@ def _used_by(function: object) -> list[Any]:
             used = [function.__self__, function.__func__]
         case FunctionType():
             named = map(function.__globals__.get, _names_in(function.__code__))
-            closure = (cell.cell_contents for cell in function.__closure__ or () if cell != CellType())
-            defaults = (function.__kwdefaults__ or {}).values()
-            used = [*closure, *named, *(function.__defaults__ or ()), *defaults]
+            cells = (cell.cell_contents for cell in function.__closure__ or () if cell != CellType())
+            used = [*cells, *named, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
         case _:
             used = [function]
     objects = (one for one in used if hasattr(one, "__dict__") and not isinstance(one, ModuleType | type))

@@ -143,7 +143,7 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
         result = await self._result(Query(query), changed, config, calls)
         documents = documents_of(result.passages)
         if self.decision_key is not None:
-            finish = result.chosen.generation.finish if result.answer.strip() else "empty"
+            decision = {**result.to_dict(), "finish": result.chosen.generation.ending}
             for document in documents:
-                document.metadata[self.decision_key] = Decision({**result.to_dict(), "finish": finish})
+                document.metadata[self.decision_key] = Decision(decision)
         return documents

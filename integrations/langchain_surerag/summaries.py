@@ -97,7 +97,7 @@ def admitted_summaries(summaries: Any, retriever: Any) -> Any:
     is a function of the document, or a mapping from keys to plain values, is applied here. One summary as
     text is no document of a store: everybody may see it.
     """
-    if isinstance(summaries, str):
+    if summaries is None or isinstance(summaries, str):
         return summaries
     kinds, hint = Runnable | VectorStore | Retriever, "make them: summaries_of(documents, embeddings=…)"
     check_kind(kinds, "a vector store, a retriever or a text", hint=hint, summaries=summaries)
@@ -187,10 +187,7 @@ def _summarized(documents: Sequence[Document], summarizer: Summarizer) -> list[D
 
 
 def _hash_of(document: Document) -> str:
-    """Return a hash of a document's text and metadata, both of which its summary is made of.
-
-    It is a UUID, since stores such as Qdrant take no other ids.
-    """
+    """Return a hash of a document's text and metadata: a UUID, as Qdrant and others want for an id."""
     metadata = sorted(map(str, document.metadata.items()))
     return str(uuid5(NAMESPACE_OID, replace_surrogates(f"{metadata}\n{document.page_content}")))
 

@@ -276,11 +276,10 @@ async def aread_to_end(response: Any) -> Any:
 
 def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
     """Return how an answer ended and what it cost, as plain values; one that is cut or empty is warned of."""
-    finish = answer.finish if answer.text.strip() or answer.finish != "stop" else "empty"
-    if finish != "stop":
-        warn("answer.incomplete", finish=finish)
+    if answer.ending != "stop":
+        warn("answer.incomplete", finish=answer.ending)
     costs = asdict(usage)
-    return {"finish": finish, "calls": costs.pop("requests"), **costs}
+    return {"finish": answer.ending, "calls": costs.pop("requests"), **costs}
 
 
 class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):

@@ -174,8 +174,12 @@ async def test_an_empty_or_cut_answer_is_marked_and_never_the_sure_one(
         ):
             assert (output["finish"], output["answer"]) == ("empty", "")
             assert output["decision"]["retrieve"]
-    for fault, finish in (("cut", "length"), ("withheld", "content_filter")):
-        with FakeOpenAI([ANSWER], logprob=-0.001) as server:
+    for answer, fault, finish in (
+        (ANSWER, "cut", "length"),
+        (ANSWER, "withheld", "content_filter"),
+        ("", "withheld", "content_filter"),
+    ):
+        with FakeOpenAI([answer], logprob=-0.001) as server:
             server.fault = fault
             chain = LazyRetrievalChain(chat(server), search, SUMMARY)
             output = chain.invoke("Where?")
@@ -253,6 +257,17 @@ def test_configurable_retry_and_fallbacks(retriever: Any) -> None:
     with pytest.raises(ZeroDivisionError):
         broken.invoke("?")
     assert broken.with_fallbacks([chain]).invoke("?")["answer"] == ANSWER
+
+
+def test_what_the_model_rejects_is_learned_once_for_all_configs(server: FakeOpenAI) -> None:
+    server.options["refuses"] = ("temperature",)
+    field = ConfigurableField(id="threshold")
+    chain = LazyRetrievalChain(chat(server), search, SUMMARY).configurable_fields(threshold=field)
+    with pytest.warns(UserWarning, match="temperature"):
+        chain.invoke("Where?", {"configurable": {"threshold": 0.4}})
+    server.requests.clear()
+    chain.invoke("Where?", {"configurable": {"threshold": 0.3}})
+    assert ["temperature" in request for request in server.requests] == [False]
 
 
 def test_config_reaches_the_inner_parts(retriever: Any, server: FakeOpenAI) -> None:
