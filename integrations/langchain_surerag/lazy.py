@@ -318,8 +318,7 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
         return self._selected(self._chain.invoke(value, without_streaming(ensure_config()), **kwargs))
 
     async def _aselect(self, value: Any, **kwargs: Any) -> dict[str, Any]:
-        config = without_streaming(ensure_config())
-        return self._selected(await self._chain.ainvoke(value, config, **kwargs))
+        return self._selected(await self._chain.ainvoke(value, without_streaming(ensure_config()), **kwargs))
 
     def _selected(self, output: Any) -> dict[str, Any]:
         decision = output.get("decision") if isinstance(output, Mapping) else None

@@ -355,9 +355,7 @@ class _ShownReading(OpenReading):
 
 def _may_count(models: Sequence[Leaf]) -> bool:
     """Tell whether models can count the tokens of a stream, and the user has not said otherwise."""
-    return all(
-        hasattr(leaf.model, "stream_usage") and leaf.setting("stream_usage") is None for leaf in models
-    )
+    return all(hasattr(one.model, "stream_usage") and one.setting("stream_usage") is None for one in models)
 
 
 def _is_cached(models: Sequence[Leaf]) -> bool:

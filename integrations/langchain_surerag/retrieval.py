@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Literal
@@ -170,7 +170,7 @@ def _runnables_in(value: object) -> Iterator[Runnable[Any, Any]]:
         if id(one) in seen:
             continue
         seen[id(one)] = one
-        inner: Iterable[Any] = ()
+        inner: Collection[Any] = ()
         match one:
             case Mapping():
                 inner = one.values()
@@ -178,13 +178,15 @@ def _runnables_in(value: object) -> Iterator[Runnable[Any, Any]]:
                 inner = one
             case RunnableLambda():
                 yield one
-                inner = map(_used_by, vars(one).values())
+                inner = [_used_by(value) for value in vars(one).values()]
             case Runnable():
                 yield one
                 inner = vars(one).values()
             case FunctionType() | MethodType() | partial():
                 inner = _used_by(one)
-        waiting.extend(item for item in inner if isinstance(item, _HOLDERS))
+        # Lists may be vectors, millions of numbers.
+        if any(issubclass(kind, _HOLDERS) for kind in set(map(type, inner))):
+            waiting.extend(item for item in inner if isinstance(item, _HOLDERS))
 
 
 def _used_by(function: object) -> list[Any]:

@@ -157,6 +157,19 @@ async def test_no_summary_is_shown_that_the_filter_excludes(
     assert SECRET not in str(output["context"])
 
 
+def test_a_function_over_many_vectors_is_not_read_number_by_number() -> None:
+    class Number:
+        """Stands for a number, and tells when it is looked at."""
+
+        @property
+        def __class__(self) -> type:
+            raise AssertionError("one of the numbers was looked at")
+
+    vectors = [[Number()] * 3] * 2
+    function = RunnableLambda(lambda query: vectors and [])
+    assert LazyRetrievalChain(FakeReader(["?"]), function, summaries_of(DOCUMENTS, store=store_of()))
+
+
 def test_without_a_filter_all_summaries_are_shown() -> None:
     reader = FakeReader(lambda _: "?", entropy=0.1)
     chain = LazyRetrievalChain.from_documents(DOCUMENTS, reader, store_of().as_retriever(), HashEmbeddings())
