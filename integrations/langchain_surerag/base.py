@@ -39,7 +39,7 @@ class Part(Options, ABC):
 
     @model_validator(mode="after")
     def _build_core(self) -> Self:
-        self._core = self._make_core()
+        self._core = None if getattr(self, "detached", ()) else self._make_core()
         return self
 
     @field_validator("prompts", mode="before", check_fields=False)
@@ -84,11 +84,6 @@ class SerializablePart(Part, Serializable):
                 f"this {type(self).__name__} was loaded without its {name}", hint=f"call attach({name}=…)"
             )
         return self._core
-
-    @model_validator(mode="after")
-    def _build_core(self) -> Self:
-        self._core = None if self.detached else self._make_core()
-        return self
 
     def attach(self, **services: Any) -> Self:
         """Return a copy with services that serialisation left out, or with others.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from numbers import Real
 from typing import Any
 
 from langchain_core.documents import Document
@@ -11,7 +13,6 @@ from langchain_core.documents import Document
 from surerag import SENTENCES_KEY, SOURCES_KEY, Passage
 from surerag.errors import ServiceError
 
-_SCORES = ("score", "relevance_score")
 _HINT = "pass LangChain documents; a retriever, or a runnable in its place, returns a list of them"
 
 
@@ -53,7 +54,7 @@ def documents_of(passages: Sequence[Passage]) -> list[Document]:
 
 
 def _document(passage: Passage) -> Document:
-    metadata = {name: _copied(value) for name, value in passage.metadata.items()}
+    metadata = copied_metadata(passage.metadata)
     for key, name in ((SOURCES_KEY, "id"), (SENTENCES_KEY, "source")):
         if metadata.get(key):
             metadata[key] = [_with_none(entry, name) for entry in metadata[key]]
@@ -71,18 +72,16 @@ def _with_none(entry: Any, name: str) -> Any:
     return {**entry, name: entry.get(name) or None} if isinstance(entry, Mapping) else entry
 
 
-def _copied(value: Any) -> Any:
-    """Return a deep copy; what cannot be copied (a lock, an open file) is shared."""
-    try:
-        return copy.deepcopy(value)
-    except Exception:
-        return value
+def copied_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a deep copy; values that cannot be copied (a lock, an open file) are shared."""
+    copied = dict(metadata)
+    for name, value in metadata.items():
+        with suppress(Exception):
+            copied[name] = copy.deepcopy(value)
+    return copied
 
 
 def _score(metadata: Mapping[str, Any]) -> float | None:
     """Return the score that a retriever or reranker left in the metadata; there is no other place for it."""
-    value = next((metadata[name] for name in _SCORES if name in metadata), None)
-    try:
-        return None if value is None or isinstance(value, bool | str) else float(value)
-    except (TypeError, ValueError):
-        return None
+    scores = (metadata.get(name) for name in ("score", "relevance_score"))
+    return next((float(one) for one in scores if not isinstance(one, bool) and isinstance(one, Real)), None)

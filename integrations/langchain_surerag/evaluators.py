@@ -15,7 +15,7 @@ from langchain_core.runnables import Runnable, ensure_config
 from langchain_surerag.base import Part, service_field
 from langchain_surerag.documents import passage_of
 from langchain_surerag.models import judge_of, reader_of
-from langchain_surerag.runs import Awaiting, Blocking, Calls, listen
+from langchain_surerag.runs import Awaiting, Blocking, Calls, listener_of
 from surerag import DenseEvaluator as CoreDense
 from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
 from surerag.drivers import complete
@@ -110,7 +110,7 @@ class ExampleEvaluator(Part):
             reason = str(error) if isinstance(error, SureragError) else described(error)
         logger.warning("%s.invalid: %s", self.METHOD, reason)
         data = {"inputs": sorted(map(str, inputs)), "reason": reason}
-        listen(Event(f"{self.METHOD}.invalid", data, warning=True))
+        listener_of(ensure_config())(Event(f"{self.METHOD}.invalid", data, warning=True))
         failed = {"score": None, "comment": reason, "extra": {"error": True}}
         return {"results": [{"key": f"{self.key}{self.SUFFIX}", **failed}]}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -100,6 +101,8 @@ def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
         raise InputError(
             f"expected messages: {error}", hint="pass messages, or pairs of role and text"
         ) from error
+    if any(message.type == "system" for message in converted):
+        warnings.warn("system messages of a conversation are not read: pass prompts=…", stacklevel=2)
     for message in converted:
         blocks = message.content if message.type == "human" and isinstance(message.content, list) else []
         kinds = {str(block.get("type")) for block in blocks if isinstance(block, Mapping)}

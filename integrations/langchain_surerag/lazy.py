@@ -19,7 +19,7 @@ from langchain_surerag.base import Part, SerializablePart, service_field
 from langchain_surerag.documents import documents_of
 from langchain_surerag.families import inner_runnables
 from langchain_surerag.inputs import ChainInput, QuestionInput, query_of, standalone_question
-from langchain_surerag.models import reader_of, with_advice
+from langchain_surerag.models import reader_of
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import (
     AsyncListener,
@@ -27,7 +27,7 @@ from langchain_surerag.runs import (
     Blocking,
     Calls,
     collect_message_ids,
-    listen,
+    listener_of,
     stream_whole,
     with_purposes,
     without_streaming,
@@ -59,7 +59,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     - ``answer``: the answer's text;
     - ``context``: what the reader saw: the summaries, and behind them what was retrieved, if the gate opened;
     - ``decision``: ``retrieve``, ``reason``, ``gate``, ``score``, ``interval`` and ``threshold``;
-    - ``finish``: ``"stop"``, ``"length"`` for an answer that was cut off, ``"empty"`` for none;
+    - ``finish``: ``"stop"``, ``"length"``, ``"content_filter"``, or ``"empty"`` for no answer;
     - ``message``: the answer as a message, for a graph's ``messages``, with the id under which it was
       streamed, so that LangGraph's ``stream_mode="messages"`` shows it once;
     - with ``return_details``: ``question`` (as it was condensed), ``summaries``, ``passages``, ``abstained``
@@ -114,14 +114,14 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     def invoke(self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any) -> ChainOutput:
         """Answer one question."""
         _check_no_options(kwargs)
-        return self._call_with_config(self._answer, input, config)
+        return self._call_with_config(lambda value: complete(self._run(value, Blocking())), input, config)
 
     async def ainvoke(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
     ) -> ChainOutput:
         """Answer one question without blocking the event loop."""
         _check_no_options(kwargs)
-        return await self._acall_with_config(self._aanswer, input, config)
+        return await self._acall_with_config(lambda value: self._run(value, Awaiting()), input, config)
 
     def stream(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
@@ -151,18 +151,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     # The method.
 
     def _make_core(self) -> LazyRAG:
-        reader = reader_of(self.llm)
-        summaries = None
-        if self.summaries is not None:
-            summaries = admitted_summaries(self.summaries, self.retriever)
-        with with_advice(reader):
-            return LazyRAG(reader, retriever_of(self.retriever), summaries, **self.options())
-
-    def _answer(self, value: Any) -> ChainOutput:
-        return complete(self._run(value, Blocking()))
-
-    async def _aanswer(self, value: Any) -> ChainOutput:
-        return await self._run(value, Awaiting())
+        summaries = admitted_summaries(self.summaries, self.retriever)
+        return LazyRAG(reader_of(self.llm), retriever_of(self.retriever), summaries, **self.options())
 
     async def _run(self, value: Any, calls: Calls) -> ChainOutput:
         ids = collect_message_ids()
@@ -173,7 +163,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     def _pieces(self, inputs: Iterator[Any]) -> Iterator[ChainOutput]:
         ids = collect_message_ids()
         program = with_purposes(self._program(next(inputs)))
-        with stream(program, self.core.services, on_event=listen) as answer:
+        with stream(program, self.core.services, on_event=listener_of(ensure_config())) as answer:
             plan = answer.announced
             yield _opening(plan)
             for piece in answer:
@@ -216,7 +206,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         return chunk
 
     def _details(self, result: LazyRAGResult, ids: Sequence[str]) -> ChainOutput:
-        finish = result.finish if result.answer.strip() else "empty"
+        finish = result.generation.ending
         note = {"surerag": {"retrieval": result.decision.to_dict()}}
         message = AIMessage(result.answer, id=ids[-1] if ids else None, response_metadata=note)
         details: ChainOutput = {"finish": finish, "message": message}
@@ -328,8 +318,7 @@ class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
         return self._selected(self._chain.invoke(value, without_streaming(ensure_config()), **kwargs))
 
     async def _aselect(self, value: Any, **kwargs: Any) -> dict[str, Any]:
-        config = without_streaming(ensure_config())
-        return self._selected(await self._chain.ainvoke(value, config, **kwargs))
+        return self._selected(await self._chain.ainvoke(value, without_streaming(ensure_config()), **kwargs))
 
     def _selected(self, output: Any) -> dict[str, Any]:
         decision = output.get("decision") if isinstance(output, Mapping) else None

@@ -24,7 +24,7 @@ from langgraph.types import Command
 
 from langchain_surerag.documents import documents_of
 from langchain_surerag.inputs import spoken_turns, standalone_question
-from langchain_surerag.models import ModelReader, prompt_value, reader_from_model, with_advice
+from langchain_surerag.models import ModelReader, prompt_value, reader_from_model
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import TAGS, Awaiting, Blocking, Calls, changed_effects, without_streaming
@@ -225,8 +225,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
             if answer_of(first) is None:
                 return first
         reader, text = AgentReader(request, handler, self.options, self._vocabulary_size), str(question.text)
-        with with_advice(reader):
-            core = LazyRAG(reader, self._retriever, self._summaries, **self.options.options())
+        core = LazyRAG(reader, self._retriever, self._summaries, **self.options.options())
         services = replace(core.services, rewriter=reader_from_model(request.model))
         program = _search_standalone(core.program(text), text, spoken_turns(request.messages[:-1]))
         try:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from numbers import Real
 from typing import Any, NamedTuple, cast
+from weakref import WeakValueDictionary
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLLM
@@ -20,13 +21,7 @@ from langchain_core.runnables.config import ensure_config, merge_configs
 from langchain_surerag.families import PIPELINE, Leaf, family_of, leaves, unbound
 from langchain_surerag.runs import PURPOSE, AnswerRun, Awaiting, Blocking, request_config
 from surerag import SamplingParams, Usage
-from surerag.errors import (
-    CapabilityError,
-    ConfigurationError,
-    MissingServiceError,
-    check_at_least,
-    check_kind,
-)
+from surerag.errors import ConfigurationError, MissingServiceError, check_at_least, check_kind
 from surerag.messages import Chunk, Message, Prompt, as_messages
 from surerag.readers import (
     ANY_VOCABULARY,
@@ -47,6 +42,8 @@ from surerag.readers import (
 from surerag.readers import Blocking as Calls
 from surerag.text import replace_surrogates
 
+_READERS: WeakValueDictionary[int, ModelReader] = WeakValueDictionary()
+"""Readers in use, by their models' ids: a part that a config changes learns nothing anew of its model."""
 _REASONS = ("finish_reason", "done_reason", "stop_reason")
 
 
@@ -98,30 +95,19 @@ def reader_from_model(
 
 
 def reader_of(model: Any) -> BaseReader:
-    """Return a model as a reader, and a reader as it is."""
+    """Return a model as a reader, the same one for parts that share the model, and a reader as it is."""
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
         return model
-    return reader_from_model(model)
+    reader = reader_from_model(model)
+    known = _READERS.setdefault(id(model), reader)
+    return known if (known.family, known._most_top) == (reader.family, reader._most_top) else reader
 
 
 def judge_of(judge: Any) -> Any:
     """Return a model that judges in words as a reader, and an entailer of surerag, or None, as it is."""
     return reader_of(judge) if isinstance(judge, Runnable) else judge
-
-
-@contextmanager
-def with_advice(reader: object) -> Iterator[None]:
-    """Say in an error about missing log-probabilities what was passed, and what to pass instead."""
-    try:
-        yield
-    except CapabilityError as error:
-        if not isinstance(reader, ModelReader) or reader.capabilities.logprobs:
-            raise
-        raise CapabilityError(
-            f"{reader.described} gives text only, and log-probabilities are needed", hint=reader.family.advice
-        ) from error
 
 
 class _Context(NamedTuple):
@@ -167,9 +153,6 @@ class ModelReader(AskingReader):
         self._most_top = min(number for number in most if isinstance(number, int) and number > 0)
         self._max_concurrency = max_concurrency
         self.thinking_tokens = thinking_tokens
-
-    def __repr__(self) -> str:
-        return f"ModelReader({self.name})"
 
     @property
     def name(self) -> str:
@@ -372,9 +355,7 @@ class _ShownReading(OpenReading):
 
 def _may_count(models: Sequence[Leaf]) -> bool:
     """Tell whether models can count the tokens of a stream, and the user has not said otherwise."""
-    return all(
-        hasattr(leaf.model, "stream_usage") and leaf.setting("stream_usage") is None for leaf in models
-    )
+    return all(hasattr(one.model, "stream_usage") and one.setting("stream_usage") is None for one in models)
 
 
 def _is_cached(models: Sequence[Leaf]) -> bool:

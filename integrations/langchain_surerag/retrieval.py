@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +29,8 @@ from surerag.services import Retriever, normalised_rows
 
 _LIMITS = ("filter", "where", "expr", "namespace", "tenant", "partition")
 """Parts of the names of search arguments that leave documents out."""
+_HOLDERS = (Runnable, FunctionType, MethodType, partial, Mapping, list, tuple)
+"""Kinds of values in which runnables are looked for."""
 
 
 class EmbeddingEncoder:
@@ -40,15 +45,8 @@ class EmbeddingEncoder:
         self._embeddings = embeddings
         names = (getattr(embeddings, attribute, None) for attribute in ("model_name", "model"))
         model = next((name for name in names if isinstance(name, str) and name), "")
-        self._name = f"{type(embeddings).__name__}({model})"
-
-    def __repr__(self) -> str:
-        return f"EmbeddingEncoder({self._name!r})"
-
-    @property
-    def name(self) -> str:
+        self.name = f"{type(embeddings).__name__}({model})"
         """Identity of the model: its class and the model it names."""
-        return self._name
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
         """Return L2-normalised vectors [texts, dimensions]; a ServiceError unless there is one a text."""
@@ -93,9 +91,6 @@ class RunnableRetriever:
     def __init__(self, runnable: RetrieverLike) -> None:
         self.runnable: Runnable[str, list[Any]] = runnable
         self._takes_k = takes_k(runnable)
-
-    def __repr__(self) -> str:
-        return f"RunnableRetriever({self.runnable.get_name()})"
 
     def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
         """Return passages, best first, ``k`` at most.
@@ -151,7 +146,7 @@ def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | str]:
     compression, the runnables that a function names). What a function leaves out of what it has searched
     cannot be seen.
     """
-    for one in _runnables_in(retriever, set()):
+    for one in _runnables_in(retriever):
         match one:
             case VectorStoreRetriever():
                 yield _limits(one.search_kwargs)
@@ -166,34 +161,56 @@ def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | str]:
                 yield _limits({**fields, **(arguments if isinstance(arguments, Mapping) else {})})
 
 
-def _runnables_in(value: object, seen: set[int]) -> Iterator[Runnable[Any, Any]]:
+def _runnables_in(value: object) -> Iterator[Runnable[Any, Any]]:
     """Yield the runnables in a value: itself, or in its fields, lists, mappings and functions."""
-    inner: Iterable[Any] = ()
-    match value:
-        case RunnableRetriever():
-            inner = [value.runnable]
-        case Mapping():
-            inner = value.values()
-        case list() | tuple():
-            inner = value
-        case Runnable() if id(value) not in seen:
-            seen.add(id(value))
-            yield value
-            inner = [getattr(value, name) for name in getattr(type(value), "model_fields", ())]
-            if isinstance(value, RunnableLambda):
-                inner += [*_used_by(getattr(value, "func", None)), *_used_by(getattr(value, "afunc", None))]
-    for one in inner:
-        yield from _runnables_in(one, seen)
+    seen: dict[int, object] = {}
+    waiting = deque([value])
+    while waiting:
+        one = waiting.popleft()
+        if id(one) in seen:
+            continue
+        seen[id(one)] = one
+        inner: Collection[Any] = ()
+        match one:
+            case Mapping():
+                inner = one.values()
+            case list() | tuple():
+                inner = one
+            case RunnableLambda():
+                yield one
+                inner = [_used_by(value) for value in vars(one).values()]
+            case Runnable():
+                yield one
+                inner = vars(one).values()
+            case FunctionType() | MethodType() | partial():
+                inner = _used_by(one)
+        # Lists may be vectors, millions of numbers.
+        if any(issubclass(kind, _HOLDERS) for kind in set(map(type, inner))):
+            waiting.extend(item for item in inner if isinstance(item, _HOLDERS))
 
 
-def _used_by(function: Any) -> list[Any]:
-    """Return what a function names of what is around it."""
-    if inspect.ismethod(function):
-        return [function.__self__, *_used_by(function.__func__)]
-    if not inspect.isfunction(function):
-        return []
-    around = inspect.getclosurevars(function)
-    return [*around.nonlocals.values(), *around.globals.values()]
+def _used_by(function: object) -> list[Any]:
+    """Return what a function is bound to, names or has as defaults, and what objects among it hold."""
+    match function:
+        case partial():
+            used = [function.func, *function.args, *function.keywords.values()]
+        case MethodType():
+            used = [function.__self__, function.__func__]
+        case FunctionType():
+            named = map(function.__globals__.get, _names_in(function.__code__))
+            cells = (cell.cell_contents for cell in function.__closure__ or () if cell != CellType())
+            used = [*cells, *named, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        case _:
+            used = [function]
+    objects = (one for one in used if hasattr(one, "__dict__") and not isinstance(one, ModuleType | type))
+    held = (value for one in objects for value in vars(one).values())
+    return [*used, *(value for value in held if isinstance(value, Runnable | FunctionType | MethodType))]
+
+
+def _names_in(code: CodeType) -> set[str]:
+    """Return the names in a function's code, and in that of the functions and comprehensions inside it."""
+    inner = (_names_in(one) for one in code.co_consts if isinstance(one, CodeType))
+    return set(code.co_names).union(*inner)
 
 
 def _limits(arguments: Mapping[str, Any]) -> dict[str, Any]:

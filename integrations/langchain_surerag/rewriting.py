@@ -15,7 +15,7 @@ from langchain_core.runnables.config import ensure_config, patch_config, set_con
 from langchain_surerag.base import SerializablePart, service_field
 from langchain_surerag.documents import Decision, documents_of
 from langchain_surerag.inputs import ChainInput, Query, query_of
-from langchain_surerag.models import reader_of, with_advice
+from langchain_surerag.models import reader_of
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import Awaiting, Blocking, Calls
 from surerag import DynQROptions, DynQRResult
@@ -33,10 +33,8 @@ class _RewritingPart(SerializablePart, DynQROptions):
     rewriter: Any = service_field("A model that rewrites; the reader itself if left out.")
 
     def _make_core(self) -> CoreRewriter:
-        reader = reader_of(self.llm)
         rewriter = None if self.rewriter is None else reader_of(self.rewriter)
-        with with_advice(reader):
-            return CoreRewriter(reader, retriever_of(self.retriever), rewriter, **self.options())
+        return CoreRewriter(reader_of(self.llm), retriever_of(self.retriever), rewriter, **self.options())
 
     async def _result(
         self, query: Query, options: Mapping[str, Any], config: RunnableConfig, calls: Calls
@@ -145,7 +143,7 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
         result = await self._result(Query(query), changed, config, calls)
         documents = documents_of(result.passages)
         if self.decision_key is not None:
-            finish = result.chosen.generation.finish if result.answer.strip() else "empty"
+            decision = {**result.to_dict(), "finish": result.chosen.generation.ending}
             for document in documents:
-                document.metadata[self.decision_key] = Decision({**result.to_dict(), "finish": finish})
+                document.metadata[self.decision_key] = Decision(decision)
         return documents

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator, Sequence
+import sys
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
@@ -21,6 +22,7 @@ from langchain_core.runnables.config import (
     merge_configs,
     set_config_context,
 )
+from langchain_core.tracers.base import AsyncBaseTracer, BaseTracer
 
 from surerag import Services, readers
 from surerag.drivers import arun, run, settled
@@ -61,15 +63,22 @@ def changed_effects(program: Program[T], change: Callable[[Effect], Effect | Pro
             try:
                 changed = change(effect)
                 answer = yield (yield from changed) if isinstance(changed, Generator) else changed
-            except GeneratorExit:
-                program.close()
-                raise
             except BaseException as error:
+                if (end := _end_of_program(error)) is not None:
+                    program.close()
+                    raise end from None
                 effect = program.throw(error)
             else:
                 effect = program.send(answer)
     except StopIteration as stop:
         return cast("T", stop.value)
+
+
+def _end_of_program(error: BaseException) -> BaseException | None:
+    """Return what no method can handle, that it is closed or a graph interrupted; None of a failure."""
+    graphs: Any = sys.modules.get("langgraph.errors")
+    kinds = GeneratorExit if graphs is None else (GeneratorExit, graphs.GraphBubbleUp)
+    return next((one for one in (error, error.__cause__) if isinstance(one, kinds)), None)
 
 
 def with_purposes(program: Program[T]) -> Program[T]:
@@ -113,23 +122,43 @@ class _MessageIds(BaseCallbackHandler):
         self._ids += [message.id for message in messages if message is not None and message.id]
 
 
+class _WithoutTokens:
+    """A handler that all but tokens reaches, such as the counts of a text that may be thrown away."""
+
+    def __init__(self, handler: Any) -> None:
+        self._handler = handler
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._handler, name)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._handler == other)
+
+    def __hash__(self) -> int:
+        return hash(self._handler)
+
+    def on_llm_new_token(self, *_: Any, **__: Any) -> None:
+        """Show nothing."""
+
+
 def without_streaming(config: RunnableConfig) -> RunnableConfig:
-    """Return a config without the handlers that show text as it comes; tracers stay."""
+    """Return a config whose handlers do not show text as it comes; tracers stay."""
     callbacks = config.get("callbacks")
     if isinstance(callbacks, BaseCallbackManager):
         quiet = callbacks.copy()
-        for handler in {*quiet.handlers, *quiet.inheritable_handlers}:
-            if shows_text(handler):
-                quiet.remove_handler(handler)
+        quiet.handlers = _without_tokens(quiet.handlers)
+        quiet.inheritable_handlers = _without_tokens(quiet.inheritable_handlers)
         return {**config, "callbacks": quiet}
-    if callbacks:
-        return {**config, "callbacks": [one for one in callbacks if not shows_text(one)]}
-    return config
+    return {**config, "callbacks": _without_tokens(callbacks)} if callbacks else config
 
 
-def shows_text(handler: Any) -> bool:
-    """Whether a handler streams what it hears to a user, as those of LangGraph and ``astream_events`` do."""
-    return hasattr(handler, "tap_output_iter")
+def _without_tokens(handlers: Iterable[Any]) -> list[Any]:
+    return [
+        handler if isinstance(handler, BaseTracer | AsyncBaseTracer) else _WithoutTokens(handler)
+        for handler in handlers
+        # Those of LangGraph and astream_events stream what they hear to a user.
+        if not hasattr(handler, "tap_output_iter")
+    ]
 
 
 class AnswerRun:
@@ -182,11 +211,6 @@ def listener_of(config: RunnableConfig) -> Callable[[Event], None]:
             dispatch_custom_event(event.name, dict(event.data), config=config)
 
     return listen
-
-
-def listen(event: Event) -> None:
-    """Hand an event to the handlers of the run that this context belongs to, if there is one."""
-    listener_of(ensure_config())(event)
 
 
 class AsyncListener:

@@ -9,6 +9,7 @@ from typing import Any, Self
 from langchain_core.documents import Document
 from langchain_text_splitters import TextSplitter
 
+from langchain_surerag.documents import copied_metadata
 from langchain_surerag.retrieval import encoder_of
 from surerag import SemanticChunk, SemanticChunker
 from surerag.drivers import arun, complete, run, settled
@@ -51,16 +52,12 @@ class SemanticTextSplitter(TextSplitter):
             length_function=length_function or estimated_tokens,
             add_start_index=add_start_index,
         )
-        self._core = core
+        self.core = core
+        """The method with its options and its encoder."""
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in self._core.options().items())
+        options = ", ".join(f"{name}={value!r}" for name, value in self.core.options().items())
         return f"SemanticTextSplitter({options})"
-
-    @property
-    def core(self) -> SemanticChunker:
-        """The method with its options and its encoder."""
-        return self._core
 
     def with_options(self, **changes: Any) -> Self:
         """Return a copy with other options.
@@ -69,8 +66,8 @@ class SemanticTextSplitter(TextSplitter):
             ConfigurationError: If a name is unknown, or a value out of bounds.
         """
         changed = copy.copy(self)
-        changed._core = self._core.with_options(**changes)
-        changed._chunk_size = changed._core.chunk_size
+        changed.core = self.core.with_options(**changes)
+        changed._chunk_size = changed.core.chunk_size
         return changed
 
     def with_quantile(self, texts: Iterable[str | Document], quantile: float = 0.75) -> Self:
@@ -81,7 +78,7 @@ class SemanticTextSplitter(TextSplitter):
             InputError: If no text has two sentences.
         """
         plain = [text.page_content if isinstance(text, Document) else text for text in texts]
-        threshold = self._core.with_quantile(plain, quantile).similarity_threshold
+        threshold = self.core.with_quantile(plain, quantile).similarity_threshold
         return self.with_options(similarity_threshold=threshold)
 
     def split_text(self, text: str) -> list[str]:
@@ -91,7 +88,7 @@ class SemanticTextSplitter(TextSplitter):
             InputError: If a single character is longer than ``chunk_size``.
             ServiceError: If the embedding model fails to return one vector a sentence.
         """
-        return [chunk.text for chunk in self._core.run(text)]
+        return [chunk.text for chunk in self.core.run(text)]
 
     def create_documents(
         self, texts: list[str], metadatas: list[dict[Any, Any]] | None = None
@@ -109,13 +106,13 @@ class SemanticTextSplitter(TextSplitter):
     ) -> list[Document]:
         chunked: list[Sequence[SemanticChunk]] = []
         for start in range(0, len(texts), _AT_ONCE):
-            program = self._core.joint_program(texts[start : start + _AT_ONCE])
-            chunked += await settled(run(program, self._core.services))
+            program = self.core.joint_program(texts[start : start + _AT_ONCE])
+            chunked += await settled(run(program, self.core.services))
         return [
             Document(
                 page_content=chunk.text,
                 metadata={
-                    **copy.deepcopy(metadata),
+                    **copied_metadata(metadata),
                     **({"start_index": chunk.start} if self._add_start_index else {}),
                 },
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from types import SimpleNamespace
@@ -23,6 +22,7 @@ from surerag.errors import ConfigurationError, InputError, check_kind
 from surerag.readers import Reader
 from surerag.retrieval import SummaryIndex, summarizer_of, with_summaries
 from surerag.services import Retriever
+from surerag.text import replace_surrogates
 
 Summarize = int | str | Callable[..., Any] | Reader | Runnable[Any, Any]
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model that
@@ -62,9 +62,10 @@ def summaries_of(
         summarize: How.
         embeddings: What the summaries are searched with, where they are held in memory.
         store: A vector store that holds the summaries instead, with their documents' metadata, so that the
-            retriever's filter holds for them, and ids, or UUIDs made of their texts: of what is in the store
-            already, only documents whose text or metadata have changed are summarized and embedded anew.
-            Documents may be a generator of any length.
+            retriever's filter holds for them, and ids: of what is in the store already, only documents whose
+            text or metadata have changed are summarized and embedded anew. Documents may be a generator of
+            any length. One without an id has a UUID made of its text and metadata, and once it is changed,
+            its old summary stays.
 
     A document without prose has no summary: it is held by its beginning, with the key ``no_summary`` in the
     metadata, and where it is the nearest, the chain searches.
@@ -96,7 +97,7 @@ def admitted_summaries(summaries: Any, retriever: Any) -> Any:
     is a function of the document, or a mapping from keys to plain values, is applied here. One summary as
     text is no document of a store: everybody may see it.
     """
-    if isinstance(summaries, str):
+    if summaries is None or isinstance(summaries, str):
         return summaries
     kinds, hint = Runnable | VectorStore | Retriever, "make them: summaries_of(documents, embeddings=…)"
     check_kind(kinds, "a vector store, a retriever or a text", hint=hint, summaries=summaries)
@@ -108,7 +109,9 @@ def admitted_summaries(summaries: Any, retriever: Any) -> Any:
     if not filters:
         return retriever_of(summaries)
     if isinstance(summaries, SummaryIndex) and mappings == filters:
-        return _filtered(summaries, _admits(mappings))
+        admits = _admits(mappings)
+        admits(summaries.passages[0])  # raises where the filter is for something else than documents
+        return _filtered(summaries, admits)
     if isinstance(summaries, Runnable) and _distinct(filters_of(summaries)) == filters:
         return RunnableRetriever(summaries)
     raise _unknown(filters)
@@ -144,16 +147,19 @@ def _admits(filters: Sequence[Mapping[str, Any]]) -> Callable[[Passage], bool]:
 
     def admits(passage: Passage) -> bool:
         document = Document(id=passage.id or None, page_content=passage.text, metadata=dict(passage.metadata))
-        return all(
-            condition(document) if callable(condition) else condition.items() <= document.metadata.items()
-            for condition in conditions
-        )
+        try:
+            return all(
+                condition(document) if callable(condition) else condition.items() <= document.metadata.items()
+                for condition in conditions
+            )
+        except Exception as error:
+            raise _unknown(filters) from error
 
     return admits
 
 
 def _add(documents: Sequence[Document], summarizer: Summarizer, store: VectorStore) -> None:
-    by_id = {document.id or _id_of(document): document for document in documents}
+    by_id = {document.id or _hash_of(document): document for document in documents}
     try:
         present = {one.id: one.metadata.get(SOURCE_HASH) for one in store.get_by_ids(list(by_id))}
     except NotImplementedError:
@@ -181,14 +187,9 @@ def _summarized(documents: Sequence[Document], summarizer: Summarizer) -> list[D
 
 
 def _hash_of(document: Document) -> str:
-    """Return a hash of a document's text and metadata, both of which its summary is made of."""
-    metadata = json.dumps(document.metadata, sort_keys=True, default=str)
-    return str(uuid5(NAMESPACE_OID, f"{metadata}\n{document.page_content}"))
-
-
-def _id_of(document: Document) -> str:
-    """Return an id made of the text; a UUID, since stores such as Qdrant take no other."""
-    return str(uuid5(NAMESPACE_OID, document.page_content))
+    """Return a hash of a document's text and metadata: a UUID, as Qdrant and others want for an id."""
+    metadata = sorted(map(str, document.metadata.items()))
+    return str(uuid5(NAMESPACE_OID, replace_surrogates(f"{metadata}\n{document.page_content}")))
 
 
 def _with_text(documents: Iterable[Any]) -> Iterator[Document]:

@@ -19,7 +19,7 @@ from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
-from llama_index_surerag.llm import explained, reader_of
+from llama_index_surerag.llm import reader_of
 from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.postprocessors import MethodPostprocessor
@@ -49,7 +49,7 @@ from surerag import (
 )
 from surerag.component import Component
 from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, settled, stream
-from surerag.errors import CapabilityError, InputError, check_kind
+from surerag.errors import InputError, check_kind
 from surerag.messages import Generation
 from surerag.options import Options
 from surerag.readers import Reader
@@ -81,10 +81,7 @@ def connected(
     reader, settings = reader_of(llm), options.options()
     applied = reporting_to(manager, "node_postprocessors", postprocessors)
     nodes = NodeRetriever(retriever_of(retriever, settings["top_n"]), applied)
-    try:
-        return kind(reader=reader, retriever=nodes, **services, **settings)
-    except CapabilityError as error:
-        raise explained(error, reader) from None
+    return kind(reader=reader, retriever=nodes, **services, **settings)
 
 
 def reporting_to(manager: CallbackManager | None, name: str, value: Any) -> list[BaseNodePostprocessor]:
@@ -274,11 +271,10 @@ async def aread_to_end(response: Any) -> Any:
 
 def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
     """Return how an answer ended and what it cost, as plain values; one that is cut or empty is warned of."""
-    finish = answer.finish if answer.text.strip() or answer.finish != "stop" else "empty"
-    if finish != "stop":
-        warn("answer.incomplete", finish=finish)
+    if answer.ending != "stop":
+        warn("answer.incomplete", finish=answer.ending)
     costs = asdict(usage)
-    return {"finish": finish, "calls": costs.pop("requests"), **costs}
+    return {"finish": answer.ending, "calls": costs.pop("requests"), **costs}
 
 
 class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):

@@ -24,7 +24,7 @@ from llama_index.core.settings import Settings
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
 from surerag import SamplingParams, Usage, readers
-from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, check_at_least, check_kind
+from surerag.errors import ConfigurationError, LogprobsError, check_at_least, check_kind
 from surerag.messages import Generation, Prompt
 from surerag.readers import (
     AskingReader,
@@ -178,14 +178,6 @@ def judge_of(judge: Judge) -> Entailer | Reader | None:
     return reader_of(judge) if isinstance(judge, LLM) else judge
 
 
-def explained(error: CapabilityError, reader: Reader) -> CapabilityError:
-    """Return an error that says which LLM does not return what a method needs, and the ways out."""
-    if not isinstance(reader, LLMReader):
-        return error
-    message = f"{type(reader.llm).__name__} is asked for text only, and {str(error).split('. ')[0]}"
-    return CapabilityError(message, hint=reader.advice)
-
-
 _BEATING = ("max_tokens", "max_completion_tokens", "top_logprobs", "temperature", "seed", "n", "stop")
 """Settings of an LLM that matter to a method where they hold whatever it asks for."""
 
@@ -241,6 +233,11 @@ class LLMReader(Shareable, AskingReader):
     def name(self) -> str:
         """Name of the model that the LLM is set to at this moment."""
         return self.llm.metadata.model_name or self.llm.class_name()
+
+    @property
+    def described(self) -> str:
+        """What was passed, for messages: the LLM's class."""
+        return type(self.llm).__name__
 
     @property
     def capabilities(self) -> Capabilities:

@@ -253,6 +253,11 @@ class Generation:
         """Whether text may be missing: the answer was cut at ``max_tokens``, or withheld."""
         return self.finish in ("length", "content_filter")
 
+    @property
+    def ending(self) -> str:
+        """Why it ended, for people to read: ``finish``, or ``"empty"`` where it stopped without a word."""
+        return "empty" if self.finish == "stop" and not self.text.strip() else self.finish
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialGeneration:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from langchain_core.documents import Document
 from langchain_core.runnables import (
     ConfigurableField,
     RunnableBranch,
+    RunnableGenerator,
     RunnableLambda,
     RunnablePassthrough,
     RunnablePick,
@@ -58,6 +61,48 @@ def prompts_of(chain: Any) -> str:
     return "\n".join(reader.prompts)
 
 
+class Service:
+    """Holds a retriever, as an application's own classes do."""
+
+    def __init__(self, retriever: Any) -> None:
+        self.retriever = retriever
+
+    def search(self, query: str) -> Any:
+        return self.retriever.invoke(query)
+
+    __call__ = search
+
+
+def search_with(retriever: Any, query: str) -> Any:
+    return retriever.invoke(query)
+
+
+def generating(retriever: Any) -> Any:
+    def generate(queries: Iterator[str]) -> Iterator[Any]:
+        yield from (retriever.invoke(query) for query in queries)
+
+    async def agenerate(queries: AsyncIterator[str]) -> AsyncIterator[Any]:
+        async for query in queries:
+            yield await retriever.ainvoke(query)
+
+    return RunnableGenerator(generate, agenerate)
+
+
+def helping(retriever: Any) -> Any:
+    service = Service(retriever)
+
+    def helper(query: str) -> Any:
+        return service.search(query)
+
+    return lambda query: helper(query)
+
+
+def in_globals(retriever: Any) -> Any:
+    names: dict[str, Any] = {"retriever": retriever}
+    exec("def search(query): return [one for text in [query] for one in retriever.invoke(text)]", names)
+    return names["search"]
+
+
 AROUND: Any = {
     "config": lambda retriever: retriever.with_config(tags=["mine"]),
     "ensemble": lambda retriever: EnsembleRetriever(retrievers=[retriever, retriever]),
@@ -66,6 +111,13 @@ AROUND: Any = {
     "branch": lambda retriever: RunnableBranch((lambda _: True, retriever), retriever),
     "function": lambda retriever: RunnableLambda(lambda query: retriever.invoke(query)),
     "method": lambda retriever: RunnableLambda(retriever.invoke, afunc=retriever.ainvoke),
+    "partial": lambda retriever: RunnableLambda(partial(search_with, retriever)),
+    "default": lambda retriever: RunnableLambda(lambda query, inner=retriever: inner.invoke(query)),
+    "service": lambda retriever: RunnableLambda(Service(retriever).search),
+    "callable": lambda retriever: RunnableLambda(Service(retriever)),
+    "helper": lambda retriever: RunnableLambda(helping(retriever)),
+    "globals": lambda retriever: RunnableLambda(in_globals(retriever)),
+    "generator": generating,
 }
 FILTERS: Any = [(InMemoryVectorStore, of_tenant_a), (DictStore, {"tenant": "A"})]
 
@@ -105,6 +157,19 @@ async def test_no_summary_is_shown_that_the_filter_excludes(
     assert SECRET not in str(output["context"])
 
 
+def test_a_function_over_many_vectors_is_not_read_number_by_number() -> None:
+    class Number:
+        """Stands for a number, and tells when it is looked at."""
+
+        @property
+        def __class__(self) -> type:
+            raise AssertionError("one of the numbers was looked at")
+
+    vectors = [[Number()] * 3] * 2
+    function = RunnableLambda(lambda query: vectors and [])
+    assert LazyRetrievalChain(FakeReader(["?"]), function, summaries_of(DOCUMENTS, store=store_of()))
+
+
 def test_without_a_filter_all_summaries_are_shown() -> None:
     reader = FakeReader(lambda _: "?", entropy=0.1)
     chain = LazyRetrievalChain.from_documents(DOCUMENTS, reader, store_of().as_retriever(), HashEmbeddings())
@@ -119,6 +184,7 @@ def test_without_a_filter_all_summaries_are_shown() -> None:
         {"namespace": "a"},
         {"expr": "x"},
         {"partition_names": ["a"]},
+        {"filter": lambda metadata: metadata["tenant"] == "A"},  # as FAISS takes it
     ],
 )
 def test_where_it_cannot_be_known_it_raises(arguments: Any) -> None:
@@ -165,6 +231,21 @@ def test_summaries_in_a_store_are_embedded_once_for_each_change() -> None:
         assert len(embeddings.texts) - before == embedded
     # Stores such as Qdrant take UUIDs alone.
     assert {key for key in store.store if UUID_TEXT.fullmatch(key)} == set(store.store) - {"ada", "di"}
+
+
+class EmbedsAnything(HashEmbeddings):
+    def embed_query(self, text: str) -> list[float]:
+        return super().embed_query(text.replace("\ud800", ""))
+
+
+def test_no_document_is_lost_for_its_text_or_metadata() -> None:
+    store = InMemoryVectorStore(EmbedsAnything())
+    lived = "Ada lived in Velm. She left."
+    tenants = [Document(lived, metadata={"tenant": tenant, 1: object}) for tenant in ("A", "B", "B")]
+    summaries_of([*tenants, Document("Bo \ud800 sang. He left.")], store=store)
+    assert sorted(item["metadata"].get("tenant", "") for item in store.store.values()) == ["", "A", "B"]
+    index: Any = summaries_of([Document("Bo \ud800 sang. He left.")], embeddings=HashEmbeddings())
+    assert index.retrieve("Bo", 1)
 
 
 @pytest.mark.parametrize(

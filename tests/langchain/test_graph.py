@@ -7,15 +7,23 @@ from dataclasses import replace
 from typing import Any, TypedDict
 
 import pytest
-from langchain_core.callbacks import BaseCallbackHandler
+from langchain_classic.retrievers import ContextualCompressionRetriever
+from langchain_core.callbacks import (
+    AsyncCallbackHandler,
+    BaseCallbackHandler,
+    UsageMetadataCallbackHandler,
+)
 from langchain_core.documents import Document
 from langchain_core.runnables import RunnableLambda, RunnablePassthrough
 from langchain_core.runnables.utils import AddableDict
 from langchain_core.tracers.base import BaseTracer
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
 
 from langchain_surerag import (
     ClusterCompressor,
+    DenseRefiner,
     LazyRetrievalChain,
     SelectiveAnswer,
     UncertaintyRewriteRetriever,
@@ -24,6 +32,7 @@ from surerag import EntropyGate, FakeReader
 from surerag.calibration import AbstentionPolicy, scope_of
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError
+from surerag.readers.fake import reply
 from tests.langchain.conftest import SUMMARY, SURE, UNSURE, chat, search
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -99,6 +108,75 @@ async def test_langgraph_and_events_stream_the_answer_alone(logprob: float, expe
         texts = [message.content async for message, _ in graph.astream(inputs, stream_mode="messages")]
         assert "".join(texts) == expected
         assert await tokens_of(chain.astream_events("Where?", version="v2")) == expected
+
+
+class Tokens(BaseCallbackHandler):
+    """Shows tokens, as StreamingStdOutCallbackHandler does."""
+
+    shown = ""
+
+    def on_llm_new_token(self, token: str, **_: Any) -> None:
+        self.shown += token
+
+
+class AsyncTokens(AsyncCallbackHandler):
+    shown = ""
+
+    async def on_llm_new_token(self, token: str, **_: Any) -> None:
+        self.shown += token
+
+
+@pytest.mark.parametrize(("logprob", "expected"), [(SURE, KEPT), (UNSURE, FINAL)])
+async def test_a_handler_shows_the_answer_alone_and_counts_drafts(logprob: float, expected: str) -> None:
+    with FakeOpenAI(
+        lambda prompt: expected if logprob == SURE else answers(prompt), logprob=logprob
+    ) as server:
+        chain, shows, counts = chain_over(server), Tokens(), UsageMetadataCallbackHandler()
+        list(chain.stream("Where?", {"callbacks": [shows, counts]}))
+        assert shows.shown == expected
+        assert counts.usage_metadata["toy"]["output_tokens"] >= len(expected.split())
+        for handler in (Tokens(), AsyncTokens()):
+            assert [chunk async for chunk in chain.astream("Where?", {"callbacks": [handler]})]
+            assert handler.shown == expected
+
+
+REFINER = DenseRefiner(FakeReader(lambda prompt: prompt[-20:]), HashingEncoder(), top_n=2)
+INTERRUPTED: dict[str, Any] = {
+    "summaries": lambda asks: LazyRetrievalChain(FakeReader(lambda _: DRAFT, entropy=0.1), search, asks),
+    "rewrite": lambda asks: UncertaintyRewriteRetriever(
+        FakeReader(lambda prompt: reply(DRAFT, logprobs=-0.1 if "approved" in prompt else -3.0)),
+        RunnableLambda(lambda query: (search if query == "Where?" else asks).invoke(query)),
+    ),
+    "candidates": lambda asks: ContextualCompressionRetriever(
+        base_compressor=REFINER.model_copy(update={"retriever": asks}), base_retriever=search
+    ),
+}
+
+
+@pytest.mark.parametrize("asynchronously", [False, True])
+@pytest.mark.parametrize("part", INTERRUPTED)
+async def test_what_interrupts_a_graph_is_no_failure(part: str, asynchronously: bool) -> None:
+    asks = RunnableLambda(lambda query: [Document(f"This was {interrupt(query)}.")])
+    method = INTERRUPTED[part](asks)
+
+    async def aask(state: State) -> dict[str, Any]:
+        return {"answer": str(await method.ainvoke(state["question"]))}
+
+    def ask(state: State) -> dict[str, Any]:
+        return {"answer": str(method.invoke(state["question"]))}
+
+    graph = StateGraph(State)
+    graph.add_node("ask", RunnableLambda(ask, afunc=aask))
+    graph.add_edge(START, "ask")
+    compiled = graph.compile(checkpointer=InMemorySaver())
+    config: Any = {"configurable": {"thread_id": "1"}}
+    inputs: Any = ({"question": "Where?"}, Command(resume="approved"))
+    states = [
+        await compiled.ainvoke(value, config) if asynchronously else compiled.invoke(value, config)
+        for value in inputs
+    ]
+    assert "__interrupt__" in states[0]
+    assert "This was approved." in states[1]["answer"]
 
 
 ABSTAINS = "I do not know."

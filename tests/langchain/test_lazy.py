@@ -174,8 +174,12 @@ async def test_an_empty_or_cut_answer_is_marked_and_never_the_sure_one(
         ):
             assert (output["finish"], output["answer"]) == ("empty", "")
             assert output["decision"]["retrieve"]
-    for fault, finish in (("cut", "length"), ("withheld", "content_filter")):
-        with FakeOpenAI([ANSWER], logprob=-0.001) as server:
+    for answer, fault, finish in (
+        (ANSWER, "cut", "length"),
+        (ANSWER, "withheld", "content_filter"),
+        ("", "withheld", "content_filter"),
+    ):
+        with FakeOpenAI([answer], logprob=-0.001) as server:
             server.fault = fault
             chain = LazyRetrievalChain(chat(server), search, SUMMARY)
             output = chain.invoke("Where?")
@@ -255,6 +259,17 @@ def test_configurable_retry_and_fallbacks(retriever: Any) -> None:
     assert broken.with_fallbacks([chain]).invoke("?")["answer"] == ANSWER
 
 
+def test_what_the_model_rejects_is_learned_once_for_all_configs(server: FakeOpenAI) -> None:
+    server.options["refuses"] = ("temperature",)
+    field = ConfigurableField(id="threshold")
+    chain = LazyRetrievalChain(chat(server), search, SUMMARY).configurable_fields(threshold=field)
+    with pytest.warns(UserWarning, match="temperature"):
+        chain.invoke("Where?", {"configurable": {"threshold": 0.4}})
+    server.requests.clear()
+    chain.invoke("Where?", {"configurable": {"threshold": 0.3}})
+    assert ["temperature" in request for request in server.requests] == [False]
+
+
 def test_config_reaches_the_inner_parts(retriever: Any, server: FakeOpenAI) -> None:
     server.logprob = UNSURE
     inner = retriever.configurable_fields(search_kwargs=ConfigurableField(id="search"))
@@ -294,8 +309,12 @@ def test_a_conversation_is_condensed(value: Any) -> None:
 
     reader = FakeReader(answer, entropy=0.1)
     chain = LazyRetrievalChain(reader, search, SUMMARY, return_details=True)
-    assert chain.invoke(value)["question"] == "Where was Ada born?"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert chain.invoke(value)["question"] == "Where was Ada born?"
     assert len(reader.history) == 3
+    warned = any("system messages" in str(one.message) for one in caught)
+    assert warned == ("Be kind" in str(value))
 
 
 @pytest.mark.parametrize("key", ["chat_history", "history", "past_turns"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain.agents.middleware import ModelFallbackMiddleware
+from langchain.agents.middleware import AgentMiddleware, ModelFallbackMiddleware
 from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.caches import InMemoryCache
 from langchain_core.documents import Document
@@ -24,6 +24,7 @@ from langchain_core.tools import create_retriever_tool, tool
 from langchain_core.vectorstores import InMemoryVectorStore
 from langchain_openai import ChatOpenAI
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
 from openai import InternalServerError
 from pydantic import BaseModel, Field
 
@@ -187,7 +188,7 @@ async def test_a_model_of_text_alone_is_sampled_or_refused(asynchronously: bool)
         asynchronously,
     )
     assert state["messages"][-1].text in ("Velm", "Velm.")
-    with pytest.raises(CapabilityError, match=r"ScriptedChat gives text only.*semantic_entropy"):
+    with pytest.raises(CapabilityError, match=r"ScriptedChat returns no log-probabilities.*semantic_entropy"):
         await run(create_agent(ScriptedChat(AIMessage("Velm")), middleware=[lazy()]), asynchronously)
 
 
@@ -398,6 +399,27 @@ async def test_each_run_begins_without_the_documents_of_an_earlier_one(asynchron
     second = await run(agent, asynchronously, {"messages": [HumanMessage("And the river?")]}, config)
     assert second["messages"][-1].text == "Orun"
     assert (second["context"], second["retrieval"]) == ([], None)
+
+
+@both
+async def test_what_interrupts_an_agent_is_no_failure(server: FakeOpenAI, asynchronously: bool) -> None:
+    class Approving(AgentMiddleware[Any, Any, Any]):
+        def wrap_model_call(self, request: Any, handler: Any) -> Any:
+            interrupt("May the model be called?")
+            return handler(request)
+
+        async def awrap_model_call(self, request: Any, handler: Any) -> Any:
+            interrupt("May the model be called?")
+            return await handler(request)
+
+    agent = create_agent(
+        chat(server), middleware=[lazy(threshold=SHUT), Approving()], checkpointer=InMemorySaver()
+    )
+    config = {"configurable": {"thread_id": "1"}}
+    assert "__interrupt__" in await run(agent, asynchronously, config=config)
+    assert not searches
+    state = await run(agent, asynchronously, Command(resume=True), config)
+    assert [message.text for message in state["messages"]] == [QUESTION, DRAFT]
 
 
 @both

@@ -336,11 +336,11 @@ def test_the_config_chooses_an_alternative() -> None:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (FakeListChatModel(responses=["a"]), "FakeListChatModel gives text only"),
-        (FakeListLLM(responses=["a"]), "FakeListLLM gives text only"),
+        (FakeListChatModel(responses=["a"]), "FakeListChatModel returns no log-probabilities"),
+        (FakeListLLM(responses=["a"]), "FakeListLLM returns no log-probabilities"),
         (
             FakeListChatModel(responses=["a"]).with_fallbacks([FakeListLLM(responses=["a"])]),
-            "RunnableWithFallbacks of FakeListChatModel, FakeListLLM gives text only",
+            "RunnableWithFallbacks of FakeListChatModel, FakeListLLM returns no log-probabilities",
         ),
     ],
 )

@@ -76,14 +76,14 @@ async def test_text_is_enough_and_the_length_of_the_user_holds(model: Any) -> No
 @pytest.mark.filterwarnings("ignore")
 async def test_what_needs_logprobs_is_refused_with_the_way_out(model: Any) -> None:
     name = type(model).__name__
-    with pytest.raises(CapabilityError, match=rf"{name} gives text only.*{WAY_OUT}"):
+    with pytest.raises(CapabilityError, match=rf"{name} returns no log-probabilities.*{WAY_OUT}"):
         LazyRetrievalChain(model, search, SUMMARY)
-    around = rf"RunnableWithFallbacks of {name} gives text only.*{WAY_OUT}"
+    around = rf"RunnableWithFallbacks of {name} returns no log-probabilities.*{WAY_OUT}"
     with pytest.raises(CapabilityError, match=around):
         LazyRetrievalChain(model.with_fallbacks([model]), search, SUMMARY)
     if name == "ChatHuggingFace":
         agent = create_agent(model, middleware=[LazyRetrievalMiddleware(RunnableLambda(lambda _: []))])
-        with pytest.raises(CapabilityError, match=r"ChatHuggingFace gives text only.*semantic_entropy"):
+        with pytest.raises(CapabilityError, match=r"ChatHuggingFace returns no .*semantic_entropy"):
             agent.invoke({"messages": [("human", "Where?")]})
     chain = LazyRetrievalChain(model, search, SUMMARY, gate="semantic_entropy", n_samples=2)
     assert chain.invoke("Where?")["answer"] == "Ada was born in Velm."

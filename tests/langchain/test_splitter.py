@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -30,11 +31,14 @@ async def test_chunks_are_those_of_the_core() -> None:
 
 
 async def test_documents_keep_copies_of_their_metadata() -> None:
+    lock = threading.Lock()  # cannot be copied
     documents = [Document(TEXT, metadata={"tags": ["a"]}), Document("", metadata={}), Document("One.")]
+    documents[2].metadata["lock"] = lock
     whole = splitter().split_documents(documents)
     assert list(await splitter().atransform_documents(documents)) == whole
     whole[0].metadata["tags"].append("b")
     assert documents[0].metadata == {"tags": ["a"]}
+    assert whole[-1].metadata == {"lock": lock}
     assert splitter().create_documents([]) == []
 
 

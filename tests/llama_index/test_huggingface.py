@@ -43,7 +43,7 @@ def test_says_what_predict_says(parts: tuple[Any, Any], settings: dict[str, Any]
 
 def test_is_refused_where_log_probabilities_are_needed(parts: tuple[Any, Any]) -> None:
     model, tokenizer = parts
-    with pytest.raises(CapabilityError, match=r"HuggingFaceLLM is asked for text only.*") as caught:
+    with pytest.raises(CapabilityError, match=r"HuggingFaceLLM returns no log-probabilities") as caught:
         LazyRetrievalQueryEngine.from_args(corpus.index(), llm(parts))
     assert "TransformersReader(model, tokenizer)" in str(caught.value)
     reader = TransformersReader(model, tokenizer)

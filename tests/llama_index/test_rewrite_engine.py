@@ -103,7 +103,7 @@ def test_works_over_a_server_and_keeps_the_key_to_itself() -> None:
 
 def test_refuses_an_llm_without_what_the_metric_needs() -> None:
     llm = type("Ollama", (Own,), {"__module__": "llama_index.llms.ollama"})()
-    with pytest.raises(CapabilityError, match="Ollama is asked for text only"):
+    with pytest.raises(CapabilityError, match="Ollama returns no log-probabilities"):
         engine(llm)
     assert engine(llm, metric="semantic_entropy")
 

@@ -89,7 +89,8 @@ def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_log
     """Check that a reader reports what a gate or a metric needs.
 
     Raises:
-        CapabilityError: If it does not; the hint names what does with text, or with log-probabilities.
+        CapabilityError: If it does not; the hint is the reader's own advice where it has some, or names what
+            does with text, or with log-probabilities.
     """
     can = reader.capabilities
     able = {"text": True, "logprobs": can.logprobs, "entropy": can.entropy is not None, "energy": can.energy}
@@ -98,10 +99,13 @@ def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_log
     missing = {"logprobs": "log-probabilities", "entropy": "entropies", "energy": "the logits' log-sum-exp"}
     lacks = "lists no alternatives to its tokens" if needs == "entropy" else "returns none"
     alternative = f", or {of_logprobs}" if can.logprobs else ""
+    # Readers over a client say what was passed to them, and what to pass in its place.
+    advice = "" if can.logprobs else getattr(reader, "advice", "")
     raise CapabilityError(
-        f"{owner} needs {missing[needs]}, and {reader.name} "
+        f"{owner} needs {missing[needs]}, and {getattr(reader, 'described', reader.name)} "
         f"{lacks if can.logprobs else 'returns no log-probabilities'}",
-        hint=f"pass {of_text}, which needs text only{alternative}; or use a local model "
+        hint=advice
+        or f"pass {of_text}, which needs text only{alternative}; or use a local model "
         "(TransformersReader), or a server that returns top log-probabilities",
     )
 

@@ -16,6 +16,7 @@ from surerag.progress import Progress, reporting
 from surerag.readers.threads import in_thread
 from surerag.retrieval.summaries import LeadSummaries, Summarizer, with_summaries
 from surerag.services import Encoder, checked_vectors
+from surerag.text import replace_surrogates
 
 USUAL_K = 5
 """Passages that an index returns where nobody asks for another number."""
@@ -80,7 +81,7 @@ class PassageIndex:
         vectors: list[NDArray[np.float32]] = []
         with reporting(progress, len(corpus), "Passages") as advance:
             for start in range(0, len(order), batch_size):
-                part = [corpus[at].text for at in order[start : start + batch_size]]
+                part = [replace_surrogates(corpus[at].text) for at in order[start : start + batch_size]]
                 vectors.append(checked_vectors(encoder.encode(part, "document"), len(part)))
                 advance(len(part))
         places = np.empty(len(order), dtype=np.intp)
