@@ -72,7 +72,8 @@ def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] |
     compared: dict[str, Comparison] = {}
     if not run.measures:
         sentences.append(
-            "The questions have no reference answers, so that nothing says which answers are right."
+            "Nothing says which answers are right: there are no reference answers, or no answer could be "
+            "measured."
         )
     elif others and baseline in systems:
         compared = {one.system: one for one in compare_systems(run, run.measures[0], baseline)}
