@@ -197,6 +197,7 @@ def test_findings_say_which_system_to_take_and_what_cannot_be_said() -> None:
     few = run_of(10, plain=system(lambda i: i > 4), new=system(lambda i: i > 3))
     assert findings(few)[0].startswith("Stay with plain for now")
     assert questions_to_show([1.0, 0.0], [1.0, 0.0]) is None
+    assert questions_to_show([1.0, 1.0], [0.0, 0.0]) == 3  # more than the two that do not show it
 
 
 def test_a_system_that_was_asked_some_questions_is_not_compared(tmp_path: Path) -> None:

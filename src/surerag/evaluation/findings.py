@@ -46,20 +46,21 @@ def searched(run: EvaluationRun, system: str) -> float | None:
 
 
 def questions_to_show(first: Sequence[float], second: Sequence[float]) -> int | None:
-    """Return about how many pairs would show their mean difference, four times in five, at a level of 5 %.
+    """Return about how many pairs would show a mean difference that these do not, four times in five.
 
-    By the normal approximation, with the variance of the pairs; None where they do not differ.
+    At a level of 5 %, by the normal approximation, with the variance of the pairs; more than these; None where
+    they do not differ.
 
     Example:
-        >>> questions_to_show([1] * 12 + [0] * 88, [0] * 10 + [1] * 2 + [0] * 88)
-        71
+        >>> questions_to_show([1] * 5 + [0] * 95, [0] * 5 + [1] * 2 + [0] * 93)
+        603
     """
     differences = np.subtract(first, second, dtype=np.float64)
     mean, normal = float(differences.mean()), NormalDist()
     if abs(mean) < 1e-12:
         return None
     z = normal.inv_cdf(1 - SIGNIFICANCE / 2) + normal.inv_cdf(POWER)
-    return math.ceil(z * z * float(differences.var()) / mean**2)
+    return max(len(differences) + 1, math.ceil(z * z * float(differences.var()) / mean**2))
 
 
 def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] | None = None) -> list[str]:
@@ -178,8 +179,7 @@ def _difference(
         return f"{text} They did equally well."
     if size > MANY:
         return f"{text} A difference as small as here would take more than {MANY:,} questions."
-    needed = _rounded(max(size, n + 1))
-    return f"{text} If the difference is as large as here, about {needed} questions would show it."
+    return f"{text} If the difference is as large as here, about {_rounded(size)} questions would show it."
 
 
 def _costs(run: EvaluationRun, system: str, baseline: str) -> str:
