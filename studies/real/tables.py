@@ -206,13 +206,15 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
         theirs = [right_of(run, name)[key] for _, key in both]
         always = [base[at] for at, _ in both]
         spent = _costs(run, name, [key for _, key in both])
-        opens = [bool(one.acted) for one in found]  # type: ignore[union-attr]
-        if sampled := name == "semantic entropy":  # answered from the summaries, and the rest is Eq. 4
-            opens = [(one.uncertainty or 0.0) > shut for one in found]  # type: ignore[union-attr]
+        opens = searched = [bool(one.acted) for one in found]  # type: ignore[union-attr]
+        if sampled := name == "semantic entropy":  # it searched for abstentions alone, and the rest is Eq. 4
+            scores = [one.uncertainty or 0.0 for one in found]  # type: ignore[union-attr]
+            opens = [had or score > shut for had, score in zip(searched, scores, strict=True)]
             theirs = [a if o else f for o, f, a in zip(opens, theirs, always, strict=True)]
             for cost in ("tokens", "calls"):
                 more = [costs["always"][cost][at] for at, _ in both]
-                spent[cost] = [f + a * o for f, a, o in zip(spent[cost], more, opens, strict=True)]
+                late = [a * (o > had) for a, o, had in zip(more, opens, searched, strict=True)]
+                spent[cost] = [f + a for f, a in zip(spent[cost], late, strict=True)]
         spent["searches"] = [float(one) for one in opens]
         label = f"{name}, τ = {shut:g}" if sampled else name
         rows.append(row_of(label, theirs, always, spent))

@@ -164,6 +164,18 @@ def test_searching_at_random_does_not_answer_with_abstentions(tmp_path: Path) ->
     assert control["gate_ahead"][0] == 12.5
 
 
+def test_samples_that_abstain_have_searched_already(tmp_path: Path) -> None:
+    by_score = [EvaluationAnswer("Orun", (), Usage(5, 10, 2), uncertainty=score) for score in (0.0, 0.9)]
+    abstained = EvaluationAnswer("Velm", (), Usage(6, 20, 4), acted=True)
+    sampled = [*by_score, abstained]
+    run = stored(tmp_path / "a.db", always=[said("Velm")] * 3, semantic_entropy=sampled)
+    with study.EvaluationRun(run) as opened:
+        *_, row = tables.gates_rows(opened)
+    assert row["searches"] == pytest.approx(2 / 3)
+    assert row["calls"] == pytest.approx((5 + 6 + 6) / 3)
+    assert row["right"][0] == 66.7
+
+
 def test_a_score_of_another_prompt_is_also_held_against_its_own_answers(tmp_path: Path) -> None:
     plain = [said(text, entropy=score) for text, score in (("Velm", 0.1), ("Velm", 0.2), ("Orun", 0.9))]
     dense = [said(text, DSE=score) for text, score in (("Orun", 0.9), ("Velm", 0.1), ("Velm", 0.1))]
