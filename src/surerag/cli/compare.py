@@ -79,10 +79,8 @@ def compare(
     items = read_questions(questions, columns=parse_columns(columns))
     names = _check_names(systems, require or ())
     if "oracle" in names and not all(item.contexts for item in items):
-        raise InputError(
-            f"{questions} has questions without contexts, which the system 'oracle' needs",
-            hint="name their column: --columns contexts=NAME",
-        )
+        message = f"{questions} has questions without contexts, which the system 'oracle' needs"
+        raise InputError(message, hint="name their column: --columns contexts=NAME")
     reader = load_reader(base_url, model)
     corpus = load_corpus(documents)
     parts = Parts(

@@ -48,8 +48,7 @@ def searched(run: EvaluationRun, system: str) -> float | None:
 def questions_to_show(first: Sequence[float], second: Sequence[float]) -> int | None:
     """Return about how many pairs would show a mean difference that these do not, four times in five.
 
-    At a level of 5 %, by the normal approximation, with the variance of the pairs; more than these; None where
-    they do not differ.
+    At a level of 5 %, by the normal approximation, with the variance of the pairs; None where they are equal.
 
     Example:
         >>> questions_to_show([1] * 5 + [0] * 95, [0] * 5 + [1] * 2 + [0] * 93)
