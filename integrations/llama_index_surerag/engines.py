@@ -49,7 +49,7 @@ from surerag import (
 )
 from surerag.component import Component
 from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, settled, stream
-from surerag.errors import InputError, check_kind
+from surerag.errors import CapabilityError, InputError, check_kind
 from surerag.messages import Generation
 from surerag.options import Options
 from surerag.readers import Reader
@@ -79,15 +79,16 @@ def connected(
 ) -> C:
     """Return a method over what a pipeline has; postprocessors report to the engine's callback manager."""
     reader, settings = reader_of(llm), options.options()
-    applied = reporting_to(manager, node_postprocessors=postprocessors)
+    applied = reporting_to(manager, "node_postprocessors", postprocessors)
     nodes = NodeRetriever(retriever_of(retriever, settings["top_n"]), applied)
-    with explained(reader):
+    try:
         return kind(reader=reader, retriever=nodes, **services, **settings)
+    except CapabilityError as error:
+        raise explained(error, reader) from None
 
 
-def reporting_to(manager: CallbackManager | None, **postprocessors: Any) -> list[BaseNodePostprocessor]:
-    """Return the postprocessors of an argument, checked; they report to the engine's callback manager."""
-    [(name, value)] = postprocessors.items()
+def reporting_to(manager: CallbackManager | None, name: str, value: Any) -> list[BaseNodePostprocessor]:
+    """Return an argument's postprocessors, checked; they report to the engine's callback manager."""
     applied = checked_postprocessors(value, name)
     for postprocessor in applied:
         postprocessor.callback_manager = manager_of(manager)
@@ -153,10 +154,6 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         self._core = core
         self._streaming = streaming
         super().__init__(callback_manager=manager_of(callback_manager))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return options, prompts and the models' names as plain values; no key is in it."""
-        return {**super().to_dict(), "streaming": self._streaming}
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         """Return what the retriever finds, postprocessed, whatever the method would decide."""
@@ -339,11 +336,11 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
         """
         settings = checked(LazyRAGOptions, options, llm)
         if summary_postprocessors is None:
-            applied = reporting_to(callback_manager, node_postprocessors=node_postprocessors)
+            applied = reporting_to(callback_manager, "node_postprocessors", node_postprocessors)
             # Those of methods would ask the LLM before its first answer.
             applied = [one for one in applied if not isinstance(one, MethodPostprocessor)]
         else:
-            applied = reporting_to(callback_manager, summary_postprocessors=summary_postprocessors)
+            applied = reporting_to(callback_manager, "summary_postprocessors", summary_postprocessors)
         tier = tier_one(retriever, summaries, settings.n_summaries, embed_model, applied)
         core = connected(
             LazyRAG, settings, retriever, llm, node_postprocessors, callback_manager, summaries=tier

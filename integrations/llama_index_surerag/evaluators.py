@@ -115,7 +115,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
         except Exception as error:
             reason = described(error)
             warn(f"{self.METHOD}.invalid", query=str(query), reason=reason)
-            fields = {"invalid_result": True, "invalid_reason": reason}
+            fields = {"invalid_result": True, "invalid_reason": reason, "feedback": reason}
         listed = None if contexts is None or isinstance(contexts, str) else [str(one) for one in contexts]
         response = response if isinstance(response, str) else None
         query = query if isinstance(query, str) else None
@@ -209,7 +209,7 @@ class DeltaSePerEvaluator(MethodEvaluator, SePerOptions):
 
     def _case(self, query: str, passages: list[Passage], others: Mapping[str, Any]) -> tuple[Any, ...]:
         reference = others.get("reference")
-        references = [reference] if isinstance(reference, str) else list(reference or ())
+        references = list(reference) if isinstance(reference, list | tuple | set) else [reference]
         if not references or not all(isinstance(one, str) and one.strip() for one in references):
             raise InputError("there is no reference", hint="pass reference=…, one right answer or a list")
         return query, references, passages

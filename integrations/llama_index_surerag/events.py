@@ -14,6 +14,7 @@ from llama_index.core.workflow import Event as WorkflowEvent
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 
+from surerag.drivers import sentence_of
 from surerag.messages import Event
 
 dispatcher = get_dispatcher(__name__)
@@ -60,8 +61,9 @@ def dispatch(event: Event) -> None:
 
 def warn(name: str, **data: Any) -> None:
     """Log that a fallback was taken, and pass it on to LlamaIndex's instrumentation."""
-    logger.warning("%s: %s", name, data)
-    dispatch(Event(name, data, warning=True))
+    event = Event(name, data, warning=True)
+    logger.warning("%s", sentence_of(event))
+    dispatch(event)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing
 from dataclasses import replace
 from inspect import isasyncgen, isgenerator
 from numbers import Real
@@ -178,22 +178,12 @@ def judge_of(judge: Judge) -> Entailer | Reader | None:
     return reader_of(judge) if isinstance(judge, LLM) else judge
 
 
-@contextmanager
-def explained(reader: Reader) -> Iterator[None]:
-    """Say of which LLM a method needs what it does not return, and the ways out.
-
-    Raises:
-        CapabilityError: If the method needs log-probabilities, and the LLM is asked for text alone.
-    """
-    try:
-        yield
-    except CapabilityError as error:
-        if not isinstance(reader, LLMReader):
-            raise
-        raise CapabilityError(
-            f"{type(reader.llm).__name__} is asked for text only, and {str(error).split('. ')[0]}",
-            hint=reader.advice,
-        ) from error
+def explained(error: CapabilityError, reader: Reader) -> CapabilityError:
+    """Return an error that says which LLM does not return what a method needs, and the ways out."""
+    if not isinstance(reader, LLMReader):
+        return error
+    message = f"{type(reader.llm).__name__} is asked for text only, and {str(error).split('. ')[0]}"
+    return CapabilityError(message, hint=reader.advice)
 
 
 _BEATING = ("max_tokens", "max_completion_tokens", "top_logprobs", "temperature", "seed", "n", "stop")

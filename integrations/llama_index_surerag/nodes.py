@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 from llama_index.core.node_parser.node_utils import build_nodes_from_splits
 from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
@@ -21,7 +20,7 @@ def copy_of(node: NodeWithScore) -> NodeWithScore:
             "excluded_embed_metadata_keys": list(node.node.excluded_embed_metadata_keys),
         }
     )
-    return NodeWithScore(node=inner, score=node.score)
+    return node.model_copy(update={"node": inner})
 
 
 def has_text(node: NodeWithScore) -> bool:
@@ -62,20 +61,24 @@ def node_of(passage: Passage) -> NodeWithScore:
     if not isinstance(origin, NodeWithScore):
         text = TextNode(id_=passage.id, text=passage.text, metadata=dict(passage.metadata))
         return NodeWithScore(node=text, score=passage.score)
-    copied = copy_of(NodeWithScore(node=origin.node, score=passage.score))
+    copied = copy_of(origin)
+    copied.score = passage.score
     sources = passage.metadata.get(SOURCES_KEY)
     if sources is None or sources is origin.node.metadata.get(SOURCES_KEY):
         return copied
-    node = copied.node.model_copy(update={"embedding": None})
+    node = copied.node
+    node.embedding = None
     node.set_content(passage.text)
     node.metadata = dict(passage.metadata)
-    hidden = [key for key in passage.metadata if not _shared(key, origin.node.metadata, sources)]
+    mine = origin.node.metadata
+    shared = {key for key in mine if all(source["metadata"].get(key) == mine[key] for source in sources)}
+    hidden = [key for key in passage.metadata if key not in shared]
     node.excluded_llm_metadata_keys = list(dict.fromkeys([*node.excluded_llm_metadata_keys, *hidden]))
     node.excluded_embed_metadata_keys = list(dict.fromkeys([*node.excluded_embed_metadata_keys, *hidden]))
     if isinstance(node, TextNode):
         # It stands nowhere in its document.
         node.start_char_idx = node.end_char_idx = None
-    return NodeWithScore(node=node, score=passage.score)
+    return copied
 
 
 def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:
@@ -87,21 +90,6 @@ def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:
     return node
 
 
-def _shared(key: str, metadata: Mapping[str, Any], sources: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether all sources of a merged node have the same value."""
-    return key in metadata and all(source["metadata"].get(key) == metadata[key] for source in sources)
-
-
 def shown_text(passage: Passage) -> str:
     """Return what a pipeline shows its LLM of a passage."""
     return node_of(passage).node.get_content(metadata_mode=MetadataMode.LLM) if passage.text else ""
-
-
-def labelled(node: NodeWithScore, key: str, value: Any) -> NodeWithScore:
-    """Return a copy of a node with an entry in its metadata that no model is shown."""
-    copied = copy_of(node)
-    copied.node.metadata[key] = value
-    for hidden in (copied.node.excluded_llm_metadata_keys, copied.node.excluded_embed_metadata_keys):
-        if key not in hidden:
-            hidden.append(key)
-    return copied

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copyreg
 import pickle
+from copy import copy
 from functools import partial
 from io import BytesIO
 from typing import Any, Self
@@ -17,6 +18,7 @@ from llama_index.core.storage.kvstore import SimpleKVStore
 from llama_index.core.vector_stores.simple import SimpleVectorStoreData
 from pydantic import SecretStr
 
+from surerag.options import Options
 from surerag.readers import is_secret_name, without_credentials
 
 _DATA = (BaseNode, IndexStruct, SimpleKVStore, SimpleVectorStoreData)
@@ -32,6 +34,10 @@ class _Pickler(pickle.Pickler):
             reduced: Any = value.__reduce__()
             return *reduced[:2], _without_keys(reduced[2])
         own: Any = type(value)
+        if isinstance(value, WithoutKeys) and isinstance(value, Options):
+            # Made anew; callbacks belong to a process.
+            names = value.model_fields_set - {"callback_manager"}
+            return partial(own, **{name: getattr(value, name) for name in names}), ()
         if isinstance(value, _DATA) or own.__reduce_ex__ is not object.__reduce_ex__:
             return NotImplemented
         is_plain = own.__reduce__ in (object.__reduce__, WithoutKeys.__reduce__)
@@ -41,7 +47,9 @@ class _Pickler(pickle.Pickler):
         # A value such as a named tuple has no state apart.
         if isinstance(value, tuple) or not hasattr(value, "__dict__"):
             return NotImplemented
-        return copyreg.__newobj__, (own,), _without_keys(value.__getstate__())  # type: ignore[attr-defined]  # of copyreg
+        # LlamaIndex's components take what cannot be pickled out of themselves.
+        state = (copy(value) if isinstance(value, BaseComponent) else value).__getstate__()
+        return copyreg.__newobj__, (own,), _without_keys(state)  # type: ignore[attr-defined]  # of copyreg
 
 
 def _without_keys(value: Any, name: object = "") -> Any:

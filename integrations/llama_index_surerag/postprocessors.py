@@ -20,7 +20,7 @@ from pydantic import model_validator
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
-from llama_index_surerag.nodes import copy_of, has_text, labelled, nodes_of, passages_of, shown_text
+from llama_index_surerag.nodes import copy_of, has_text, nodes_of, passages_of, shown_text
 from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.prompts import WithPrompts
 from llama_index_surerag.services import NodeRetriever, bound_services, bundle_of, encoder_of, retriever_of
@@ -194,8 +194,9 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
 
     The first ``top_n`` nodes are the context, the others candidates: retrieve more than are shown. What
     confuses the reader leaves, what is like the nodes that it needs comes; with a ``retriever`` also from the
-    index, with ``documents`` also as semantic chunks of them. ``dense`` in the metadata of a refined node has
-    the context's score and the node's label. No node that goes in is changed.
+    index, with ``documents`` also as semantic chunks of them: masks and access lists belong behind it, which
+    see these nodes, too. ``dense`` in the metadata of a refined node has the context's score and the node's
+    label. No node that goes in is changed.
 
     Where a model fails, the best context so far is returned, with a warning; without a query the first nodes
     are. Prompts are texts or LlamaIndex templates.
@@ -266,10 +267,10 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
         refined = nodes_of(result.passages)
         if best is not None:
             facts = {"score": best.score, "certain": best.certain, "stopped": result.stopped}
-            refined = [
-                labelled(node, "dense", {**facts, "label": label})
-                for node, label in zip(refined, best.labels, strict=True)
-            ]
+            for copied, label in zip(refined, best.labels, strict=True):
+                copied.node.metadata["dense"] = {**facts, "label": label}
+                copied.node.excluded_llm_metadata_keys.append("dense")
+                copied.node.excluded_embed_metadata_keys.append("dense")
         return refined + [copy_of(node) for node in nodes[: self.top_n] if not has_text(node)]
 
     def _documents_behind(self, nodes: Sequence[NodeWithScore]) -> list[Passage]:

@@ -16,15 +16,18 @@ from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from llama_index_surerag.engines import MethodPart, rewriter_over
 from llama_index_surerag.events import dispatch, dispatcher, warn
-from llama_index_surerag.nodes import labelled, nodes_of
+from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.services import bound_services, manager_of
 from surerag import DynQRResult, UncertaintyRewriter
 from surerag.drivers import arun, complete, run, settled
 from surerag.errors import MISCONFIGURED, InputError
 from surerag.readers import Reader, described
 
-DECISION_KEY = "uncertainty_rewrite"
-"""Key in the metadata of a retrieved node for the decision that it was retrieved by."""
+
+class DecidedNode(NodeWithScore):
+    """A node with the decision that it was retrieved by; fusion compares hashes of texts and metadata."""
+
+    decision: dict[str, Any]
 
 
 class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTransform):
@@ -54,10 +57,11 @@ class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTran
         *,
         replace: bool = False,
         rewriter: LLM | Reader | None = None,
+        node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
-        self._core = rewriter_over(retriever, llm, rewriter, options)
+        self._core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors)
         self._replace = replace
 
     def _run(self, query_bundle: QueryBundle, metadata: dict[str, Any]) -> QueryBundle:
@@ -77,9 +81,9 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
     answer where the LLM is certain, and twice that with the rewriting where it is not; the pipeline then
     answers once more. An :class:`UncertaintyRewriteQueryEngine` saves that.
 
-    The decision is in the :class:`MethodEvent` ``dynqr.gate``, and in the metadata of each node under
-    ``uncertainty_rewrite``, which no model is shown. Nodes without text are left out. Where a model fails,
-    the nodes are those of the query as it is, with a warning.
+    The decision is in the :class:`MethodEvent` ``dynqr.gate``, and is each retrieved node's ``decision``.
+    Nodes without text are left out. Where a model fails, the nodes are those of the query as it is, with a
+    warning.
 
     Arguments and errors are those of :meth:`UncertaintyRewriteQueryEngine.from_args`.
     """
@@ -98,17 +102,19 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
         self._core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        result = complete(_attempt(self, query_bundle, run))
-        if result is None:
-            return self._retriever.nodes(query_bundle)[: self.core.top_n]
-        return _decided_nodes(result)
+        return complete(self._nodes(query_bundle, run, self._retriever.nodes))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        result = await _attempt(self, query_bundle, arun)
+        return await self._nodes(query_bundle, arun, self._retriever.anodes)
+
+    async def _nodes(
+        self, bundle: QueryBundle, run: Callable[..., Any], retrieve: Callable[..., Any]
+    ) -> list[NodeWithScore]:
+        result = await _attempt(self, bundle, run)
         if result is None:
-            return (await self._retriever.anodes(query_bundle))[: self.core.top_n]
-        return _decided_nodes(result)
+            return list(await settled(retrieve(bundle)))[: self.core.top_n]
+        return [DecidedNode(**dict(node), decision=result.to_dict()) for node in nodes_of(result.passages)]
 
 
 async def _attempt(
@@ -124,7 +130,3 @@ async def _attempt(
     except Exception as error:
         warn("dynqr.failed", reason=described(error))
         return None
-
-
-def _decided_nodes(result: DynQRResult) -> list[NodeWithScore]:
-    return [labelled(node, DECISION_KEY, result.to_dict()) for node in nodes_of(result.passages)]

@@ -336,13 +336,21 @@ def _documents(nodes: Sequence[BaseNode]) -> list[Document]:
 
 
 def _joined(nodes: Sequence[BaseNode]) -> str:
-    """Return the text of a document; what two chunks share stands there once."""
+    """Return the text of a document; what two chunks share stands there once.
+
+    Chunks of chunks have their offsets in the larger ones: these repeat, and do not fit the document.
+    """
+    chunks = [
+        (getattr(node, "start_char_idx", None) or 0, node.get_content(metadata_mode=MetadataMode.NONE))
+        for node in nodes
+    ]
+    if len(dict(chunks)) == len(chunks):
+        chunks.sort()
     joined, end = "", 0
-    for node in sorted(nodes, key=lambda node: getattr(node, "start_char_idx", None) or 0):
-        text, start = node.get_content(metadata_mode=MetadataMode.NONE), getattr(node, "start_char_idx", None)
-        if start is not None and start < end:
+    for start, text in chunks:
+        if start < end and joined.endswith(text[: end - start]):
             joined += text[end - start :]
         else:
             joined += f"\n\n{text}" if joined else text
-        end = max(end, 0 if start is None else start + len(text))
+        end = max(end, start + len(text))
     return joined

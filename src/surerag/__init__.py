@@ -1,4 +1,7 @@
-"""Act on what a reader model knows: uncertainty-aware components for retrieval-augmented generation."""
+"""Five published methods for retrieval-augmented generation that act on how certain the model is.
+
+The model that answers is called the reader. ``help`` of a class lists its options: ``help(surerag.LazyRAG)``.
+"""
 
 from __future__ import annotations
 

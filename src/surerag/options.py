@@ -10,6 +10,8 @@ fields, and so are the adapters of both frameworks::
 
 from __future__ import annotations
 
+import inspect
+import textwrap
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Self
@@ -65,6 +67,19 @@ class Options(BaseModel):
 
     PROMPTS: ClassVar[PromptSet] = PromptSet()
     """The method's own prompts, for classes with an option ``prompts``."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **settings: Any) -> None:
+        """Append the fields and what they mean to the docstring, where ``help`` shows them."""
+        super().__pydantic_init_subclass__(**settings)
+        four, eight = " " * 4, " " * 8
+        lines = [
+            textwrap.fill(f"{name}: {field.description}", 100, initial_indent=four, subsequent_indent=eight)
+            for name, field in cls.model_fields.items()
+            if field.description
+        ]
+        if lines and (own := vars(cls).get("__doc__")):
+            cls.__doc__ = "\n".join([inspect.cleandoc(own), "", "Args:", *lines])
 
     def __init__(self, **values: Any) -> None:
         check_names(type(self), values)

@@ -470,7 +470,7 @@ def cost(summary: Mapping[str, Any], system: str, baseline: str) -> str:
     """Return in words what a system costs a question, beside the tokens of another."""
     rows = {row["system"]: row for row in summary["rows"]}
     row = rows[system]
-    words = f"{row['tokens']:.0f} for {rows[baseline]['tokens']:.0f}, {row['calls']:.1f} calls"
+    words = f"{row['tokens']:.0f} tokens ({rows[baseline]['tokens']:.0f}), {row['calls']:.1f} calls"
     return words + (f", {row['searches']:.2f} searches" if "searches" in row else "")
 
 

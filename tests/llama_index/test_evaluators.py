@@ -137,9 +137,11 @@ async def test_an_item_that_cannot_be_measured_is_invalid(
         assert result.invalid_result is True
         assert reason in result.invalid_reason
         assert result.score is None
+        # Engines that ask again show it to their LLM.
+        assert result.feedback == result.invalid_reason
 
 
-@pytest.mark.parametrize("reference", [None, [], "", ["Velm", 7]])
+@pytest.mark.parametrize("reference", [None, [], "", ["Velm", 7], 1889])
 def test_a_missing_reference_is_invalid(reference: Any) -> None:
     result = seper().evaluate(KNOWN, contexts=CONTEXTS, reference=reference)
     assert (result.invalid_result, result.score) == (True, None)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+from threading import Lock
 from typing import Any
 
 import pytest
 from llama_index.core import Document, Settings, VectorStoreIndex, get_response_synthesizer
+from llama_index.core.callbacks import CallbackManager, LlamaDebugHandler
 from llama_index.core.prompts import ChatPromptTemplate, PromptTemplate, RichPromptTemplate
 from llama_index.core.prompts.base import SelectorPromptTemplate
 from llama_index.core.query_engine import CitationQueryEngine, RetrieverQueryEngine
@@ -287,6 +289,27 @@ def test_models_come_from_the_settings(part: Any, monkeypatch: pytest.MonkeyPatc
 def test_pickles_with_its_models() -> None:
     results = pickle.loads(pickle.dumps(ClusterCompressorPostprocessor(Own(), HashEmbedding(), top_n=4)))
     assert results.top_n == 4
+
+
+def test_what_cannot_be_pickled_is_named_and_not_left_out() -> None:
+    unpicklable = compressor(tokenizer=lambda text: text.split())
+    before = dict(unpicklable.__dict__)
+    with pytest.raises((AttributeError, pickle.PicklingError), match="pickle local object"):
+        pickle.dumps(unpicklable)
+    assert unpicklable.__dict__ == before
+
+
+def test_a_pickle_takes_nothing_from_an_llm() -> None:
+    llm = Own(reply_to=lambda prompt: SHORT)
+    pickle.dumps(ClusterCompressorPostprocessor(llm, HashEmbedding()))
+    assert llm.reply_to("") == SHORT
+
+
+def test_a_pickle_leaves_callbacks_in_their_process() -> None:
+    handler = LlamaDebugHandler(print_trace_on_end=False)
+    handler.lock = Lock()
+    part = ClusterCompressorPostprocessor(Own(), HashEmbedding(), callback_manager=CallbackManager([handler]))
+    assert pickle.loads(pickle.dumps(part)).callback_manager.handlers == []
 
 
 @pytest.mark.parametrize(

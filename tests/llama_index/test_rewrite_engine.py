@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from llama_index.core import PromptTemplate, QueryBundle, VectorStoreIndex
 from llama_index.core.indices.query.query_transform import HyDEQueryTransform
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.query_engine import RetrieverQueryEngine, RouterQueryEngine, TransformQueryEngine
-from llama_index.core.retrievers import TransformRetriever
+from llama_index.core.retrievers import QueryFusionRetriever, TransformRetriever
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
 from llama_index.retrievers.bm25 import BM25Retriever
 
 from llama_index_surerag import (
     AbstainingQueryEngine,
+    ClusterCompressorPostprocessor,
     LazyRetrievalQueryEngine,
     UncertaintyRewriteQueryEngine,
     UncertaintyRewriteRetriever,
@@ -26,6 +28,7 @@ from llama_index_surerag import (
 )
 from surerag import FakeReader
 from surerag.calibration import AbstentionPolicy, scope_of
+from surerag.encoders import HashingEncoder
 from surerag.errors import CapabilityError, ConfigurationError, InputError, TransientServiceError
 from surerag.readers.fake import reply
 from tests.llama_index import corpus
@@ -142,6 +145,22 @@ async def test_a_transform_that_replaces_the_query_searches_by_words_too() -> No
         assert [node.node_id for node in nodes] == ["orun-1"]
 
 
+class Mask(BaseNodePostprocessor):
+    """Takes every node out that is about Ada."""
+
+    def _postprocess_nodes(self, nodes: Any, query_bundle: Any = None) -> Any:
+        return [node for node in nodes if node.node.ref_doc_id != "ada"]
+
+
+@pytest.mark.parametrize("part", [UncertaintyRewriteTransform, UncertaintyRewriteRetriever])
+def test_masks_hold_before_a_query_is_judged(part: Any) -> None:
+    llm = Own(sure=0.9)
+    masked = part(corpus.index(), llm, node_postprocessors=[Mask()], top_n=3)
+    masked.run(KNOWN) if part is UncertaintyRewriteTransform else masked.retrieve(KNOWN)
+    assert llm._calls
+    assert not any("Velm" in prompt for prompt in prompts_of(llm))
+
+
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_rewritten_query_is_embedded_anew(replace: bool) -> None:
     [vector] = HashEmbedding()._vectors([VAGUE])
@@ -175,16 +194,28 @@ async def test_where_the_model_fails_the_query_stays(caplog: pytest.LogCaptureFi
 async def test_a_retriever_in_an_engine_of_ones_own(use_async: bool) -> None:
     llm = Own()
     rewriting = UncertaintyRewriteRetriever(corpus.index(), reader(), top_n=1)
-    whole = RetrieverQueryEngine.from_args(rewriting, llm=llm)
+    shorten = ClusterCompressorPostprocessor(FakeReader(lambda prompt: "yes"), HashingEncoder())
+    whole = RetrieverQueryEngine.from_args(rewriting, llm=llm, node_postprocessors=[shorten])
     response = await whole.aquery(VAGUE) if use_async else whole.query(VAGUE)
     [node] = response.source_nodes
     assert node.node_id == "orun-1"
-    decision = node.metadata["uncertainty_rewrite"]
-    assert decision["query"] == UNKNOWN
-    assert decision["rewritten"] is True
-    assert "uncertainty_rewrite" not in prompts_of(llm)[0]
+    assert node.decision["query"] == UNKNOWN
+    assert node.decision["rewritten"] is True
+    assert "rewritten" not in prompts_of(llm)[0]
     assert VAGUE in prompts_of(llm)[0]
-    assert json.dumps(decision)
+    assert json.dumps(node.decision)
+
+
+@pytest.mark.parametrize("mode", ["simple", "reciprocal_rerank", "relative_score"])
+async def test_a_retriever_is_fused_with_others(mode: str) -> None:
+    plain = corpus.index().as_retriever(similarity_top_k=2)
+    fused = [
+        QueryFusionRetriever([one, plain], llm=Own(), mode=mode, num_queries=1, similarity_top_k=2)
+        for one in (plain, UncertaintyRewriteRetriever(corpus.index(), knowing(), top_n=2))
+    ]
+    expected, *others = [[(node.node_id, node.score) for node in await one.aretrieve(KNOWN)] for one in fused]
+    assert len(expected) == 2
+    assert others == [expected]
 
 
 async def test_a_retriever_does_not_block_the_loop() -> None:

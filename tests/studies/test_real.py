@@ -395,7 +395,7 @@ def test_costs_in_words_come_from_the_summary() -> None:
         {"system": "plain", "tokens": 259.6},
         {"system": "a, b", "tokens": 411, "calls": 1.82, "searches": 0.8},
     ]
-    assert tables.cost({"rows": rows}, "a, b", "plain") == "411 for 260, 1.8 calls, 0.80 searches"
+    assert tables.cost({"rows": rows}, "a, b", "plain") == "411 tokens (260), 1.8 calls, 0.80 searches"
 
 
 def test_the_first_sentence_of_the_demo_is_of_a_real_model() -> None:

@@ -136,7 +136,7 @@ def test_a_rephrasing_that_cannot_be_used_leaves_the_chunk_as_it_is(outcome: str
     cut = replace(fake_reply("b and a"), finish="length")
 
     def rephrase(text: str) -> object:
-        return text + "'" if text != "b" else {"empty": " ", "cut": cut, "unchanged": "b"}[outcome]
+        return text + "'" if text != "b" else {"empty": " ", "cut": cut, "unchanged": "B\n"}[outcome]
 
     events: list[Event] = []
     evaluator = labelled(script({}, rephrase=rephrase), ExactEntailer(), on_event=events.append)

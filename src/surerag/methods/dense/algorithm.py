@@ -248,4 +248,5 @@ class DenseSession:
 def _rephrasing(text: str, changed: str | None) -> tuple[str, Rephrasing]:
     if not changed:
         return text, "cut" if changed is None else "empty"
-    return (text, "unchanged") if changed == text.strip() else (changed, "rephrased")
+    same = changed.casefold().split() == text.casefold().split()
+    return (text, "unchanged") if same else (changed, "rephrased")

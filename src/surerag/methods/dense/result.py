@@ -33,7 +33,8 @@ class ChunkResult:
     Attributes:
         passage: The chunk.
         rephrased: The text in its place: the chunk's own unless the outcome is ``"rephrased"``.
-        outcome: ``"unchanged"``, ``"empty"`` and ``"cut"`` rephrasings are not used.
+        outcome: Rephrasings that are ``"unchanged"`` but for case and spaces, ``"empty"`` or ``"cut"`` are
+            not used.
         answer: r_i, the answer with the chunk rephrased.
         link: w_i0, between r_i and r_0: 0, ½ or 1 (Eq. 5).
         label: What that says of the chunk (Eq. 8; Algorithm 3, lines 16 to 27).

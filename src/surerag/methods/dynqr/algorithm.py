@@ -60,12 +60,12 @@ def rewrite_when_uncertain(
         except MUST_RAISE:
             raise
         except _NoRewriteError as error:
-            reason = f"{reason}; no rewrite was tried: {error}"
+            reason = f"{reason}; the first answer stays: {error}"
             name = "dynqr.unchanged" if error.expected else "dynqr.failed"
             yield from emit(name, warning=not error.expected, question=question, reason=str(error))
         except Exception as error:
             failure = described(error)
-            reason = f"{reason}; no rewrite was tried: {failure}"
+            reason = f"{reason}; the first answer stays: {failure}"
             yield from emit("dynqr.failed", warning=True, question=question, reason=failure)
     chosen, verdict = _verified(original, candidates, options.verify)
     result = DynQRResult(
@@ -158,7 +158,7 @@ class _Steps:
         if not queries:
             problem = rewrites[0].problem
             reason = f"the rewrite is {problem}: {rewrites[0].text[:200]!r}"
-            raise _NoRewriteError(reason, expected=problem == "unchanged")
+            raise _NoRewriteError(reason, expected=problem == "the question again")
         return queries
 
     def _uncertainty(self, answer: Generation, samples: Sequence[Generation]) -> float:

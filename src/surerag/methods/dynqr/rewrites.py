@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 from surerag.messages import Generation, Passage
 
-Problem = Literal["empty", "unchanged", "too long", "a refusal", "thoughts", "unreadable"]
+Problem = Literal["empty", "the question again", "too long", "a refusal", "thoughts", "unreadable"]
 
 _QUOTES = {'"': '"', "'": "'", "`": "`", "“": "”", "„": "“", "«": "»", "「": "」", "『": "』"}
 _FRAME = " \t\r\n\"'`*.?!…“”„«»「」『』。！？؟۔।¿¡"  # noqa: RUF001
@@ -65,7 +65,7 @@ def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
         >>> read_rewrite(Generation('Rewritten query: "Where was Ada born?"'), "Where was she born?", 64)
         Rewrite(text='Where was Ada born?', problem=None)
         >>> read_rewrite(Generation("where was Ada  born"), "Where was Ada born?", 64).problem
-        'unchanged'
+        'the question again'
         >>> read_rewrite(Generation("I'm sorry, but I need more context."), "Where?", 64).problem
         'a refusal'
     """
@@ -79,7 +79,7 @@ def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
     if not rewrite.strip(_FRAME):
         return Rewrite("", "empty" if answer is text else "thoughts")
     if _bare(rewrite) == _bare(query):
-        return Rewrite(rewrite, "unchanged")
+        return Rewrite(rewrite, "the question again")
     # A query may begin like a refusal itself: "I cannot log in".
     if _REFUSAL.match(rewrite) and not _REFUSAL.match(query):
         return Rewrite(rewrite, "a refusal")

@@ -69,8 +69,8 @@ class EDC2Options(Options):
     variant: Variant = "whole"
     """For the tasks ``"extract"`` and ``"verify"``: passages that help most come as they are (``"whole"``);
     or a cluster's sentences that help most are copied (``"copy"``), or what is relevant is extracted, and the
-    model may say that there is nothing (``"paper"``, section 4.3), as small models do too often. On a
-    small reader whole passages led to more right answers than copies (``docs/methods/edc2.md``)."""
+    model may say that there is nothing (``"paper"``, section 4.3), as small models do too often
+    (``docs/methods/edc2.md``)."""
 
     person: str | None = Field(None, min_length=1)
     """For ``task="verify"``: the person whom statements are about (appendix C.1.2)."""

@@ -44,9 +44,11 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
     """Answer from summaries; retrieve only when a gate says that the reader is unsure (L-RAG).
 
     Example:
-        >>> from surerag import LazyRAG, FakeReader
-        >>> rag = LazyRAG(FakeReader(["Velm"], entropy=0.1), summaries="Ada was born in Velm.",
-        ...               retriever=FixedSummary("not used here"))
+        >>> from surerag import FakeReader, LazyRAG, Passage
+        >>> from surerag.encoders import HashingEncoder
+        >>> from surerag.retrieval import PassageIndex
+        >>> index = PassageIndex.from_passages([Passage("Ada plays the harp.")], HashingEncoder())
+        >>> rag = LazyRAG(FakeReader(["Velm"], entropy=0.1), index, summaries="Ada was born in Velm.")
         >>> result = rag.run("Where was Ada born?")
         >>> result.answer, result.decision.retrieve, result.usage.requests
         ('Velm', False, 1)
