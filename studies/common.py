@@ -19,6 +19,7 @@ from rich.table import Table
 from surerag import Passage, SamplingParams, Services
 from surerag.drivers import run_many
 from surerag.effects import Program, generate
+from surerag.errors import InputError
 from surerag.measures import exact_match
 from surerag.measures.statistics import (
     RESAMPLES,
@@ -117,7 +118,9 @@ def load_reader(name: str, dtype: str | None = None) -> BaseReader:
     if "://" in name:
         from surerag import OpenAIReader
 
-        address, _, model = name.rpartition("#")
+        address, _, model = name.partition("#")
+        if not model:
+            raise InputError(f"which model of {name} to ask is not said", hint="write ADDRESS#MODEL")
         return OpenAIReader(model, base_url=address)
     from surerag import TransformersReader
 

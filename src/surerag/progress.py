@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from datetime import timedelta
+from typing import Any, Protocol
 
 Progress = bool | Callable[[int, int | None], None]
 """True shows a bar, without a terminal ten lines; a callable gets (done, total or None); False is silent."""
@@ -46,17 +48,26 @@ def _bar(total: int | None, description: str) -> Iterator[Advance]:
         text = progress.TextColumn("{task.description}", markup=False)
         numbers = (progress.BarColumn(), progress.MofNCompleteColumn())
         times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
-        with progress.Progress(text, *numbers, *times, console=console, transient=True) as bar:
+        columns = (text, *numbers, *times)
+        # rich forgets after 30 s, in which a model may not have answered once.
+        settings: Any = {"console": console, "transient": True, "speed_estimate_period": 3600}
+        with progress.Progress(*columns, **settings) as bar:
             task = bar.add_task(description, total=total)
             yield lambda items=1: bar.advance(task, items)
         return
-    done, last = 0, -1
+    done, last, before, started = 0, -1, 0, 0.0
 
     def show_tenths(items: int = 1) -> None:
-        nonlocal done, last
+        nonlocal done, last, before, started
         done += items
+        if not started:  # what an earlier call did took no time of this one
+            before, started = done, time.monotonic()
         if total and 10 * done // total != last:
             last = 10 * done // total
-            console.print(f"{description}: {done} of {total}", markup=False, highlight=False, soft_wrap=True)
+            text = f"{description}: {done} of {total}"
+            if before < done < total:
+                seconds = (time.monotonic() - started) * (total - done) / (done - before)
+                text += f", about {timedelta(seconds=round(seconds))} left"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     yield show_tenths

@@ -12,10 +12,9 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from surerag import Passage
-from surerag.errors import extra
+from surerag.errors import InputError, extra
 from surerag.evaluation import Question
 from surerag.text import split_sentences
 
@@ -76,15 +75,11 @@ def load_squad(folder: Path, n: int, seed: int, articles: Sequence[str] = ()) ->
         articles: Titles to take questions from; empty for all.
     """
     corpus, items = [], []
-    for title, number, text, asked in _squad(folder / "squad2_dev.json"):
-        if articles and title not in articles:
-            continue
-        paragraph = Passage(text, id=f"{title}/{number}", metadata={"title": title})
+    for _, paragraph, questions in _squad(folder, ("squad2_dev.json",), articles):
         corpus.append(paragraph)
         items += [
-            Item(one["question"], references, (paragraph,), article=title)
-            for one in asked
-            if (references := tuple(dict.fromkeys(answer["text"] for answer in one["answers"])))
+            Item(question, references, (paragraph,), article=paragraph.metadata["title"])
+            for question, references in questions
         ]
     return Data(f"SQuAD 2.0 ({_listed(articles)})", _sample(items, n, seed), tuple(corpus))
 
@@ -96,16 +91,12 @@ def load_disfl(folder: Path, n: int, seed: int, articles: Sequence[str] = ()) ->
         for one in json.loads((folder / "disfl_qa.json").read_text(encoding="utf-8"))
     }
     corpus, items = [], []
-    for source, name in (("squad2", "squad2_dev.json"), ("xquad", "xquad.en.json")):
-        for title, number, text, asked in _squad(folder / name):
-            if articles and title not in articles:
-                continue
-            paragraph = Passage(text, id=f"{title}/{number}", metadata={"title": title})
-            corpus.append(paragraph)
-            for one in asked:
-                references = tuple(dict.fromkeys(answer["text"] for answer in one["answers"]))
-                if references and (said := slips.get((source, one["question"]))):
-                    items.append(Item(said, references, (paragraph,), clean=one["question"], article=title))
+    for file, paragraph, questions in _squad(folder, ("squad2_dev.json", "xquad.en.json"), articles):
+        corpus.append(paragraph)
+        for clean, references in questions:
+            if text := slips.get((file.partition("_")[0].partition(".")[0], clean)):
+                title = paragraph.metadata["title"]
+                items.append(Item(text, references, (paragraph,), clean=clean, article=title))
     return Data(f"Disfl-QA ({_listed(articles)})", _sample(items, n, seed), tuple(corpus))
 
 
@@ -132,6 +123,7 @@ def load_hotpot(file: Path, places: slice = slice(None), k: int = 10, repeats: i
         others = [passage for passage in contexts[at] if passage.id not in titles]
         noise = contexts[(at + 1) % len(rows)] + contexts[(at + 2) % len(rows)]
         distinct = gold + others + [passage for passage in noise if passage.id not in titles]
+        _check_room(k, repeats, len(gold), len(distinct))
         shown = with_repeats(distinct[: k - repeats], repeats)
         random.Random(at).shuffle(shown)
         items.append(Item(row["question"], (row["answer"],), tuple(gold), tuple(shown)))
@@ -159,6 +151,7 @@ def load_2wiki(folder: Path, n: int, seed: int, k: int = 10) -> Data:
     for at, row in enumerate(pq.read_table(folder / "traces" / "2wiki.parquet").to_pylist()):
         passages = [Passage(text, id=str(number)) for number, text in enumerate(row["paragraphs"])]
         gold = [one for one, supports in zip(passages, row["supporting"], strict=True) if supports]
+        _check_room(k, 0, len(gold), len(passages))
         shown = (gold + [one for one in passages if one not in gold])[:k]
         random.Random(at).shuffle(shown)
         if not {"yes", "no"} & {one.lower() for one in row["golds"]}:
@@ -166,11 +159,39 @@ def load_2wiki(folder: Path, n: int, seed: int, k: int = 10) -> Data:
     return Data(f"2WikiMultiHopQA, {k} passages", _sample(items, n, seed))
 
 
-def _squad(file: Path) -> Iterator[tuple[str, int, str, list[dict[str, Any]]]]:
-    """Yield the title, the number and the text of every paragraph, and its questions."""
-    for article in json.loads(file.read_text(encoding="utf-8"))["data"]:
-        for number, paragraph in enumerate(article["paragraphs"]):
-            yield article["title"], number, paragraph["context"], paragraph["qas"]
+def _check_room(k: int, repeats: int, gold: int, passages: int) -> None:
+    """Refuse k passages that do not hold the gold ones, or what is repeated, and more than there are."""
+    if not max(gold, repeats) <= k - repeats <= passages:
+        raise InputError(
+            f"a question has {gold} gold passages and {passages} in all, of which k = {k} are to be shown, "
+            f"{repeats} of them repeats of others",
+            hint="take another --k or --repeats",
+        )
+
+
+def _squad(
+    folder: Path, files: Sequence[str], articles: Sequence[str]
+) -> Iterator[tuple[str, Passage, list[tuple[str, tuple[str, ...]]]]]:
+    """Yield the file of every paragraph of these articles, the paragraph, and its questions with answers."""
+    titles: set[str] = set()
+    for file in files:
+        for article in json.loads((folder / file).read_text(encoding="utf-8"))["data"]:
+            title = article["title"]
+            titles.add(title)
+            if articles and title not in articles:
+                continue
+            for number, paragraph in enumerate(article["paragraphs"]):
+                answered = [
+                    (one["question"], references)
+                    for one in paragraph["qas"]
+                    if (references := tuple(dict.fromkeys(answer["text"] for answer in one["answers"])))
+                ]
+                passage = Passage(paragraph["context"], id=f"{title}/{number}", metadata={"title": title})
+                yield file, passage, answered
+    if unknown := sorted(set(articles) - titles):
+        raise InputError(
+            f"there is no article {', '.join(unknown)}", hint=f"choose of {', '.join(sorted(titles))}"
+        )
 
 
 def _sample(items: Sequence[Item], n: int, seed: int) -> tuple[Item, ...]:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
+import re
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +20,7 @@ from typing import Any, NamedTuple
 from studies.common import LookupRetriever, console, load_encoder, load_reader
 from studies.real import systems as parts
 from studies.real.data import Data, load_2wiki, load_disfl, load_hotpot, load_squad
-from studies.real.systems import MAX_TOKENS, Meter, answer_from, choosing, searching, share_shown
+from studies.real.systems import MAX_TOKENS, Meter, answer_from, choosing, searching, share_of_gold
 from surerag import (
     ClusterCompressor,
     DenseEvaluator,
@@ -30,6 +33,7 @@ from surerag import (
     UncertaintyRewriter,
 )
 from surerag.entailment import ExactEntailer, JudgeEntailer
+from surerag.errors import InputError, SureragError
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, evaluate
 from surerag.evaluation.findings import problems
 from surerag.evaluation.systems import Parts, System, as_system, build_system
@@ -50,6 +54,9 @@ from surerag.prompts import (
 from surerag.readers.protocol import BaseReader
 from surerag.retrieval import PassageIndex, chunk_text, lead_summary
 from surerag.services import Encoder, Entailer
+
+PROCESS = f"{os.getpid()}@{time.time():.0f}"
+"""Tells the processes apart that work on a run."""
 
 ABSTENTION = "I do not know."
 TOP_N = 3
@@ -124,7 +131,7 @@ def gates(setting: Setting) -> dict[str, System]:
 
         return System(mode, answer, {"system": mode, "reader": reader.name})
 
-    def asked(question: Question) -> EvaluationAnswer:
+    def ask_first(question: Question) -> EvaluationAnswer:
         meter = Meter(reader)
         summary = "\n".join(one.text for one in summaries[question.text])
         reply = meter.ask(ASK_WHETHER.render(context=summary, question=question.text), 4)
@@ -146,7 +153,7 @@ def gates(setting: Setting) -> dict[str, System]:
     modes = ("never", "plain", "always", "summary", "summary or abstain")
     return {
         **{mode: fixed(mode) for mode in modes},
-        "asks whether to search": System("asks whether to search", asked, {"reader": reader.name}),
+        "asks whether to search": System("asks whether to search", ask_first, {"reader": reader.name}),
         "semantic entropy": as_system("semantic entropy", sampled),
         "lazy": as_system("lazy", lazy),
     }
@@ -157,7 +164,7 @@ def compression(setting: Setting) -> dict[str, System]:
     reader, encoder, data, k, _ = setting
     shown = {item.text: item.passages for item in data.items}
     if data.corpus:  # questions without passages of their own
-        index = PassageIndex.from_passages(data.corpus, encoder)
+        index = PassageIndex.from_passages(data.corpus, encoder, progress=True)
         shown = {item.text: tuple(index.retrieve(item.text, k)) for item in data.items}
     gold = {item.text: item.gold for item in data.items}
     few = EDC2Options().room(k)
@@ -174,7 +181,7 @@ def compression(setting: Setting) -> dict[str, System]:
                 "fell_back": float(result.fell_back),
             }
             if not EDC2Options(**options).compresses:
-                scores["gold_shown"] = share_shown(result.passages, question)
+                scores["gold_shown"] = share_of_gold(result.passages, question)
             return answer_from(meter, question.text, result.passages, **scores)
 
         return System("", answer, {"system": "compressed", **compressor.to_dict()})
@@ -203,7 +210,7 @@ def compression(setting: Setting) -> dict[str, System]:
 def rewriting(setting: Setting) -> dict[str, System]:
     """Answer what people said, with their slips, over the paragraphs of its articles."""
     reader, encoder, data, k, _ = setting
-    index = PassageIndex.from_passages(data.corpus, encoder)
+    index = PassageIndex.from_passages(data.corpus, encoder, progress=True)
     clean = {item.text: item.clean for item in data.items}
     options: dict[str, Any] = {"top_n": k, "max_tokens": MAX_TOKENS}
     components = {
@@ -248,7 +255,7 @@ def rewriting(setting: Setting) -> dict[str, System]:
 def prompts(setting: Setting) -> dict[str, System]:
     """Answer from the same passages in the prompts that the methods have for it."""
     reader, encoder, data, k, _ = setting
-    index = PassageIndex.from_passages(data.corpus, encoder)
+    index = PassageIndex.from_passages(data.corpus, encoder, progress=True)
 
     def system(name: str, template: PromptTemplate) -> System:
         def answer(question: Question) -> EvaluationAnswer:
@@ -273,7 +280,7 @@ def prompts(setting: Setting) -> dict[str, System]:
 def understanding(setting: Setting) -> dict[str, System]:
     """Scores to tell wrong answers from right ones; every system reports one of plain RAG's answer."""
     reader, encoder, data, k, judges = setting
-    index = PassageIndex.from_passages(data.corpus, encoder) if data.corpus else None
+    index = PassageIndex.from_passages(data.corpus, encoder, progress=True) if data.corpus else None
     own = {item.text: item.passages for item in data.items}
 
     def passages_of(question: str) -> list[Passage]:
@@ -368,7 +375,7 @@ def refining(setting: Setting) -> dict[str, System]:
             result.passages,
             DSE=result.rounds[0].measured.score if result.rounds else 0.0,
             rounds=float(len(result.rounds)),
-            gold_shown=share_shown(result.passages, question),
+            gold_shown=share_of_gold(result.passages, question),
             **of_fewer_rounds(question, result),
         )
         return replace(answer, acted=result.stopped != "certain")
@@ -453,26 +460,44 @@ TABLES: dict[str, Build] = {
 
 
 def load_data(arguments: argparse.Namespace) -> Data:
-    """Return the data of a table, as the command line describes them."""
+    """Return the data of a table, as the command line describes them.
+
+    Raises:
+        InputError: If they cannot be read, or have no such question.
+    """
     folder, n, seed, articles = arguments.data, arguments.n, arguments.seed, arguments.articles
-    if arguments.set in HOTPOT:
-        places = slice(arguments.skip, arguments.skip + n)
-        return load_hotpot(folder / HOTPOT[arguments.set], places, arguments.k, arguments.repeats)
-    if arguments.set == "2wiki":
-        return load_2wiki(folder, n, seed, arguments.k)
-    return (load_disfl if arguments.set == "disfl" else load_squad)(folder, n, seed, articles)
+    try:
+        if arguments.set in HOTPOT:
+            places = slice(arguments.skip, arguments.skip + n)
+            data = load_hotpot(folder / HOTPOT[arguments.set], places, arguments.k, arguments.repeats)
+        elif arguments.set == "2wiki":
+            data = load_2wiki(folder, n, seed, arguments.k)
+        else:
+            data = (load_disfl if arguments.set == "disfl" else load_squad)(folder, n, seed, articles)
+    except InputError:
+        raise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"the set {arguments.set} cannot be read from {folder}: {type(error).__name__}: {error}",
+            hint="give the folder of the files that studies/real/data.py names, as their authors have them",
+        ) from error
+    if not data.items:
+        raise InputError(f"{data.name} has no question at this place", hint="lower --skip")
+    return data
 
 
 HOTPOT = {"hotpot": "hotpotqa_100.json", "hotpot-dev": "hotpot_dev_distractor_v1.json"}
-USUAL = {
-    "gates": "squad",
-    "compression": "hotpot",
-    "rewriting": "disfl",
-    "prompts": "disfl",
-    "understanding": "squad",
-    "refining": "hotpot",
-    "worth": "hotpot",
+WITH_PASSAGES = (*HOTPOT, "2wiki")
+SETS: dict[str, tuple[str, ...]] = {
+    "gates": ("squad", "disfl"),
+    "compression": ("hotpot", "hotpot-dev", "2wiki", "squad", "disfl"),
+    "rewriting": ("disfl",),
+    "prompts": ("disfl", "squad"),
+    "understanding": ("squad", "disfl", *WITH_PASSAGES),
+    "refining": WITH_PASSAGES,
+    "worth": WITH_PASSAGES,
 }
+"""Data sets that serve a table; the first is its usual one."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -482,9 +507,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--reader", required=True, help="hub id, folder, demo, or ADDRESS#MODEL of a server")
     parser.add_argument("--dtype", help="of a local reader, such as bfloat16")
-    parser.add_argument("--set", choices=("squad", *HOTPOT, "2wiki", "disfl"), help="data set")
-    parser.add_argument("--articles", type=lambda text: text.split(","), default=[], help="titles, by commas")
-    parser.add_argument("--n", type=int, default=200, help="questions")
+    parser.add_argument("--set", choices=SETS["compression"], help="data set")
+    parser.add_argument(
+        "--articles",
+        type=lambda text: re.split(",(?!_)", text),  # one is Fresno,_California
+        default=[],
+        help="titles of SQuAD's articles, by commas",
+    )
+    parser.add_argument("--n", type=int, default=200, help="questions, of sets with fewer all")
     parser.add_argument("--skip", type=int, default=0, help="questions of HotpotQA to leave out first")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
     parser.add_argument("--k", type=int, default=0, help="passages to show or retrieve")
@@ -496,28 +526,56 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--at-a-time", type=int, default=8, help="questions at a time")
     parser.add_argument("--run", type=Path, required=True, help="file of the run")
     found = parser.parse_args(arguments)
-    found.set = found.set or USUAL[found.table]
+    found.set = found.set or SETS[found.table][0]
+    for option, sets in (
+        ("set", SETS[found.table]),
+        ("articles", ("squad", "disfl")),
+        ("skip", tuple(HOTPOT)),
+        ("repeats", tuple(HOTPOT)),
+    ):
+        if getattr(found, option) and found.set not in sets:
+            what = found.table if option == "set" else f"--{option}"
+            parser.error(f"{what} goes with --set {' or '.join(sets)}, and not with {found.set}")
+    if found.reader_judges and found.table not in ("understanding", "worth"):
+        parser.error("--reader-judges is for understanding and worth")
+    if min(found.n, found.at_a_time) < 1 or min(found.skip, found.k, found.repeats) < 0:
+        parser.error("--n and --at-a-time are 1 or more, --skip, --k and --repeats 0 or more")
     if found.reader == "demo" and found.set in ("hotpot", "2wiki"):
         parser.error(
             "the demo's reader was trained on these questions; take --set hotpot-dev, squad or disfl"
         )
-    found.k = found.k or (10 if found.set in (*HOTPOT, "2wiki") else TOP_N)
+    found.k = found.k or (10 if found.set in WITH_PASSAGES else TOP_N)
     return found
 
 
 def main() -> None:
-    """Ask what is missing."""
+    """Ask what is missing; expected failures are one line."""
     logging.getLogger("surerag").setLevel(logging.ERROR)
-    arguments = parse()
+    try:
+        ask_missing(parse())
+    except SureragError as error:
+        sys.exit(f"Error: {error}")
+    except KeyboardInterrupt:
+        sys.exit("Interrupted; every answer is stored. The same command goes on from there.")
+
+
+def ask_missing(arguments: argparse.Namespace) -> None:
+    """Ask the systems of a table what a run does not have yet."""
     started = time.monotonic()
-    reader, encoder, data = (
-        load_reader(arguments.reader, arguments.dtype),
-        load_encoder(),
-        load_data(arguments),
-    )
+    data = load_data(arguments)
+    EvaluationRun(arguments.run, create=True).close()  # refuses a file that cannot be one
+    reader, encoder = load_reader(arguments.reader, arguments.dtype), load_encoder()
     setting = Setting(reader, encoder, data, arguments.k, arguments.reader_judges)
     chosen = TABLES[arguments.table](setting)
-    chosen = {name: one for name, one in chosen.items() if not arguments.systems or name in arguments.systems}
+    if unknown := set(arguments.systems) - set(chosen):
+        raise InputError(
+            f"there is no system {', '.join(sorted(unknown))}", hint=f"choose of {', '.join(chosen)}"
+        )
+    chosen = {
+        name: metered(one, cpu_file(arguments.run))
+        for name, one in chosen.items()
+        if not arguments.systems or name in arguments.systems
+    }
     label = f"{arguments.table}: {len(data.items)} questions of {data.name}, {len(chosen)} systems"
     run: EvaluationRun = evaluate(
         chosen,
@@ -531,14 +589,34 @@ def main() -> None:
     for sentence in problems(run, {name: name for name in run.systems}):
         console.print(sentence)
     run.close()
-    with cpu_file(arguments.run).open("a", encoding="utf-8") as file:
-        file.write(f"{time.process_time():.0f}\n")
     console.print(f"{label}: {time.monotonic() - started:.0f} s")
 
 
 def cpu_file(run: Path) -> Path:
-    """Return the file beside a run with the seconds of CPU that each process spent on it."""
+    """Return the file beside a run with the seconds of CPU that each process spent on it so far."""
     return run.with_suffix(".cpu")
+
+
+def metered(system: System, file: Path) -> System:
+    """Return a system that notes the seconds of CPU after each answer, so that a killed run's count, too."""
+
+    def answer(question: Question) -> Any:
+        try:
+            return system.answer(question)
+        finally:
+            with file.open("a", encoding="utf-8") as notes:
+                notes.write(f"{PROCESS} {time.process_time():.2f}\n")
+
+    return replace(system, answer=answer)
+
+
+def cpu_hours(run: Path) -> float:
+    """Return the hours of CPU that all processes spent on a run."""
+    spent = {}
+    for at, line in enumerate(cpu_file(run).read_text(encoding="utf-8").splitlines()):
+        process, _, seconds = line.rpartition(" ")
+        spent[process or at] = float(seconds)
+    return sum(spent.values()) / 3600
 
 
 if __name__ == "__main__":

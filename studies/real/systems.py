@@ -53,18 +53,18 @@ class Meter:
 
     def ask(self, prompt: Prompt, max_tokens: int = MAX_TOKENS, trace: TraceKind = "none") -> Generation:
         """Return the greedy answer; calls of several threads become one batch."""
-        return self._counted(run(_asked(prompt, max_tokens, trace), self._services))
+        return self._counted(run(_ask_greedily(prompt, max_tokens, trace), self._services))
 
     async def aask(self, prompt: Prompt, max_tokens: int = MAX_TOKENS) -> Generation:
         """Return the greedy answer; calls of several tasks become one batch."""
-        return self._counted(await arun(_asked(prompt, max_tokens, "none"), self._services))
+        return self._counted(await arun(_ask_greedily(prompt, max_tokens, "none"), self._services))
 
     def _counted(self, answer: Generation) -> Generation:
         self.usage += Usage(1, answer.prompt_tokens, answer.completion_tokens)
         return answer
 
 
-def _asked(prompt: Prompt, max_tokens: int, trace: TraceKind) -> Program[Generation]:
+def _ask_greedily(prompt: Prompt, max_tokens: int, trace: TraceKind) -> Program[Generation]:
     [[answer]] = yield from generate([prompt], SamplingParams(max_tokens=max_tokens, trace=trace))
     return answer
 
@@ -228,7 +228,7 @@ def answer_from(
     return EvaluationAnswer(answer.text, tuple(texts), meter.usage, answer.finish, scores=scores)
 
 
-def share_shown(passages: Sequence[Passage], question: Question) -> float:
+def share_of_gold(passages: Sequence[Passage], question: Question) -> float:
     """Return the share of a question's gold passages that are among others as they are."""
     texts = {passage.text for passage in passages}
     return sum(text in texts for text in question.contexts) / len(question.contexts)
@@ -244,7 +244,7 @@ def choosing(reader: BaseReader, shown: Mapping[str, Sequence[Passage]], **ways:
             read = sum(len(one.text) for one in chosen) / max(
                 1, sum(len(o.text) for o in shown[question.text])
             )
-            seen = share_shown(chosen, question)
+            seen = share_of_gold(chosen, question)
             return answer_from(meter, question.text, chosen, context_share=read, gold_shown=seen)
 
         return System(name, answer, {"system": name, "reader": reader.name})
@@ -252,8 +252,8 @@ def choosing(reader: BaseReader, shown: Mapping[str, Sequence[Passage]], **ways:
     return {name.replace("_", " "): system(name.replace("_", " "), way) for name, way in ways.items()}
 
 
-def searching(reader: BaseReader, asked: Mapping[str, str], **ways: Find) -> dict[str, System]:
-    """Return systems that answer each question, or what ``asked`` has in its place, from what a search finds.
+def searching(reader: BaseReader, clean: Mapping[str, str], **ways: Find) -> dict[str, System]:
+    """Return systems that answer each question from a search; those named ``clean``, its text without slips.
 
     The score ``hit`` says whether a gold passage was retrieved.
     """
@@ -262,7 +262,7 @@ def searching(reader: BaseReader, asked: Mapping[str, str], **ways: Find) -> dic
         def answer(question: Question) -> EvaluationAnswer:
             meter = Meter(reader)
             passages = find(meter, question.text)
-            text = asked[question.text] if name.startswith("clean") else question.text
+            text = clean[question.text] if name.startswith("clean") else question.text
             hit = float(any(one.text in question.contexts for one in passages))
             return answer_from(meter, text, passages, hit=hit)
 

@@ -7,6 +7,7 @@ where a comment names it. The tests hold pages and summaries together.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
@@ -15,13 +16,15 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from studies.common import difference, separation, share
-from studies.real.run import ABSTENTION, cpu_file, parse
+from studies.real.run import ABSTENTION, cpu_hours, load_data, parse
+from surerag.errors import InputError, SureragError
 from surerag.evaluation import EvaluationRun
 from surerag.evaluation.findings import MANY, questions_to_show
 from surerag.measures import break_even_latency
@@ -46,6 +49,12 @@ def common_keys(run: EvaluationRun, systems: Sequence[str]) -> list[str]:
     """Return the keys of the questions that all systems answered, in the order of the run."""
     answered = [set(run.answered(system)) for system in systems]
     return [question.key for question in run.questions if all(question.key in keys for keys in answered)]
+
+
+def _keys_of_all(run: EvaluationRun, systems: Sequence[str]) -> list[str]:
+    if keys := common_keys(run, systems):
+        return keys
+    raise InputError(f"no question was answered by all of {', '.join(systems)}", hint="go on with the run")
 
 
 def row_of(
@@ -96,6 +105,8 @@ def plain_rows(run: EvaluationRun, baseline: str) -> list[Row]:
     rows = []
     for name in sorted(run.systems, key=lambda name: name != baseline):
         keys = common_keys(run, [baseline, name])
+        if not keys:
+            continue
         base = [right_of(run, baseline)[key] for key in keys]
         right = [right_of(run, name)[key] for key in keys]
         costs = _costs(run, name, keys)
@@ -107,8 +118,8 @@ def plain_rows(run: EvaluationRun, baseline: str) -> list[Row]:
 def compression_rows(run: EvaluationRun) -> list[Row]:
     """Return a row for each system, and how far EDC²'s choice of passages is ahead of it."""
     rows = plain_rows(run, "plain")
-    [ours] = [name for name in run.systems if name.startswith("EDC² top")]
-    for row in rows:
+    whole = [name for name in run.systems if name.startswith("EDC² top")]
+    for ours, row in product(whole, rows):
         keys = common_keys(run, [ours, row["system"]]) if row["system"] != ours else []
         if keys:
             pairs = [[bool(right_of(run, name)[key]) for key in keys] for name in (ours, row["system"])]
@@ -123,6 +134,8 @@ def refining_rows(run: EvaluationRun) -> list[Row]:
     acted = {key for key, row in refined.items() if row.answer is not None and row.answer.acted}
     for name in run.systems:
         keys = [key for key in common_keys(run, ["plain", "DENSE refined", name]) if key in acted]
+        if not keys:
+            continue
         right, base = ([right_of(run, one)[key] for key in keys] for one in (name, "plain"))
         label = f"{name}, uncertain questions"
         rows.append(row_of(label, right, None if name == "plain" else base, _costs(run, name, keys)))
@@ -141,7 +154,7 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
         name for name in ("never", "plain", "always", "summary", "summary or abstain") if name in run.systems
     ]
     own = [name for name in run.systems if name not in fixed]
-    keys = common_keys(run, fixed)
+    keys = _keys_of_all(run, fixed)
     right = {name: [right_of(run, name)[key] for key in keys] for name in fixed}
     answers = {name: run.answered(name) for name in run.systems}
     costs = {name: _costs(run, name, keys) for name in fixed}
@@ -187,6 +200,8 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
     shut = DisagreementGate().threshold or 0.0
     for name in own:  # over the questions that it answered, which may be fewer
         both = [(at, key) for at, key in enumerate(keys) if key in answers[name]]
+        if not both:
+            continue
         found = [answers[name][key].answer for _, key in both]
         theirs = [right_of(run, name)[key] for _, key in both]
         always = [base[at] for at, _ in both]
@@ -229,7 +244,7 @@ def understanding_rows(run: EvaluationRun) -> list[Row]:
 
     A system that answers in a prompt of its own also has the AUROC for these answers.
     """
-    keys = common_keys(run, run.systems)
+    keys = _keys_of_all(run, run.systems)
     rights = {system: right_of(run, system) for system in run.systems}
     rows = []
     for system in run.systems:
@@ -262,15 +277,18 @@ UTILITY = {"gold": 1.0, "half": 0.5, "distractors": 0.0}
 
 def worth_rows(run: EvaluationRun) -> list[Row]:
     """Return how each measure follows the known worth of passages (Pearson's r, cf. Table 2)."""
-    keys = common_keys(run, run.systems)
-    rng = np.random.default_rng(0)
-    resamples = [rng.integers(0, len(keys), len(keys)) for _ in range(2000)]
+    answered = [run.answered(kind) for kind in run.systems]
     rows = []
     for measure in run.scores:
-        values = np.array(
-            [[run.answered(kind)[key].measured(measure) for key in keys] for kind in run.systems]
-        )
+        keys = [
+            key
+            for key in _keys_of_all(run, run.systems)
+            if all(rows_of[key].measured(measure) is not None for rows_of in answered)
+        ]
+        values = np.array([[rows_of[key].measured(measure) for key in keys] for rows_of in answered])
         known = np.array([[UTILITY[kind]] * len(keys) for kind in run.systems])
+        rng = np.random.default_rng(0)
+        resamples = [rng.integers(0, len(keys), len(keys)) for _ in range(2000)]
 
         def pearson(at: Any, values: Any = values, known: Any = known) -> float:
             one = values[:, at].ravel().astype(float)
@@ -298,48 +316,50 @@ MAKE: dict[str, Callable[[EvaluationRun], list[Row]]] = {
 
 
 def add(arguments: Sequence[str]) -> Path:
-    """Write the summary of a run; the arguments are those of the run, and ``--name`` and ``--label``."""
-    rest = list(arguments)
-    named = {}
-    for option in ("--name", "--label"):
-        place = rest.index(option)
-        named[option] = rest[place + 1]
-        del rest[place : place + 2]
+    """Write the summary of a run; the arguments are those of the run, and ``--name`` and ``--label``.
+
+    Raises:
+        InputError: If the run has other questions than the arguments name, or lacks what the table needs.
+    """
+    parser = argparse.ArgumentParser("studies.real.tables add", allow_abbrev=False, epilog=add.__doc__)
+    parser.add_argument("--name", required=True, help="of the summary")
+    parser.add_argument("--label", required=True, help="the reader, as the table names it")
+    named, rest = parser.parse_known_args(arguments)
     settings = parse(rest)
     with EvaluationRun(settings.run) as run:
+        questions = {question.key for question in run.questions}
+        if questions != {item.question.key for item in load_data(settings).items}:
+            raise InputError(
+                f"{settings.run} has other questions than these arguments name",
+                hint="repeat its --data, --set, --n, --seed, --skip and --articles",
+            )
         rows = MAKE[settings.table](run)
-        questions = max(len(run.answered(system)) for system in run.systems)
-    shown = {"table": settings.table, "set": settings.set, "reader": named["--label"], "questions": questions}
-    command = [
-        "python",
-        "-m",
-        "studies.real.run",
-        settings.table,
-        "--reader",
-        named["--label"],
-        "--set",
-        settings.set,
-    ]
-    command += ["--n", str(settings.n), "--seed", str(settings.seed), "--k", str(settings.k)]
-    command += ["--skip", str(settings.skip)] if settings.skip else []
-    command += ["--repeats", str(settings.repeats)] if settings.repeats else []
+        answered = max(len(run.answered(system)) for system in run.systems)
+    options = {"n": settings.n, "seed": settings.seed, "k": settings.k}
+    options |= {name: getattr(settings, name) for name in ("skip", "repeats") if getattr(settings, name)}
+    command = ["python", "-m", "studies.real.run", settings.table, "--reader", named.label]
+    command += ["--set", settings.set]
+    command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     command += ["--reader-judges"] if settings.reader_judges else []
     command += ["--articles", ",".join(settings.articles)] if settings.articles else []
     command += ["--dtype", settings.dtype] if settings.dtype else []
     command += ["--systems", ",".join(settings.systems)] if settings.systems else []
     summary = {
-        **shown,
-        "asked": settings.n,
+        "table": settings.table,
+        "set": settings.set,
+        "reader": named.label,
+        "questions": answered,
+        "asked": len(questions),
         "seed": settings.seed,
         "articles": settings.articles,
         "command": f"{shlex.join(command)} --data DATA --run RUN",
         "version": version("surerag"),
         "date": datetime.now(UTC).date().isoformat(),
-        "cpu_hours": round(sum(map(float, cpu_file(settings.run).read_text().split())) / 3600, 2),
+        "cpu_hours": round(cpu_hours(settings.run), 2),
         "rows": rows,
     }
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{named['--name']}.json"
+    path = RESULTS / f"{named.name}.json"
     path.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 
@@ -399,8 +419,8 @@ def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: bo
     if not source:
         return "\n".join(lines)
     n = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "0"
-    if (asked := summary.get("asked", 0)) > max(sizes, default=0):
-        n += f" of {asked}, ended early"
+    if summary.get("asked", 0) > max(sizes, default=0):
+        n += f" of {summary['asked']}, ended early"
     hours = f", {spent} CPU hours" if (spent := summary.get("cpu_hours")) else ""
     lines += ["", f"{summary['reader']}, n = {n}, {summary['date']}{hours}: `{summary['command']}`"]
     return "\n".join(lines)
@@ -499,7 +519,10 @@ def main() -> None:
     """Add a summary, or fill the pages."""
     match sys.argv[1:]:
         case ["add", *arguments]:
-            print(markdown(json.loads(add(arguments).read_text(encoding="utf-8"))))
+            try:
+                print(markdown(json.loads(add(arguments).read_text(encoding="utf-8"))))
+            except SureragError as error:
+                sys.exit(f"Error: {error}")
         case ["pages"]:
             for path in pages():
                 text = path.read_text(encoding="utf-8")

@@ -10,15 +10,18 @@ import socket
 import sqlite3
 import sys
 import time
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+import rich.progress
 import typer
 from typer.testing import CliRunner
 
-from surerag import FakeReader
+from surerag import FakeReader, progress
 from surerag.calibration import AbstentionPolicy, ThresholdPolicy
 from surerag.cli import app, compare, demo, display, doctor, evaluate, models, train_rewriter
 from surerag.encoders import HashingEncoder
@@ -139,22 +142,35 @@ def test_a_changed_run_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "expected"),
     [
-        ("--systems", "lasy"),
-        ("--systems", "a,a"),
-        ("--columns", "question"),
-        ("--require", "acc(lazy) > 1"),
-        ("--require", "accuracy(refined) >= 0.5"),
-        ("--require", "bleu(lazy) >= 0.5"),
+        (("--systems", "lasy"), "no system 'lasy'"),
+        (("--systems", "a,a"), "each system once"),
+        (("--systems", "plain,oracle"), "without contexts.*--columns contexts=NAME"),
+        (("--columns", "question"), "field=column"),
+        (("--require", "acc(lazy) > 1"), "the requirement 'acc"),
+        (("--require", "accuracy(refined) >= 0.5"), "no system 'refined'"),
+        (("--require", "bleu(lazy) >= 0.5"), "no measure 'bleu'"),
+        (("--run", "no folder/run.db"), "Name a file in a folder that is there"),
+        (("--run", "docs"), "Name a file in a folder"),
+        (("--run", "questions.jsonl"), "questions.jsonl holds no run"),
+        (("--run", "report.html"), "would be written over it"),
+        (("--documents", "no folder"), "Invalid value for '--documents'"),
     ],
 )
 def test_wrong_options_are_refused_before_a_model_is_loaded(
-    options: tuple[str, ...], folder: Path, monkeypatch: pytest.MonkeyPatch
+    options: tuple[str, ...],
+    expected: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(compare, "load_reader", lambda *_: pytest.fail("a model was loaded"))
-    with pytest.raises(ValueError, match=r"lasy|once|field=column|requirement|refined|bleu"):
-        run(*COMPARE, *options)
+    path = folder / "questions.jsonl"
+    path.write_text(path.read_text().replace("contexts", "others"))
+    assert started(monkeypatch, *COMPARE, *options) in (1, 2)
+    told = " ".join(re.sub("[│╭╰─]", " ", capsys.readouterr().err).split())
+    assert re.search(expected, told), told
     assert not Path("run.db").exists()
 
 
@@ -191,6 +207,17 @@ def test_evaluate_measures_contexts(folder: Path) -> None:
         (folder / "lacking.jsonl").write_text("\n".join(map(json.dumps, lacking)))
         with pytest.raises(ValueError, match=r"contexts|reference answers"):
             run("evaluate", "lacking.jsonl", "--run", "lacking.db")
+
+
+def test_an_understanding_that_cannot_be_measured_is_no_number(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = FakeReader(lambda prompt: "a paraphrase" if "Where" not in prompt else "")
+    monkeypatch.setattr(evaluate, "load_reader", lambda *_: silent)
+    output = run("evaluate", "questions.jsonl", "--score", "dense", "--entailer", "exact", "--run", "run.db")
+    assert "no answer could be measured" in " ".join(output.split())
+    with EvaluationRun("run.db", {}) as rows:
+        assert len(rows.answered("contexts")) == QUESTIONS and rows.scores == []  # not 0, which is "certain"
 
 
 def test_doctor_tries_the_judge_and_the_methods(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,11 +316,34 @@ def test_untrusted_text_is_printed_without_control_codes(capsys: pytest.CaptureF
     assert capsys.readouterr().out == "ab[red]c\n"
 
 
-def test_progress_without_a_terminal_is_in_ten_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_terminal_is_in_ten_lines_with_the_time_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = count(1.0, 60.0)
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with reporting(True, 100, "x") as advance:
-        for items in (0, *[1] * 100):
+        for items in (50, *[10] * 5):  # half of it was there before
             advance(items)
-    assert capsys.readouterr().err.splitlines()[:2] == ["x: 0 of 100", "x: 10 of 100"]
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == ["x: 50 of 100", "x: 60 of 100, about 0:04:00 left"]
+    assert lines[-1] == "x: 100 of 100"
+
+
+def test_the_bar_shows_the_time_left_of_a_model_that_takes_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, bars = [0.0], []
+
+    class Bar(rich.progress.Progress):
+        def __init__(self, *columns: Any, **settings: Any) -> None:
+            super().__init__(*columns, get_time=lambda: now[0], **settings)
+            bars.append(self)
+
+    monkeypatch.setattr(rich.progress, "Progress", Bar)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with reporting(True, 10) as advance:
+        for _ in range(5):
+            advance()
+            now[0] += 60
+        assert bars[0].tasks[0].time_remaining == 300
 
 
 def test_the_demo_shows_five_methods_and_compares_three(

@@ -83,7 +83,7 @@ def test_columns_are_named_by_the_user(tmp_path: Path) -> None:
     path.write_text("Q,A\nWhere?,Velm\n")
     assert read_questions(path, columns={"question": "Q", "references": "A"})[0].references == ("Velm",)
     for columns, message in (
-        ({}, "line 2 has no question; its columns are Q, A"),
+        ({}, "line 2 has no question; its columns are Q, A.*--columns question=NAME, or.*'question': 'NAME'"),
         ({"question": "X"}, "no column 'X'; there are Q, A"),
         ({"frage": "Q"}, "no field 'frage'"),
     ):

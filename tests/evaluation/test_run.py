@@ -148,6 +148,15 @@ def test_a_system_that_fails_ends_and_the_others_go_on() -> None:
     ] * 5
 
 
+def test_a_system_that_fails_again_is_no_error_of_a_run_that_has_the_others(tmp_path: Path) -> None:
+    def dies(question: str) -> str:
+        raise ConnectionError("no route")
+
+    for _ in range(2):
+        with evaluate({"echo": echo, "dies": dies}, QUESTIONS, tmp_path / "run.db") as run:
+            assert len(run.answered("echo")) == 12 and run.comparable == ["echo"]
+
+
 def test_a_trial_and_what_follows_it_are_one_run(tmp_path: Path) -> None:
     path, calls = tmp_path / "run.db", []
 
@@ -377,6 +386,8 @@ def test_files_that_are_no_run_are_refused(tmp_path: Path) -> None:
         ({"systems": {"a": 3}}, "the system 'a' is a int, which answers no questions"),
         ({"at_a_time": 0}, "at_a_time must be a whole number of at least 1"),
         ({"metrics": ("bleu",)}, "no metric 'bleu'"),
+        ({"systems": [echo]}, "systems must be systems by their names, got a list"),
+        ({"on_change": "aks"}, "on_change must be 'refuse' or 'ask', got 'aks'"),
     ],
 )
 def test_unusable_arguments_are_refused(options: dict[str, Any], message: str) -> None:
@@ -400,6 +411,8 @@ def test_metrics_may_be_functions() -> None:
 def test_scores_and_metrics_are_finite_numbers() -> None:
     run = evaluate({"nan": lambda q: EvaluationAnswer("x", scores={"s": float("nan")})}, ["one"])
     assert "no finite numbers" in run.rows[0].error
+    run = evaluate({"none": lambda q: EvaluationAnswer(None)}, ["one"])  # type: ignore[arg-type]
+    assert "a EvaluationAnswer without an answer" in run.rows[0].error
     run = evaluate({"echo": echo}, QUESTIONS, metrics={"length": lambda answer, _: 2 * len(answer)})
     with pytest.raises(ConfigurationError, match=r"the metric length returned 2, not in \[0, 1\]"):
         run.values("echo", "length")

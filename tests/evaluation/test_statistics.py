@@ -197,6 +197,7 @@ def test_findings_say_which_system_to_take_and_what_cannot_be_said() -> None:
     few = run_of(10, plain=system(lambda i: i > 4), new=system(lambda i: i > 3))
     assert findings(few)[0].startswith("Stay with plain for now")
     assert questions_to_show([1.0, 0.0], [1.0, 0.0]) is None
+    assert questions_to_show([1.0, 1.0], [0.0, 0.0]) == 3  # more than the two that do not show it
 
 
 def test_a_system_that_was_asked_some_questions_is_not_compared(tmp_path: Path) -> None:
@@ -280,7 +281,7 @@ def test_a_page_of_a_run_without_references_or_costs(tmp_path: Path) -> None:
     run = evaluate({"a": lambda question: "x"}, ["one", "two"], at_a_time=2)
     write_report(run, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "2 questions have no reference answers" in text and "no reference answers, so that nothing" in text
+    assert "2 questions have no reference answers" in text and "Nothing says which answers are right" in text
     assert "their wall time is divided by their number" in text
 
 
@@ -296,6 +297,15 @@ def test_the_table_of_a_terminal(run: EvaluationRun) -> None:
     assert money_spent(run, "plain", (1.0, 0.0)) == pytest.approx(0.2006, abs=1e-4)
     free = evaluate({"a": lambda question: "x"}, [("one", "x")])
     assert money_spent(free, "a", (1.0, 1.0)) is None
+
+
+def test_a_narrow_terminal_hides_no_name_and_no_number() -> None:
+    run = evaluate(
+        {f"lazy+compressed@{at}": lambda question: "x" for at in range(7)}, [("one", "x"), ("two", "y")]
+    )
+    console = Console(width=60, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    console.print(terminal_table(run))
+    assert "…" not in console.export_text()
 
 
 def test_a_forecast_extrapolates_from_real_answers_with_an_interval(run: EvaluationRun) -> None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import sqlite3
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from studies.common import load_reader
 from studies.real import run as study
 from studies.real import tables
 from studies.real.data import load_hotpot, load_squad
 from surerag import FakeReader
 from surerag.cli.demo import EVIDENCE
 from surerag.encoders import HashingEncoder
-from surerag.evaluation import EvaluationAnswer, evaluate
+from surerag.errors import ConfigurationError, InputError
+from surerag.evaluation import EvaluationAnswer, EvaluationRun, evaluate
+from surerag.evaluation.systems import as_system
 from surerag.messages import FinishReason, Usage
 
 LONG = "Ada was born in Velm. She plays the harp. "
@@ -185,11 +191,152 @@ def test_a_summary_says_that_a_run_was_ended_early_and_how_it_was_asked(
 ) -> None:
     arguments = ask("compression", folder, monkeypatch, "--systems", "plain,EDC² top 3 whole")
     monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
-    arguments[arguments.index("--n") + 1] = "9"  # of which the run holds three
-    path = tables.add([*arguments, "--dtype", "bfloat16", "--name", "one", "--label", "org/model"])
-    summary = json.loads(path.read_text())
+    with sqlite3.connect(folder / "run.db") as rows:  # as if it had been killed
+        rows.execute("DELETE FROM rows WHERE key = (SELECT key FROM questions WHERE place = 2)")
+    more = ["--dtype", "bfloat16", "--name", "one", "--label", "org/model"]
+    summary = json.loads(tables.add([*arguments, *more]).read_text())
     assert "--dtype bfloat16 --systems 'plain,EDC² top 3 whole'" in summary["command"]
-    assert "n = 3 of 9, ended early" in tables.markdown(summary)
+    assert "n = 2 of 3, ended early" in tables.markdown(summary)
+
+
+def test_a_set_with_fewer_questions_is_asked_whole_and_was_not_ended_early(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arguments = ask("compression", folder, monkeypatch, "--systems", "plain,gold alone", "--n", "9")
+    monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
+    summary = json.loads(tables.add([*arguments, "--name", "one", "--label", "org/model"]).read_text())
+    assert "n = 3, " in tables.markdown(summary)
+
+
+def test_a_summary_of_other_questions_or_another_table_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    arguments = ask("gates", folder, monkeypatch)
+    monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
+    named = ["--name", "one", "--label", "org/model"]
+    for more, message in (
+        (["--n", "2"], "has other questions than these arguments name"),
+        (["--seed", "1"], "has other questions"),
+    ):
+        with pytest.raises(InputError, match=message):
+            tables.add([*arguments, *more, *named])
+    with pytest.raises(ConfigurationError, match="the run has no system 'DENSE refined'"):
+        tables.refining_rows(EvaluationRun(folder / "run.db"))
+    assert not (tmp_path / "results").exists()
+    assert tables.add([*arguments, *named]).is_file()
+
+
+def test_the_cpu_time_of_a_killed_run_counts(tmp_path: Path) -> None:
+    def die(question: str) -> str:
+        raise KeyboardInterrupt
+
+    system = study.metered(as_system("a", die), study.cpu_file(tmp_path / "run.db"))
+    with pytest.raises(KeyboardInterrupt):
+        evaluate({"a": system}, ["one"], tmp_path / "run.db")
+    assert 0 < study.cpu_hours(tmp_path / "run.db") < 1
+    study.cpu_file(tmp_path / "run.db").write_text("1@7 3000\n2@8 40\n1@7 3600\n2@8 3600\n3600\n")
+    assert study.cpu_hours(tmp_path / "run.db") == 3
+
+
+def test_systems_without_answers_have_no_row(tmp_path: Path) -> None:
+    answers = {"plain": [said("Velm")] * 2, "DENSE refined": [said("Velm")] * 2, "HyDE": [said("Velm")] * 2}
+    run = stored(tmp_path / "a.db", **answers)
+    with sqlite3.connect(run) as rows:
+        rows.execute("DELETE FROM rows WHERE system = 'HyDE'")
+    with study.EvaluationRun(run) as opened:
+        for made in (tables.plain_rows(opened, "plain"), tables.compression_rows(opened)):
+            assert [row["system"] for row in made] == ["plain", "DENSE refined"]
+        assert len(tables.refining_rows(opened)) == 2  # nothing was uncertain
+        with pytest.raises(InputError, match="no question was answered by all of plain, DENSE refined, HyDE"):
+            tables.understanding_rows(opened)
+
+
+def test_a_measure_that_some_answers_lack_is_of_the_others(tmp_path: Path) -> None:
+    scores = {"gold": (1.0, 0.9, 0.8), "half": (0.4, 0.6, 0.5), "distractors": (0.0, 0.1, 0.2)}
+    run = stored(
+        tmp_path / "a.db",
+        **{
+            kind: [said("Velm", all=one, **({"judged": one} if at else {})) for at, one in enumerate(values)]
+            for kind, values in scores.items()
+        },
+    )
+    with study.EvaluationRun(run) as opened:
+        rows = {row["system"]: row for row in tables.worth_rows(opened)}
+    assert (rows["all"]["n"], rows["judged"]["n"]) == (3, 2)
+    assert rows["judged"]["gold"] == 0.85 and rows["judged"]["r"][0] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("gates --data nowhere", "the set squad cannot be read from nowhere.*No such file"),
+        ("gates --set disfl --data bad", "the set disfl cannot be read from bad: KeyError: 'source'"),
+        ("worth --data bad", "the set hotpot cannot be read from bad: JSONDecodeError"),
+        ("gates --data . --set hotpot", "gates goes with --set squad or disfl, and not with hotpot"),
+        ("rewriting --data . --set squad", "rewriting goes with --set disfl,"),
+        ("prompts --data . --set 2wiki", "prompts goes with --set disfl or squad,"),
+        ("gates --data . --articles Velm,Orun", "there is no article Orun. Choose of Velm"),
+        ("worth --data . --articles Velm", "--articles goes with --set squad or disfl"),
+        ("gates --data . --skip 2", "--skip goes with --set hotpot or hotpot-dev"),
+        ("gates --data . --repeats 2", "--repeats goes with --set hotpot or hotpot-dev"),
+        ("gates --data . --reader-judges", "--reader-judges is for understanding and worth"),
+        ("worth --data . --skip 99", "no question at this place. Lower --skip"),
+        ("worth --data . --k 99", "2 gold passages and 26 in all, of which k = 99"),
+        ("worth --data . --k 1", "2 gold passages and 26 in all, of which k = 1 are"),
+        ("worth --data . --k 6 --repeats 4", "of which k = 6 are to be shown, 4 of them repeats"),
+        ("worth --data . --n 0", "--n and --at-a-time are 1 or more"),
+        ("gates --data . --run no/run.db", "no/run.db cannot be written.*Name a file in a folder"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_before_a_reader_is_loaded(
+    arguments: str,
+    message: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (folder / "bad").mkdir()
+    (folder / "bad" / "hotpotqa_100.json").write_text("id,question")
+    (folder / "bad" / "disfl_qa.json").write_text('[{"question": "Who?"}]')
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(study, "load_reader", lambda *_: pytest.fail("a reader was loaded"))
+    monkeypatch.setattr(sys, "argv", ["run", "--reader", "x", "--run", "run.db", *arguments.split()])
+    with pytest.raises(SystemExit) as ended:
+        study.main()
+    assert re.search(message, f"{ended.value.code} {capsys.readouterr().err}")
+
+
+def test_a_misspelt_system_is_refused_before_anything_is_asked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SystemExit, match=r"there is no system plane\. Choose of never, plain,"):
+        ask("gates", folder, monkeypatch, "--systems", "plane,plain")
+    with EvaluationRun(folder / "run.db") as run:
+        assert run.rows == []
+    with pytest.raises(InputError, match="ADDRESS#MODEL"):
+        load_reader("http://localhost:8000/v1")
+
+
+def test_titles_with_a_comma_are_titles() -> None:
+    arguments = [
+        "gates",
+        "--data",
+        ".",
+        "--reader",
+        "x",
+        "--run",
+        "r",
+        "--articles",
+        "Fresno,_California,Normans",
+    ]
+    assert study.parse(arguments).articles == ["Fresno,_California", "Normans"]
+
+
+@pytest.mark.parametrize("path", sorted(tables.RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_the_command_of_a_summary_is_one(path: Path) -> None:
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    found = study.parse(shlex.split(summary["command"])[3:])
+    assert (found.table, found.set, found.reader) == (summary["table"], summary["set"], summary["reader"])
 
 
 def test_passages_are_repeated_as_overlapping_chunks(folder: Path) -> None:
@@ -234,7 +381,7 @@ def test_noise_fills_a_context_and_gold_stays(folder: Path) -> None:
 def test_unanswerable_questions_are_left_out_and_articles_chosen(folder: Path) -> None:
     assert {item.article for item in load_squad(folder, 9, 0).items} == {"Velm"}
     assert len(load_squad(folder, 9, 0).items) == 4
-    assert load_squad(folder, 9, 0, ["Orun"]).items == ()
+    assert load_squad(folder, 9, 0, ["Velm"]).items == load_squad(folder, 9, 0).items
 
 
 @pytest.mark.parametrize("page", tables.pages(), ids=lambda page: page.name)

@@ -26,7 +26,7 @@ from surerag.cli.models import (
     provenance,
     split_names,
 )
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import Question, read_questions
 from surerag.evaluation.findings import findings
 from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, parse_requirement, write_junit
@@ -78,6 +78,9 @@ def compare(
     """Ask systems your own questions over your own documents; print and write a report."""
     items = read_questions(questions, columns=parse_columns(columns))
     names = _check_names(systems, require or ())
+    if "oracle" in names and not all(item.contexts for item in items):
+        message = f"{questions} has questions without contexts, which the system 'oracle' needs"
+        raise InputError(message, hint="name their column: --columns contexts=NAME")
     reader = load_reader(base_url, model)
     corpus = load_corpus(documents)
     parts = Parts(

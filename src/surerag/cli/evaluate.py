@@ -117,7 +117,8 @@ def _measure(score: Score, reader: BaseReader, entailer: Entailer) -> tuple[Meas
     def measure_dense(question: Question, passages: list[Passage]) -> EvaluationAnswer:
         result = dense.run(question.text, passages)
         shown = tuple(passage.text for passage in passages)
-        return EvaluationAnswer(result.answer, shown, result.usage, scores={"dse": result.score})
+        scores = {"dse": result.score} if result.conclusive else {}
+        return EvaluationAnswer(result.answer, shown, result.usage, scores=scores)
 
     return measure_dense, {**dense.to_dict(), "entailer": entailer.name}
 

@@ -41,8 +41,24 @@ Model = Annotated[
         "small model of surerag demo."
     ),
 ]
-Documents = Annotated[Path, typer.Option(help="Folder of documents to retrieve from.")]
-RunFile = Annotated[Path, typer.Option(help="File of the run; the same command goes on where it ended.")]
+Documents = Annotated[
+    Path, typer.Option(exists=True, file_okay=False, help="Folder of documents to retrieve from.")
+]
+
+
+def _check_run(path: Path) -> Path:
+    """Refuse a run that cannot be written, before a model is loaded and documents are read."""
+    if path.suffix in (".html", ".xml"):
+        raise ConfigurationError(f"the report of {path} would be written over it", hint="name it run.db")
+    if path.exists() or not os.access(path.parent, os.W_OK):
+        EvaluationRun(path, create=True).close()
+    return path
+
+
+RunFile = Annotated[
+    Path,
+    typer.Option(callback=_check_run, help="File of the run; the same command goes on where it ended."),
+]
 Columns = Annotated[
     str, typer.Option(help="Columns of the file by field, if they have other names: question=Q,references=A")
 ]

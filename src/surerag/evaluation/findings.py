@@ -46,20 +46,20 @@ def searched(run: EvaluationRun, system: str) -> float | None:
 
 
 def questions_to_show(first: Sequence[float], second: Sequence[float]) -> int | None:
-    """Return about how many pairs would show their mean difference, four times in five, at a level of 5 %.
+    """Return about how many pairs would show a mean difference that these do not, four times in five.
 
-    By the normal approximation, with the variance of the pairs; None where they do not differ.
+    At a level of 5 %, by the normal approximation, with the variance of the pairs; None where they are equal.
 
     Example:
-        >>> questions_to_show([1] * 12 + [0] * 88, [0] * 10 + [1] * 2 + [0] * 88)
-        71
+        >>> questions_to_show([1] * 5 + [0] * 95, [0] * 5 + [1] * 2 + [0] * 93)
+        603
     """
     differences = np.subtract(first, second, dtype=np.float64)
     mean, normal = float(differences.mean()), NormalDist()
     if abs(mean) < 1e-12:
         return None
     z = normal.inv_cdf(1 - SIGNIFICANCE / 2) + normal.inv_cdf(POWER)
-    return math.ceil(z * z * float(differences.var()) / mean**2)
+    return max(len(differences) + 1, math.ceil(z * z * float(differences.var()) / mean**2))
 
 
 def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] | None = None) -> list[str]:
@@ -72,7 +72,8 @@ def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] |
     compared: dict[str, Comparison] = {}
     if not run.measures:
         sentences.append(
-            "The questions have no reference answers, so that nothing says which answers are right."
+            "Nothing says which answers are right: there are no reference answers, or no answer could be "
+            "measured."
         )
     elif others and baseline in systems:
         compared = {one.system: one for one in compare_systems(run, run.measures[0], baseline)}
@@ -177,8 +178,7 @@ def _difference(
         return f"{text} They did equally well."
     if size > MANY:
         return f"{text} A difference as small as here would take more than {MANY:,} questions."
-    needed = _rounded(max(size, n + 1))
-    return f"{text} If the difference is as large as here, about {needed} questions would show it."
+    return f"{text} If the difference is as large as here, about {_rounded(size)} questions would show it."
 
 
 def _costs(run: EvaluationRun, system: str, baseline: str) -> str:

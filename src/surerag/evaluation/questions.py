@@ -181,7 +181,8 @@ def _question(record: Any, names: Mapping[str, str], place: str) -> Question:
         near = [name for name in flat if get_close_matches(name, ALIASES["question"], 1)]
         raise InputError(
             f"{place} has no question; its columns are {', '.join(flat)}",
-            hint=f"name the column: question={next(iter(near), 'NAME')}",
+            hint=f"name the column: --columns question={(name := next(iter(near), 'NAME'))}, or in Python "
+            f"columns={{'question': {name!r}}}",
         )
     references, contexts = (
         _texts(flat.get(one or ""), f"{place}, column {one!r}")

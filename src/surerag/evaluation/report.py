@@ -84,7 +84,7 @@ def terminal_table(run: EvaluationRun, baseline: str = "", prices: Prices = (0.0
     """Return a table for a terminal, a column for each system; arguments are those of the page."""
     layout: dict[str, Any] = {"box": box.SIMPLE, "show_edge": False, "pad_edge": False, "padding": 0}
     table = Table(caption=notes(run), caption_justify="left", **layout)
-    table.add_column("")
+    table.add_column("", overflow="fold")
     for system in run.comparable:
         table.add_column(escape_markup(printable(system)), justify="right", overflow="fold")
     for name, column in table_columns(run, baseline, prices).items():

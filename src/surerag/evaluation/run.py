@@ -17,7 +17,7 @@ from contextvars import copy_context
 from dataclasses import asdict, astuple, dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from surerag.calibration import CalibrationRow
 from surerag.errors import (
@@ -27,6 +27,7 @@ from surerag.errors import (
     ServiceError,
     StorageError,
     check_at_least,
+    check_kind,
     extra,
     writing,
 )
@@ -461,6 +462,9 @@ def _evaluate(
     progress: Progress = False,
 ) -> EvaluationRun:
     check_at_least(1, at_a_time=at_a_time)
+    check_kind(Mapping, "systems by their names", systems=systems)
+    if on_change not in get_args(OnChange):
+        raise ConfigurationError(f"on_change must be 'refuse' or 'ask', got {on_change!r}")
     chosen = [as_system(name, target) for name, target in systems.items()]
     if not chosen:
         raise ConfigurationError("there are no systems to evaluate")
@@ -494,7 +498,7 @@ def _rows(
     ask: Callable[[System, Sequence[Question]], Iterator[Row]],
 ) -> Iterator[Row]:
     """Ask what is missing of systems in turn, and yield each row; raise where every one fails in a row."""
-    failures, latest = dict.fromkeys((name for name, keys in missing.items() if keys), 0), ""
+    failures, latest = dict.fromkeys(missing, 0), ""
     for start, system in product(range(0, len(questions), at_a_time), systems):
         batch = [q for q in questions[start : start + at_a_time] if q.key in missing[system.name]]
         if not batch or failures[system.name] >= FAILURES:
@@ -503,7 +507,7 @@ def _rows(
             failures[row.system] = failures[row.system] + 1 if row.error else 0
             latest = f"{row.system} failed on {FAILURES} questions in a row: {row.error}"
             yield row
-    if failures and min(failures.values()) >= FAILURES:
+    if min(failures.values()) >= FAILURES:
         raise ServiceError(latest, hint="every answer so far is stored; the same call goes on from there")
 
 
@@ -564,7 +568,9 @@ def _storage_errors(path: str | Path | None, use: str = "written") -> Iterator[N
         yield
     except sqlite3.DatabaseError as error:
         if isinstance(error, sqlite3.OperationalError):
-            hint = "copy it, and what lies beside it, into a folder that can be written" * (use == "read")
+            hint = "name a file in a folder that is there and can be written"
+            if use == "read":
+                hint = "copy it, and what lies beside it, into a folder that can be written"
             raise StorageError(f"the run {path} cannot be {use}: {error}", hint=hint) from error
         raise InputError(f"{path} holds no run: {error}") from error
 

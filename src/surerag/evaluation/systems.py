@@ -108,7 +108,7 @@ def _settings_of(target: Any) -> dict[str, Any]:
 
 def as_answer(value: Any) -> EvaluationAnswer:
     """Return an answer from a text, a result of the core, a response of a framework, or a mapping."""
-    if isinstance(value, EvaluationAnswer):
+    if isinstance(value, EvaluationAnswer) and isinstance(value.text, str):
         if not all(map(math.isfinite, value.scores.values())):
             raise InputError(f"a system reported scores that are no finite numbers: {value.scores}")
         return value
