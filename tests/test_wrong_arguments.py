@@ -134,3 +134,23 @@ def test_an_embedding_model_may_be_named_as_in_llama_index(monkeypatch: pytest.M
     monkeypatch.undo()
     with pytest.raises(ConfigurationError, match="local"):
         llama_index.summary_index(NODES, embed_model="no model")
+
+
+@pytest.mark.parametrize(
+    "part", [surerag.SePer, langchain.DeltaSePerEvaluator, llama_index.DeltaSePerEvaluator]
+)
+def test_a_reader_judges_wherever_an_entailer_does(part: Callable[..., Any]) -> None:
+    part(READER, READER)
+
+
+@pytest.mark.parametrize("part", [langchain.DenseRefiner, langchain.ClusterCompressor])
+def test_an_entailer_in_the_place_of_embeddings_is_named(part: Callable[..., Any]) -> None:
+    with pytest.raises(
+        ConfigurationError, match="embeddings must be an embedding model, got a ExactEntailer"
+    ):
+        part(READER, ExactEntailer())
+
+
+def test_embeddings_in_the_place_of_an_entailer_are_named_before_others_are_looked_for() -> None:
+    with pytest.raises(ConfigurationError, match="entailer must be an LLM"):
+        llama_index.DenseRefinerPostprocessor(READER, HashEmbeddings())

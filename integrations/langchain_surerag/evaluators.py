@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from langchain_core.documents import Document
-from langchain_core.runnables import Runnable, ensure_config
+from langchain_core.runnables import ensure_config
 
 from langchain_surerag.base import Part, service_field
 from langchain_surerag.documents import passage_of
@@ -19,7 +19,6 @@ from langchain_surerag.runs import Awaiting, Blocking, Calls, listener_of
 from surerag import DenseEvaluator as CoreDense
 from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
 from surerag.drivers import complete
-from surerag.entailment import JudgeEntailer
 from surerag.errors import MISCONFIGURED, InputError, SureragError
 from surerag.messages import Event
 from surerag.readers import described
@@ -176,10 +175,7 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
         super().__init__(**{"llm": llm, "entailer": entailer, **options})
 
     def _make_core(self) -> SePer:
-        judge = judge_of(self.entailer)
-        if isinstance(self.entailer, Runnable):
-            judge = JudgeEntailer(judge)
-        return SePer(reader_of(self.llm), judge, **self.options())
+        return SePer(reader_of(self.llm), judge_of(self.entailer), **self.options())
 
     def _results(self, result: SePerResult) -> list[dict[str, Any]]:
         parts = {name: value for name, value in asdict(result).items() if name != "usage"}

@@ -40,6 +40,7 @@ from surerag.readers import (
     usage_of,
 )
 from surerag.readers import Blocking as Calls
+from surerag.services import Entailer
 from surerag.text import replace_surrogates
 
 _READERS: WeakValueDictionary[int, ModelReader] = WeakValueDictionary()
@@ -107,6 +108,8 @@ def reader_of(model: Any) -> BaseReader:
 
 def judge_of(judge: Any) -> Any:
     """Return a model that judges in words as a reader, and an entailer of surerag, or None, as it is."""
+    kinds: Any = Runnable | Reader | Entailer | None
+    check_kind(kinds, "a model, or an entailer of surerag", entailer=judge, hint="pass entailer=…")
     return reader_of(judge) if isinstance(judge, Runnable) else judge
 
 

@@ -25,7 +25,7 @@ from langchain_surerag.families import inner_runnables
 from surerag import Passage
 from surerag.errors import ConfigurationError, SureragError, check_kind
 from surerag.readers import client_failure, in_thread, secrets_in
-from surerag.services import Retriever, normalised_rows
+from surerag.services import Encoder, Retriever, normalised_rows
 
 _LIMITS = ("filter", "where", "expr", "namespace", "tenant", "partition")
 """Parts of the names of search arguments that leave documents out."""
@@ -78,6 +78,8 @@ class EmbeddingEncoder:
 
 def encoder_of(embeddings: Any) -> Any:
     """Return an embedding model as an encoder, and an encoder of surerag, or None, as it is."""
+    kinds = Embeddings | Encoder | None
+    check_kind(kinds, "an embedding model", embeddings=embeddings, hint="pass embeddings=…")
     return EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings
 
 

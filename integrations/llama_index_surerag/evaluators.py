@@ -23,7 +23,6 @@ from surerag import DenseEvaluator as CoreDenseEvaluator
 from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
 from surerag.component import Service
 from surerag.drivers import arun, complete, run, settled
-from surerag.entailment import JudgeEntailer
 from surerag.errors import InputError
 from surerag.readers import Reader, described
 
@@ -202,9 +201,7 @@ class DeltaSePerEvaluator(MethodEvaluator, SePerOptions):
 
     @model_validator(mode="after")
     def _connect(self) -> Self:
-        judge = judge_of(self.entailer)
-        entailer = JudgeEntailer(judge) if isinstance(judge, Reader) else judge
-        self._core = SePer(reader_of(self.llm), entailer, **self.options())
+        self._core = SePer(reader_of(self.llm), judge_of(self.entailer), **self.options())
         return self
 
     def _case(self, query: str, passages: list[Passage], others: Mapping[str, Any]) -> tuple[Any, ...]:

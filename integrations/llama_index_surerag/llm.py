@@ -174,7 +174,9 @@ def reader_of(llm: LLM | Reader | None) -> Reader:
 
 
 def judge_of(judge: Judge) -> Entailer | Reader | None:
-    """Return an LLM that judges as a reader, and anything else as it is."""
+    """Return an LLM that judges as a reader, and a reader, an entailer or None as it is."""
+    kinds = LLM | Reader | Entailer | None
+    check_kind(kinds, "an LLM, or an entailer of surerag", entailer=judge, hint="pass entailer=…")
     return reader_of(judge) if isinstance(judge, LLM) else judge
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from surerag import drivers
 from surerag.component import Component, Service
 from surerag.effects import Program
+from surerag.entailment import JudgeEntailer
 from surerag.messages import Passage
 from surerag.methods.seper.algorithm import delta_seper, passage_utilities
 from surerag.methods.seper.options import SePerOptions
@@ -32,16 +33,17 @@ class SePer(SePerOptions, Component[SePerResult]):
     reader: Service[Reader | None] = None
     """The model whose belief is measured. Without log-probabilities, answers count by their frequency."""
 
-    entailer: Service[Entailer | None] = None
-    """Judges whether answers mean the same."""
+    entailer: Service[Entailer | Reader | None] = None
+    """Judges whether answers mean the same. A reader judges in words."""
 
     def __init__(
-        self, reader: Reader | None = None, entailer: Entailer | None = None, **options: Any
+        self, reader: Reader | None = None, entailer: Entailer | Reader | None = None, **options: Any
     ) -> None:
         super().__init__(**{"reader": reader, "entailer": entailer, **options})
 
     def _connect(self) -> Services:
-        services = Services(reader=self.reader, entailer=self.entailer)
+        judge = JudgeEntailer(self.entailer) if isinstance(self.entailer, Reader) else self.entailer
+        services = Services(reader=self.reader, entailer=judge)
         services.require("SePer", "reader", "entailer")
         return services
 
