@@ -222,6 +222,16 @@ def test_rows_hold_numbers(values: tuple[Any, ...]) -> None:
         CalibrationRow(*values)
 
 
+@pytest.mark.parametrize("other", [(0.5, 1, 1), {"uncertainty": 0.5}])
+def test_rows_of_another_kind_are_named(other: Any) -> None:
+    with pytest.raises(
+        InputError, match=f"expected rows of the class CalibrationRow, got a {type(other).__name__}"
+    ):
+        calibrate_threshold([other])
+    rows = [CalibrationRow(0.5, 1, 1)] * 3
+    assert calibrate_threshold(iter(rows)) == calibrate_threshold(rows)  # type: ignore[arg-type]
+
+
 def test_scores_that_say_nothing_are_warned_of() -> None:
     for rare, common in ((5, 0.0), (0, 0.0)):
         rows = [CalibrationRow(i, common, float(i < rare)) for i in range(200)]

@@ -184,9 +184,14 @@ class HasCalibrationRows(Protocol):
 
 def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats, Floats, Floats]:
     """Return uncertainties and scores without and with acting as arrays, NaN for a missing score."""
-    rows = rows if isinstance(rows, Sequence) else rows.calibration_rows()
+    rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
     if not rows:
         raise InputError("there are no rows to calibrate on", hint="the papers take 100 questions or more")
+    if other := next((row for row in rows if not isinstance(row, CalibrationRow)), None):
+        raise InputError(
+            f"expected rows of the class CalibrationRow, got a {type(other).__name__}",
+            hint="make each with surerag.CalibrationRow(uncertainty, score_without, score_with)",
+        )
     table = [(row.uncertainty, row.score_without, row.score_with) for row in rows]
     uncertainty, without, with_ = np.array(table, np.float64).T  # None becomes NaN
     right = int(((without >= 0.5) | (with_ >= 0.5)).sum())

@@ -12,7 +12,7 @@ batch that its text is merged into.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
@@ -226,15 +226,15 @@ class Retrieve(Effect):
         return [part.checked(passages[part.query], service) for part in parts]
 
     def checked(self, answer: Any, service: object) -> list[Passage]:
-        """Return the results of a retriever as a list; anything but passages is a ConfigurationError."""
-        passages = list(answer)
+        """Return at most ``k`` results of a retriever; anything but passages is a ConfigurationError."""
+        passages = list(answer) if isinstance(answer, Iterable) else [answer]
         for item in passages:
             if not isinstance(item, Passage):
                 raise ConfigurationError(
                     f"the retriever {type(service).__name__} returned a {type(item).__name__}",
-                    hint="return surerag.Passage(text, id=…) from it",
+                    hint="return a list of surerag.Passage(text, id=…) from it",
                 )
-        return passages
+        return passages[: self.k]
 
 
 CONTRADICTION, NEUTRAL, ENTAILMENT = range(3)

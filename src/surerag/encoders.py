@@ -167,7 +167,7 @@ class CachedEncoder:
         return self._encoder.name
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_"):
+        if name.startswith("_") or name == "aencode":  # the encoder's own would go round the file
             raise AttributeError(name)
         return getattr(self._encoder, name)
 

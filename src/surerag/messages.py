@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 from surerag.errors import ConfigurationError, InputError, LogprobsError, check_kind
@@ -91,6 +91,8 @@ class Passage:
                 f"the metadata of passage {self.id!r} are a {type(self.metadata).__name__}",
                 hint="pass a mapping, or leave them out",
             )
+        if self.embedding is not None and not isinstance(self.embedding, tuple):
+            object.__setattr__(self, "embedding", tuple(self.embedding))  # as of an array
 
 
 class Pair(NamedTuple):
@@ -135,7 +137,7 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _check("trace", self.trace, self.trace in get_args(TraceKind), "none, optional, logprobs or entropy")
-        check_kind(Real, "a number", n=self.n, max_tokens=self.max_tokens, seed=self.seed)
+        check_kind(Integral, "a whole number", n=self.n, max_tokens=self.max_tokens, seed=self.seed)
         check_kind(Real, "a number", temperature=self.temperature)
         _check("n", self.n, self.n >= 1, "at least 1")
         _check("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more")

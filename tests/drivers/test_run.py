@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
 from surerag.drivers import run
 from surerag.effects import Program, continue_generation, embed, emit, generate, retrieve, start_generation
-from surerag.errors import MissingServiceError, ServiceError
+from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
 from surerag.messages import Event, Passage, SamplingParams
 from surerag.services import Services
 from tests.drivers.local_reader import LocalReader, ask_once
@@ -94,3 +95,25 @@ def test_events_reach_the_listener_and_warnings_the_log(caplog: pytest.LogCaptur
         ("odd", {"value": 2}),
     ]
     assert [record.message for record in caplog.records] == ["Odd; value: 2 [odd]"]
+
+
+class Returning:
+    """A retriever that returns the same whatever it is asked for."""
+
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def retrieve(self, query: str, k: int | None) -> Any:
+        return self._answer
+
+
+def test_of_a_retriever_that_returns_more_than_is_asked_for_the_best_are_taken() -> None:
+    more = [Passage("Velm"), Passage("Orun")]
+    assert run(retrieve("Where?", 1), Services(retriever=Returning(more))) == more[:1]
+    assert run(retrieve("Where?", None), Services(retriever=Returning(more))) == more
+
+
+@pytest.mark.parametrize("answer", [None, "Velm", ["Velm"]])
+def test_what_a_retriever_returns_has_to_be_passages(answer: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"the retriever Returning returned a (NoneType|str)"):
+        run(retrieve("Where?", 1), Services(retriever=Returning(answer)))

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import multiprocessing
 import sqlite3
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from surerag.drivers import arun
+from surerag.effects import embed
 from surerag.encoders import CachedEncoder, EmbeddingCacheWarning, HashingEncoder
 from surerag.errors import ConfigurationError
 from surerag.messages import Passage
 from surerag.retrieval import PassageIndex
+from surerag.services import Services
 
 TEXTS = [f"Ship {number} sails from Velm." for number in range(700)]
 
@@ -144,3 +148,17 @@ def test_an_index_is_made_once_and_reports_progress(tmp_path: Path) -> None:
     assert inner.texts[1:] == ["Ship 77"]
     assert done == [(256, 700), (512, 700), (700, 700)] * 2
     assert (index.vectors == PassageIndex.from_passages(passages, Counting()).vectors).all()
+
+
+def test_vectors_are_kept_in_async_programs_too(tmp_path: Path) -> None:
+    class Remote(Counting):
+        local = False
+
+        async def aencode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> Any:
+            return self.encode(texts, kind)
+
+    inner = Remote()
+    services = Services(encoder=CachedEncoder(inner, tmp_path / "e.db"))
+    for _ in range(2):
+        asyncio.run(arun(embed(TEXTS, "document"), services))
+    assert len(inner.texts) - 1 == len(TEXTS)

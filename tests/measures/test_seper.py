@@ -123,3 +123,9 @@ def test_semantic_entropy_by_hand() -> None:
 def test_what_does_not_fit_is_refused(call: Any) -> None:
     with pytest.raises(ValueError, match=r"expected|must|needed"):
         call()
+
+
+@pytest.mark.parametrize("rule", ["horvitz-thompson", "probability", "official"])
+def test_a_probability_that_no_float_holds_is_the_smallest_weight(rule: Any) -> None:
+    weights = answer_weights("ABB", [-9999.0, -1.0, -1.0], rule)
+    assert (weights[0] > 0, np.isfinite(weights).all()) == (True, True)

@@ -1,6 +1,7 @@
 """The public fake: a queue, a history, and honest handles."""
 
 import pickle
+from typing import Any
 
 import pytest
 
@@ -196,3 +197,19 @@ async def test_async_twins_share_queue_and_history() -> None:
 def test_pickles_with_its_queue() -> None:
     reader = pickle.loads(pickle.dumps(FakeReader(["left"])))
     assert reader.generate(["q"], GREEDY)[0][0].text == "left"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("n", 1.5, "a whole number"),
+        ("max_tokens", 10.5, "a whole number"),
+        ("seed", 0.5, "a whole number"),
+        ("n", 0, "at least 1"),
+        ("temperature", -1, "0 or more"),
+        ("stop", "Velm", "a tuple"),
+    ],
+)
+def test_sampling_that_cannot_be_is_refused(name: str, value: Any, expected: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{name} must be {expected}"):
+        SamplingParams(**{name: value})

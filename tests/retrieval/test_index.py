@@ -177,3 +177,8 @@ async def test_an_encoder_that_awaits_is_awaited() -> None:
     for index in (awaited, plain):
         with pytest.raises(InputError, match="a query is a text"):
             await index.aretrieve(" ")
+
+
+def test_one_query_in_the_place_of_several_is_refused() -> None:
+    with pytest.raises(InputError, match="queries are a list of texts, got a text"):
+        PassageIndex.from_passages(CORPUS, HashingEncoder()).retrieve_many("Velm")

@@ -20,7 +20,8 @@ def perplexity(logprobs: ArrayLike) -> float:
         >>> round(perplexity(np.log([0.5, 0.125])), 12)
         4.0
     """
-    return float(np.exp(-_tokens(logprobs).mean()))
+    with np.errstate(over="ignore"):  # infinite where some servers write -9999 for an unlikely token
+        return float(np.exp(-_tokens(logprobs).mean()))
 
 
 def length_normalized_entropy(samples: Sequence[ArrayLike]) -> float:

@@ -14,6 +14,8 @@ References = Literal["max", "mean", "any"]
 
 _ROUNDING = 0.05
 """How far above one probabilities of distinct answers may sum: models compute in half precision."""
+_SMALLEST_LOG = -700.0
+"""Log of the smallest weight: that of less is 0, and zeros have no shares."""
 
 
 def answer_weights(
@@ -54,11 +56,11 @@ def answer_weights(
     if logs.shape != (n,) or not np.isfinite(logs).all():
         raise ValueError(f"expected {n} finite log-likelihoods, got shape {logs.shape}")
     if weights == "official":
-        shares = np.exp(logs - logs.max())
+        shares = np.exp(np.maximum(logs - logs.max(), _SMALLEST_LOG))
     else:
         first = {answer: index for index, answer in reversed(list(enumerate(answers)))}
         once = np.isin(np.arange(n), list(first.values()))
-        shares = np.where(once, np.exp(np.minimum(logs, 0.0)), 0.0)
+        shares = np.where(once, np.exp(np.clip(logs, _SMALLEST_LOG, 0.0)), 0.0)
         if (total := shares.sum()) > 1 + _ROUNDING:
             raise ValueError(f"probabilities must sum to at most one, got {total:.3f}: count the end tokens")
         if weights == "horvitz-thompson":

@@ -131,7 +131,7 @@ class PassageIndex:
                 f"queries have {vectors.shape[1]} dimensions, passages {self._vectors.shape[1]}",
                 hint="encode both with one encoder",
             )
-        scores = [self._vectors @ vector for vector in vectors]
+        scores = (self._vectors @ vector for vector in vectors)
         return [
             [replace(self._passages[at], score=float(row[at])) for at in top_places(row, k)] for row in scores
         ]
@@ -221,6 +221,8 @@ def _checked(passages: object) -> tuple[Passage, ...]:
 
 
 def _check_queries(queries: Sequence[str]) -> None:
+    if isinstance(queries, str):
+        raise InputError("queries are a list of texts, got a text", hint="pass [query], or call retrieve")
     for query in queries:
         if not isinstance(query, str) or not query.strip():
             raise InputError(f"a query is a text, got {query!r}", hint="pass a question")

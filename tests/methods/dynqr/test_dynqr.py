@@ -221,3 +221,10 @@ def test_settings_survive_json() -> None:
     settings = json.loads(json.dumps(part.to_dict()))
     again = UncertaintyRewriter.from_dict(settings, reader=part.reader, retriever=part.retriever)
     assert again.to_dict() == part.to_dict()
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_answer_of_infinite_perplexity_is_not_called_empty() -> None:
+    model = FakeReader(lambda prompt: reply("Velm", logprobs=[-9999.0]))
+    result = UncertaintyRewriter(model, Library()).run(VAGUE)
+    assert (result.uncertainty, result.reason.split(";")[0]) == (math.inf, "perplexity above threshold")

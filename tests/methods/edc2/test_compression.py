@@ -530,6 +530,26 @@ def test_of_what_does_not_fit_first_sentences_stay() -> None:
         shown.run(QUESTION, passages(ADA))
 
 
+def test_the_words_that_fit_of_a_long_passage_are_found_in_few_counts() -> None:
+    counted: list[int] = []
+
+    def count(text: str) -> int:
+        counted.append(len(text))
+        return len(text.split())
+
+    tool = compressor(token_limit=50, min_tokens=9999, count_tokens=count)[0]
+    [passage] = tool.run(QUESTION, passages("Ada painted " * 2000)).passages
+    assert (passage.text, len(counted) < 40) == (" ".join(["Ada painted"] * 25), True)
+
+
+@pytest.mark.parametrize("vector", [np.array([0.6, 0.8]), [0.6, 0.8]])
+def test_a_passage_may_come_with_an_array_as_its_vector(vector: Any) -> None:
+    texts = [Passage(text, embedding=vector) for text in (ADA, BO)]
+    reader = FakeReader(["no", "yes"])
+    result = ClusterCompressor(reader, top_n=1).run(QUESTION, texts, [0.6, 0.8])
+    assert (result.passages, texts[0].embedding) == ((texts[1],), (0.6, 0.8))
+
+
 class CountingEncoder(HashingEncoder):
     """An encoder that records its calls."""
 

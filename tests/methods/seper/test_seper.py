@@ -347,3 +347,16 @@ def test_a_cluster_of_the_official_variant_is_matched_by_its_first_member() -> N
         return component.run("Where?", ["reference"], [FIRST]).after.seper
 
     assert (belief("official"), belief("default")) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("variant", ["default", "paper", "official"])
+@pytest.mark.parametrize("unlikely", [["Velm"], ["Velm", "Orun"]])
+def test_of_answers_of_no_measurable_probability_the_interval_is_of_numbers(
+    unlikely: list[str], variant: Any
+) -> None:
+    trace = TokenTrace(("Velm",), (-9999.0,), end_logprob=-0.1)
+    rare = replace(reply("Velm", logprobs=[-1.0]), trace=trace)
+    common = replace(reply("Orun", logprobs=[-1.0]), trace=TokenTrace(("Orun",), (-1.0,), end_logprob=-0.1))
+    reader = FakeReader([{"Velm": rare, "Orun": common}[text] for text in (unlikely * 4)[:4] * 2])
+    result = SePer(reader, ExactEntailer(), n_samples=4, variant=variant).run("Where?", ["Velm"], [FIRST])
+    assert 0 <= result.before.interval.lower <= result.before.seper <= result.before.interval.upper <= 1

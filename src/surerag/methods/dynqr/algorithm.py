@@ -42,7 +42,7 @@ def rewrite_when_uncertain(
     [original] = yield from steps.answer({question: passages})
     act = original.uncertainty > threshold
     reason = f"{metric_name(options.metric)} {'above' if act else 'at or below'} threshold"
-    if act and original.uncertainty == math.inf:
+    if act and (not original.answer.strip() or is_abstention(original.answer, options.abstention)):
         reason = "the first answer is empty or abstains"
     yield from emit(
         "dynqr.gate",

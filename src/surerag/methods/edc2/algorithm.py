@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -295,12 +296,16 @@ def _fill_context(
 
 def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[int, Passage]:
     """Return the longest beginning that fits of the best passage, by words or characters, and its cluster."""
-    for end in (_WORD_END, _CHARACTER):
+    for unit_end in (_WORD_END, _CHARACTER):
         for _, at, (passage, *_) in offers:
-            metadata = {name: value for name, value in passage.metadata.items() if name != SENTENCES_KEY}
-            for match in reversed(list(end.finditer(passage.text))):
-                piece = passage.text[: match.end()]
-                shorter = replace(passage, text=piece, metadata=metadata, embedding=None)
-                if measure(shorter) <= limit:
-                    return at, shorter
+            ends = [match.end() for match in unit_end.finditer(passage.text)]
+            # A longer beginning has no fewer tokens, so that few have to be counted.
+            fitting = bisect_right(ends, limit, key=lambda end, whole=passage: measure(_cut(whole, end)))
+            if fitting:
+                return at, _cut(passage, ends[fitting - 1])
     raise ConfigurationError(f"token_limit={limit} has no room for any text", hint="raise it")
+
+
+def _cut(passage: Passage, end: int) -> Passage:
+    metadata = {name: value for name, value in passage.metadata.items() if name != SENTENCES_KEY}
+    return replace(passage, text=passage.text[:end], metadata=metadata, embedding=None)
