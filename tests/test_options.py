@@ -111,7 +111,7 @@ def test_a_new_reader_is_checked_and_used() -> None:
     one = rag()
     one.reader = FakeReader(["Orun"], name="other")
     assert one.run("Where?").answer == "Orun"
-    assert one.identity["reader"] == "other"
+    assert one.to_dict()["reader"] == "other"
     with pytest.raises(ConfigurationError, match="expected a reader"):
         one.reader = "gpt-4o"  # type: ignore[assignment]
 

@@ -206,7 +206,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         return chunk
 
     def _details(self, result: LazyRAGResult, ids: Sequence[str]) -> ChainOutput:
-        finish = result.generation.ending
+        finish = result.generation.finish
         note = {"surerag": {"retrieval": result.decision.to_dict()}}
         message = AIMessage(result.answer, id=ids[-1] if ids else None, response_metadata=note)
         details: ChainOutput = {"finish": finish, "message": message}

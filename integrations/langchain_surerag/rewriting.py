@@ -143,7 +143,7 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
         result = await self._result(Query(query), changed, config, calls)
         documents = documents_of(result.passages)
         if self.decision_key is not None:
-            decision = {**result.to_dict(), "finish": result.chosen.generation.ending}
+            decision = {**result.to_dict(), "finish": result.chosen.generation.finish}
             for document in documents:
                 document.metadata[self.decision_key] = Decision(decision)
         return documents

@@ -271,10 +271,10 @@ async def aread_to_end(response: Any) -> Any:
 
 def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
     """Return how an answer ended and what it cost, as plain values; one that is cut or empty is warned of."""
-    if answer.ending != "stop":
-        warn("answer.incomplete", finish=answer.ending)
+    if answer.finish != "stop":
+        warn("answer.incomplete", finish=answer.finish)
     costs = asdict(usage)
-    return {"finish": answer.ending, "calls": costs.pop("requests"), **costs}
+    return {"finish": answer.finish, "calls": costs.pop("requests"), **costs}
 
 
 class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):

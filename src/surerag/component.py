@@ -130,11 +130,6 @@ class Component(Options, Generic[R]):
         """Yield results as :meth:`iter_many` does, without blocking the event loop."""
         return drivers.aiter_many(self._each(cases), self.services, window=window, on_event=self.on_event)
 
-    @property
-    def identity(self) -> dict[str, Any]:
-        """Everything that a calibration belongs to: models by their names, and options but the threshold."""
-        return {name: value for name, value in self.to_dict().items() if name != "threshold"}
-
     def to_dict(self) -> dict[str, Any]:
         """Return the options and the names of the models as JSON values; no client or key is in it."""
         names = {

@@ -61,8 +61,8 @@ class JudgeEntailer:
 
     The label in the reply gets the probability that the reader reports for its tokens, and the others share
     the rest, with half of its own at most; without log-probabilities it gets all. A reply that names none of
-    the three, or more than one, or denies one, is a row of zeros, so that a method can count it; ``judged``,
-    ``unparsed`` and ``unparsed_share`` count all so far.
+    the three, or more than one, or denies one, is a row of zeros, so that a method can count it; ``judged``
+    and ``unparsed`` count all so far.
 
     Args:
         reader: The judge.
@@ -92,11 +92,6 @@ class JudgeEntailer:
     def local(self) -> bool:
         """Whether pairs of many callers should be merged: where the judge is a local model."""
         return self._reader.capabilities.local
-
-    @property
-    def unparsed_share(self) -> float:
-        """Share of all replies so far that could not be used."""
-        return self.unparsed / self.judged if self.judged else 0.0
 
     def entail(self, pairs: Sequence[Pair]) -> Rows:
         """Return probabilities [pairs, 3]: contradiction, neutral, entailment; zeros for an unusable reply.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple, Protocol, get_args
@@ -66,7 +66,7 @@ class Passage:
         id: Identifier in the corpus; methods keep it.
         score: The retriever's score, if there is one.
         metadata: The source's metadata; methods never change it.
-        embedding: Vector of the text, if the retriever already has one.
+        embedding: Vector of the text, if the retriever already has one; of an array or list, a tuple is made.
         origin: The framework's own object (a node, a document). Not compared and not serialised.
 
     Raises:
@@ -77,7 +77,7 @@ class Passage:
     id: str = ""
     score: float | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
-    embedding: tuple[float, ...] | None = field(default=None, repr=False)
+    embedding: Sequence[float] | None = field(default=None, repr=False)
     origin: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class Passage:
                 hint="pass a mapping, or leave them out",
             )
         if self.embedding is not None and not isinstance(self.embedding, tuple):
-            object.__setattr__(self, "embedding", tuple(self.embedding))  # as of an array
+            object.__setattr__(self, "embedding", tuple(self.embedding))
 
 
 class Pair(NamedTuple):
@@ -250,15 +250,14 @@ class Generation:
     thinking_tokens: int = 0
     cached_tokens: int = 0
 
+    def __post_init__(self) -> None:
+        if self.finish == "stop" and not self.text.strip():
+            object.__setattr__(self, "finish", "empty")
+
     @property
     def is_cut(self) -> bool:
         """Whether text may be missing: the answer was cut at ``max_tokens``, or withheld."""
         return self.finish in ("length", "content_filter")
-
-    @property
-    def ending(self) -> str:
-        """Why it ended, for people to read: ``finish``, or ``"empty"`` where it stopped without a word."""
-        return "empty" if self.finish == "stop" and not self.text.strip() else self.finish
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from surerag.component import Component
 from surerag.drivers import run_many
-from surerag.errors import MISCONFIGURED, ConfigurationError, InputError, extra
+from surerag.errors import MISCONFIGURED, ConfigurationError, extra
 from surerag.messages import Passage
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class MapMethod:
             return_exceptions=True,
         )
         for outcome in outcomes:
-            if isinstance(outcome, MISCONFIGURED) and not isinstance(outcome, InputError):
+            if isinstance(outcome, MISCONFIGURED):
                 raise outcome
         errors = [str(item) if isinstance(item, BaseException) else None for item in outcomes]
         # Without columns, the whole result is one, as JSON.

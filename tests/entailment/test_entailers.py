@@ -147,7 +147,7 @@ async def test_a_judge_asks_once_a_pair_and_counts_what_it_cannot_read() -> None
     assert rows[0] == pytest.approx([(1 - sure) / 2, (1 - sure) / 2, sure])
     assert rows[1].tolist() == [0, 0, 0], "no label, no probability"
     assert rows[2].argmax() == 0
-    assert (judge.judged, judge.unparsed, judge.unparsed_share) == (3, 1, 1 / 3)
+    assert (judge.judged, judge.unparsed) == (3, 1)
     assert "Answer 1: Velm\nAnswer 2: the town of Velm" in reader.prompts[0]
 
 

@@ -213,3 +213,9 @@ def test_pickles_with_its_queue() -> None:
 def test_sampling_that_cannot_be_is_refused(name: str, value: Any, expected: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} must be {expected}"):
         SamplingParams(**{name: value})
+
+
+def test_an_answer_without_a_word_ends_empty_whatever_the_reader() -> None:
+    reader = FakeReader(["", "Velm", reply(" ")])
+    ended = [reader.generate(["q"], GREEDY)[0][0].finish for _ in range(3)]
+    assert (ended, Generation("", finish="length").finish) == (["empty", "stop", "empty"], "length")

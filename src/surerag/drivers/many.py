@@ -6,7 +6,6 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence, Sized
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -83,8 +82,9 @@ def iter_many(
                         yield _take(started, advance, return_exceptions)
                     if not (blocking := _blocking(started, window)):
                         break
-                    with reading.paused():
-                        wait(blocking, return_when=FIRST_COMPLETED)
+                    reading.pause()
+                    wait(blocking, return_when=FIRST_COMPLETED)
+                    reading.resume()
             reading.pause()
             while started:
                 yield _take(started, advance, return_exceptions)
@@ -142,20 +142,14 @@ class _Reading:
 
     def __init__(self, services: Services) -> None:
         self._queues = queues_of(services)
-        self._resume()
+        self.resume()
 
     def pause(self) -> None:
         for queue in self._queues:
             queue.leave(self)
             queue.notify()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        self.pause()
-        yield
-        self._resume()
-
-    def _resume(self) -> None:
+    def resume(self) -> None:
         for queue in self._queues:
             queue.enter(self)
 

@@ -2,9 +2,8 @@
 
 from surerag.measures.answers import contains, exact_match, normalize_answer, same_answer, token_f1
 from surerag.measures.cost import api_cost, break_even_latency, latency_overhead, latency_saving
-from surerag.measures.entropy import EntropyBounds, entropy_bounds, token_entropy
+from surerag.measures.entropy import entropy_bounds, token_entropy
 from surerag.measures.likelihood import (
-    MarginBounds,
     energy,
     length_normalized_entropy,
     lowest_probability,
@@ -18,9 +17,10 @@ from surerag.measures.semantic import (
     semantic_entropy,
 )
 from surerag.measures.seper import answer_weights, seper_hard, seper_soft
+from surerag.measures.statistics import Interval
 
 __all__ = [
-    "EntropyBounds", "MarginBounds", "answer_weights", "api_cost", "break_even_latency", "contains",
+    "Interval", "answer_weights", "api_cost", "break_even_latency", "contains",
     "degree_semantic_entropy", "discrete_semantic_entropy", "energy", "entropy_bounds",
     "equivalence_clusters", "exact_match", "latency_overhead", "latency_saving", "length_normalized_entropy",
     "lowest_probability", "margin_bounds", "normalize_answer", "perplexity", "same_answer",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from surerag.measures.statistics import Interval
 
 _ROUNDING = 1e-3
 """How far above one the listed probabilities may sum: servers round, some to four digits."""
@@ -38,16 +39,9 @@ def token_entropy(logprobs: ArrayLike) -> NDArray[np.float64]:
     return entropies
 
 
-class EntropyBounds(NamedTuple):
-    """Smallest and largest entropy, in nats, that fit what is known of a distribution."""
-
-    lower: float
-    upper: float
-
-
 def entropy_bounds(
     top_logprobs: Sequence[float], vocabulary_size: int, *, sampled_logprob: float | None = None
-) -> EntropyBounds:
+) -> Interval:
     """Interval of H(t) (L-RAG, Eq. 2) where only the likeliest tokens are listed.
 
     No token outside the list can be likelier than the least likely one in it. The entropy is smallest
@@ -87,11 +81,11 @@ def entropy_bounds(
         raise ValueError(f"listed probabilities sum to {1 - rest:.4f}, more than one")
     entropy = math.fsum(map(_surprise, listed))
     if rest <= 0 or unlisted == 0:
-        return EntropyBounds(entropy, entropy)
+        return Interval(entropy, entropy)
     full = min(unlisted, int(rest / cap)) if cap > 0 else unlisted
     lower = entropy + full * _surprise(cap) + _surprise(max(0.0, rest - full * cap))
     upper = entropy - rest * math.log(rest / unlisted)
-    return EntropyBounds(min(lower, upper), upper)
+    return Interval(min(lower, upper), upper)
 
 
 def _surprise(probability: float) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from surerag.measures.statistics import Interval
 
 _ROUNDING = 1e-3
 """How far above zero a log-probability may lie: servers round."""
@@ -46,14 +47,7 @@ def lowest_probability(logprobs: ArrayLike) -> float:
     return float(-_tokens(logprobs).min())
 
 
-class MarginBounds(NamedTuple):
-    """Smallest and largest possible 1 − (p₁ − p₂)."""
-
-    lower: float
-    upper: float
-
-
-def margin_bounds(top_logprob: float) -> MarginBounds:
+def margin_bounds(top_logprob: float) -> Interval:
     """Return the interval of 1 − (p₁ − p₂), one minus the margin of a step's two likeliest tokens, from p₁.
 
     p₂ is at least 0, and at most the smaller of 1 − p₁ and p₁. The margin is that of margin sampling
@@ -75,7 +69,7 @@ def margin_bounds(top_logprob: float) -> MarginBounds:
     if not top_logprob <= _ROUNDING:
         raise ValueError(f"expected a natural-log probability, got {top_logprob!r}")
     rest = -math.expm1(min(top_logprob, 0.0))
-    return MarginBounds(rest, rest + min(rest, 1.0 - rest))
+    return Interval(rest, rest + min(rest, 1.0 - rest))
 
 
 def energy(logsumexp: ArrayLike, temperature: float = 1.0) -> float:

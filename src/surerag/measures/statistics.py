@@ -24,7 +24,7 @@ Bounds = tuple[float, float]
 
 
 class Interval(NamedTuple):
-    """Lower and upper end of a confidence interval."""
+    """Lower and upper end: of a confidence interval, or of what a value can be."""
 
     lower: float
     upper: float

@@ -284,8 +284,12 @@ def embed_unit(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float
 
 
 def unit_vectors(rows: Any, count: int) -> NDArray[np.float64]:
-    """Return so many vectors, scaled to length 1, or raise ServiceError; zero vectors stay."""
-    vectors = checked_vectors(rows, count, np.float64)
+    """Return so many vectors, scaled to length 1, or raise ServiceError."""
+    return unit_rows(checked_vectors(rows, count, np.float64))
+
+
+def unit_rows(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return rows scaled to length 1; zero vectors stay."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: NDArray[np.float64] = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
     return unit

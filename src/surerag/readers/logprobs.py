@@ -13,7 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from surerag.errors import LogprobsError
-from surerag.measures.entropy import EntropyBounds, entropy_bounds
+from surerag.measures import Interval, entropy_bounds
 from surerag.messages import EntropyTrace, TokenTrace
 from surerag.readers.thinking import CLOSING_MARKS
 
@@ -138,7 +138,7 @@ def end_logprob(behind: Sequence[Mapping[str, Any]], stop: Sequence[str] = ()) -
     return None
 
 
-def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size: int) -> EntropyBounds:
+def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size: int) -> Interval:
     """Return the interval of entropies that fits one step's likeliest tokens."""
     if not isinstance(listed, list) or not listed:
         raise LogprobsError(
@@ -164,7 +164,7 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
             # Alternatives that look the same as text are listed once, so a likely one may be missing:
             # then the smallest entropy has all that is left on one token.
             together = entropy_bounds(likeliest, len(likeliest) + 1)
-            bounds = EntropyBounds(min(bounds.lower, together.upper), bounds.upper)
+            bounds = Interval(min(bounds.lower, together.upper), bounds.upper)
     except ValueError as error:
         raise LogprobsError(
             f"the alternatives to the token {token!r} are no log-probabilities: {error}",

@@ -248,7 +248,7 @@ class Reading:
             prompt_tokens=self.usage.prompt_tokens,
             cached_tokens=self.usage.cached_tokens,
             trace=trace,
-            finish="empty" if finish == "stop" and not text else finish,
+            finish=finish,
             completion_tokens=counted,
             thinking_tokens=self.thinking_tokens,
         )

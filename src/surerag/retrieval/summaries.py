@@ -32,6 +32,8 @@ _WHOLE_TEXT = 200
 """A text of at most so many characters is its own summary."""
 _SENTENCE_WORDS, _UNPUNCTUATED_WORDS = 5, 25
 """Words of a sentence that makes a paragraph prose; words of one where no mark ends it."""
+_LONGEST = 1000
+"""Characters of a sentence at most; a text without marks is one long sentence."""
 _SEARCHED_BY = 1000
 """Characters of a document without a summary that it is searched by."""
 _DECIDED_BY = 4000
@@ -129,7 +131,6 @@ def lead_summary(
     *,
     per_paragraph: bool = False,
     language: str = "en",
-    max_characters: int = 1000,
 ) -> str:
     r"""Return the first sentences of a text's prose, or of each of its paragraphs.
 
@@ -138,7 +139,6 @@ def lead_summary(
         sentences: How many, at least 1.
         per_paragraph: Whether of each paragraph, rather than of the whole.
         language: ISO 639 code, for the language's abbreviations and marks.
-        max_characters: Longest sentence; a text without marks is one long sentence.
 
     Returns:
         The sentences, joined by spaces; empty if the text has no prose.
@@ -147,12 +147,12 @@ def lead_summary(
         >>> lead_summary("# Ada\n\n## Life\n\nAda was born in Velm. She paints. She sings.")
         'Ada was born in Velm. She paints.'
     """
-    check_at_least(1, sentences=sentences, max_characters=max_characters)
+    check_at_least(1, sentences=sentences)
     lead: list[str] = []
     for paragraph in _prose(text):
         room = sentences if per_paragraph else sentences - len(lead)
         lead += [
-            " ".join(sentence.text[:max_characters].split())
+            " ".join(sentence.text[:_LONGEST].split())
             for sentence in split_sentences(paragraph, language)[:room]
         ]
         if len(lead) >= sentences and not per_paragraph:
@@ -203,7 +203,6 @@ class LeadSummaries:
     sentences: int = 2
     per_paragraph: bool = False
     language: str = "en"
-    max_characters: int = 1000
 
     def __call__(self, documents: Sequence[Document]) -> list[str]:
         """Return one summary for each document, in order."""

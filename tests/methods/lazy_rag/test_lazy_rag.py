@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from surerag import AbstentionGate, DisagreementGate, EntropyGate, FakeReader, LazyRAG, Passage
-from surerag.calibration import AbstentionPolicy
+from surerag.calibration import AbstentionPolicy, scope_of
 from surerag.errors import (
     ConfigurationError,
     InputError,
@@ -301,17 +301,17 @@ class Policy:
 
     threshold = 0.4
 
-    def __init__(self, identity: dict[str, Any]) -> None:
-        self.identity = identity
+    def __init__(self, scope: dict[str, str]) -> None:
+        self.scope = scope
 
     def check(self, component: Any) -> None:
-        if component.identity != self.identity:
+        if scope_of(component) != self.scope:
             raise ConfigurationError("calibrated for another")
 
 
 def test_a_policy_is_refused_where_it_was_calibrated_for_another() -> None:
     rag, _, _ = pipeline(FakeReader(["Velm"] * 9, entropy=0.5))
-    policy = Policy(rag.identity)
+    policy = Policy(scope_of(rag))
     assert rag.with_options(threshold=policy).run("Where?").decision.retrieve is True
     for change in (
         {"gate": "margin"},

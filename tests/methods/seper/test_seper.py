@@ -233,7 +233,7 @@ def test_a_judge_that_cannot_be_used_is_no_measurement(unusable: int) -> None:
             12,
             bool(unusable),
         )
-    assert judge.unparsed_share == pytest.approx(unusable / 12)
+    assert (judge.unparsed, judge.judged) == (unusable, 12)
 
 
 def test_an_empty_answer_means_nothing() -> None:

@@ -171,7 +171,7 @@ def test_a_stop_text_ends_the_answer_and_its_trace(reader: TransformersReader) -
     assert "".join(traced(cut).tokens).strip() == cut.text
     assert traced(cut).logprobs == traced(whole).logprobs[: len(traced(cut))]
     nothing = reader.generate(["Where?"], replace(ONE, stop=(f" {first}",)))[0][0]
-    assert (nothing.text, nothing.finish, len(traced(nothing))) == ("", "stop", 0)
+    assert (nothing.text, nothing.finish, len(traced(nothing))) == ("", "empty", 0)
 
 
 @pytest.mark.parametrize("stop", [(), ("zzz",), (" ",)])

@@ -300,7 +300,7 @@ def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tupl
         for _, at, (passage, *_) in offers:
             ends = [match.end() for match in unit_end.finditer(passage.text)]
             # A longer beginning has no fewer tokens, so that few have to be counted.
-            fitting = bisect_right(ends, limit, key=lambda end, whole=passage: measure(_cut(whole, end)))
+            fitting = bisect_right(ends, limit, key=lambda end: measure(_cut(passage, end)))
             if fitting:
                 return at, _cut(passage, ends[fitting - 1])
     raise ConfigurationError(f"token_limit={limit} has no room for any text", hint="raise it")

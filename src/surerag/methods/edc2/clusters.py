@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from surerag.effects import Program, emit, generate
 from surerag.messages import Passage, SamplingParams
 from surerag.methods.edc2.options import EDC2Options
-from surerag.methods.shared import embed_unit, yes_probability
+from surerag.methods.shared import embed_unit, unit_rows, yes_probability
 
 Cluster = NDArray[np.intp]
 Root = Literal["query", "rank"]
@@ -215,9 +215,7 @@ def _unit_rows(vectors: ArrayLike) -> NDArray[np.float64]:
         rows = rows.reshape(0, 0)
     if rows.ndim != 2 or not np.isfinite(rows).all():
         raise ValueError(f"expected finite vectors [documents, dimensions], got shape {rows.shape}")
-    norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    unit: NDArray[np.float64] = np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0)
-    return unit
+    return unit_rows(rows)
 
 
 def _most_similar_first(rows: NDArray[np.float64], vector: NDArray[np.float64]) -> NDArray[np.intp]:

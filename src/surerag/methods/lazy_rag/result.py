@@ -41,5 +41,5 @@ class LazyRAGResult(Result):
 
     @property
     def finish(self) -> FinishReason:
-        """Why the answer ended: ``"stop"``, or ``"length"`` if ``max_tokens`` cut it off."""
+        """Why the answer ended: ``"stop"``, ``"length"`` if ``max_tokens`` cut it off, or ``"empty"``."""
         return self.generation.finish
