@@ -225,7 +225,7 @@ def test_rows_hold_numbers(values: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize("other", [(0.5, 1, 1), {"uncertainty": 0.5}])
 def test_rows_of_another_kind_are_named(other: Any) -> None:
     with pytest.raises(
-        InputError, match=f"expected rows of the class CalibrationRow, got a {type(other).__name__}"
+        InputError, match=f"expected a CalibrationRow, got a {type(other).__name__} at place 0"
     ):
         calibrate_threshold([other])
     rows = [CalibrationRow(0.5, 1, 1)] * 3

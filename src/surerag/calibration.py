@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
-from surerag.errors import ConfigurationError, InputError, extra, writing
+from surerag.errors import ConfigurationError, InputError, check_items, extra, writing
 from surerag.measures.statistics import Estimate, Floats, Interval
 from surerag.text import ABSTENTION, check_abstention, is_abstention
 
@@ -187,11 +187,7 @@ def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats
     rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
     if not rows:
         raise InputError("there are no rows to calibrate on", hint="the papers take 100 questions or more")
-    if other := next((row for row in rows if not isinstance(row, CalibrationRow)), None):
-        raise InputError(
-            f"expected rows of the class CalibrationRow, got a {type(other).__name__}",
-            hint="make each with surerag.CalibrationRow(uncertainty, score_without, score_with)",
-        )
+    check_items(CalibrationRow, rows, "pass surerag.CalibrationRow(uncertainty, score_without, score_with)")
     table = [(row.uncertainty, row.score_without, row.score_with) for row in rows]
     uncertainty, without, with_ = np.array(table, np.float64).T  # None becomes NaN
     right = int(((without >= 0.5) | (with_ >= 0.5)).sum())

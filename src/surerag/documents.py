@@ -80,6 +80,13 @@ class Document:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     rows: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.text, str):
+            kind = type(self.text).__name__
+            raise InputError(
+                f"the text of document {self.id!r} is a {kind}", hint="leave out what has no text"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class LoadedDocuments:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real
 from types import UnionType
@@ -129,6 +129,15 @@ def check_kind(kind: type | UnionType, expected: str, *, hint: str = "", **setti
     for name, value in settings.items():
         if not isinstance(value, kind):
             raise ConfigurationError(f"{name} must be {expected}, got a {type(value).__name__}", hint=hint)
+
+
+def check_items(kind: type, items: Iterable[object], hint: str) -> None:
+    """Check that all items are of a class, or raise InputError."""
+    for place, item in enumerate(items):
+        if not isinstance(item, kind):
+            raise InputError(
+                f"expected a {kind.__name__}, got a {type(item).__name__} at place {place}", hint=hint
+            )
 
 
 @contextmanager

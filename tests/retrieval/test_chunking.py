@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from surerag.documents import Document
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, InputError
+from surerag.messages import Passage
 from surerag.retrieval import chunk_documents, chunk_text
 from surerag.retrieval.chunking import words_and_marks
 
@@ -82,3 +84,14 @@ def test_a_row_of_many_lines_is_cut() -> None:
     chunks = chunk_documents([long], tokens=100, overlap=0)
     assert len(chunks) == 11
     assert " ".join(chunk.text for chunk in chunks).split().count("word") == 1000
+
+
+@pytest.mark.parametrize("documents", ["Velm", [Passage("Velm")]])
+def test_what_is_no_document_is_named(documents: Any) -> None:
+    with pytest.raises(InputError, match="expected a Document, got a"):
+        chunk_documents(documents)
+
+
+def test_a_document_without_a_text_is_refused() -> None:
+    with pytest.raises(InputError, match="the text of document 'velm' is a NoneType"):
+        Document("velm", None)  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from surerag.errors import (
     InputError,
     LogprobsError,
     ServiceError,
+    check_items,
 )
 from surerag.measures import same_answer
 from surerag.messages import Generation, Pair, Passage, TokenTrace
@@ -56,13 +57,8 @@ def check_passages(passages: object) -> None:
             f"a context is a list of passages, got a {type(passages).__name__}",
             hint="pass list(passages), or [] where nothing was retrieved, if the method takes that",
         )
-    for item in passages:
-        if not isinstance(item, Passage):
-            raise InputError(
-                f"a context is a list of passages, and one item is a {type(item).__name__}",
-                hint="make a passage of a text with surerag.Passage(text); "
-                "a framework's documents go to that framework's components",
-            )
+    hint = "make one of a text with surerag.Passage(text); a framework's go to that framework's components"
+    check_items(Passage, passages, hint)
 
 
 # Functions of a user's own, in the place of a gate or a metric
@@ -169,7 +165,7 @@ def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
     Raises:
         ConfigurationError: If there is neither; ``owner`` says in words what is compared with it.
     """
-    value = default if threshold is None else getattr(threshold, "threshold", threshold)
+    value = _checked_threshold(default if threshold is None else getattr(threshold, "threshold", threshold))
     if value is None:
         raise ConfigurationError(
             f"{owner} has no default threshold", hint="pass threshold=…, or calibrate one"

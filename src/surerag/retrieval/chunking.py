@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from surerag.documents import Document
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, check_items
 from surerag.messages import Passage
 from surerag.text import UNSPACED
 
@@ -79,6 +79,8 @@ def chunk_documents(documents: Iterable[Document], tokens: int = 100, overlap: i
         Passages with the id ``"<document>#<number>"``. Their metadata is the document's, with the keys
         ``document``, ``title``, ``start`` and ``end`` added.
     """
+    documents = list(documents)
+    check_items(Document, documents, "make one of a text with surerag.documents.Document(id, text)")
     return [
         Passage(
             chunk.text,

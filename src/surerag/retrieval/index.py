@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surerag.documents import Document
-from surerag.errors import ConfigurationError, InputError, ServiceError, check_kind
+from surerag.errors import ConfigurationError, InputError, ServiceError, check_items, check_kind
 from surerag.messages import Passage
 from surerag.progress import Progress, reporting
 from surerag.readers.threads import in_thread
@@ -176,12 +176,7 @@ class SummaryIndex(PassageIndex):
                 f"{len(corpus):,} summaries are too many for memory, which holds {MAX_IN_MEMORY:,}",
                 hint="keep them in a vector store, and pass a retriever over it",
             )
-        for document in corpus:
-            if not isinstance(document, Document):
-                raise InputError(
-                    f"expected a Document, got a {type(document).__name__}",
-                    hint="make one of a text with surerag.documents.Document(id, text)",
-                )
+        check_items(Document, corpus, "make one of a text with surerag.documents.Document(id, text)")
         passages = [
             Passage(one.text, id=one.id, metadata={**one.metadata, "title": one.title})
             for one in with_summaries(corpus, (summarize or LeadSummaries())(corpus))
@@ -209,12 +204,8 @@ def _checked(passages: object) -> tuple[Passage, ...]:
     corpus = tuple(passages)
     if not corpus:
         raise InputError("there is nothing to index", hint="pass at least one passage")
+    check_items(Passage, corpus, "make one of a text with surerag.Passage(text)")
     for place, passage in enumerate(corpus):
-        if not isinstance(passage, Passage):
-            raise InputError(
-                f"expected a Passage, got a {type(passage).__name__} at place {place}",
-                hint="make one of a text with surerag.Passage(text)",
-            )
         if not passage.text.strip():
             raise InputError(f"passage {place} (id {passage.id!r}) has no text", hint="leave it out")
     return corpus

@@ -15,7 +15,7 @@ from surerag.lru import LRUDict
 from surerag.messages import NO_SUMMARY, SamplingParams, Template
 from surerag.progress import Progress, reporting
 from surerag.prompts import SUMMARIZE, as_template
-from surerag.readers.protocol import Reader
+from surerag.readers.protocol import Reader, as_reader
 from surerag.retrieval.chunking import is_table_rule
 from surerag.text import UNSPACED, split_sentences
 
@@ -278,7 +278,7 @@ class ModelSummaries:
         progress: Progress = True,
     ) -> None:
         check_at_least(1, batch_size=batch_size)
-        self._reader = reader
+        self._reader = as_reader(reader)
         self._prompt = as_template("summary", prompt).require("document")
         self._sampling = SamplingParams(max_tokens=max_tokens, trace="none")
         self._max_characters = max_characters

@@ -228,3 +228,9 @@ def test_an_answer_of_infinite_perplexity_is_not_called_empty() -> None:
     model = FakeReader(lambda prompt: reply("Velm", logprobs=[-9999.0]))
     result = UncertaintyRewriter(model, Library()).run(VAGUE)
     assert (result.uncertainty, result.reason.split(";")[0]) == (math.inf, "perplexity above threshold")
+
+
+@pytest.mark.parametrize("history", ["Hello", [{"role": "user", "content": "Hello"}], [("user", "Hello")]])
+def test_a_history_of_something_else_than_messages_is_named(history: Any) -> None:
+    with pytest.raises(InputError, match=r"expected a Message, got a (str|dict|tuple) at place 0"):
+        UncertaintyRewriter(reader(), Library()).run(CLEAR, history)

@@ -172,3 +172,11 @@ def test_the_option_and_the_gate_of_a_name_have_the_same_settings() -> None:
     for gate in (EntropyGate(), MarginGate(), DisagreementGate(), AbstentionGate()):
         assert rag(gate.name).resolved_gate == gate
         assert rag(gate.name).resolved_threshold == rag(gate).resolved_threshold
+
+
+@pytest.mark.parametrize(
+    "settings", [{"n_tokens": 2.5}, {"n_tokens": "8"}, {"n_samples": 1}, {"threshold": math.nan}]
+)
+def test_a_gate_with_settings_that_are_no_numbers_is_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(settings))):
+        LazyRAG(FakeReader(), Corpus(), summaries="Velm", gate=EntropyGate(**settings))

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from surerag.effects import Program, emit, generate, retrieve, return_answer
+from surerag.errors import check_items
 from surerag.messages import Generation, Message, Passage, Prompt, SamplingParams
 from surerag.methods.dynqr.metrics import SAMPLED, metric_name, trace_kind, uncertainty_of
 from surerag.methods.dynqr.options import DynQROptions
@@ -35,6 +36,7 @@ def rewrite_when_uncertain(
     ``threshold`` (θ).
     """
     check_question(question)
+    check_items(Message, history, "make each turn with surerag.messages.Message(role, content)")
     steps = _Steps(question, options, SamplingParams(max_tokens=max_tokens), tuple(history))
     passages = yield from retrieve(question, options.top_n)
     if not passages:

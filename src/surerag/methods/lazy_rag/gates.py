@@ -105,12 +105,8 @@ class Gate(ABC):
     n_samples: int = 0
 
     def __post_init__(self) -> None:
-        if self.n_tokens is not None and self.n_tokens < 1:
-            raise ConfigurationError(f"the gate {self.name} needs at least 1 token, got {self.n_tokens!r}")
-        if self.n_samples < 0 or self.n_samples == 1:
-            raise ConfigurationError(
-                f"n_samples of the gate {self.name} must be 0, or at least 2, got {self.n_samples!r}"
-            )
+        check_at_least(1, n_tokens=self.n_tokens)
+        check_at_least(2, n_samples=self.n_samples or None)
         for field, choices in (("aggregate", get_args(Aggregate)), ("estimate", get_args(Estimate))):
             if getattr(self, field, choices[0]) not in choices:
                 raise ConfigurationError(
