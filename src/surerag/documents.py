@@ -82,9 +82,9 @@ class Document:
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
-            kind = type(self.text).__name__
             raise InputError(
-                f"the text of document {self.id!r} is a {kind}", hint="leave out what has no text"
+                f"the text of document {self.id!r} is a {type(self.text).__name__}",
+                hint="leave out what has no text",
             )
 
 
