@@ -166,8 +166,14 @@ class ContinueGeneration(Effect):
         return _split(finished, [len(part.begun) for part in parts])
 
     def usage(self, answer: list[Generation]) -> Usage:
-        """Tokens of the answers."""
-        return _completions(answer)
+        """Tokens of the answers, and of prompts that a server counts at the end of its stream."""
+        before = _prompts([item.partial for item in self.begun], 0)
+        after = _prompts(answer, 0)
+        late = Usage(
+            prompt_tokens=after.prompt_tokens - before.prompt_tokens,
+            cached_tokens=after.cached_tokens - before.cached_tokens,
+        )
+        return late + _completions(answer)
 
 
 @dataclass(frozen=True, slots=True)

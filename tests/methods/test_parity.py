@@ -15,6 +15,7 @@ from surerag import (
     DenseRefiner,
     FakeReader,
     LazyRAG,
+    OpenAIReader,
     Passage,
     SemanticChunker,
     SePer,
@@ -26,6 +27,7 @@ from surerag.entailment import ExactEntailer
 from surerag.messages import Generation, Result, Usage
 from surerag.readers.fake import reply
 from surerag.readers.protocol import Capabilities
+from tests.servers.fake_openai import FakeOpenAI
 
 LOCAL = Capabilities(logprobs=True, entropy="exact", begin="native", stream=True, local=True)
 QUESTIONS = [f"Where was {name} born?" for name in ("Ada", "Bo", "Cy", "Di", "Eve", "Fay")]
@@ -142,6 +144,19 @@ def test_usage_is_what_the_reader_counts(method: str) -> None:
     asked = [call for call in reader.history if call.verb in ("generate", "begin")]
     calls = sum((call.sampling.n if call.sampling else 1) * len(call.prompts) for call in asked)
     assert result.usage.requests == calls
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_prompt_that_a_server_counts_at_the_end_of_its_stream_is_in_the_usage(streamed: bool) -> None:
+    with FakeOpenAI(["In Velm by the river"], logprob=-0.001) as server:
+        reader = OpenAIReader("toy", base_url=server.base_url, api_key="k")
+        rag = LazyRAG(reader, Corpus(), summaries="Ada was born in Velm.", n_tokens=2)
+        if streamed:
+            stream = rag.stream("Where?")
+            list(stream)
+        result = stream.result if streamed else rag.run("Where?")
+    read = result.usage.prompt_tokens
+    assert (result.decision.retrieve, read > 0, read) == (False, True, reader.usage.prompt_tokens)
 
 
 def test_every_way_of_chunking_gives_the_same() -> None:
