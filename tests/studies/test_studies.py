@@ -8,9 +8,11 @@ import math
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from studies.lazy_rag import HELD_OUT
 from studies.world import World, is_correct
 from surerag import FakeReader
 from surerag.encoders import HashingEncoder
@@ -61,6 +63,12 @@ def test_lazy_rag_reads_squad(
     assert "78.2" in printed  # the paper's figures stand beside
 
 
+def of_held_out_articles(context: str, asked: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return data in SQuAD's format; all questions are of one of the held-out articles."""
+    others = [{"title": title, "paragraphs": []} for title in HELD_OUT if title != "Force"]
+    return {"data": [{"title": "Force", "paragraphs": [{"context": context, "qas": asked}]}, *others]}
+
+
 @pytest.mark.parametrize(
     ("name", "expected"), [("dense", ("τ = 0.6", "75% quantile")), ("edc2", ("One chunk of", "128"))]
 )
@@ -76,7 +84,7 @@ def test_defaults_are_measured_on_squad(
         for at in range(4)
     ]
     context = "Velm lies by the sea. It has a harbour. Ada was born there in 1900. " * 20
-    data = {"data": [{"title": "Force", "paragraphs": [{"context": context, "qas": asked}]}]}
+    data = of_held_out_articles(context, asked)
     (tmp_path / "squad2_dev.json").write_text(json.dumps(data))
     study, common = import_module(f"studies.{name}"), import_module("studies.common")
     monkeypatch.setattr(study, "load_reader", lambda *_: FakeReader("Ada was born there in 1900."))
@@ -104,7 +112,7 @@ def test_options_are_compared_on_rows_that_a_later_run_goes_on_with(
     questions = [f"When was Ada born, {at}?" for at in range(12)]
     asked = [{"question": one, "answers": [{"text": "1900"}], "is_impossible": False} for one in questions]
     context = "Velm lies by the sea. It has a harbour. Ada was born there in 1900."
-    data = {"data": [{"title": "Force", "paragraphs": [{"context": context, "qas": asked}]}]}
+    data = of_held_out_articles(context, asked)
     (tmp_path / "squad2_dev.json").write_text(json.dumps(data))
     (tmp_path / "xquad.en.json").write_text(json.dumps({"data": []}))
     said = [{"question": one, "disfluent": f"no wait {one}", "source": "squad2"} for one in questions]

@@ -307,6 +307,15 @@ def test_the_most_relevant_passages_stay_and_each_text_is_judged_once() -> None:
     assert not result.fell_back
 
 
+def test_a_chunk_that_stands_in_another_one_takes_no_place() -> None:
+    tool, reader = compressor(judging, top_n=2, variant="whole")
+    longer = f"{ADA}\n {RIVER}"
+    result = tool.run(QUESTION, passages(ADA.upper(), longer, RIVER, AGAIN, BO))
+    assert len(reader.prompts) == 3  # two chunks stand in the longer one, whatever their case and spaces
+    assert [passage.id for passage in result.passages] == ["p1", "p3"]
+    assert result.dropped == ("p0", "p2", "p4")
+
+
 @pytest.mark.parametrize(
     ("person", "shown"), [(None, "She lived."), ("Ada {passage}", "Ada {passage}: She lived.")]
 )

@@ -46,7 +46,7 @@ Measure = Callable[[Passage], int]
 """Tokens of a passage as the pipeline shows it."""
 _SHORT = "too short to gain"
 _WHOLE = "among the most relevant"
-_LESS_RELEVANT = "less relevant than those that stay, or a text that is there already"
+_LESS_RELEVANT = "less relevant than those that stay, or a text that stands in another one"
 _WORD_END, _CHARACTER = re.compile(r"\S(?!\S)"), re.compile(r"\S")
 
 

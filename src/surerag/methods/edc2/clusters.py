@@ -49,13 +49,19 @@ def form_clusters(
 
 
 def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Options) -> tuple[Cluster, int]:
-    """Return the places that may stay, and how many of them do; where some leave, each text is there once."""
+    """Return the places that may stay, and how many of them do.
+
+    Where some leave, no text stands in another one, as chunks that overlap may.
+    """
     if options.top_n is None and options.compresses:
         return places, len(places)
-    first = {" ".join(passages[at].text.split()).casefold(): at for at in reversed(places)}
-    distinct = np.array(sorted(first.values()), dtype=np.intp)
+    texts = {at: f" {' '.join(passages[at].text.split())} ".casefold() for at in places.tolist()}
+    distinct: list[int] = []
+    for at in sorted(texts, key=lambda at: -len(texts[at])):
+        if not any(texts[at] in texts[other] for other in distinct):
+            distinct.append(at)
     room = options.room(len(distinct))
-    return (distinct if len(places) > room else places), room
+    return (np.sort(distinct) if len(places) > room else places), room
 
 
 def rank_passages(

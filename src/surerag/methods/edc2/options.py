@@ -80,8 +80,8 @@ class EDC2Options(Options):
 
     top_n: int | None = Field(None, ge=1)
     """Passages that stay, at most: the most relevant, by similarity and by the reader, which is asked of each
-    whether it helps. The others leave, and texts that come again. None is a third of them, and three at
-    least, where they come whole, and all where clusters are compressed."""
+    whether it helps. The others leave, and texts that stand in another one. None is a third of them, and
+    three at least, where they come whole, and all where clusters are compressed."""
 
     first_cluster_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 3
     """Size of the first cluster (the paper's τ); each further one is twice as large. ``"auto"`` is 1 for up
