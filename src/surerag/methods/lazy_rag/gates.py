@@ -147,7 +147,21 @@ class Gate(ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EntropyGate(Gate):
+class _BoundedGate(Gate):
+    """A gate whose score is the point ``estimate`` of an interval."""
+
+    estimate: Estimate = "middle"
+
+    def score(self, first_pass: FirstPass) -> float | None:
+        """Return the estimate."""
+        interval = self.interval(first_pass)
+        if interval is None:
+            return None
+        return {"lower": interval[0], "middle": math.fsum(interval) / 2, "upper": interval[1]}[self.estimate]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EntropyGate(_BoundedGate):
     """The paper's gate: entropy of the first n tokens, in nats (Eq. 2 and 3).
 
     Attributes:
@@ -162,7 +176,6 @@ class EntropyGate(Gate):
 
     threshold: float | None = 0.5
     aggregate: Aggregate = "mean"
-    estimate: Estimate = "middle"
 
     def __post_init__(self) -> None:
         """Check the settings; ``"first"`` reads one token."""
@@ -175,13 +188,8 @@ class EntropyGate(Gate):
         """Whether only a whole answer keeps the gate shut."""
         return self.aggregate == "max"
 
-    def score(self, first_pass: FirstPass) -> float | None:
-        """Return H̄ (Eq. 3), at the estimate."""
-        interval = self.interval(first_pass)
-        return None if interval is None else _point(interval, self.estimate)
-
     def interval(self, first_pass: FirstPass) -> Interval | None:
-        """Aggregate the lower and the upper bounds of the entropies."""
+        """Return the bounds of H̄ (Eq. 3): of the entropies' lower and upper bounds, aggregated."""
         trace = trace_of(first_pass.answer, _OF_TEXT)
         if trace.entropy is None:
             raise LogprobsError(
@@ -207,7 +215,7 @@ class EntropyGate(Gate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MarginGate(Gate):
+class MarginGate(_BoundedGate):
     """Mean of 1 − margin over the first n tokens; for servers that list no alternatives to a token.
 
     The margin is p₁ − p₂, the lead of the likeliest token. A trace holds p₁ of a greedy answer; p₂ lies
@@ -221,12 +229,6 @@ class MarginGate(Gate):
     needs: ClassVar[Needs] = "logprobs"
 
     threshold: float | None = 0.2
-    estimate: Estimate = "middle"
-
-    def score(self, first_pass: FirstPass) -> float | None:
-        """Return the mean of 1 − margin, at the estimate."""
-        interval = self.interval(first_pass)
-        return None if interval is None else _point(interval, self.estimate)
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
         """Average the bounds of 1 − margin."""
@@ -296,8 +298,3 @@ GATES: dict[str, type[EntropyGate | MarginGate | DisagreementGate | AbstentionGa
 def check_gate(gate: Gate, reader: Reader) -> None:
     """Check that a reader reports what a gate needs, or raise CapabilityError."""
     check_reports(reader, gate.needs, f"the gate {gate.name}", _OF_TEXT, 'gate="margin"')
-
-
-def _point(interval: Interval, estimate: Estimate) -> float:
-    lower, upper = interval
-    return {"lower": lower, "middle": math.fsum(interval) / 2, "upper": upper}[estimate]
