@@ -11,7 +11,6 @@ import gc
 import warnings
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
 from inspect import isasyncgen, isgenerator
 from numbers import Real
 from types import CellType
@@ -22,7 +21,7 @@ from llama_index.core.llms.structured_llm import StructuredLLM
 from llama_index.core.settings import Settings
 
 from llama_index_surerag.pickles import Shareable
-from llama_index_surerag.prompts import chat_messages, completion_text, plain_text
+from llama_index_surerag.prompts import chat_messages, completion_text
 from surerag import SamplingParams, Usage, readers
 from surerag.errors import ConfigurationError, LogprobsError, check_at_least, check_kind
 from surerag.messages import Generation, Prompt
@@ -335,13 +334,7 @@ class LLMReader(Shareable, AskingReader):
 
     async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[Part]:
         response = await self._ask(request, keywords, calls, "")
-        return [self._counted(part, request) for part in parts_of(response, logprobs=request.top is not None)]
-
-    def _counted(self, part: Part, request: Request) -> Part:
-        """Return a part with the prompt's length, where the server does not count it."""
-        usage = part.usage or Usage(1)
-        prompt = usage.prompt_tokens or self.count_tokens(plain_text(request.prompt))
-        return part._replace(usage=replace(usage, prompt_tokens=prompt))
+        return parts_of(response, logprobs=request.top is not None)
 
     async def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[Part]:
         shown, says_end = "", False
@@ -353,14 +346,10 @@ class LLMReader(Shareable, AskingReader):
                 yield part._replace(finish=part.finish or "")
             return
         try:
-            first = True
             async with aclosing(_each(responses)) as each:
                 async for response in each:
                     part, shown = part_of(response, shown, logprobs=request.top is not None)
                     says_end = says_end or part.finish is not None or _has_choices(response)
-                    if first:
-                        yield self._counted(Part(), request)
-                        first = False
                     yield part
             if not says_end:
                 yield Part(finish="")

@@ -147,16 +147,20 @@ def test_usage_is_what_the_reader_counts(method: str) -> None:
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-def test_a_prompt_that_a_server_counts_at_the_end_of_its_stream_is_in_the_usage(streamed: bool) -> None:
+@pytest.mark.parametrize(("threshold", "least"), [(9.0, 20), (-1.0, 60)])
+def test_prompts_of_streams_are_in_the_usage_read_to_their_end_or_not(
+    threshold: float, least: int, streamed: bool
+) -> None:
     with FakeOpenAI(["In Velm by the river"], logprob=-0.001) as server:
         reader = OpenAIReader("toy", base_url=server.base_url, api_key="k")
-        rag = LazyRAG(reader, Corpus(), summaries="Ada was born in Velm.", n_tokens=2)
+        rag = LazyRAG(reader, Corpus(), summaries="Ada was born in Velm.", n_tokens=2, threshold=threshold)
         if streamed:
             stream = rag.stream("Where?")
             list(stream)
         result = stream.result if streamed else rag.run("Where?")
     read = result.usage.prompt_tokens
-    assert (result.decision.retrieve, read > 0, read) == (False, True, reader.usage.prompt_tokens)
+    assert result.decision.retrieve == (threshold < 0)
+    assert least < read == reader.usage.prompt_tokens
 
 
 def test_every_way_of_chunking_gives_the_same() -> None:

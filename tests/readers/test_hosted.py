@@ -275,7 +275,7 @@ def test_the_usage_of_every_verb_is_summed_up(fake_openai: FakeOpenAI) -> None:
     reader.finish(reader.begin(["a b"], 1, GREEDY))
     reader.cancel(reader.begin(["a b"], 1, GREEDY))
     usage = reader.usage
-    assert (usage.requests, usage.prompt_tokens) == (4, 6)
+    assert (usage.requests, usage.prompt_tokens) == (4, 8)  # of the last one an estimate
     assert usage.completion_tokens == pytest.approx(12, abs=2)
 
 

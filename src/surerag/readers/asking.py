@@ -33,7 +33,15 @@ from surerag.errors import (
     SureragError,
     ThinkingBudgetError,
 )
-from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage
+from surerag.messages import (
+    Chunk,
+    Generation,
+    PartialGeneration,
+    Prompt,
+    SamplingParams,
+    Usage,
+    as_messages,
+)
 from surerag.readers.failures import client_failure, without_secrets
 from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
 from surerag.readers.parameters import (
@@ -208,8 +216,8 @@ class AskingReader(BaseReader):
         raise NotImplementedError
 
     def _reading(self, request: Request) -> Reading:
-        """Return what takes in an answer to a request."""
-        return Reading(
+        """Return what takes in an answer to a request; it has cost its prompt before a server counts."""
+        reading = Reading(
             request.sampling,
             top=self._listed(request),
             streamed=request.streamed,
@@ -221,6 +229,14 @@ class AskingReader(BaseReader):
             hint=self.advice,
             thinking_hint=self.thinking_hint,
         )
+        reading.usage = self._counted(None, request.prompt)
+        return reading
+
+    def _counted(self, usage: Usage | None, prompt: Prompt) -> Usage:
+        """Return a server's count of tokens, with an estimate of the prompt's where there is none."""
+        usage = usage or Usage(1)
+        tokens = usage.prompt_tokens or sum(self.count_tokens(turn.content) for turn in as_messages(prompt))
+        return replace(usage, prompt_tokens=tokens)
 
     def _needed(self, request: Request) -> Collection[str]:
         """Return the settings that a request cannot do without."""
@@ -429,7 +445,7 @@ class AskingReader(BaseReader):
                 if request.sampling.trace != "optional" or request.top is None:
                     raise
             request = request._replace(top=None)
-        usage = parts[0].usage or Usage(1)
+        usage = self._counted(parts[0].usage, request.prompt)
         readings = [self._reading(request) for _ in parts]
         for reading, part in zip(readings, parts, strict=True):
             reading.feed(part._replace(usage=_share(usage, len(parts))))
