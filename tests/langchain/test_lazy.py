@@ -119,6 +119,18 @@ async def test_an_unsure_reader_gets_documents(retriever: Any, documents: list[D
     assert documents[0].page_content in reader.prompts[-1]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_prompt_that_a_server_did_not_come_to_count_is_in_the_usage(
+    streamed: bool, server: FakeOpenAI, retriever: Any
+) -> None:
+    chain = LazyRetrievalChain(chat(server), retriever, SUMMARY, threshold=-1.0, top_n=1, return_details=True)
+    chunks = list(chain.stream("Where?")) if streamed else [chain.invoke("Where?")]
+    usage = next(chunk["usage"] for chunk in chunks if "usage" in chunk)
+    first, second = (len(str(body["messages"][-1]["content"]).split()) for body in server.requests[-2:])
+    assert second < usage["prompt_tokens"]
+    assert usage["prompt_tokens"] > first + second - 2
+
+
 def test_without_top_n_the_retriever_decides_how_many(retriever: Any) -> None:
     three = retriever.vectorstore.as_retriever(search_kwargs={"k": 3})
     for source, expected in ((retriever, 4), (three, 3), (RunnableLambda(three.invoke), 3)):

@@ -216,8 +216,8 @@ class AskingReader(BaseReader):
         raise NotImplementedError
 
     def _reading(self, request: Request) -> Reading:
-        """Return what takes in an answer to a request."""
-        return Reading(
+        """Return what takes in an answer to a request; a stream has cost its prompt before it is counted."""
+        reading = Reading(
             request.sampling,
             top=self._listed(request),
             streamed=request.streamed,
@@ -229,6 +229,9 @@ class AskingReader(BaseReader):
             hint=self.advice,
             thinking_hint=self.thinking_hint,
         )
+        if request.streamed:
+            reading.usage = self._counted(None, request.prompt)
+        return reading
 
     def _counted(self, usage: Usage | None, prompt: Prompt) -> Usage:
         """Return a server's count of tokens, with an estimate of the prompt's where there is none."""
@@ -514,9 +517,8 @@ class AskingReader(BaseReader):
                 raise
 
     def open_reading(self, request: Request, calls: Blocking) -> OpenReading:
-        """Return an answer with nothing read yet; it has cost its prompt before a server counts."""
+        """Return an answer with nothing read yet."""
         reading = self._reading(request)
-        reading.usage = self._counted(None, request.prompt)
         return OpenReading(self._parts(request, reading, calls), reading)
 
     async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[Part]:
