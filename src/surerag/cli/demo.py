@@ -100,7 +100,8 @@ def _show_one(parts: Parts, question: Question) -> None:
         worth = seper.run(question.text, question.references, passages)
     score = "none" if lazy.decision.score is None else f"{lazy.decision.score:.2f} nats"
     action = "retrieves" if lazy.decision.retrieve else "does not retrieve"
-    search = f"searched again for “{rewritten.query}”" if rewritten.rewritten else "the first answer stays"
+    search = f"searched again for “{rewritten.query}”" if rewritten.rewritten else rewritten.reason
+    verdict = "certain" if dense.certain else "uncertain"
     extract = " ".join(item.text for item in compressed.passages)
     extract = extract if len(extract) <= 160 else f"{extract[:160].rstrip()} …"
     rows = {
@@ -111,10 +112,10 @@ def _show_one(parts: Parts, question: Question) -> None:
             f"{compressed.tokens_before} tokens become {compressed.tokens_after}: “{extract}”"
         ),
         "DENSE-RAG rewords each passage: does the answer survive?": (
-            f"DSE {dense.score:.2f}: {'certain' if dense.certain else 'uncertain'}. “{dense.answer}”"
+            f"DSE {dense.score:.2f}: {verdict if dense.conclusive else 'not conclusive'}. “{dense.answer}”"
         ),
         "DynQR rewrites the query only if the answer is uncertain": (
-            f"perplexity {rewritten.original.uncertainty:.2f}, {search}. “{rewritten.answer}”"
+            f"perplexity {rewritten.original.uncertainty:.2f}: {search}. “{rewritten.answer}”"
         ),
         "SePer: what were the passages worth to this reader?": (
             f"ΔSePer {worth.delta:+.2f}: belief {worth.before.seper:.2f}, with them {worth.after.seper:.2f}"
