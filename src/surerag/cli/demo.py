@@ -115,7 +115,8 @@ def _show_one(parts: Parts, question: Question) -> None:
             f"DSE {dense.score:.2f}: {verdict if dense.conclusive else 'not conclusive'}. “{dense.answer}”"
         ),
         "DynQR rewrites the query only if the answer is uncertain": (
-            f"perplexity {rewritten.original.uncertainty:.2f}: {search}. “{rewritten.answer}”"
+            f"perplexity {rewritten.original.uncertainty:.2f}, threshold {rewritten.threshold:g}: {search}. "
+            f"“{rewritten.answer}”"
         ),
         "SePer: what were the passages worth to this reader?": (
             f"ΔSePer {worth.delta:+.2f}: belief {worth.before.seper:.2f}, with them {worth.after.seper:.2f}"
