@@ -102,8 +102,8 @@ def reader_of(model: Any) -> BaseReader:
     if not isinstance(model, Runnable) and isinstance(model, Reader):
         return model
     reader = reader_from_model(model)
-    known = _READERS.setdefault(id(model), reader)
-    return known if (known.family, known._most_top) == (reader.family, reader._most_top) else reader
+    first = _READERS.setdefault(id(model), reader)  # which holds the model, so that its id stays its own
+    return first if (first.family, first._most_top) == (reader.family, reader._most_top) else reader
 
 
 def judge_of(judge: Any) -> Any:

@@ -30,7 +30,7 @@ from surerag.services import Encoder, Retriever, normalised_rows
 _LIMITS = ("filter", "where", "expr", "namespace", "tenant", "partition")
 """Parts of the names of search arguments that leave documents out."""
 _HOLDERS = (Runnable, FunctionType, MethodType, partial, Mapping, list, tuple)
-"""Kinds of values in which runnables are looked for."""
+"""Kinds of values that may hold runnables."""
 
 
 class EmbeddingEncoder:
