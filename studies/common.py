@@ -18,7 +18,7 @@ from rich.table import Table
 
 from surerag import Passage, SamplingParams, Services
 from surerag.drivers import run_many
-from surerag.effects import Program, generate
+from surerag.effects import Generate, Program, perform
 from surerag.errors import InputError
 from surerag.measures import exact_match
 from surerag.measures.statistics import (
@@ -170,7 +170,7 @@ def ask_many(
     """Return all samples of each prompt."""
 
     def program(prompt: Prompt) -> Program[list[Generation]]:
-        [samples] = yield from generate([prompt], sampling)
+        [samples] = yield from perform(Generate([prompt], sampling))
         return samples
 
     programs = [program(prompt) for prompt in prompts]

@@ -35,7 +35,7 @@ from studies.lazy_rag import ARTICLES
 from studies.real.data import Item, load_disfl
 from surerag import DynQRResult, Passage, SamplingParams, Services, UncertaintyRewriter
 from surerag.drivers import run_many
-from surerag.effects import Program, generate, retrieve
+from surerag.effects import Generate, Program, Retrieve, perform
 from surerag.measures import contains, perplexity
 from surerag.measures.statistics import Estimate
 from surerag.messages import Generation
@@ -265,14 +265,16 @@ def row_of(said: Item, samples: bool) -> Program[dict[str, Any]]:
     With ``samples`` those that DynQR compares by default have their semantic entropy, too.
     """
     prompt = REWRITE.render(query=said.text)
-    [[reply]] = yield from generate([prompt], SamplingParams(max_tokens=REWRITE_TOKENS, trace="none"))
+    [[reply]] = yield from perform(
+        Generate([prompt], SamplingParams(max_tokens=REWRITE_TOKENS, trace="none"))
+    )
     rewrite = read_rewrite(reply, said.text, REWRITE_TOKENS)
     texts = {"said": said.text, "clean": said.clean}
     if rewrite.problem is None:
         texts["rewrite"] = rewrite.text
     found = {}
     for name, text in texts.items():
-        found[name] = yield from retrieve(text, TOP_N_SAID)
+        found[name] = yield from perform(Retrieve(text, TOP_N_SAID))
     ways = {"said": ("said", "said"), "clean": ("clean", "clean")}
     if "rewrite" in texts:
         ways["said, new"], ways["rewrite, new"] = ("said", "rewrite"), ("rewrite", "rewrite")
@@ -283,12 +285,12 @@ def row_of(said: Item, samples: bool) -> Program[dict[str, Any]]:
         )
         for way, (asked, shown) in ways.items()
     }
-    answers = yield from generate(list(prompts.values()), SamplingParams(max_tokens=MAX_TOKENS))
+    answers = yield from perform(Generate(list(prompts.values()), SamplingParams(max_tokens=MAX_TOKENS)))
     sampled: dict[str, list[Generation]] = {}
     if samples:
         compared = [way for way in ("said", "said, new") if way in prompts]
         sampling = SamplingParams(max_tokens=MAX_TOKENS, n=max(SAMPLES), temperature=1.0, trace="none")
-        found_samples = yield from generate([prompts[way] for way in compared], sampling)
+        found_samples = yield from perform(Generate([prompts[way] for way in compared], sampling))
         sampled = dict(zip(compared, found_samples, strict=True))
     row: dict[str, Any] = {**texts, "references": said.references, "problem": rewrite.problem}
     row["new"] = "rewrite" in texts and [p.id for p in found["rewrite"]] != [p.id for p in found["said"]]

@@ -11,7 +11,7 @@ from langchain_core.prompt_values import PromptValue
 from pydantic import BaseModel, Field
 
 from surerag import SamplingParams
-from surerag.effects import ModelRole, Program, emit, generate
+from surerag.effects import Generate, ModelRole, Program, emit, perform
 from surerag.errors import MISCONFIGURED, InputError
 from surerag.messages import Message, Role
 from surerag.prompts import REWRITE_IN_CONVERSATION, in_conversation
@@ -132,7 +132,7 @@ def standalone_question(
     prompt = in_conversation(history, REWRITE_IN_CONVERSATION.render(query=question))
     sampling = SamplingParams(max_tokens=_QUESTION_TOKENS, trace="none")
     try:
-        [[written]] = yield from generate([prompt], sampling, role=role)
+        [[written]] = yield from perform(Generate([prompt], sampling, role=role))
     except MISCONFIGURED:
         raise
     except Exception as error:

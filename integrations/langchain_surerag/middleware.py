@@ -27,11 +27,11 @@ from langchain_surerag.inputs import spoken_turns, standalone_question
 from langchain_surerag.models import ModelReader, prompt_value, reader_from_model
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
-from langchain_surerag.runs import TAGS, Awaiting, Blocking, Calls, changed_effects, without_streaming
+from langchain_surerag.runs import TAGS, Awaiting, Blocking, Calls, end_of_program, without_streaming
 from langchain_surerag.summaries import admitted_summaries
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, Passage, readers
 from surerag.drivers import complete, settled
-from surerag.effects import Effect, Program, Retrieve
+from surerag.effects import Effect, Program, Retrieve, handled
 from surerag.errors import LogprobsRefusedError, MissingServiceError, SureragError, check_at_least
 from surerag.messages import Message
 from surerag.prompts import format_passages, with_abstention
@@ -275,13 +275,13 @@ def _search_standalone(
 ) -> Program[LazyRAGResult]:
     """Run a program whose search is for a question that stands alone after its conversation."""
 
-    def changed(effect: Effect) -> Program[Effect]:
-        if not isinstance(effect, Retrieve) or effect.tier != "passages":
-            return effect
-        alone = yield from standalone_question(question, history, role="rewriter")
-        return replace(effect, query=alone)
+    def handle(effect: Effect[Any]) -> Program[Any]:
+        if isinstance(effect, Retrieve) and effect.tier == "passages":
+            alone = yield from standalone_question(question, history, role="rewriter")
+            effect = replace(effect, query=alone)
+        return (yield effect)
 
-    return changed_effects(program, changed) if history else program
+    return handled(program, handle, end_of_program) if history else program
 
 
 def answer_of(response: Response) -> AIMessage | None:

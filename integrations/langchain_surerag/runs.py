@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, cast
+from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
 
 from langchain_core.callbacks import BaseCallbackHandler, BaseCallbackManager
@@ -26,7 +26,7 @@ from langchain_core.tracers.base import AsyncBaseTracer, BaseTracer
 
 from surerag import Services, readers
 from surerag.drivers import arun, run, settled
-from surerag.effects import ContinueGeneration, Effect, Generate, Program, StartGeneration
+from surerag.effects import ContinueGeneration, Effect, Generate, Program, StartGeneration, handled
 from surerag.messages import Event
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ TAGS: dict[Purpose, list[str]] = {
 """Tags of requests. LangGraph's ``stream_mode="messages"`` does not show what is tagged ``nostream``."""
 
 
-def purpose_of(effect: Effect) -> Purpose:
+def purpose_of(effect: Effect[Any]) -> Purpose:
     """Return what an effect is for; samples that are compared are drafts as well."""
     match effect:
         case StartGeneration():
@@ -55,26 +55,7 @@ def purpose_of(effect: Effect) -> Purpose:
             return "step"
 
 
-def changed_effects(program: Program[T], change: Callable[[Effect], Effect | Program[Effect]]) -> Program[T]:
-    """Run a program with each of its effects changed, by a function or by a program."""
-    try:
-        effect = next(program)
-        while True:
-            try:
-                changed = change(effect)
-                answer = yield (yield from changed) if isinstance(changed, Generator) else changed
-            except BaseException as error:
-                if (end := _end_of_program(error)) is not None:
-                    program.close()
-                    raise end from None
-                effect = program.throw(error)
-            else:
-                effect = program.send(answer)
-    except StopIteration as stop:
-        return cast("T", stop.value)
-
-
-def _end_of_program(error: BaseException) -> BaseException | None:
+def end_of_program(error: BaseException) -> BaseException | None:
     """Return what no method can handle, that it is closed or a graph interrupted; None of a failure."""
     graphs: Any = sys.modules.get("langgraph.errors")
     kinds = GeneratorExit if graphs is None else (GeneratorExit, graphs.GraphBubbleUp)
@@ -84,11 +65,11 @@ def _end_of_program(error: BaseException) -> BaseException | None:
 def with_purposes(program: Program[T]) -> Program[T]:
     """Run a program; whoever answers its effects sees in :data:`PURPOSE` what each is for."""
 
-    def noted(effect: Effect) -> Effect:
+    def noted(effect: Effect[Any]) -> Program[Any]:
         PURPOSE.set(purpose_of(effect))
-        return effect
+        return (yield effect)
 
-    return changed_effects(program, noted)
+    return handled(program, noted, end_of_program)
 
 
 def request_config(purpose: Purpose | None) -> RunnableConfig:

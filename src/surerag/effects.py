@@ -1,21 +1,20 @@
 """Effects that a method yields, and that drivers answer.
 
-A method is a generator that yields effects and receives their answers. Each effect has a function of the same
-name in lower case that yields it and types its answer::
+A method is a generator that yields effects and receives their answers; ``perform`` types them::
 
-    answers = yield from generate([prompt], SamplingParams())
+    answers = yield from perform(Generate([prompt], SamplingParams()))
 
-An effect also says which service answers it, how several are answered in one call, and what that took. The
-functions replace lone surrogates in texts, which no tokenizer can hold: one of them would fail the whole
-batch that its text is merged into.
+An effect also says which service answers it, how several are answered in one call, and what that took. Lone
+surrogates in its texts are replaced: no tokenizer can hold one, and the whole batch would fail by it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,13 +36,15 @@ from surerag.text import replace_surrogates
 if TYPE_CHECKING:
     from surerag.services import Services
 
+A = TypeVar("A")
 R = TypeVar("R")
 TextKind = Literal["query", "document"]
 Tier = Literal["passages", "summaries", "documents"]
 ModelRole = Literal["reader", "rewriter"]
+_set = object.__setattr__  # of a frozen field
 
 
-class Effect:
+class Effect(Generic[A]):
     """Base of all effects.
 
     Attributes:
@@ -83,7 +84,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Generate(Effect):
+class Generate(Effect[list[list[Generation]]]):
     """Ask the reader for ``sampling.n`` answers to each prompt; answered by a list for each prompt.
 
     Attributes:
@@ -91,13 +92,16 @@ class Generate(Effect):
         role: Model to ask; where there is no rewriter, it is the reader.
     """
 
-    prompts: tuple[Prompt, ...]
+    prompts: Sequence[Prompt]
     sampling: SamplingParams
     answer: bool = False
     role: ModelRole = "reader"
 
     METHOD = "generate"
     ARGUMENTS = ("prompts", "sampling")
+
+    def __post_init__(self) -> None:
+        _set(self, "prompts", _clean_prompts(self.prompts))
 
     def service_in(self, services: Services) -> str:
         """Return the rewriter for its role, where there is one."""
@@ -125,16 +129,19 @@ class Generate(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class StartGeneration(Effect):
+class StartGeneration(Effect[list[PartialGeneration]]):
     """Ask for the first ``n_tokens`` tokens of each prompt; answered by one partial generation each."""
 
-    prompts: tuple[Prompt, ...]
+    prompts: Sequence[Prompt]
     n_tokens: int
     sampling: SamplingParams
 
     METHOD = "begin"
     ARGUMENTS = ("prompts", "n_tokens", "sampling")
     SAME = ("n_tokens",)
+
+    def __post_init__(self) -> None:
+        _set(self, "prompts", _clean_prompts(self.prompts))
 
     @staticmethod
     def ask_merged(parts: Sequence[StartGeneration], service: Any) -> list[Any]:
@@ -150,14 +157,17 @@ class StartGeneration(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class ContinueGeneration(Effect):
+class ContinueGeneration(Effect[list[Generation]]):
     """Finish what was begun, reading nothing again; answered by one generation each."""
 
-    begun: tuple[PartialGeneration, ...]
+    begun: Sequence[PartialGeneration]
     answer: bool = False
 
     METHOD = "finish"
     ARGUMENTS = ("begun",)
+
+    def __post_init__(self) -> None:
+        _set(self, "begun", tuple(self.begun))
 
     @staticmethod
     def ask_merged(parts: Sequence[ContinueGeneration], service: Any) -> list[Any]:
@@ -177,13 +187,16 @@ class ContinueGeneration(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class CancelGeneration(Effect):
+class CancelGeneration(Effect[None]):
     """Free what was begun; answered by None."""
 
-    begun: tuple[PartialGeneration, ...]
+    begun: Sequence[PartialGeneration]
 
     METHOD = "cancel"
     ARGUMENTS = ("begun",)
+
+    def __post_init__(self) -> None:
+        _set(self, "begun", tuple(self.begun))
 
     def usage(self, answer: None) -> Usage:
         """Tokens that were begun."""
@@ -191,16 +204,19 @@ class CancelGeneration(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Embed(Effect):
+class Embed(Effect[NDArray[np.float32]]):
     """Ask the encoder for vectors; answered by an array [texts, dimensions]."""
 
-    texts: tuple[str, ...]
+    texts: Sequence[str]
     kind: TextKind
 
     SERVICE = "encoder"
     METHOD = "encode"
     ARGUMENTS = ("texts", "kind")
     SAME = ("kind",)
+
+    def __post_init__(self) -> None:
+        _set(self, "texts", _clean(self.texts))
 
     @staticmethod
     def ask_merged(parts: Sequence[Embed], service: Any) -> list[Any]:
@@ -209,7 +225,7 @@ class Embed(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class Retrieve(Effect):
+class Retrieve(Effect[list[Passage]]):
     """Ask retriever or summaries for passages, best first; ``k`` None leaves the number to the retriever."""
 
     query: str
@@ -219,6 +235,9 @@ class Retrieve(Effect):
     METHOD = "retrieve"
     ARGUMENTS = ("query", "k")
     SAME = ("k",)
+
+    def __post_init__(self) -> None:
+        _set(self, "query", replace_surrogates(self.query))
 
     def service_in(self, services: Services) -> str:
         """Return the index of summaries for its tier, or the retriever."""
@@ -248,17 +267,20 @@ CONTRADICTION, NEUTRAL, ENTAILMENT = range(3)
 
 
 @dataclass(frozen=True, slots=True)
-class Entail(Effect):
+class Entail(Effect[NDArray[np.float64]]):
     """Ask the entailer about pairs; answered by an array [pairs, 3] of probabilities.
 
     The columns are contradiction, neutral, entailment; a row of zeros is a reply that cannot be used.
     """
 
-    pairs: tuple[Pair, ...]
+    pairs: Sequence[Pair]
 
     SERVICE = "entailer"
     METHOD = "entail"
     ARGUMENTS = ("pairs",)
+
+    def __post_init__(self) -> None:
+        _set(self, "pairs", tuple(Pair(*_clean(pair)) for pair in self.pairs))
 
     @staticmethod
     def ask_merged(parts: Sequence[Entail], service: Any) -> list[Any]:
@@ -271,74 +293,51 @@ class Entail(Effect):
 
 
 @dataclass(frozen=True, slots=True)
-class ReturnAnswer(Effect):
+class ReturnAnswer(Effect[Generation]):
     """Return a finished answer without a service; a streaming driver yields it as a single piece."""
 
     generation: Generation
 
 
 @dataclass(frozen=True, slots=True)
-class Emit(Effect):
+class Emit(Effect[None]):
     """Report an event to the listener; answered by None."""
 
     event: Event
 
 
-Program = Generator[Effect, Any, R]
+Program = Generator[Effect[Any], Any, R]
 """A method at work: yields effects, receives their answers, returns its result."""
 
 
-def generate(
-    prompts: Sequence[Prompt], sampling: SamplingParams, *, answer: bool = False, role: ModelRole = "reader"
-) -> Program[list[list[Generation]]]:
-    """Yield :class:`Generate`."""
-    result: list[list[Generation]] = yield Generate(_clean_prompts(prompts), sampling, answer, role)
-    return result
+def perform(effect: Effect[A]) -> Program[A]:
+    """Yield an effect, and return what it is answered by."""
+    answer: A = yield effect
+    return answer
 
 
-def start_generation(
-    prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-) -> Program[list[PartialGeneration]]:
-    """Yield :class:`StartGeneration`."""
-    result: list[PartialGeneration] = yield StartGeneration(_clean_prompts(prompts), n_tokens, sampling)
-    return result
+def handled(
+    program: Program[R],
+    handle: Callable[[Effect[Any]], Program[Any]],
+    ends: Callable[[BaseException], BaseException | None] = lambda error: None,
+) -> Program[R]:
+    """Run a program whose effects another one answers: ``handle`` asks what it likes, and returns the reply.
 
-
-def continue_generation(
-    begun: Sequence[PartialGeneration], *, answer: bool = False
-) -> Program[list[Generation]]:
-    """Yield :class:`ContinueGeneration`."""
-    result: list[Generation] = yield ContinueGeneration(tuple(begun), answer)
-    return result
-
-
-def cancel_generation(begun: Sequence[PartialGeneration]) -> Program[None]:
-    """Yield :class:`CancelGeneration`."""
-    yield CancelGeneration(tuple(begun))
-
-
-def embed(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float32]]:
-    """Yield :class:`Embed`."""
-    result: NDArray[np.float32] = yield Embed(_clean(texts), kind)
-    return result
-
-
-def retrieve(query: str, k: int | None, *, tier: Tier = "passages") -> Program[list[Passage]]:
-    """Yield :class:`Retrieve`."""
-    result: list[Passage] = yield Retrieve(replace_surrogates(query), k, tier)
-    return result
-
-
-def entail(pairs: Sequence[Pair]) -> Program[NDArray[np.float64]]:
-    """Yield :class:`Entail`."""
-    result: NDArray[np.float64] = yield Entail(tuple(Pair(*_clean(pair)) for pair in pairs))
-    return result
-
-
-def return_answer(generation: Generation) -> Program[Generation]:
-    """Yield :class:`ReturnAnswer`."""
-    result: Generation = yield ReturnAnswer(generation)
-    return result
+    Its failures are raised inside the program, but those that ``ends`` turns into the reason to close it.
+    """
+    resume: Callable[[], Effect[Any]] = lambda: next(program)  # noqa: E731
+    while True:
+        try:
+            effect = resume()
+        except StopIteration as stop:
+            return cast("R", stop.value)
+        try:
+            resume = partial(program.send, (yield from handle(effect)))
+        except BaseException as error:
+            if (end := error if isinstance(error, GeneratorExit) else ends(error)) is not None:
+                program.close()
+                raise end from None
+            resume = partial(program.throw, error)
 
 
 def emit(name: str, *, warning: bool = False, detail: Any = None, **data: Any) -> Program[None]:

@@ -23,7 +23,7 @@ from pydantic import PrivateAttr
 
 from surerag import Passage, SamplingParams, Services
 from surerag.drivers import arun, run
-from surerag.effects import Program, generate
+from surerag.effects import Generate, Program, perform
 from surerag.evaluation import EvaluationAnswer, Question
 from surerag.evaluation.systems import System
 from surerag.messages import Generation, Message, Prompt, TraceKind, Usage
@@ -65,7 +65,7 @@ class Meter:
 
 
 def _ask_greedily(prompt: Prompt, max_tokens: int, trace: TraceKind) -> Program[Generation]:
-    [[answer]] = yield from generate([prompt], SamplingParams(max_tokens=max_tokens, trace=trace))
+    [[answer]] = yield from perform(Generate([prompt], SamplingParams(max_tokens=max_tokens, trace=trace)))
     return answer
 
 

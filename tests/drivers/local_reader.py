@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
-from surerag.effects import Program, generate
+from surerag.effects import Generate, Program, perform
 from surerag.errors import ServiceError
 from surerag.messages import EntropyTrace, Generation, PartialGeneration, Prompt, SamplingParams, TokenTrace
 from surerag.readers.protocol import BaseReader, Capabilities
@@ -80,5 +80,5 @@ def _trace(tokens: tuple[str, ...], entropy: float) -> TokenTrace:
 
 def ask_once(prompt: str) -> Program[str]:
     """Ask one prompt."""
-    [[answer]] = yield from generate([prompt], SamplingParams())
+    [[answer]] = yield from perform(Generate([prompt], SamplingParams()))
     return answer.text

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 import pytest
 
 from surerag.drivers import arun, arun_many
-from surerag.effects import Program, retrieve, start_generation
+from surerag.effects import Program, Retrieve, StartGeneration, perform
 from surerag.errors import ServiceError
 from surerag.messages import Passage, SamplingParams
 from surerag.readers.fake import FakeReader
@@ -51,7 +51,7 @@ async def test_native_async_services_are_awaited_in_the_callers_context() -> Non
             return [Passage(label.get())]
 
     def program() -> Program[str]:
-        [passage] = yield from retrieve("q", 1)
+        [passage] = yield from perform(Retrieve("q", 1))
         return passage.text
 
     label.set("task")
@@ -67,7 +67,7 @@ async def test_services_that_only_block_work_in_a_thread_with_the_callers_contex
             return []
 
     def program() -> Program[None]:
-        yield from retrieve("q", 1)
+        yield from perform(Retrieve("q", 1))
 
     label.set("task")
     await arun(program(), Services(retriever=Corpus()))
@@ -88,8 +88,8 @@ async def test_cancelling_frees_what_was_begun() -> None:
             return []
 
     def program() -> Program[None]:
-        yield from start_generation(["q"], 1, SamplingParams())
-        yield from retrieve("q", 1)
+        yield from perform(StartGeneration(["q"], 1, SamplingParams()))
+        yield from perform(Retrieve("q", 1))
 
     task = asyncio.create_task(arun(program(), Services(reader, retriever=Slow())))
     await reached.wait()
@@ -105,7 +105,7 @@ async def test_cancelling_while_a_local_model_begins_frees_it_too() -> None:
     reader.gate.clear()
 
     def program() -> Program[None]:
-        yield from start_generation(["q"], 1, SamplingParams())
+        yield from perform(StartGeneration(["q"], 1, SamplingParams()))
 
     task = asyncio.create_task(arun(program(), Services(reader)))
     await asyncio.sleep(0.05)
@@ -148,7 +148,7 @@ async def test_a_generator_of_programs_is_read_only_as_there_is_room() -> None:
             return [Passage(query)]
 
     def program(query: str) -> Program[str]:
-        [passage] = yield from retrieve(query, 1)
+        [passage] = yield from perform(Retrieve(query, 1))
         return passage.text
 
     def programs() -> Iterator[Program[str]]:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from surerag.drivers import arun, arun_many, astream
-from surerag.effects import Program, continue_generation, generate, retrieve, start_generation
+from surerag.effects import ContinueGeneration, Generate, Program, Retrieve, StartGeneration, perform
 from surerag.messages import Chunk, Generation, PartialGeneration, Passage, Prompt, SamplingParams
 from surerag.readers.fake import FakeReader
 from surerag.readers.protocol import BaseReader, Capabilities
@@ -70,7 +70,7 @@ class BlockingReader(BaseReader):
 
 
 def look_up() -> Program[str]:
-    [passage] = yield from retrieve("q", 1)
+    [passage] = yield from perform(Retrieve("q", 1))
     return passage.text
 
 
@@ -115,7 +115,7 @@ async def test_what_a_blocking_reader_began_for_a_cancelled_call_is_freed() -> N
     reader = BlockingReader()
 
     def program() -> Program[None]:
-        yield from start_generation(["q"], 1, SamplingParams())
+        yield from perform(StartGeneration(["q"], 1, SamplingParams()))
 
     task = asyncio.create_task(arun(program(), Services(reader)))
     await asyncio.to_thread(reader.entered.wait, 10)
@@ -134,9 +134,9 @@ async def test_what_was_begun_before_is_freed_when_another_service_blocks() -> N
     reader, corpus = FakeReader(lambda prompt: "one two three"), Blocking()
 
     def program() -> Program[None]:
-        begun = yield from start_generation(["q"], 1, SamplingParams())
-        yield from retrieve("q", 1)
-        yield from continue_generation(begun)
+        begun = yield from perform(StartGeneration(["q"], 1, SamplingParams()))
+        yield from perform(Retrieve("q", 1))
+        yield from perform(ContinueGeneration(begun))
 
     with quickly(), pytest.raises(TimeoutError):
         await asyncio.wait_for(arun(program(), Services(reader, retriever=corpus)), 0.2)
@@ -148,7 +148,7 @@ async def test_a_stream_that_blocks_is_left_at_once_and_closed_later() -> None:
     reader = BlockingReader()
 
     def program() -> Program[str]:
-        [[answer]] = yield from generate(["q"], SamplingParams(), answer=True)
+        [[answer]] = yield from perform(Generate(["q"], SamplingParams(), answer=True))
         return answer.text
 
     async def read() -> None:
@@ -166,7 +166,7 @@ async def test_of_many_programs_none_goes_on_after_a_cancellation() -> None:
 
     def program(name: str) -> Program[None]:
         try:
-            yield from retrieve("q", 1)
+            yield from perform(Retrieve("q", 1))
         finally:
             ended.append(name)
 

@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 
 from surerag.drivers import iter_many, run_many
 from surerag.drivers.merging import queue_of
-from surerag.effects import (
-    Program,
-    continue_generation,
-    embed,
-    entail,
-    retrieve,
-    start_generation,
-)
+from surerag.effects import ContinueGeneration, Embed, Entail, Program, Retrieve, StartGeneration, perform
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.messages import Pair, Passage, SamplingParams
 from surerag.readers.fake import FakeReader
@@ -32,10 +25,10 @@ label: ContextVar[str] = ContextVar("label", default="none")
 
 
 def gated(prompt: str) -> Program[str]:
-    [begun] = yield from start_generation([prompt], 1, SamplingParams())
+    [begun] = yield from perform(StartGeneration([prompt], 1, SamplingParams()))
     if prompt.startswith("drop"):
         return "dropped"
-    [whole] = yield from continue_generation([begun])
+    [whole] = yield from perform(ContinueGeneration([begun]))
     return whole.text
 
 
@@ -106,9 +99,9 @@ def test_merged_services_give_every_program_its_own() -> None:
     services = Services(encoder=_Vectors(), retriever=_Corpus(), entailer=_Judge())
 
     def program(text: str) -> Program[tuple[float, float, str]]:
-        vectors = yield from embed([text, "shared"], "document")
-        links = yield from entail([Pair(text, text), Pair("x", "y")])
-        [passage] = yield from retrieve(text, 1)
+        vectors = yield from perform(Embed([text, "shared"], "document"))
+        links = yield from perform(Entail([Pair(text, text), Pair("x", "y")]))
+        [passage] = yield from perform(Retrieve(text, 1))
         return float(vectors[0, 0]), float(links[0, 2]), passage.text
 
     texts = ["a", "abc", "a", "bb"] * 4
@@ -124,7 +117,7 @@ def test_the_users_own_services_run_in_each_programs_context() -> None:
             return [Passage(before)]
 
     def program(query: str) -> Program[tuple[str, str]]:
-        [passage] = yield from retrieve(query, 1)
+        [passage] = yield from perform(Retrieve(query, 1))
         return passage.text, label.get()
 
     token = label.set("caller")

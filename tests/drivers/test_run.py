@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from surerag.drivers import run
-from surerag.effects import Program, continue_generation, embed, emit, generate, retrieve, start_generation
+from surerag.effects import (
+    ContinueGeneration,
+    Embed,
+    Generate,
+    Program,
+    Retrieve,
+    StartGeneration,
+    emit,
+    perform,
+)
 from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
 from surerag.messages import Event, Passage, SamplingParams
 from surerag.services import Services
@@ -25,7 +34,7 @@ def test_a_program_gets_its_answers_and_returns_its_result() -> None:
 def test_a_failure_is_raised_inside_the_program_which_may_go_on() -> None:
     def careful() -> Program[str]:
         try:
-            yield from generate(["poison"], SamplingParams())
+            yield from perform(Generate(["poison"], SamplingParams()))
         except ServiceError:
             return (yield from ask_once("antidote"))
         return "not reached"
@@ -35,7 +44,7 @@ def test_a_failure_is_raised_inside_the_program_which_may_go_on() -> None:
 
 def test_a_missing_service_is_named() -> None:
     def program() -> Program[None]:
-        yield from embed(["text"], "query")
+        yield from perform(Embed(["text"], "query"))
 
     with pytest.raises(MissingServiceError, match=r"encoder=…"):
         run(program(), Services(LocalReader()))
@@ -50,7 +59,7 @@ def test_services_of_the_user_run_in_the_callers_thread_and_context() -> None:
             return []
 
     def program() -> Program[str]:
-        yield from retrieve("q", 1)
+        yield from perform(Retrieve("q", 1))
         return label.get()
 
     token = label.set("caller")
@@ -67,12 +76,12 @@ def test_what_a_program_leaves_open_is_cancelled() -> None:
     reader = LocalReader(answer=lambda prompt: "one two three")
 
     def forgetful() -> Program[str]:
-        [kept, _] = yield from start_generation(["a", "b"], 1, SamplingParams())
-        [whole] = yield from continue_generation([kept])
+        [kept, _] = yield from perform(StartGeneration(["a", "b"], 1, SamplingParams()))
+        [whole] = yield from perform(ContinueGeneration([kept]))
         return whole.text
 
     def failing() -> Program[None]:
-        yield from start_generation(["a"], 1, SamplingParams())
+        yield from perform(StartGeneration(["a"], 1, SamplingParams()))
         raise ValueError("mine")
 
     assert run(forgetful(), Services(reader)) == "one two three"
@@ -109,11 +118,11 @@ class Returning:
 
 def test_of_a_retriever_that_returns_more_than_is_asked_for_the_best_are_taken() -> None:
     more = [Passage("Velm"), Passage("Orun")]
-    assert run(retrieve("Where?", 1), Services(retriever=Returning(more))) == more[:1]
-    assert run(retrieve("Where?", None), Services(retriever=Returning(more))) == more
+    assert run(perform(Retrieve("Where?", 1)), Services(retriever=Returning(more))) == more[:1]
+    assert run(perform(Retrieve("Where?", None)), Services(retriever=Returning(more))) == more
 
 
 @pytest.mark.parametrize("answer", [None, "Velm", ["Velm"]])
 def test_what_a_retriever_returns_has_to_be_passages(answer: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"the retriever Returning returned a (NoneType|str)"):
-        run(retrieve("Where?", 1), Services(retriever=Returning(answer)))
+        run(perform(Retrieve("Where?", 1)), Services(retriever=Returning(answer)))

@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from surerag.drivers import astream, run, stream
-from surerag.effects import Program, cancel_generation, continue_generation, emit, generate, start_generation
+from surerag.effects import (
+    CancelGeneration,
+    ContinueGeneration,
+    Generate,
+    Program,
+    StartGeneration,
+    emit,
+    perform,
+)
 from surerag.messages import SamplingParams
 from surerag.readers.fake import FakeReader
 from surerag.services import Services
@@ -13,13 +21,13 @@ from tests.drivers.local_reader import LocalReader
 
 
 def gated(accept: bool) -> Program[str]:
-    [begun] = yield from start_generation(["q"], 2, SamplingParams())
+    [begun] = yield from perform(StartGeneration(["q"], 2, SamplingParams()))
     yield from emit("decided", detail=accept, accept=accept)
     if accept:
-        [answer] = yield from continue_generation([begun], answer=True)
+        [answer] = yield from perform(ContinueGeneration([begun], answer=True))
     else:
-        yield from cancel_generation([begun])
-        [[answer]] = yield from generate(["q again"], SamplingParams(), answer=True)
+        yield from perform(CancelGeneration([begun]))
+        [[answer]] = yield from perform(Generate(["q again"], SamplingParams(), answer=True))
     return answer.text.upper()
 
 
@@ -82,7 +90,7 @@ def test_a_local_reader_without_streaming_gives_one_piece() -> None:
 
 def test_a_failure_before_the_answer_is_raised_at_once() -> None:
     def failing() -> Program[str]:
-        yield from generate(["poison"], SamplingParams())
+        yield from perform(Generate(["poison"], SamplingParams()))
         return "not reached"
 
     with pytest.raises(Exception, match="poisoned"):

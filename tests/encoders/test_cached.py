@@ -15,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 from surerag.drivers import arun
-from surerag.effects import embed
+from surerag.effects import Embed, perform
 from surerag.encoders import CachedEncoder, EmbeddingCacheWarning, HashingEncoder
 from surerag.errors import ConfigurationError
 from surerag.messages import Passage
@@ -160,5 +160,5 @@ def test_vectors_are_kept_in_async_programs_too(tmp_path: Path) -> None:
     inner = Remote()
     services = Services(encoder=CachedEncoder(inner, tmp_path / "e.db"))
     for _ in range(2):
-        asyncio.run(arun(embed(TEXTS, "document"), services))
+        asyncio.run(arun(perform(Embed(TEXTS, "document")), services))
     assert len(inner.texts) - 1 == len(TEXTS)

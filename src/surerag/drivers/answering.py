@@ -18,7 +18,7 @@ class Failed:
     error: BaseException
 
 
-def service_of(effect: Effect, services: Services) -> Any:
+def service_of(effect: Effect[Any], services: Services) -> Any:
     """Return the service that answers an effect, or raise MissingServiceError."""
     name = effect.service_in(services)
     service = getattr(services, name)
@@ -40,12 +40,12 @@ def is_merged(service: object) -> bool:
     return bool(getattr(service, "local", False)) or hasattr(service, "retrieve_many")
 
 
-def ask(effect: Effect, service: Any) -> Any:
+def ask(effect: Effect[Any], service: Any) -> Any:
     """Answer one effect, in this thread."""
     return effect.checked(getattr(service, effect.METHOD)(*effect.arguments), service)
 
 
-def ask_merged(effects: Sequence[Effect], service: Any) -> list[Any]:
+def ask_merged(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:
     """Answer several effects for one service in as few calls as possible; equal requests are asked once.
 
     When a merged call fails, its halves are asked apart, so that the failure stays with its effect.
@@ -63,7 +63,7 @@ def ask_merged(effects: Sequence[Effect], service: Any) -> list[Any]:
     return [outcomes[index] for index in range(len(effects))]
 
 
-def _ask_together(parts: Sequence[Effect], service: Any) -> list[Any]:
+def _ask_together(parts: Sequence[Effect[Any]], service: Any) -> list[Any]:
     """Answer effects of one kind in one call, or by halves where it fails."""
     try:
         return parts[0].ask_merged(parts, service) if len(parts) > 1 else [ask(parts[0], service)]

@@ -42,7 +42,7 @@ _IDLE = 5.0
 class _Request:
     """An effect, and the future of its answer."""
 
-    def __init__(self, effect: Effect) -> None:
+    def __init__(self, effect: Effect[Any]) -> None:
         self.effect = effect
         self.future: Future[Any] = Future()
         self.abandoned = False
@@ -74,7 +74,7 @@ class MergingQueue:
         with self._arrival:
             self._arrival.notify()
 
-    def ask(self, effect: Effect) -> Any:
+    def ask(self, effect: Effect[Any]) -> Any:
         """Answer an effect together with others, or raise what the service raised for it."""
         request = self._put(effect)
         try:
@@ -82,7 +82,7 @@ class MergingQueue:
         finally:
             self._abandon_unless_done(request)
 
-    async def aask(self, effect: Effect) -> Any:
+    async def aask(self, effect: Effect[Any]) -> Any:
         """Answer an effect without blocking the event loop; see :meth:`ask`."""
         request = self._put(effect)
         try:
@@ -90,7 +90,7 @@ class MergingQueue:
         finally:
             self._abandon_unless_done(request)
 
-    def _put(self, effect: Effect) -> _Request:
+    def _put(self, effect: Effect[Any]) -> _Request:
         request = _Request(effect)
         with self._arrival:
             self._pending.append(request)

@@ -70,7 +70,7 @@ async def close(session: Session[Any], calls: Blocking) -> None:
 class Blocking:
     """Asks services in this thread; its coroutines never suspend, so that :func:`complete` can run them."""
 
-    async def ask(self, session: Session[Any], effect: Effect) -> Any:
+    async def ask(self, session: Session[Any], effect: Effect[Any]) -> Any:
         """Answer an effect; in the session's context, unless calls are merged."""
         service = service_of(effect, session.services)
         if is_merged(service) and not isinstance(effect, CancelGeneration):
@@ -98,7 +98,7 @@ class Blocking:
 class Awaiting(Blocking):
     """Asks services without blocking the event loop."""
 
-    async def ask(self, session: Session[Any], effect: Effect) -> Any:
+    async def ask(self, session: Session[Any], effect: Effect[Any]) -> Any:
         """Await a service's async method; merged calls in their queue, others in a thread."""
         service = service_of(effect, session.services)
         if is_merged(service) and not hasattr(service, "aretrieve"):
@@ -138,7 +138,7 @@ class Awaiting(Blocking):
 BLOCKING, AWAITING = Blocking(), Awaiting()
 
 
-async def _ask_in_thread(session: Session[Any], effect: Effect, service: Any) -> Any:
+async def _ask_in_thread(session: Session[Any], effect: Effect[Any], service: Any) -> Any:
     """Ask a service without async methods, in a copy of the session's context.
 
     The session's own context has to be free for the program to be closed in it, should the task be cancelled

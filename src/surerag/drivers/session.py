@@ -39,7 +39,7 @@ class Session(Generic[R]):
     def __init__(self, program: Program[R], services: Services, on_event: Listener | None = None) -> None:
         self.context = contextvars.copy_context()
         self.services = services
-        self.effect: Effect | None = None
+        self.effect: Effect[Any] | None = None
         self.result: R | None = None
         self.done = False
         # Whether the driver streams the answer; if not, ReturnAnswer is answered here.
@@ -79,7 +79,7 @@ class Session(Generic[R]):
         self._open.clear()
         return left
 
-    def _step(self, resume: Callable[[], Effect]) -> None:
+    def _step(self, resume: Callable[[], Effect[Any]]) -> None:
         try:
             self.effect = self.context.run(resume)
             while isinstance(self.effect, Emit) or (

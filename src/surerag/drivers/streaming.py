@@ -59,7 +59,7 @@ class _Work(Generic[R]):
             await self.close()
         return piece
 
-    async def _run_to_answer(self) -> Effect | None:
+    async def _run_to_answer(self) -> Effect[Any] | None:
         """Return the effect that is the answer; None where the program ends, or was closed."""
         session = self.session
         while session.effect is not None and not session.closed:
@@ -195,7 +195,7 @@ async def astream(
     return AsyncAnswerStream(work)
 
 
-def _stream_call(effect: Effect) -> tuple[Any, ...]:
+def _stream_call(effect: Effect[Any]) -> tuple[Any, ...]:
     """Return the reader's method that streams an answer, and its arguments; nothing for any other effect."""
     match effect:
         case Generate(prompts, sampling, answer=True) if len(prompts) == 1 and sampling.n == 1:
@@ -206,7 +206,7 @@ def _stream_call(effect: Effect) -> tuple[Any, ...]:
             return ()
 
 
-def _answered(effect: Effect, generation: Generation | None) -> Any:
+def _answered(effect: Effect[Any], generation: Generation | None) -> Any:
     if generation is None:
         raise ServiceError(
             "the reader's stream ended without its generation", hint="the last chunk has to hold it"

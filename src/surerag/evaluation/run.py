@@ -159,7 +159,9 @@ class EvaluationRun:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.executescript(_TABLES)
         self._writes = threading.Lock()
-        self._rows: list[Row] | None = None
+        self._table: dict[str, dict[str, Row]] = {}
+        self._rows: list[Row] = []
+        self._values: dict[tuple[str, str], dict[str, float]] = {}
 
     def __enter__(self) -> EvaluationRun:
         return self
@@ -177,15 +179,32 @@ class EvaluationRun:
         self._db.close()
 
     @property
+    def table(self) -> Mapping[str, Mapping[str, Row]]:
+        """Rows of the latest questions by system and by the question's key, each in the order of the call."""
+        if not self._table:
+            names = self._db.execute("SELECT name FROM systems ORDER BY place")
+            self._table, self._rows = {name: {} for (name,) in names}, []
+            found = self._db.execute(
+                "SELECT system, rows.key, question, answer, error, seconds, shared FROM rows "
+                "JOIN systems ON rows.system = systems.name AND rows.fingerprint = systems.fingerprint "
+                "JOIN questions ON rows.key = questions.key "
+                "WHERE questions.place >= 0 ORDER BY questions.place, systems.place"
+            )
+            for system, key, question, answer, *rest in found:
+                row = self._table[system][key] = Row(system, _question(question), _answer(answer), *rest)
+                self._rows.append(row)
+        return self._table
+
+    @property
     def systems(self) -> list[str]:
         """Names of the systems, in the order in which they were compared."""
-        return [name for (name,) in self._db.execute("SELECT name FROM systems ORDER BY place")]
+        return list(self.table)
 
     @property
     def comparable(self) -> list[str]:
         """Names of the systems that were asked nearly all the questions that any was asked."""
-        counts = {system: len(self._rows_of(system)) for system in self.systems}
-        return [system for system, n in counts.items() if n >= NEARLY_ALL * max(counts.values())]
+        most = max(map(len, self.table.values()), default=0)
+        return [system for system, rows in self.table.items() if len(rows) >= NEARLY_ALL * most]
 
     @property
     def about(self) -> dict[str, str]:
@@ -206,52 +225,42 @@ class EvaluationRun:
     @property
     def rows(self) -> list[Row]:
         """Rows of the latest questions and systems, by question and system."""
-        if self._rows is None:
-            found = self._db.execute(
-                "SELECT system, question, answer, error, seconds, shared FROM rows "
-                "JOIN systems ON rows.system = systems.name AND rows.fingerprint = systems.fingerprint "
-                "JOIN questions ON rows.key = questions.key "
-                "WHERE questions.place >= 0 ORDER BY questions.place, systems.place"
-            )
-            self._rows = [
-                Row(system, _question(question), _answer(answer), *rest)
-                for system, question, answer, *rest in found
-            ]
-        return self._rows
+        return self._rows if self.table else []
 
     def answered(self, system: str) -> dict[str, Row]:
         """Return the rows of a system that hold an answer, by the key of the question."""
-        return {row.question.key: row for row in self._rows_of(system) if row.answer is not None}
+        return {key: row for key, row in self._rows_of(system).items() if row.answer is not None}
 
     def values(self, system: str, measure: str) -> dict[str, float]:
         """Return a metric, or one of tokens, calls, seconds, errors, by the key of the question.
 
         Questions without references have no metric; a failed answer counts 0, and has no cost.
         """
-        rows = self._rows_of(system)
+        if (system, measure) not in self._values:
+            rows = self._rows_of(system).items()
+            values = {key: self._value(row, measure) for key, row in rows}
+            measured = {key: float(value) for key, value in values.items() if value is not None}
+            self._values[system, measure] = measured
+        return self._values[system, measure]
+
+    def _value(self, row: Row, measure: str) -> float | None:
         if measure == "errors":
-            return {row.question.key: float(row.answer is None) for row in rows}
+            return row.answer is None
         if measure not in self.metrics:
-            measured = {row.question.key: row.measured(measure) for row in rows}
-            return {key: float(value) for key, value in measured.items() if value is not None}
-        values = {}
-        for row in rows:
-            if references := row.question.references:
-                score = 0.0 if row.answer is None else self.metrics[measure](row.answer.text, references)
-                if not 0 <= score <= 1:
-                    raise ConfigurationError(f"the metric {measure} returned {score!r}, not in [0, 1]")
-                values[row.question.key] = float(score)
-        return values
+            return row.measured(measure)
+        if not row.question.references:
+            return None
+        score = 0.0 if row.answer is None else self.metrics[measure](row.answer.text, row.question.references)
+        if not 0 <= score <= 1:
+            raise ConfigurationError(f"the metric {measure} returned {score!r}, not in [0, 1]")
+        return score
 
-    def _rows_of(self, system: str) -> list[Row]:
-        self._check_name(system)
-        return [row for row in self.rows if row.system == system]
-
-    def _check_name(self, system: str) -> None:
-        if system not in self.systems:
+    def _rows_of(self, system: str) -> Mapping[str, Row]:
+        if system not in self.table:
             raise ConfigurationError(
                 f"the run has no system {system!r}", hint=f"it has {', '.join(self.systems)}"
             )
+        return self.table[system]
 
     @property
     def scores(self) -> list[str]:
@@ -266,7 +275,7 @@ class EvaluationRun:
 
     def settings(self, system: str) -> dict[str, Any]:
         """Return what is recorded of a system: its options, and what built it."""
-        self._check_name(system)
+        self._rows_of(system)  # raises where there is none
         [text] = self._db.execute("SELECT settings FROM systems WHERE name = ?", (system,)).fetchone()
         return dict(json.loads(text))
 
@@ -366,7 +375,7 @@ class EvaluationRun:
                     for place, system in enumerate(systems, len(stored))
                 ],
             )
-        self._rows = None
+        self._table, self._values = {}, {}
 
     def missing(self, system: System, questions: Iterable[Question]) -> set[str]:
         """Return the keys of questions that a system has not answered, or only failed to answer."""
@@ -386,7 +395,7 @@ class EvaluationRun:
         values = (json.dumps(answer, default=float), row.error, row.seconds, row.at_a_time)
         with _storage_errors(self.path), self._writes, self._db:
             self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", (*place, *values))
-        self._rows = None
+        self._table, self._values = {}, {}
 
 
 def evaluate(

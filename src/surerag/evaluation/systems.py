@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from surerag import drivers
 from surerag.calibration import scope_of
 from surerag.component import AnsweringComponent, Component
-from surerag.effects import Program, Retrieve, generate, retrieve
+from surerag.effects import Effect, Generate, Program, Retrieve, handled, perform
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation.questions import Question
 from surerag.messages import ANSWER_TOKENS, Generation, Passage, Result, SamplingParams, Usage
@@ -355,7 +355,7 @@ def _answer(question: Question, base: str, parts: Parts, max_tokens: int) -> Pro
     passages: Sequence[Passage] = []
     if base in ("plain", "selected"):
         k = (parts.top_n or USUAL_K) * _WIDER if base == "selected" else parts.top_n
-        passages = yield from retrieve(question.text, k)
+        passages = yield from perform(Retrieve(question.text, k))
     elif base == "oracle":
         if not question.contexts:
             raise InputError("the system 'oracle' needs the contexts of every question")
@@ -370,7 +370,7 @@ def _answer_from(question: Question, passages: Sequence[Passage], max_tokens: in
         if passages
         else CLOSED_BOOK.render(question=question.text)
     )
-    [[answer]] = yield from generate([prompt], SamplingParams(max_tokens=max_tokens, trace="none"))
+    [[answer]] = yield from perform(Generate([prompt], SamplingParams(max_tokens=max_tokens, trace="none")))
     return PipelineResult(answer.text, tuple(passages), answer)
 
 
@@ -378,7 +378,7 @@ def _select(
     question: Question, compressor: Component[Any], parts: Parts, max_tokens: int
 ) -> Program[PipelineResult]:
     """Have each cluster answer, and select one answer (EDC²-RAG, appendix C.2); or answer as usual."""
-    passages = yield from retrieve(question.text, parts.top_n)
+    passages = yield from perform(Retrieve(question.text, parts.top_n))
     answered = yield from compressor.program(question.text, passages)
     if all(report.outcome != "compressed" for report in answered.clusters):
         return (yield from _answer_from(question, answered.passages, max_tokens))
@@ -386,28 +386,18 @@ def _select(
     prompt = SELECT_ANSWER.render(answers=candidates, question=question.text)
     # The reasons come before the answer.
     sampling = SamplingParams(max_tokens=max_tokens + ANSWER_TOKENS, trace="none")
-    [[reply]] = yield from generate([prompt], sampling)
+    [[reply]] = yield from perform(Generate([prompt], sampling))
     return PipelineResult(selected_answer(reply.text), answered.passages, reply)
 
 
 def after_retrieval(program: Program[R], step: Component[Any]) -> Program[R]:
     """Run a program with its passages changed by a further method; both ask the same driver."""
-    reply: Any = None
-    error: BaseException | None = None
-    while True:
-        try:
-            effect = program.send(reply) if error is None else program.throw(error)
-        except StopIteration as end:
-            result: R = end.value
-            return result
-        error = None
-        try:
-            reply = yield effect
-            if isinstance(effect, Retrieve) and effect.tier == "passages" and reply:
-                changed = yield from step.program(effect.query, reply)
-                reply = list(changed.passages)
-        except GeneratorExit:
-            program.close()
-            raise
-        except BaseException as failure:
-            error = failure
+
+    def handle(effect: Effect[Any]) -> Program[Any]:
+        reply = yield effect
+        if isinstance(effect, Retrieve) and effect.tier == "passages" and reply:
+            changed = yield from step.program(effect.query, reply)
+            reply = list(changed.passages)
+        return reply
+
+    return handled(program, handle)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer
 
-from surerag.effects import ENTAILMENT, Program, TextKind, embed, emit, entail
+from surerag.effects import ENTAILMENT, Embed, Entail, Program, TextKind, emit, perform
 from surerag.errors import (
     MISCONFIGURED,
     CapabilityError,
@@ -257,7 +257,7 @@ def judge(pairs: Sequence[Pair]) -> Program[Judgements]:
     """
     if not pairs:
         return Judgements({})
-    rows = np.asarray((yield from entail(pairs)), dtype=np.float64)
+    rows = np.asarray((yield from perform(Entail(pairs))), dtype=np.float64)
     if rows.shape != (len(pairs), 3) or not np.isfinite(rows).all():
         raise ServiceError(
             f"expected {len(pairs)} rows of three probabilities, got an array of shape {rows.shape}",
@@ -276,7 +276,7 @@ def judge(pairs: Sequence[Pair]) -> Program[Judgements]:
 
 def embed_unit(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float64]]:
     """Ask the encoder for vectors of length 1, one for each text, or raise ServiceError."""
-    return unit_vectors((yield from embed(texts, kind)), len(texts))
+    return unit_vectors((yield from perform(Embed(texts, kind))), len(texts))
 
 
 def unit_vectors(rows: Any, count: int) -> NDArray[np.float64]:

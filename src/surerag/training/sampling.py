@@ -10,7 +10,7 @@ from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from surerag.drivers import run_many
-from surerag.effects import Program, generate, retrieve
+from surerag.effects import Generate, Program, Retrieve, perform
 from surerag.errors import MISCONFIGURED, InputError, MissingServiceError, ServiceError, SureragError
 from surerag.measures import contains, exact_match, perplexity
 from surerag.messages import SamplingParams
@@ -137,13 +137,13 @@ def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[i
 
 def try_query(query: Query, text: str, options: RewriterTraining) -> Program[Trial]:
     """Retrieve with a text, answer the query from that, and measure the reader's perplexity."""
-    passages = yield from retrieve(text, options.top_n)
+    passages = yield from perform(Retrieve(text, options.top_n))
     if passages:
         shown = format_passages(passage.text for passage in passages)
         prompt = options.prompts["answer"].render(passages=shown, question=query.text)
     else:
         prompt = CLOSED_BOOK.render(question=query.text)
-    [[answer]] = yield from generate([prompt], SamplingParams(trace="logprobs"))
+    [[answer]] = yield from perform(Generate([prompt], SamplingParams(trace="logprobs")))
     usable = answer.trace is not None and len(answer.trace) > 0 and answer.finish == "stop"
     uncertainty = perplexity(answer.trace.logprobs) if usable and answer.trace else math.inf
     correct = bool(exact_match(answer.text, query.references)) if query.references else None
@@ -158,7 +158,7 @@ def rewrite_and_try(query: Query, options: RewriterTraining) -> Program[Trial]:
 
 def _write(query: str, options: RewriterTraining, sampling: SamplingParams) -> Program[list[str]]:
     prompt = options.prompts["rewrite"].render(query=query)
-    [replies] = yield from generate([prompt], sampling, role="rewriter")
+    [replies] = yield from perform(Generate([prompt], sampling, role="rewriter"))
     rewrites = [read_rewrite(reply, query, REWRITE_TOKENS) for reply in replies]
     return list(dict.fromkeys(rewrite.text for rewrite in rewrites if rewrite.problem is None))
 
@@ -191,13 +191,13 @@ def reward_answer(query: Query, text: str, options: RewriterTraining) -> Program
 
 def reward_documents(query: Query, text: str, options: RewriterTraining) -> Program[float]:
     """Return 1 if a right answer stands in a retrieved document (RetPO), else 0."""
-    passages = yield from retrieve(text, options.top_n)
+    passages = yield from perform(Retrieve(text, options.top_n))
     return float(any(contains(passage.text, query.references) for passage in passages))
 
 
 def reward_relevance(query: Query, text: str, options: RewriterTraining) -> Program[float]:
     """Return the mean cosine of the retrieved documents with the original query (RaFe); −1 without any."""
-    passages = yield from retrieve(text, options.top_n)
+    passages = yield from perform(Retrieve(text, options.top_n))
     if not passages:
         return -1.0
     [wanted] = yield from embed_unit([query.text], "query")

@@ -13,7 +13,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.effects import Program, emit, generate
+from surerag.effects import Generate, Program, emit, perform
 from surerag.errors import InputError
 from surerag.lru import LRUDict
 from surerag.measures import degree_semantic_entropy
@@ -230,7 +230,7 @@ class DenseSession:
 
     def _generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> Program[list[Generation]]:
         self.budget.spend(len(prompts))
-        return [row[0] for row in (yield from generate(prompts, sampling))]
+        return [row[0] for row in (yield from perform(Generate(prompts, sampling)))]
 
     def _answer_prompt(self, texts: Sequence[str]) -> Prompt:
         if not texts:

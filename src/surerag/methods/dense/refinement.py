@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.effects import Program, emit, retrieve
+from surerag.effects import Program, Retrieve, emit, perform
 from surerag.errors import ServiceError
 from surerag.messages import Passage
 from surerag.methods.dense.algorithm import DenseSession, label, measure
@@ -193,7 +193,7 @@ class Pool:
         if not anchors:
             return []
         if not self._candidates() and self._more:
-            retrieved = yield from retrieve(self._question, self._more)
+            retrieved = yield from perform(Retrieve(self._question, self._more))
             self._more = 0
             self._passages += [passage for passage in retrieved if passage.text.strip()]
         candidates = self._candidates()

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from surerag.effects import Program, emit, generate, retrieve, return_answer
+from surerag.effects import Generate, Program, Retrieve, ReturnAnswer, emit, perform
 from surerag.errors import check_items
 from surerag.messages import Generation, Message, Passage, Prompt, SamplingParams
 from surerag.methods.dynqr.metrics import SAMPLED, metric_name, trace_kind, uncertainty_of
@@ -38,7 +38,7 @@ def rewrite_when_uncertain(
     check_question(question)
     check_items(Message, history, "make each turn with surerag.messages.Message(role, content)")
     steps = _Steps(question, options, SamplingParams(max_tokens=max_tokens), tuple(history))
-    passages = yield from retrieve(question, options.top_n)
+    passages = yield from perform(Retrieve(question, options.top_n))
     if not passages:
         yield from emit("dynqr.nothing_retrieved", warning=True, question=question)
     [original] = yield from steps.answer({question: passages})
@@ -81,7 +81,7 @@ def rewrite_when_uncertain(
         abstained=is_abstention(chosen.answer, options.abstention),
     )
     yield from emit("dynqr.decided", detail=result, question=question, **result.to_dict())
-    yield from return_answer(chosen.generation)
+    yield from perform(ReturnAnswer(chosen.generation))
     return result
 
 
@@ -122,7 +122,7 @@ class _Steps:
         prompts = {self._prompt(self.question, original.passages)}
         queries = yield from self._rewrites()
         for query in queries:
-            passages: Sequence[Passage] = yield from retrieve(query, self.options.top_n)
+            passages: Sequence[Passage] = yield from perform(Retrieve(query, self.options.top_n))
             if self.options.documents == "expand":
                 passages = alternated(original.passages, passages, self.options.top_n)
             passages = passages or original.passages  # nothing is no better context
@@ -139,11 +139,11 @@ class _Steps:
         """Answer from the passages of each query, in one call, and measure the uncertainty."""
         metric = self.options.metric
         prompts = [self._prompt(query, passages) for query, passages in contexts.items()]
-        answers = yield from generate(prompts, self.sampling)
+        answers = yield from perform(Generate(prompts, self.sampling))
         samples: list[list[Generation]] = [[] for _ in prompts]
         if metric in SAMPLED:
             sampling = replace(self.sampling, n=self.options.n_samples, temperature=1.0)
-            samples = yield from generate(prompts, sampling)
+            samples = yield from perform(Generate(prompts, sampling))
         return [
             Attempt(query, tuple(passages), answer, self._uncertainty(answer, sampled))
             for (query, passages), [answer], sampled in zip(contexts.items(), answers, samples, strict=True)
@@ -154,7 +154,7 @@ class _Steps:
         prompt = in_conversation(self.history, self.options.prompts[name].render(query=self.question))
         n = self.options.n_candidates
         sampling = SamplingParams(n, 0.0 if n == 1 else 1.0, max_tokens=REWRITE_TOKENS, trace="none")
-        [replies] = yield from generate([prompt], sampling, role="rewriter")
+        [replies] = yield from perform(Generate([prompt], sampling, role="rewriter"))
         rewrites = [read_rewrite(reply, self.question, REWRITE_TOKENS) for reply in replies]
         queries = list(dict.fromkeys(rewrite.text for rewrite in rewrites if rewrite.problem is None))
         if not queries:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from numpy.typing import ArrayLike
 
-from surerag.effects import Program, emit, generate
+from surerag.effects import Generate, Program, emit, perform
 from surerag.errors import ConfigurationError
 from surerag.framing import unquoted
 from surerag.messages import Generation, Passage, Prompt
@@ -164,7 +164,7 @@ class _Compression(NamedTuple):
         if not prompts:
             return []
         try:
-            return [row[0] for row in (yield from generate(prompts, self.options.sampling))]
+            return [row[0] for row in (yield from perform(Generate(prompts, self.options.sampling)))]
         except MUST_RAISE:
             raise
         except Exception as error:

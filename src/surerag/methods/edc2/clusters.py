@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surerag.effects import Program, emit, generate
+from surerag.effects import Generate, Program, emit, perform
 from surerag.messages import Passage, SamplingParams
 from surerag.methods.edc2.options import EDC2Options
 from surerag.methods.shared import embed_unit, unit_rows, yes_probability
@@ -78,7 +78,7 @@ def rank_passages(
         prompt, slot = options.prompts["relevant"], "question"
     value = query if options.person is None else f"{options.person}: {query}"
     prompts = [prompt.render(passage=text, **{slot: value}) for text in texts]
-    replies = yield from generate(prompts, SamplingParams(max_tokens=2, trace="optional"))
+    replies = yield from perform(Generate(prompts, SamplingParams(max_tokens=2, trace="optional")))
     if any(reply.trace is None for [reply] in replies):
         # A yes that was not weighed would rank above every one that was.
         replies = [[replace(reply, trace=None)] for [reply] in replies]

@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from surerag.effects import (
+    CancelGeneration,
+    ContinueGeneration,
+    Generate,
     Program,
-    cancel_generation,
-    continue_generation,
+    Retrieve,
+    ReturnAnswer,
+    StartGeneration,
     emit,
-    generate,
-    retrieve,
-    return_answer,
-    start_generation,
+    perform,
 )
 from surerag.messages import (
     NO_SUMMARY,
@@ -75,13 +76,15 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
             return (yield from steps.result(decision, [], answer))
         decision = replace(decision, retrieve=True, reason="empty first answer")
     yield from steps.cancel()
-    passages = yield from retrieve(question, options.top_n)  # Eq. 5
+    passages = yield from perform(Retrieve(question, options.top_n))  # Eq. 5
     if not passages:
         yield from emit("lazy_rag.nothing_retrieved", warning=True, question=question)
     yield from steps.announce(decision, passages)
     # Where nothing was retrieved, the reader knows no more than before, and may say so.
     abstention = (options.abstention or None) if passages else options.first_abstention
-    [[answer]] = yield from generate([steps.prompt(passages, abstention)], steps.sampling, answer=True)
+    [[answer]] = yield from perform(
+        Generate([steps.prompt(passages, abstention)], steps.sampling, answer=True)
+    )
     return (yield from steps.result(decision, passages, answer))
 
 
@@ -104,7 +107,7 @@ class _Steps:
     def start(self) -> Program[None]:
         """Answer from the summaries, as far as the gate reads it, and score that."""
         gate = self.gate
-        nearest = yield from retrieve(self.question, self.options.n_summaries, tier="summaries")
+        nearest = yield from perform(Retrieve(self.question, self.options.n_summaries, tier="summaries"))
         self.summaries = [one for one in nearest if NO_SUMMARY not in one.metadata and one.text.strip()]
         if not nearest:
             self.lacks_summary = "no summary was found"
@@ -116,12 +119,12 @@ class _Steps:
         sampling = replace(self.sampling, trace=_TRACE[gate.needs])
         if gate.n_samples:
             sampling = replace(sampling, n=gate.n_samples, temperature=1.0)
-            [samples] = yield from generate([prompt], sampling)
+            [samples] = yield from perform(Generate([prompt], sampling))
             clusters = meaning_clusters([sample.text for sample in samples])
             self.first_pass = FirstPass(typical_sample(samples, clusters), tuple(samples), tuple(clusters))
         else:
             n_tokens = gate.n_tokens or sampling.max_tokens
-            self._begun = yield from start_generation([prompt], n_tokens, sampling)
+            self._begun = yield from perform(StartGeneration([prompt], n_tokens, sampling))
             self.first_pass = FirstPass(self._begun[0].partial)
         self._measure(self.first_pass)
         if self._is_undecided:
@@ -187,17 +190,17 @@ class _Steps:
         if self._begun:
             return (yield from self._read_on(answer=True))
         assert self.first_pass is not None  # noqa: S101  # start() came to its end
-        return (yield from return_answer(self.first_pass.answer))
+        return (yield from perform(ReturnAnswer(self.first_pass.answer)))
 
     def _read_on(self, *, answer: bool = False) -> Program[Generation]:
         begun, self._begun = self._begun, ()
-        [whole] = yield from continue_generation(begun, answer=answer)
+        [whole] = yield from perform(ContinueGeneration(begun, answer=answer))
         return whole
 
     def cancel(self) -> Program[None]:
         """Stop the answer where the gate stopped reading."""
         if self._begun:
-            yield from cancel_generation(self._begun)
+            yield from perform(CancelGeneration(self._begun))
 
     def announce(self, decision: GateDecision, passages: Sequence[Passage]) -> Program[None]:
         """Emit what is settled, so that a streaming caller has it before the first word."""

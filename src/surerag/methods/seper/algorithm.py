@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL, Program, emit, generate
+from surerag.effects import CONTRADICTION, ENTAILMENT, NEUTRAL, Generate, Program, emit, perform
 from surerag.errors import InputError
 from surerag.measures import answer_weights, equivalence_clusters, seper_hard, seper_soft
 from surerag.measures.seper import Weights, belief_in_references
@@ -66,7 +66,7 @@ def _measure(
     if not contexts[1]:
         raise InputError("there is no passage to measure", hint="pass at least one retrieved passage")
     prompts = [_prompt(question, passages, options) for passages in contexts]
-    samples = yield from generate(prompts, options.sampling)
+    samples = yield from perform(Generate(prompts, options.sampling))
     weights = options.rules.weights
     if not all(_can_weigh(row, weights) for row in samples):
         weights = "frequency"
