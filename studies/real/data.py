@@ -195,8 +195,13 @@ def _squad(
 
 
 def _sample(items: Sequence[Item], n: int, seed: int) -> tuple[Item, ...]:
+    """Return n items at random; those of one paragraph stand together, so that their prompts begin alike."""
     distinct = list({item.text: item for item in items}.values())
-    return tuple(random.Random(seed).sample(distinct, min(n, len(distinct))))
+    drawn = random.Random(seed).sample(distinct, min(n, len(distinct)))
+    places: dict[str, int] = {}
+    for item in drawn:
+        places.setdefault(item.gold[0].text, len(places))
+    return tuple(sorted(drawn, key=lambda item: places[item.gold[0].text]))
 
 
 def _listed(articles: Sequence[str]) -> str:

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from studies.common import LookupRetriever, console, load_encoder, load_reader
 from studies.real import systems as parts
+from studies.real.certainty import certainty, noted
 from studies.real.data import Data, load_2wiki, load_disfl, load_hotpot, load_squad
 from studies.real.systems import MAX_TOKENS, Meter, answer_from, choosing, searching, share_of_gold
 from surerag import (
@@ -121,12 +122,7 @@ def gates(setting: Setting) -> dict[str, System]:
             first = mode.startswith("summary")
             found = meter.ask(prompt(question.text, mode), trace="entropy" if first else "none")
             scores = {"searches": float(mode in ("plain", "always"))}
-            entropies = (
-                () if found.trace is None or found.trace.entropy is None else found.trace.entropy.middle
-            )
-            scores |= {
-                f"entropy of {n}": sum(entropies[:n]) / n for n in range(1, 1 + len(entropies)) if first
-            }
+            scores |= noted(found.trace) if first else {}
             return EvaluationAnswer(found.text, (), meter.usage, found.finish, scores=scores)
 
         return System(mode, answer, {"system": mode, "reader": reader.name})
@@ -456,6 +452,7 @@ TABLES: dict[str, Build] = {
     "understanding": understanding,
     "refining": refining,
     "worth": worth,
+    "certainty": certainty,
 }
 
 
@@ -496,6 +493,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "understanding": ("squad", "disfl", *WITH_PASSAGES),
     "refining": WITH_PASSAGES,
     "worth": WITH_PASSAGES,
+    "certainty": ("squad", "disfl", *WITH_PASSAGES),
 }
 """Data sets that serve a table; the first is its usual one."""
 

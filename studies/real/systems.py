@@ -53,13 +53,14 @@ class Meter:
 
     def ask(self, prompt: Prompt, max_tokens: int = MAX_TOKENS, trace: TraceKind = "none") -> Generation:
         """Return the greedy answer; calls of several threads become one batch."""
-        return self._counted(run(_ask_greedily(prompt, max_tokens, trace), self._services))
+        return self.counted(run(_ask_greedily(prompt, max_tokens, trace), self._services))
 
     async def aask(self, prompt: Prompt, max_tokens: int = MAX_TOKENS) -> Generation:
         """Return the greedy answer; calls of several tasks become one batch."""
-        return self._counted(await arun(_ask_greedily(prompt, max_tokens, "none"), self._services))
+        return self.counted(await arun(_ask_greedily(prompt, max_tokens, "none"), self._services))
 
-    def _counted(self, answer: Generation) -> Generation:
+    def counted(self, answer: Generation) -> Generation:
+        """Return an answer, and add what it cost."""
         self.usage += Usage(1, answer.prompt_tokens, answer.completion_tokens)
         return answer
 

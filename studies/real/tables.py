@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from studies.common import difference, separation, share
+from studies.real.certainty import steps_of
 from studies.real.run import ABSTENTION, cpu_hours, load_data, parse
 from surerag.errors import InputError, SureragError
 from surerag.evaluation import EvaluationRun
@@ -163,8 +164,8 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
 
     def entropy(name: str, key: str, n: int = 8) -> float:
         scores = answers[name][key].answer.scores  # type: ignore[union-attr]  # rows with an answer
-        steps = [at for at in range(1, n + 1) if f"entropy of {at}" in scores]
-        return scores[f"entropy of {steps[-1]}"] if steps else math.inf
+        steps = steps_of(scores, "entropy")[:n]
+        return sum(steps) / len(steps) if steps else math.inf
 
     def gated(name: str, first: str, opens: Sequence[bool]) -> Row:
         mixed = [a if o else f for o, f, a in zip(opens, right[first], base, strict=True)]

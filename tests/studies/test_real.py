@@ -142,7 +142,7 @@ def said(text: str, finish: FinishReason = "stop", **scores: float) -> Evaluatio
 
 
 def test_a_first_answer_that_cannot_be_used_opens_the_gate_as_in_the_component(tmp_path: Path) -> None:
-    certain = {"entropy of 1": 0.1}
+    certain = {"entropy 1": 0.1}
     first = [said("Orun, and", "length", **certain), said("  ", **certain), said("Orun", **certain)]
     run = stored(tmp_path / "a.db", always=[said("Velm")] * 3, summary=first, summary_or_abstain=first)
     with study.EvaluationRun(run) as opened:
@@ -152,7 +152,7 @@ def test_a_first_answer_that_cannot_be_used_opens_the_gate_as_in_the_component(t
 
 
 def test_searching_at_random_does_not_answer_with_abstentions(tmp_path: Path) -> None:
-    certain = {"entropy of 1": 0.1}
+    certain = {"entropy 1": 0.1}
     first = [said("Velm", **certain)] * 3 + [said("Orun", **certain)]
     asked = [said("Velm", **certain)] * 2 + [said("I do not know.", **certain)] * 2
     run = stored(tmp_path / "a.db", always=[said("Velm")] * 4, summary=first, summary_or_abstain=asked)
