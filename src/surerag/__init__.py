@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         calibrate_abstention,
         calibrate_threshold,
     )
+    from surerag.certainty import Certainty, certainty_of
     from surerag.evaluation.run import aevaluate, evaluate
     from surerag.messages import Passage, SamplingParams, Usage
     from surerag.methods.dense.component import DenseEvaluator, DenseRefiner, SemanticChunker
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "surerag.calibration": "AbstentionPolicy CalibrationRow ThresholdPolicy calibrate_abstention "
     "calibrate_threshold",
+    "surerag.certainty": "Certainty certainty_of",
     "surerag.evaluation.run": "aevaluate evaluate",
     "surerag.messages": "Passage SamplingParams Usage",
     "surerag.methods.dense.component": "DenseEvaluator DenseRefiner SemanticChunker",
@@ -79,7 +81,7 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
-    "SENTENCES_KEY", "SOURCES_KEY", "AbstentionGate", "AbstentionPolicy", "CalibrationRow",
+    "SENTENCES_KEY", "SOURCES_KEY", "AbstentionGate", "AbstentionPolicy", "CalibrationRow", "Certainty",
     "ClusterCompressor", "ClusterReport", "DenseEvaluator", "DenseOptions", "DenseRefiner",
     "DenseRefinerOptions", "DenseRefinerResult", "DenseResult", "DisagreementGate", "DynQROptions",
     "DynQRResult", "EDC2Options", "EDC2Result", "EntropyGate", "FakeReader", "FirstPass", "Gate",
@@ -87,7 +89,7 @@ __all__ = [
     "Passage", "PromptSet", "PromptTemplate", "SamplingParams", "SePer", "SePerOptions", "SePerResult",
     "SemanticChunk", "SemanticChunker", "SemanticChunkerOptions", "Services", "ThresholdPolicy",
     "TransformersReader", "UncertaintyRewriter", "Usage", "aevaluate", "calibrate_abstention",
-    "calibrate_threshold", "evaluate", "load_prompts",
+    "calibrate_threshold", "certainty_of", "evaluate", "load_prompts",
 ]  # fmt: skip
 
 

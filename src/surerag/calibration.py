@@ -14,7 +14,7 @@ import json
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import takewhile
 from numbers import Real
@@ -25,7 +25,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
+from surerag.certainty import NO_WORDS, Certainty
 from surerag.errors import ConfigurationError, InputError, check_items, extra, writing
+from surerag.measures import auroc
 from surerag.measures.statistics import Estimate, Floats, Interval
 from surerag.text import ABSTENTION, check_abstention, is_abstention
 
@@ -45,6 +47,8 @@ _LEVEL_OF_ALL = 0.1
 """Share of the level that abstention spends on answering everything; the sequence has the rest."""
 _ERRORS_AT_FIRST = 1
 """Wrong answers that the first test of abstention's sequence may see and still certify."""
+_FOLDS, _ROUNDS = 5, 4
+"""Parts that a sample is divided into, and how often, to see what a fit on the others tells of each."""
 
 
 class CalibrationWarning(UserWarning):
@@ -63,6 +67,8 @@ class CalibrationRow:
         score_without: Score in [0, 1] of the answer without acting; None where it was not scored.
         score_with: Score of the answer after acting, likewise.
         id: Names the question.
+        group: Names what the question belongs to, such as a document; rows of one group depend on each other.
+        scope: What the uncertainty belongs to, as far as it is known; see :func:`scope_of`.
 
     Raises:
         InputError: If the uncertainty is no number, or a score lies outside [0, 1].
@@ -72,6 +78,8 @@ class CalibrationRow:
     score_without: float | None = None
     score_with: float | None = None
     id: str = ""
+    group: str = ""
+    scope: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         scores = [score for score in (self.score_without, self.score_with) if score is not None]
@@ -83,14 +91,47 @@ class CalibrationRow:
                     hint="write math.inf as the uncertainty of an empty first answer",
                 )
 
+    @classmethod
+    def of(cls, certainty: Certainty, score: float, *, id: str = "", group: str = "") -> Self:  # noqa: A002
+        """Make the row of one answer, for :func:`calibrate_abstention`.
+
+        An answer without words, or one that was cut off, is infinitely uncertain.
+
+        Args:
+            certainty: What came with the answer.
+            score: Score in [0, 1] of the answer: 1 if it is right, 0 if it is wrong.
+            id: Names the question.
+            group: Names what the question belongs to, such as a document.
+
+        Raises:
+            InputError: If the certainty has no uncertainty though the answer has words.
+        """
+        return cls(_comparable(certainty), score, id=id, group=group, scope=certainty.scope)
+
+
+def _comparable(certainty: Certainty) -> float:
+    """Return the number that a policy compares with its threshold."""
+    if certainty.is_cut or certainty.reason == NO_WORDS:
+        return math.inf  # what is missing was not measured
+    if certainty.uncertainty is None:
+        raise InputError(
+            f"an answer has no uncertainty: {certainty.reason}",
+            hint="have the model list log-probabilities (logprobs=True, top_logprobs=5 of OpenAI's API)",
+        )
+    return certainty.uncertainty
+
 
 def scope_of(component: Any) -> dict[str, str]:
     """Return what a policy for a component, a ``LazyRAG`` or ``UncertaintyRewriter``, belongs to.
+
+    Of a ``Certainty`` it is the scope that came with the answer.
 
     It has the names of the ``reader``, of the ``gate`` with every setting that changes its scale and of the
     ``retriever``, and a fingerprint of the ``settings``: prompts and options that change the answers. A part
     that is not known is empty. A scope is its own, and None has an empty one.
     """
+    if isinstance(component, Certainty):
+        component = component.scope
     if component is None or isinstance(component, Mapping):
         return dict(component or {})
     options = component.model_dump(mode="json", include=set(component.option_names()) - {"threshold"})
@@ -145,10 +186,10 @@ class _Policy:
         return cls.from_dict(values)
 
     def check(self, component: Any) -> None:
-        """Refuse to serve another reader, gate, retriever or setting than those of the calibration.
+        """Refuse to serve another reader, gate, measure, retriever or setting than those of the calibration.
 
         Args:
-            component: The method that takes the policy as its threshold, or its scope.
+            component: The method that takes the policy as its threshold, a certainty, or a scope.
 
         Raises:
             ConfigurationError: If a part of the scope differs.
@@ -503,12 +544,12 @@ class SelectedAnswer(NamedTuple):
     Attributes:
         text: The answer, or the abstention.
         abstained: Whether the answer is withheld.
-        probability: Calibrated probability that the reader's answer is right.
+        probability: How probably the reader's answer is right; None where the policy tells no probability.
     """
 
     text: str
     abstained: bool
-    probability: float
+    probability: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -523,7 +564,10 @@ class AbstentionPolicy(_Policy):
         max_risk: Allowed share of wrong answers among those given, at a ``confidence``.
         coverage: Share of the sample, of ``n`` questions, that is answered.
         risk: Share of wrong answers among them; None where none is answered.
-        knots: Ascending uncertainties with ``probabilities`` of a right answer; interpolated in between.
+        knots: Ascending uncertainties with ``probabilities`` of a right answer; interpolated in between. Both
+            are empty where the uncertainty tells nothing: where the interval of ``auroc`` holds one half.
+        auroc: How well the uncertainty tells wrong answers of the sample from right ones (AUROC), with its
+            interval; None where all are right, or all wrong.
         scope: What it belongs to; see :func:`scope_of`.
 
     Example:
@@ -542,18 +586,59 @@ class AbstentionPolicy(_Policy):
     risk: float | None
     knots: tuple[float, ...]
     probabilities: tuple[float, ...]
+    auroc: Estimate | None = None
     scope: Mapping[str, str] = field(default_factory=dict)
 
-    def select(self, answer: str, uncertainty: float | None, abstention: str = ABSTENTION) -> SelectedAnswer:
+    def select(
+        self, answer: str, uncertainty: Certainty | float | None, abstention: str = ABSTENTION
+    ) -> SelectedAnswer:
         """Return an answer, or the abstention where it is uncertain, empty, or an abstention itself.
 
-        An uncertainty of None, where the reader returned no word, is infinite, and nothing is right there.
+        Args:
+            answer: The reader's answer.
+            uncertainty: How uncertain the reader was of it. None, where it returned no word, is infinite. The
+                scope of a certainty is checked, and an answer that was cut off is withheld.
+            abstention: What to return in place of an answer.
+
+        Raises:
+            ConfigurationError: If the certainty belongs to another reader, measure or setting.
+            InputError: If a certainty has no uncertainty though the answer has words.
         """
         check_abstention(abstention)
+        if isinstance(uncertainty, Certainty):
+            self.check(uncertainty)
+            uncertainty = _comparable(uncertainty)
         value = math.inf if uncertainty is None else uncertainty
         show = value <= self.threshold and bool(answer.strip()) and not is_abstention(answer, abstention)
-        probability = 0.0 if value == math.inf else float(np.interp(value, self.knots, self.probabilities))
-        return SelectedAnswer(answer if show else abstention, not show, probability)
+        return SelectedAnswer(answer if show else abstention, not show, self.probability_at(value))
+
+    def probability_at(self, uncertainty: float) -> float | None:
+        """Return how probably an answer of this uncertainty is right; None where no probability is told."""
+        if uncertainty == math.inf:
+            return 0.0
+        return float(np.interp(uncertainty, self.knots, self.probabilities)) if self.knots else None
+
+    def assess(self, certainty: Certainty) -> Certainty:
+        """Return a certainty with the probability that the answer is right, or the reason why there is none.
+
+        Raises:
+            ConfigurationError: If it belongs to another reader, measure or setting.
+        """
+        self.check(certainty)
+        if certainty.uncertainty is None:
+            return certainty
+        if certainty.is_cut:
+            return replace(certainty, probability=None, reason="the answer was cut off")
+        told = self.probability_at(certainty.uncertainty)
+        return replace(certainty, probability=told, reason="" if told is not None else self.withheld)
+
+    @property
+    def withheld(self) -> str:
+        """Why no probability is told, in words; empty where one is."""
+        if self.knots:
+            return ""
+        area = f": AUROC {self.auroc.text(digits=2)}" if self.auroc else ""
+        return f"certainty did not tell right from wrong answers in {self.n:,} questions{area}"
 
     @property
     def guarantee(self) -> str:
@@ -578,7 +663,7 @@ def calibrate_abstention(
     confidence: float = 0.95,
     component: Any = None,
 ) -> AbstentionPolicy:
-    """Return a policy that answers as many questions as a bounded risk allows.
+    """Return a policy that answers as many questions as a bounded risk allows, for any pipeline.
 
     Learn then Test by a fixed sequence: uncertainties of the sample are thresholds, tested from the most
     certain answers on, each at nine tenths of the level, up to the first at which the binomial test of the
@@ -587,24 +672,35 @@ def calibrate_abstention(
     remaining tenth tests whether everything can be answered. The level is exact where the share of wrong
     answers grows with uncertainty; ``python -m studies.levels`` simulates others.
 
+    The probability that the policy tells of an answer is an isotonic fit, drawn towards the share of right
+    answers as far as fits on parts of the sample fail to tell the rest of it; rows of one group are never in
+    both. It tells none where the uncertainty tells nothing: where the interval of the AUROC holds one half.
+
     Args:
-        rows: With ``uncertainty`` and ``score_without`` of the answer; a score of 0.5 or more is right.
+        rows: With ``uncertainty`` and ``score_without`` of the answer, such as ``CalibrationRow.of(certainty,
+            score)`` makes; a score of 0.5 or more is right.
         max_risk: Allowed share of wrong answers among those given, in (0, 1).
         confidence: In (0, 1).
-        component: The method that the policy is for, or its scope.
+        component: The method that the policy is for, or its scope; None for the scope of the rows.
 
     Raises:
         ConfigurationError: If a bound is out of range.
-        InputError: If there are no rows, one has no score, or no uncertainty is finite.
+        InputError: If there are no rows, one has no score, no uncertainty is finite, or the rows belong to
+            different readers, measures or settings.
         MissingExtraError: If scipy is not installed.
 
     Warns:
         CalibrationWarning: If fewer than one in twenty answers is right.
+
+    Example:
+        >>> rows = [CalibrationRow(number / 200, score_without=number < 160) for number in range(200)]
+        >>> policy = calibrate_abstention(rows, max_risk=0.1)
+        >>> policy.threshold, round(policy.coverage, 2), policy.probability_at(0.2) > 0.9
+        (0.845, 0.85, True)
     """
-    with extra("evaluation"):
-        from scipy.optimize import isotonic_regression
     _check_share("max_risk", max_risk)
     _check_share("confidence", confidence)
+    rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
     uncertainty, scores, _ = _sample(rows)
     n, right = len(scores), scores >= 0.5
     if unscored := int(np.isnan(scores).sum()):
@@ -614,14 +710,11 @@ def calibrate_abstention(
             f"all {n} uncertainties are infinite, as those of empty answers and abstentions are",
             hint="look at some answers; max_tokens may be too small, or the passages may not hold them",
         )
+    groups = [row.group or number for number, row in enumerate(rows)]
     threshold = _threshold_of_risk(uncertainty, right, max_risk, 1 - confidence)
     answered = uncertainty <= threshold
-    steps = _steps(uncertainty, right.astype(np.float64))
-    counts, sums = np.diff(steps.skipped, prepend=0), np.diff(steps.repaired, prepend=0.0)
-    fitted = isotonic_regression(sums / counts, weights=counts, increasing=False).x
-    probabilities = np.clip(fitted, 1 / (n + 2), (n + 1) / (n + 2))
-    changes = np.append(True, probabilities[1:] != probabilities[:-1])
-    ends = changes | np.append(changes[1:], True)  # first and last knot of each level
+    area = auroc(uncertainty, right, groups, confidence=confidence)
+    knots, probabilities = _probabilities(uncertainty, right, groups, area)
     return AbstentionPolicy(
         threshold=threshold,
         max_risk=max_risk,
@@ -629,10 +722,72 @@ def calibrate_abstention(
         n=n,
         coverage=float(answered.mean()),
         risk=float((~right[answered]).mean()) if answered.any() else None,
-        knots=tuple(steps.thresholds[ends].tolist()),
-        probabilities=tuple(probabilities[ends].tolist()),
-        scope=scope_of(component),
+        knots=knots,
+        probabilities=probabilities,
+        auroc=area,
+        scope=_common_scope(rows) if component is None else scope_of(component),
     )
+
+
+def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
+    """Return the scope of all rows, or raise InputError; a row without words may not know its measure."""
+    scope: dict[str, str] = {}
+    for row in rows:
+        for part, value in row.scope.items():
+            if scope.setdefault(part, value) != value:
+                raise InputError(
+                    f"the rows belong to more than one {part}: {scope[part]!r} and {value!r}",
+                    hint="calibrate for each apart",
+                )
+    return scope
+
+
+def _probabilities(
+    uncertainty: Floats, right: NDArray[np.bool_], groups: Sequence[object], area: Estimate | None
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return knots and probabilities of a right answer at each; none where uncertainty tells nothing."""
+    if area is not None and (area.interval is None or area.interval.lower <= 0.5):
+        return (), ()
+    n, share = len(right), float(right.mean())
+    knots, fitted = _isotonic(uncertainty, right)
+    probabilities = share + _slope(uncertainty, right, groups) * (fitted - share)
+    probabilities = np.clip(probabilities, 1 / (n + 2), (n + 1) / (n + 2))
+    changes = np.append(True, probabilities[1:] != probabilities[:-1])
+    ends = changes | np.append(changes[1:], True)  # first and last knot of each level
+    return tuple(knots[ends].tolist()), tuple(probabilities[ends].tolist())
+
+
+def _isotonic(uncertainty: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Floats]:
+    """Return distinct finite uncertainties, and a share of right answers that never grows with them."""
+    with extra("evaluation"):
+        from scipy.optimize import isotonic_regression
+    steps = _steps(uncertainty, right.astype(np.float64))
+    counts, sums = np.diff(steps.skipped, prepend=0), np.diff(steps.repaired, prepend=0.0)
+    fitted: Floats = isotonic_regression(sums / counts, weights=counts, increasing=False).x
+    return steps.thresholds, fitted
+
+
+def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: Sequence[object]) -> float:
+    """Return how much of what a fit tells of answers holds for others, in [0, 1].
+
+    It is the slope of a regression of the outcomes on what fits on the other groups tell of them, both less
+    the share of right answers among those others.
+    """
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
+    places = np.array([numbers[group] for group in groups])
+    finite, rng = np.isfinite(uncertainty), np.random.default_rng(0)
+    told_and_true = told_squared = 0.0
+    for _ in range(_ROUNDS):
+        fold = (rng.permutation(len(numbers)) % _FOLDS)[places]
+        for part in range(_FOLDS):
+            others, own = (fold != part) & finite, (fold == part) & finite
+            if not others.any() or not own.any():
+                continue
+            share = right[others].mean()
+            told = np.interp(uncertainty[own], *_isotonic(uncertainty[others], right[others])) - share
+            told_and_true += float(told @ (right[own] - share))
+            told_squared += float(told @ told)
+    return min(max(told_and_true / told_squared, 0.0), 1.0) if told_squared else 0.0
 
 
 def _threshold_of_risk(uncertainty: Floats, right: NDArray[np.bool_], max_risk: float, level: float) -> float:

@@ -1,6 +1,7 @@
 """The papers' formulas, one function each: numpy in, numbers out."""
 
 from surerag.measures.answers import contains, exact_match, normalize_answer, same_answer, token_f1
+from surerag.measures.certainty import auroc, greatest_entropy, mean_entropy, negative_log_likelihood
 from surerag.measures.cost import api_cost, break_even_latency, latency_overhead, latency_saving
 from surerag.measures.entropy import entropy_bounds, token_entropy
 from surerag.measures.likelihood import (
@@ -20,9 +21,10 @@ from surerag.measures.seper import answer_weights, seper_hard, seper_soft
 from surerag.measures.statistics import Interval
 
 __all__ = [
-    "Interval", "answer_weights", "api_cost", "break_even_latency", "contains",
+    "Interval", "answer_weights", "api_cost", "auroc", "break_even_latency", "contains",
     "degree_semantic_entropy", "discrete_semantic_entropy", "energy", "entropy_bounds",
-    "equivalence_clusters", "exact_match", "latency_overhead", "latency_saving", "length_normalized_entropy",
-    "lowest_probability", "margin_bounds", "normalize_answer", "perplexity", "same_answer",
+    "equivalence_clusters", "exact_match", "greatest_entropy", "latency_overhead", "latency_saving",
+    "length_normalized_entropy", "lowest_probability", "margin_bounds", "mean_entropy",
+    "negative_log_likelihood", "normalize_answer", "perplexity", "same_answer",
     "semantic_entropy", "seper_hard", "seper_soft", "token_entropy", "token_f1",
 ]  # fmt: skip

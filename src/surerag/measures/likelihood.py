@@ -22,7 +22,7 @@ def perplexity(logprobs: ArrayLike) -> float:
         4.0
     """
     with np.errstate(over="ignore"):  # infinite where some servers write -9999 for an unlikely token
-        return float(np.exp(-_tokens(logprobs).mean()))
+        return float(np.exp(-tokens_of(logprobs).mean()))
 
 
 def length_normalized_entropy(samples: Sequence[ArrayLike]) -> float:
@@ -34,7 +34,7 @@ def length_normalized_entropy(samples: Sequence[ArrayLike]) -> float:
     """
     if not samples:
         raise ValueError("at least one sampled answer is needed")
-    return float(np.mean([-_tokens(sample).mean() for sample in samples]))
+    return float(np.mean([-tokens_of(sample).mean() for sample in samples]))
 
 
 def lowest_probability(logprobs: ArrayLike) -> float:
@@ -44,7 +44,7 @@ def lowest_probability(logprobs: ArrayLike) -> float:
         >>> round(lowest_probability(np.log([0.5, 0.125])), 4)
         2.0794
     """
-    return float(-_tokens(logprobs).min())
+    return float(-tokens_of(logprobs).min())
 
 
 def margin_bounds(top_logprob: float) -> Interval:
@@ -89,10 +89,11 @@ def energy(logsumexp: ArrayLike, temperature: float = 1.0) -> float:
         >>> energy([2.0, 4.0])
         -3.0
     """
-    return float(-temperature * _tokens(logsumexp).mean())
+    return float(-temperature * tokens_of(logsumexp).mean())
 
 
-def _tokens(values: ArrayLike) -> NDArray[np.float64]:
+def tokens_of(values: ArrayLike) -> NDArray[np.float64]:
+    """Return one value a token as an array, shape [tokens]; no token is a ValueError."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"expected the values of at least one token, got shape {array.shape}")

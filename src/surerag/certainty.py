@@ -1,0 +1,159 @@
+"""How sure a model was of an answer: measures of its tokens; once calibrated, how probably it is right."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from surerag.measures import (
+    Interval,
+    greatest_entropy,
+    lowest_probability,
+    mean_entropy,
+    negative_log_likelihood,
+    perplexity,
+)
+from surerag.messages import TokenTrace
+
+Measure = Literal[
+    "mean_entropy",
+    "first_8_mean_entropy",
+    "greatest_entropy",
+    "greatest_3_mean_entropy",
+    "perplexity",
+    "least_likely_token",
+    "negative_log_likelihood",
+]
+"""Names of the measures of an answer's tokens. Each is an uncertainty: larger means less certain."""
+
+DEFAULT_MEASURE: Measure = "greatest_3_mean_entropy"
+"""The measure that an answer's ``uncertainty`` goes by, where nobody chooses another."""
+WITHOUT_ALTERNATIVES: Measure = "negative_log_likelihood"
+"""The measure in its place where a server lists no alternatives to its tokens, and no entropy is known."""
+
+_OF_ENTROPIES: dict[Measure, Callable[[tuple[float, ...]], float]] = {
+    "mean_entropy": mean_entropy,
+    "first_8_mean_entropy": lambda entropies: mean_entropy(entropies, first=8),
+    "greatest_entropy": greatest_entropy,
+    "greatest_3_mean_entropy": lambda entropies: greatest_entropy(entropies, count=3),
+}
+_OF_LOGPROBS: dict[Measure, Callable[[tuple[float, ...]], float]] = {
+    "perplexity": perplexity,
+    "least_likely_token": lowest_probability,
+    "negative_log_likelihood": negative_log_likelihood,
+}
+MEASURES: tuple[Measure, ...] = (*_OF_ENTROPIES, *_OF_LOGPROBS)
+
+NO_LOGPROBS = "the answer came without log-probabilities"
+NO_WORDS = "the answer has no words"
+
+
+@dataclass(frozen=True, slots=True)
+class Certainty:
+    """How sure a model was of one answer.
+
+    Attributes:
+        uncertainties: Every measure that could be taken, by its name; larger means less certain. Where a
+            server lists only some alternatives to a token, a measure of entropies lies in an interval; both
+            ends of any other are equal. Perplexity is a number from 1 on, the others are in nats.
+        measure: The one of them that :attr:`uncertainty` is; empty where none could be taken.
+        tokens: Number of tokens of the answer.
+        is_cut: Whether the answer was cut off at its longest length or withheld in part.
+        probability: How probably the answer is right, in [0, 1]; None before a policy tells it, and where the
+            policy knows that uncertainty tells nothing.
+        reason: Why there is no measure, or no probability; empty otherwise.
+        scope: What a calibration of this answer belongs to: names of the reader and the measure, and a
+            fingerprint of the settings, as far as they are known; see :func:`surerag.calibration.scope_of`.
+    """
+
+    uncertainties: Mapping[str, Interval] = field(default_factory=dict)
+    measure: str = ""
+    tokens: int = 0
+    is_cut: bool = False
+    probability: float | None = None
+    reason: str = ""
+    scope: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def interval(self) -> Interval | None:
+        """Smallest and largest value that the uncertainty can have; None where there is none."""
+        return self.uncertainties.get(self.measure)
+
+    @property
+    def uncertainty(self) -> float | None:
+        """The uncertainty of the answer by :attr:`measure`, larger for a less certain one; None without it.
+
+        Of an interval it is the middle.
+        """
+        return None if self.interval is None else math.fsum(self.interval) / 2
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, for metadata, events and JSON; a number that JSON cannot hold becomes None."""
+        ends = None if self.interval is None else [_finite(end) for end in self.interval]
+        return {
+            "probability": self.probability,
+            "uncertainty": _finite(self.uncertainty),
+            "interval": ends,
+            "measure": self.measure,
+            "tokens": self.tokens,
+            "is_cut": self.is_cut,
+            "reason": self.reason,
+            "uncertainties": {
+                name: _finite(math.fsum(ends) / 2) for name, ends in self.uncertainties.items()
+            },
+        }
+
+
+def certainty_of(
+    trace: TokenTrace | None,
+    *,
+    measure: Measure | None = None,
+    is_cut: bool = False,
+    scope: Mapping[str, str] | None = None,
+) -> Certainty:
+    """Return how sure a model was of an answer, by every measure that its trace allows.
+
+    It costs no call and no token where the log-probabilities came with the answer.
+
+    Args:
+        trace: Of the answer's tokens; with log-probabilities alone, measures of entropies are missing.
+        measure: The measure to go by; None for the default, ``DEFAULT_MEASURE``, or where entropies are
+            missing ``WITHOUT_ALTERNATIVES``.
+        is_cut: Whether the answer was cut off or withheld in part.
+        scope: What is known of reader and settings.
+
+    Returns:
+        The certainty; without measures, and with the reason, where there is no trace or it has no token, or
+        where it does not allow the measure that is asked for.
+
+    Example:
+        >>> from surerag.messages import EntropyTrace
+        >>> entropy = EntropyTrace((0.1, 0.2, 0.9, 0.4), (0.1, 0.2, 0.9, 0.4), exact=True)
+        >>> trace = TokenTrace(("V", "e", "l", "m"), (-0.1, -0.1, -0.7, -0.2), entropy)
+        >>> certainty = certainty_of(trace)
+        >>> certainty.measure, round(certainty.uncertainty, 2), round(certainty.interval.upper, 2)
+        ('greatest_3_mean_entropy', 0.5, 0.5)
+        >>> certainty_of(TokenTrace(("Velm",), (-0.1,))).measure, certainty_of(None).reason
+        ('negative_log_likelihood', 'the answer came without log-probabilities')
+    """
+    known = dict(scope or {})
+    if trace is None or not len(trace):
+        return Certainty(is_cut=is_cut, reason=NO_LOGPROBS if trace is None else NO_WORDS, scope=known)
+    found: dict[str, Interval] = {}
+    if trace.entropy is not None:
+        ends = trace.entropy.lower, trace.entropy.upper
+        for name, of_entropies in _OF_ENTROPIES.items():
+            lower, upper = map(of_entropies, ends)
+            found[name] = Interval(lower, upper)
+    for name, of_logprobs in _OF_LOGPROBS.items():
+        value = of_logprobs(trace.logprobs)
+        found[name] = Interval(value, value)
+    chosen = measure or (DEFAULT_MEASURE if DEFAULT_MEASURE in found else WITHOUT_ALTERNATIVES)
+    reason = "" if chosen in found else f"the model lists no alternatives to its tokens, which {chosen} needs"
+    return Certainty(found, chosen, len(trace), is_cut, reason=reason, scope={**known, "measure": chosen})
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
