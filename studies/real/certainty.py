@@ -10,17 +10,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from studies.real.systems import MAX_TOKENS, Meter
 from surerag import Passage, SamplingParams, Services
+from surerag.calibration import CalibrationRow, calibrate_abstention
+from surerag.certainty import DEFAULT_MEASURE, MEASURES, certainty_of
 from surerag.drivers import run_many
 from surerag.effects import Generate, Program, perform
-from surerag.evaluation import EvaluationAnswer, Question
+from surerag.errors import InputError
+from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question
 from surerag.evaluation.systems import System
-from surerag.measures import discrete_semantic_entropy
-from surerag.messages import Generation, Message, Prompt, TokenTrace
+from surerag.measures import auroc, discrete_semantic_entropy
+from surerag.measures.statistics import wilson
+from surerag.messages import EntropyTrace, Generation, Message, Prompt, TokenTrace
 from surerag.methods.shared import meaning_clusters
 from surerag.prompts import FROM_CONTEXT, format_passages
 from surerag.retrieval import PassageIndex
@@ -136,3 +143,171 @@ def number_in(text: str) -> float:
     """
     found = re.search(r"\d+(?:\.\d+)?", text)
     return min(float(found.group()), 100.0) / 100 if found else 0.5
+
+
+# Tables
+
+SHARES = (0.5, 0.7, 0.9)
+"""Shares of the answers, the surest first, whose share of right ones a table shows."""
+CURVE = tuple(share / 20 for share in range(1, 21))
+SPLITS = 200
+"""Random halves on which the promise of a calibration is tried."""
+FURTHER = {
+    "are you sure?": "are you sure?",
+    "a number in words": "a number in words",
+    "disagreement of 5 samples": "5 samples",
+    "semantic entropy of 5 samples": "5 samples",
+}
+"""Measures that need further requests, and the requests."""
+
+Row = dict[str, Any]
+
+
+class Answers(NamedTuple):
+    """What is known of the answers of a run, one value for each question.
+
+    Attributes:
+        right: Whether a reference stands in the answer, shape [questions].
+        groups: The paragraph that a question belongs to; questions of one paragraph depend on each other.
+        measures: Uncertainties by name, each of shape [questions]; infinite for an answer without words.
+        tokens: Tokens of further requests by name, each of shape [questions].
+    """
+
+    right: NDArray[np.bool_]
+    groups: list[str]
+    measures: dict[str, NDArray[np.float64]]
+    tokens: dict[str, NDArray[np.float64]]
+
+
+def answers_of(run: EvaluationRun, system: str) -> Answers:
+    """Return the answers of a system with all measures of certainty."""
+    rows = run.answered(system)
+    questions = [question for question in run.questions if question.key in rows]
+    right = run.values(system, "contains")
+    noted_of = [rows[question.key].answer.scores for question in questions]  # type: ignore[union-attr]
+    measures: dict[str, list[float]] = {name: [] for name in MEASURES}
+    for scores in noted_of:
+        logprobs, entropies = steps_of(scores, "logprob"), steps_of(scores, "entropy")
+        exact = EntropyTrace(tuple(entropies), tuple(entropies), exact=True)
+        found = certainty_of(TokenTrace(("",) * len(logprobs), tuple(logprobs), exact)).uncertainties
+        for name in MEASURES:
+            measures[name].append(found[name].lower if name in found else math.inf)
+    for request in FURTHER:
+        if all(request in scores for scores in noted_of):
+            measures[request] = [scores[request] for scores in noted_of]
+    asked = {name for name in FURTHER.values() if f"tokens, {name}" in noted_of[0]} if noted_of else set()
+    return Answers(
+        np.array([right[question.key] >= 0.5 for question in questions], bool),
+        [question.contexts[0] for question in questions],
+        {name: np.array(values) for name, values in measures.items()},
+        {name: np.array([scores[f"tokens, {name}"] for scores in noted_of]) for name in asked},
+    )
+
+
+def certainty_rows(run: EvaluationRun) -> list[Row]:
+    """Return a row for each measure: its AUROC, and what is right among the surest answers.
+
+    Intervals take the questions of a paragraph together. The row of the default measure has the whole curve.
+    """
+    answers = answers_of(run, "asked" if "asked" in run.systems else "plain")
+    if not len(answers.right):
+        raise InputError("no question was answered", hint="go on with the run")
+    rows: list[Row] = [{"system": "all answers", "n": len(answers.right), "right": _percent(answers.right)}]
+    resamples = list(_resamples(answers.groups))
+    for name, values in answers.measures.items():
+        area = auroc(values, answers.right, answers.groups)
+        row: Row = {"system": name, "n": len(values)}
+        if area is not None:
+            row["auroc"] = [round(area.value, 2), *(round(end, 2) for end in area.interval or ())]
+        for share in SHARES:
+            row[f"surest {share:.0%}"] = _surest(values, answers.right, share, resamples)
+        request = FURTHER.get(name)
+        row["further calls"] = 0.0 if request is None else 5.0 if request == "5 samples" else 1.0
+        row["further tokens"] = 0.0 if request is None else float(answers.tokens[request].mean())
+        if name == DEFAULT_MEASURE:
+            row["curve"] = [[share, *_surest(values, answers.right, share, resamples)] for share in CURVE]
+        rows.append(row)
+    return rows
+
+
+def promise_rows(run: EvaluationRun, measure: str = DEFAULT_MEASURE) -> list[Row]:
+    """Return how often the promise of an abstention policy is broken, on halves that took no part in it.
+
+    Whole paragraphs fall into one half or the other.
+    """
+    answers = answers_of(run, "plain")
+    numbers = {group: number for number, group in enumerate(dict.fromkeys(answers.groups))}
+    places = np.array([numbers[group] for group in answers.groups])
+    values = answers.measures[measure]
+    rng = np.random.default_rng(0)
+    found: dict[float, list[tuple[float, float]]] = {risk: [] for risk in (0.1, 0.2, 0.3)}
+    for _ in range(SPLITS):
+        half = rng.permutation(len(numbers))[places] < len(numbers) // 2
+        rows = [
+            CalibrationRow(value, float(right), group=str(place))
+            for value, right, place in zip(values[half], answers.right[half], places[half], strict=True)
+        ]
+        for risk, shown in found.items():
+            answered = values[~half] <= calibrate_abstention(rows, max_risk=risk).threshold
+            wrong = float((~answers.right[~half][answered]).mean()) if answered.any() else 0.0
+            shown.append((float(answered.mean()), wrong))
+    return [
+        {
+            "system": f"at most {risk:.0%} wrong",
+            "n": len(values),
+            "answered": round(float(np.mean([answered for answered, _ in shown])), 3),
+            "wrong among them": round(
+                float(np.mean([wrong for answered, wrong in shown if answered] or [0])), 3
+            ),
+            "broken": round(float(np.mean([wrong > risk for _, wrong in shown])), 3),
+        }
+        for risk, shown in found.items()
+    ]
+
+
+def smallest_auroc(n: int, wrong: float = 0.35) -> float:
+    """Return the smallest AUROC that n questions tell from one half in four runs of five, at a level of 5 %.
+
+    The error is that of Hanley and McNeil (1982, Eq. 1) where the score tells nothing.
+
+    Args:
+        n: Number of questions.
+        wrong: Share of wrong answers.
+
+    Example:
+        >>> round(smallest_auroc(600), 3), round(smallest_auroc(50), 2)
+        (0.569, 0.74)
+    """
+    positives = max(1.0, n * wrong)
+    negatives = max(1.0, n - positives)
+    error = math.sqrt((positives + negatives + 1) / (12 * positives * negatives))
+    return 0.5 + (1.96 + 0.84) * error
+
+
+def _percent(right: NDArray[np.bool_]) -> list[float]:
+    found = wilson(int(right.sum()), len(right))
+    return [round(100 * value, 1) for value in (float(right.mean()), found.lower, found.upper)]
+
+
+def _resamples(groups: Sequence[str], count: int = 1000) -> Iterator[NDArray[np.intp]]:
+    """Yield places of questions, whole groups drawn with replacement."""
+    members: dict[str, list[int]] = {}
+    for place, group in enumerate(groups):
+        members.setdefault(group, []).append(place)
+    places = [np.array(some) for some in members.values()]
+    rng = np.random.default_rng(0)
+    for _ in range(count):
+        yield np.concatenate([places[at] for at in rng.integers(len(places), size=len(places))])
+
+
+def _surest(
+    values: NDArray[np.float64], right: NDArray[np.bool_], share: float, resamples: Sequence[NDArray[np.intp]]
+) -> list[float]:
+    """Return the share of right answers among the surest ones, in %, with its interval."""
+
+    def share_right(at: NDArray[np.intp]) -> float:
+        most = max(1, round(share * len(at)))
+        return float(right[at][np.argsort(values[at], kind="stable")[:most]].mean())
+
+    ends = np.quantile([share_right(at) for at in resamples], (0.025, 0.975))
+    return [round(100 * float(value), 1) for value in (share_right(np.arange(len(values))), *ends)]

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from studies.common import difference, separation, share
-from studies.real.certainty import steps_of
+from studies.real.certainty import certainty_rows, steps_of
 from studies.real.run import ABSTENTION, cpu_hours, load_data, parse
 from surerag.errors import InputError, SureragError
 from surerag.evaluation import EvaluationRun
@@ -313,6 +313,7 @@ MAKE: dict[str, Callable[[EvaluationRun], list[Row]]] = {
     "understanding": understanding_rows,
     "refining": refining_rows,
     "worth": worth_rows,
+    "certainty": certainty_rows,
 }
 
 
@@ -379,6 +380,9 @@ _HEADS = {
     "gate_ahead": "the gate is ahead, points",
     "auroc": "AUROC",
     "own_auroc": "AUROC, its own answers",
+    "surest 50%": "right among the surest half, %",
+    "surest 70%": "of the surest 70 %",
+    "surest 90%": "of the surest 90 %",
     "r": "Pearson's r",
     "gold": "gold",
     "half": "half",
@@ -390,6 +394,7 @@ _HEADS = {
     "searches": "searches",
     "calls": "calls",
     "further calls": "further calls",
+    "further tokens": "further tokens",
     "tokens": "tokens",
     "break_even_ms": "break-even, ms",
 }
@@ -443,7 +448,7 @@ def _cell(name: str, value: Any) -> str:
         return f"{100 * value:.0f}"
     if name == "to_show":
         return f"{float(f'{value:.2g}'):,.0f}" if value <= MANY else f"over {MANY:,}"
-    if name in ("tokens", "break_even_ms"):
+    if name in ("tokens", "further tokens", "break_even_ms"):
         return f"{value:.0f}"
     return f"{value:.2f}".rstrip("0").rstrip(".").replace("-", "−")
 
