@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,10 +23,10 @@ from surerag.calibration import CalibrationRow, calibrate_abstention
 from surerag.certainty import DEFAULT_MEASURE, MEASURES, certainty_of
 from surerag.drivers import run_many
 from surerag.effects import Generate, Program, perform
-from surerag.errors import InputError
+from surerag.errors import InputError, extra
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question
 from surerag.evaluation.systems import System
-from surerag.measures import auroc, discrete_semantic_entropy
+from surerag.measures import auroc, contains, discrete_semantic_entropy
 from surerag.measures.statistics import wilson
 from surerag.messages import EntropyTrace, Generation, Message, Prompt, TokenTrace
 from surerag.methods.shared import meaning_clusters
@@ -152,6 +153,8 @@ SHARES = (0.5, 0.7, 0.9)
 CURVE = tuple(share / 20 for share in range(1, 21))
 SPLITS = 200
 """Random halves on which the promise of a calibration is tried."""
+FEWEST_GROUPS = 40
+"""Paragraphs that a run needs before its halves say something."""
 FURTHER = {
     "are you sure?": "are you sure?",
     "a number in words": "a number in words",
@@ -233,10 +236,15 @@ def certainty_rows(run: EvaluationRun) -> list[Row]:
 def promise_rows(run: EvaluationRun, measure: str = DEFAULT_MEASURE) -> list[Row]:
     """Return how often the promise of an abstention policy is broken, on halves that took no part in it.
 
-    Whole paragraphs fall into one half or the other.
+    Whole paragraphs fall into one half or the other. A run of few paragraphs, or without ``plain``, has no
+    rows.
     """
+    if "plain" not in run.systems:
+        return []
     answers = answers_of(run, "plain")
     numbers = {group: number for number, group in enumerate(dict.fromkeys(answers.groups))}
+    if len(numbers) < FEWEST_GROUPS:
+        return []
     places = np.array([numbers[group] for group in answers.groups])
     values = answers.measures[measure]
     rng = np.random.default_rng(0)
@@ -263,6 +271,31 @@ def promise_rows(run: EvaluationRun, measure: str = DEFAULT_MEASURE) -> list[Row
         }
         for risk, shown in found.items()
     ]
+
+
+def trace_rows(file: Path) -> list[Row]:
+    """Return what recorded measures of an 8 B reader's answers without passages tell (its authors' figures).
+
+    Args:
+        file: ``traces/single_hop.parquet``: 500 questions of NQ, and as many of TriviaQA.
+    """
+    with extra("evaluation"):
+        import pyarrow.parquet as pq
+    recorded = pq.read_table(file).to_pylist()
+    rows: list[Row] = []
+    for name, dataset in (("NQ", "nq"), ("TriviaQA", "triviaqa")):
+        some = [one for one in recorded if one["dataset"] == dataset]
+        right = np.array([contains(one["answer"], one["golds"]) >= 0.5 for one in some], bool)
+        rows.append({"system": f"{name}: all answers", "n": len(some), "right": _percent(right)})
+        resamples = list(_resamples([one["id"] for one in some]))
+        for measure, sign in (("perplexity", 1), ("ln_entropy", 1), ("energy", -1), ("eigen_score", 1)):
+            values = sign * np.array([one[measure] for one in some], np.float64)
+            area = auroc(values, right)
+            row: Row = {"system": f"{name}: {measure}", "n": len(some)}
+            if area is not None:
+                row["auroc"] = [round(area.value, 2), *(round(end, 2) for end in area.interval or ())]
+            rows.append(row | {f"surest {at:.0%}": _surest(values, right, at, resamples) for at in SHARES})
+    return rows
 
 
 def smallest_auroc(n: int, wrong: float = 0.35) -> float:

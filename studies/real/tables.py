@@ -1,8 +1,8 @@
 """Makes the tables of the runs, and fills the pages with them.
 
 ``python -m studies.real.tables add TABLE … --run FILE`` reads a run and writes its summary into
-``studies/real/results``; ``python -m studies.real.tables pages`` puts the summaries into the pages, each
-where a comment names it. The tests hold pages and summaries together.
+``studies/real/results``. ``… traces DATA`` writes the summary of answers that others recorded. ``… pages`` puts
+the summaries into the pages, each where a comment names it. The tests hold pages and summaries together.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from studies.common import difference, separation, share
-from studies.real.certainty import certainty_rows, steps_of
+from studies.real.certainty import certainty_rows, promise_rows, steps_of, trace_rows
 from studies.real.run import ABSTENTION, cpu_hours, load_data, parse
 from surerag.errors import InputError, SureragError
 from surerag.evaluation import EvaluationRun
@@ -346,7 +346,7 @@ def add(arguments: Sequence[str]) -> Path:
     command += ["--articles", ",".join(settings.articles)] if settings.articles else []
     command += ["--dtype", settings.dtype] if settings.dtype else []
     command += ["--systems", ",".join(settings.systems)] if settings.systems else []
-    summary = {
+    summary: dict[str, Any] = {
         "table": settings.table,
         "set": settings.set,
         "reader": named.label,
@@ -360,8 +360,32 @@ def add(arguments: Sequence[str]) -> Path:
         "cpu_hours": round(cpu_hours(settings.run), 2),
         "rows": rows,
     }
+    if settings.table == "certainty":
+        with EvaluationRun(settings.run) as run:
+            summary["promise"] = promise_rows(run)
+    return write_summary(named.name, summary)
+
+
+def add_traces(folder: Path) -> Path:
+    """Write the summary of what an 8 B reader's recorded measures tell of its answers."""
+    rows = trace_rows(folder / "traces" / "single_hop.parquet")
+    summary = {
+        "table": "certainty",
+        "set": "NQ and TriviaQA, answered without passages, as recorded",
+        "reader": "meta-llama/Llama-3.1-8B-Instruct",
+        "questions": rows[0]["n"],
+        "command": "python -m studies.real.tables traces DATA",
+        "version": version("surerag"),
+        "date": datetime.now(UTC).date().isoformat(),
+        "rows": rows,
+    }
+    return write_summary("certaintytraces-llama", summary)
+
+
+def write_summary(name: str, summary: Mapping[str, Any]) -> Path:
+    """Write a summary into ``studies/real/results``."""
     RESULTS.mkdir(exist_ok=True)
-    path = RESULTS / f"{named.name}.json"
+    path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(summary, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return path
 
@@ -383,6 +407,9 @@ _HEADS = {
     "surest 50%": "right among the surest half, %",
     "surest 70%": "of the surest 70 %",
     "surest 90%": "of the surest 90 %",
+    "answered": "answered, %",
+    "wrong among them": "wrong among them, %",
+    "broken": "promise broken, % of 200 halves",
     "r": "Pearson's r",
     "gold": "gold",
     "half": "half",
@@ -398,7 +425,16 @@ _HEADS = {
     "tokens": "tokens",
     "break_even_ms": "break-even, ms",
 }
-_PERCENT = ("exact", "hit", "context_share", "fell_back", "gold_shown")
+_PERCENT = (
+    "answered",
+    "wrong among them",
+    "broken",
+    "exact",
+    "hit",
+    "context_share",
+    "fell_back",
+    "gold_shown",
+)
 
 
 def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: bool = True) -> str:
@@ -511,9 +547,10 @@ def filled(page: str) -> str:
 
 
 def read_summary(name: str) -> dict[str, Any]:
-    """Return the summary of that name."""
+    """Return the summary of that name; ``NAME.promise`` has the rows of its promise in place of its own."""
+    name, _, rows = name.partition(".")
     summary: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return summary
+    return summary | {"rows": summary[rows]} if rows else summary
 
 
 def pages() -> list[Path]:
@@ -529,6 +566,8 @@ def main() -> None:
                 print(markdown(json.loads(add(arguments).read_text(encoding="utf-8"))))
             except SureragError as error:
                 sys.exit(f"Error: {error}")
+        case ["traces", folder]:
+            print(markdown(json.loads(add_traces(Path(folder)).read_text(encoding="utf-8"))))
         case ["pages"]:
             for path in pages():
                 text = path.read_text(encoding="utf-8")
