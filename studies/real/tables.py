@@ -1,8 +1,9 @@
 """Makes the tables of the runs, and fills the pages with them.
 
 ``python -m studies.real.tables add TABLE … --run FILE`` reads a run and writes its summary into
-``studies/real/results``. ``… traces DATA`` writes the summary of answers that others recorded. ``… pages`` puts
-the summaries into the pages, each where a comment names it. The tests hold pages and summaries together.
+``studies/real/results``. ``… traces DATA`` writes the summary of answers that others recorded, and
+``… pages`` puts the summaries into the pages, each where a comment names it. The tests hold pages and summaries
+together.
 """
 
 from __future__ import annotations
