@@ -26,7 +26,8 @@ from studies.common import difference, separation, share
 from studies.real.run import ABSTENTION, cpu_hours, load_data, parse
 from surerag.errors import InputError, SureragError
 from surerag.evaluation import EvaluationRun
-from surerag.evaluation.findings import MANY, questions_to_show
+from surerag.evaluation.findings import MANY
+from surerag.evaluation.statistics import questions_to_show
 from surerag.measures import break_even_latency
 from surerag.measures.statistics import Estimate, mean_interval
 from surerag.methods.lazy_rag.gates import DisagreementGate
