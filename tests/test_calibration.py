@@ -153,7 +153,7 @@ def test_the_interval_of_a_gain_covers_zero_although_the_threshold_was_selected(
     for _ in range(100):
         uncertainty, benefit = rng.standard_normal(200), rng.choice([-1.0, 0, 1], size=200, p=[0.1, 0.7, 0.2])
         gains = [
-            calibration._gain(uncertainty, benefit, at, 0.95)
+            calibration._gain(uncertainty, benefit, np.arange(200), at, 0.95)
             for at in np.quantile(uncertainty, [0.2, 0.4, 0.6, 0.8])
         ]
         above += max(gains, key=lambda gain: gain.value).interval.lower > 0

@@ -4,7 +4,9 @@ Learn then Test (Angelopoulos et al., arXiv 2110.01052) by fixed-sequence testin
 ascending order, each at the full level, up to the first that is not certified. Every number is a threshold
 to test; between two uncertainties of the sample the p-value is constant, so the sample's own values suffice.
 Answers that are right or wrong are tested exactly (:func:`paired_p_value`), graded scores by betting
-(:func:`betting_p_value`).
+(:func:`betting_p_value`). Rows of one group, such as the questions about one document, depend on each other:
+the exact tests then count as many rows as would tell as much if they were independent
+(:func:`surerag.measures.statistics.effective_size`), and bets are made on whole groups.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from pydantic import ConfigDict, TypeAdapter
 from surerag.certainty import NO_WORDS, Certainty
 from surerag.errors import ConfigurationError, InputError, check_items, extra, writing
 from surerag.measures import auroc
-from surerag.measures.statistics import Estimate, Floats, Interval
+from surerag.measures.statistics import Estimate, Floats, Groups, Interval, effective_size, group_numbers
 from surerag.text import ABSTENTION, check_abstention, is_abstention
 
 Verdict = Literal["holds", "no gain shown", "infeasible"]
@@ -348,6 +350,7 @@ def calibrate_threshold(
         ('holds', 0.2425, 0.0075)
     """
     _check_share("confidence", confidence)
+    rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
     if not 0 < max_loss <= 1:
         raise ConfigurationError(
             f"max_loss must be in (0, 1], got {max_loss!r}", hint="no finite sample shows a loss of exactly 0"
@@ -357,10 +360,11 @@ def calibrate_threshold(
     if unscored := int(np.isnan(benefit).sum()):
         raise InputError(f"{unscored} of {n} rows have no scores", hint="pass reference answers")
     binary = bool(np.isin([without, with_], (0, 1)).all())
-    certified = _threshold_of_loss(uncertainty, benefit, binary, max_loss, level)
+    groups = group_numbers([row.group for row in rows], n)
+    certified = _threshold_of_loss(uncertainty, benefit, groups, binary, max_loss, level)
     threshold = -math.inf if certified is None else certified
     acts = uncertainty > threshold
-    gain = _gain(uncertainty, benefit, threshold, confidence)
+    gain = _gain(uncertainty, benefit, groups, threshold, confidence)
     is_gain = gain.interval is not None and gain.interval.lower > 0
     verdict: Verdict = "holds" if is_gain else "no gain shown"
     return ThresholdPolicy(
@@ -372,7 +376,7 @@ def calibrate_threshold(
         loss=float(benefit[~acts].sum()) / n,
         gain=gain,
         verdict="infeasible" if certified is None else verdict,
-        needed=_needed_for_loss(uncertainty, benefit, max_loss, level) if certified is None else None,
+        needed=_needed_for_loss(uncertainty, benefit, groups, max_loss, level) if certified is None else None,
         scope=scope_of(component),
     )
 
@@ -383,31 +387,43 @@ def _check_share(name: str, value: float) -> None:
 
 
 def _threshold_of_loss(
-    uncertainty: Floats, benefit: Floats, binary: bool, max_loss: float, level: float
+    uncertainty: Floats,
+    benefit: Floats,
+    groups: NDArray[np.intp],
+    binary: bool,
+    max_loss: float,
+    level: float,
 ) -> float | None:
     """Return the largest threshold that loses at most ``max_loss``; None where there is none."""
-    # Bets need an order that does not depend on the uncertainty.
-    order = np.random.default_rng(0).permutation(len(uncertainty))
-    uncertainty, benefit = uncertainty[order], benefit[order]
+    # Bets need an order that does not depend on the uncertainty. Groups stay whole.
+    order = np.argsort(np.random.default_rng(0).permutation(groups.max() + 1)[groups], kind="stable")
+    uncertainty, benefit, groups = uncertainty[order], benefit[order], groups[order]
     grid = np.unique(uncertainty[np.isfinite(uncertainty)])
     if len(grid) > TEST_EACH:
         # A grid that is independent of the rows it is tested on.
         grid = np.unique(uncertainty[:_SET_ASIDE][np.isfinite(uncertainty[:_SET_ASIDE])])
-        uncertainty, benefit = uncertainty[_SET_ASIDE:], benefit[_SET_ASIDE:]
+        rest = ~np.isin(groups, groups[:_SET_ASIDE])
+        uncertainty, benefit, groups = uncertainty[rest], benefit[rest], groups[rest]
+    losses = (np.where(uncertainty <= at, benefit, 0.0) for at in grid)
     if binary:
-        ascending = np.argsort(uncertainty)
-        at = np.searchsorted(uncertainty[ascending], grid, side="right")
-        sums = (np.append(0, np.cumsum(sign * benefit[ascending] > 0))[at].tolist() for sign in (1, -1))
-        n, nuisance = len(uncertainty), _NUISANCE_LEVEL * level
-        p_values = (paired_p_value(n, *both, max_loss, nuisance) for both in zip(*sums, strict=True))
+        nuisance = _NUISANCE_LEVEL * level
+        p_values = (paired_p_value(*_counts(one, groups, level), max_loss, nuisance) for one in losses)
     else:
-        losses = (np.where(uncertainty <= at, benefit, 0.0) for at in grid)
-        p_values = (betting_p_value(values, max_loss, 1 - level) for values in losses)
+        p_values = (grouped_betting_p_value(one, max_loss, groups, 1 - level) for one in losses)
     certified = sum(1 for _ in takewhile(lambda p_value: p_value <= level, p_values))
     return float(grid[certified - 1]) if certified else None
 
 
-def _needed_for_loss(uncertainty: Floats, benefit: Floats, max_loss: float, level: float) -> int | None:
+def _counts(losses: Floats, groups: NDArray[np.intp], level: float) -> tuple[int, int, int]:
+    """Return the number of questions, lost and won ones, as if independent, rounded to the safe side."""
+    n = effective_size(losses, groups, 1 - 2 * level)
+    share = n / len(losses)
+    return int(n), math.ceil(share * int((losses > 0).sum())), int(share * int((losses < 0).sum()))
+
+
+def _needed_for_loss(
+    uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], max_loss: float, level: float
+) -> int | None:
     """Return about how many questions would certify a threshold that skips a twentieth; None for none."""
     with extra("evaluation"):
         from scipy.stats import norm
@@ -421,19 +437,24 @@ def _needed_for_loss(uncertainty: Floats, benefit: Floats, max_loss: float, leve
         return None
     variance = (steps.repaired + steps.spoiled) / n - loss**2
     sizes = norm.ppf(1 - level) ** 2 * variance[useful] / room[useful] ** 2
-    return max(least, math.ceil(float(sizes.min())))
+    effect = n / effective_size(benefit, groups, 1 - 2 * level)
+    return math.ceil(effect * max(least, float(sizes.min())))
 
 
-def _gain(uncertainty: Floats, benefit: Floats, threshold: float, confidence: float) -> Estimate:
+def _gain(
+    uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], threshold: float, confidence: float
+) -> Estimate:
     """Return the gain of acting above a threshold over acting at random equally often: their covariance."""
     # The threshold was chosen on the same questions, so the interval is one of a band over a grid of them: a
-    # bootstrap of the largest studentised deviation.
+    # bootstrap of the largest studentised deviation, group by group.
     finite, n = uncertainty[np.isfinite(uncertainty)], len(uncertainty)
     grid = np.quantile(finite, np.linspace(0.04, 0.96, 24)) if len(finite) else np.empty(0)
     acts = uncertainty[:, None] > np.append(threshold, grid)[None, :]
     centred = (benefit - benefit.mean())[:, None] * (acts - acts.mean(axis=0))
-    influence = centred - centred.mean(axis=0)
-    spread = influence.std(axis=0)
+    influence = np.zeros((groups.max() + 1, centred.shape[1]))
+    np.add.at(influence, groups, centred - centred.mean(axis=0))
+    influence *= math.sqrt(len(influence) / max(len(influence) - 1, 1)) if len(influence) < n else 1.0
+    spread = np.sqrt((influence**2).mean(axis=0))
     value = float(centred[:, 0].mean())
     if spread[0] < 1e-12:
         return Estimate(value, None, n)
@@ -441,7 +462,7 @@ def _gain(uncertainty: Floats, benefit: Floats, threshold: float, confidence: fl
     rng = np.random.default_rng(0)
     blocks = max(1, 1_000_000 // n)
     widest = [
-        np.abs(rng.standard_normal((min(blocks, 1000 - start), n)) @ studentised).max(axis=1)
+        np.abs(rng.standard_normal((min(blocks, 1000 - start), len(influence))) @ studentised).max(axis=1)
         for start in range(0, 1000, blocks)
     ]
     half = float(np.quantile(np.concatenate(widest), confidence) * spread[0]) / n
@@ -533,6 +554,33 @@ def betting_p_value(
     stake = np.minimum(stakes / np.sqrt(n * variance), 0.9 / fair)
     capital = np.cumsum(np.log1p(stake * (saved - fair)))
     return min(1.0, math.exp(-float(capital.max(initial=0.0))))
+
+
+def grouped_betting_p_value(
+    losses: Floats,
+    bound: float,
+    groups: Groups,
+    confidence: float = 0.95,
+    bounds: tuple[float, float] = (-1.0, 1.0),
+) -> float:
+    """Return :func:`betting_p_value` of whole groups: bets are made on what each loses beyond the bound.
+
+    It is valid for groups that are drawn independently of each other, whatever the losses in them have to do
+    with each other. Losses of a single group count as independent.
+
+    Example:
+        >>> alone, alike = np.zeros(250), np.zeros(250)
+        >>> grouped_betting_p_value(alike, 0.02, None) == betting_p_value(alone, 0.02)
+        True
+        >>> grouped_betting_p_value(alike, 0.02, [number // 5 for number in range(250)]) > 0.05
+        True
+    """
+    number = group_numbers(groups, len(losses))
+    sizes = np.bincount(number)
+    if len(sizes) in (1, len(losses)):
+        return betting_p_value(losses, bound, confidence, bounds)
+    beyond = np.bincount(number, losses - bound) / sizes.max()
+    return betting_p_value(beyond, 0.0, confidence, (bounds[0] - bound, bounds[1] - bound))
 
 
 # Abstention
@@ -710,8 +758,8 @@ def calibrate_abstention(
             f"all {n} uncertainties are infinite, as those of empty answers and abstentions are",
             hint="look at some answers; max_tokens may be too small, or the passages may not hold them",
         )
-    groups = [row.group or number for number, row in enumerate(rows)]
-    threshold = _threshold_of_risk(uncertainty, right, max_risk, 1 - confidence)
+    groups = group_numbers([row.group for row in rows], n)
+    threshold = _threshold_of_risk(uncertainty, right, groups, max_risk, 1 - confidence)
     answered = uncertainty <= threshold
     area = auroc(uncertainty, right, groups, confidence=confidence)
     knots, probabilities = _probabilities(uncertainty, right, groups, area)
@@ -790,20 +838,38 @@ def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: Sequence[objec
     return min(max(told_and_true / told_squared, 0.0), 1.0) if told_squared else 0.0
 
 
-def _threshold_of_risk(uncertainty: Floats, right: NDArray[np.bool_], max_risk: float, level: float) -> float:
+def _threshold_of_risk(
+    uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], max_risk: float, level: float
+) -> float:
     """Return the largest threshold that is certified; -inf for none."""
-    with extra("evaluation"):
-        from scipy.stats import binom
-    finite = np.isfinite(uncertainty)  # an empty answer is never given
-    if binom.cdf((~right[finite]).sum(), finite.sum(), max_risk) <= level * _LEVEL_OF_ALL:
-        return math.nextafter(math.inf, 0)
+
+    def certified(threshold: float, level: float) -> tuple[bool, float]:
+        """Return whether answers up to a threshold certify the risk, and their number, as if independent."""
+        answered = uncertainty <= threshold
+        wrong = ~right[answered]
+        n = effective_size(wrong, groups[answered], 1 - 2 * level)
+        return _binomial_cdf(n * float(wrong.mean()), n, max_risk) <= level, n
+
+    all_words = math.nextafter(math.inf, 0)  # an empty answer is never given
+    if certified(all_words, _LEVEL_OF_ALL * level)[0]:
+        return all_words
     level *= 1 - _LEVEL_OF_ALL
     first = 1
-    while binom.cdf(_ERRORS_AT_FIRST, first, max_risk) > level:
+    while _binomial_cdf(_ERRORS_AT_FIRST, first, max_risk) > level:
         first += 1
-    steps = _steps(uncertainty, np.where(right, 0.0, 1.0))
-    certified = binom.cdf(np.round(steps.repaired), steps.skipped, max_risk) <= level
-    tested = steps.skipped >= first
-    last = int(np.argmin(np.append(certified | ~tested, False)))
-    good = np.flatnonzero(tested[:last])
-    return float(steps.thresholds[good[-1]]) if len(good) else -math.inf
+    best = -math.inf
+    for threshold in np.unique(uncertainty[np.isfinite(uncertainty)]).tolist():
+        holds, size = certified(threshold, level)
+        if size < first:
+            continue
+        if not holds:
+            break
+        best = threshold
+    return best
+
+
+def _binomial_cdf(count: float, n: float, share: float) -> float:
+    """Return the binomial probability of at most so many of n, continued to fractions of both."""
+    with extra("evaluation"):
+        from scipy.special import betainc
+    return 1.0 if count >= n else float(betainc(n - count, count + 1, 1 - share))

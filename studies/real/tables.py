@@ -1,9 +1,8 @@
 """Makes the tables of the runs, and fills the pages with them.
 
 ``python -m studies.real.tables add TABLE … --run FILE`` reads a run and writes its summary into
-``studies/real/results``. ``… traces DATA`` writes the summary of answers that others recorded, and
-``… pages`` puts the summaries into the pages, each where a comment names it. The tests hold pages and summaries
-together.
+``studies/real/results``; ``… traces DATA`` writes the summary of answers that others recorded. ``… pages``
+puts the summaries into the pages, each where a comment names it. Tests hold pages and summaries together.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from studies.real.certainty import certainty_rows, promise_rows, steps_of, trace
 from studies.real.run import ABSTENTION, cpu_hours, load_data, parse
 from surerag.errors import InputError, SureragError
 from surerag.evaluation import EvaluationRun
-from surerag.evaluation.findings import MANY, questions_to_show
+from surerag.evaluation.findings import MANY
+from surerag.evaluation.statistics import questions_to_show
 from surerag.measures import break_even_latency
 from surerag.measures.statistics import Estimate, mean_interval
 from surerag.methods.lazy_rag.gates import DisagreementGate

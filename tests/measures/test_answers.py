@@ -14,7 +14,7 @@ from surerag.measures import contains, exact_match, normalize_answer, same_answe
         ("Orun", ["Velm", "the river Orun"], False, 2 / 3),
         ("Velm", ["Orun"], False, 0.0),
         ("", ["Orun"], False, 0.0),
-        ("the", ["a"], True, 1.0),
+        ("the", ["a"], False, 0.0),
         ("Orun Orun", ["Orun"], False, 2 / 3),
         ("维尔姆。", ["维尔姆"], True, 1.0),
         ("维尔姆市", ["维尔姆"], False, 6 / 7),

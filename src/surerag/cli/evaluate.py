@@ -77,7 +77,7 @@ def evaluate(
     contexts: dict[str, dict[str, tuple[str, ...]]] = {}
     questions: dict[str, Question] = {}
     for row in rows:
-        question = Question(row.text, row.references, id=row.id)
+        question = Question(row.text, row.references, id=row.id, group=row.group)
         questions.setdefault(question.key, question)
         contexts.setdefault(row.system or "contexts", {})[question.key] = row.contexts
 

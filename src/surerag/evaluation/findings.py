@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from statistics import NormalDist
-
-import numpy as np
+from collections.abc import Mapping
 
 from surerag.evaluation.run import FAILURES, EvaluationRun
-from surerag.evaluation.statistics import Comparison, compare_systems, pairs, summarize
+from surerag.evaluation.statistics import (
+    SIGNIFICANCE,
+    Comparison,
+    compare_systems,
+    pairs,
+    questions_to_show,
+    summarize,
+)
 from surerag.text import printable
 
-SIGNIFICANCE = 0.05
-"""Of a difference, after Holm's adjustment for the number of systems."""
-POWER = 0.8
-"""Share of samples that would show a difference, where the number of questions for it is stated."""
 MARGIN = 0.02
 """Loss that its interval must exclude for a cheaper system to be recommended."""
 SAVING = 0.1
@@ -43,23 +43,6 @@ def searched(run: EvaluationRun, system: str) -> float | None:
     flags = [row.answer.acted for row in run.answered(system).values() if row.answer]
     flags = [flag for flag in flags if flag is not None]
     return sum(map(bool, flags)) / len(flags) if flags else None
-
-
-def questions_to_show(first: Sequence[float], second: Sequence[float]) -> int | None:
-    """Return about how many pairs would show a mean difference that these do not, four times in five.
-
-    At a level of 5 %, by the normal approximation, with the variance of the pairs; None where they are equal.
-
-    Example:
-        >>> questions_to_show([1] * 5 + [0] * 95, [0] * 5 + [1] * 2 + [0] * 93)
-        603
-    """
-    differences = np.subtract(first, second, dtype=np.float64)
-    mean, normal = float(differences.mean()), NormalDist()
-    if abs(mean) < 1e-12:
-        return None
-    z = normal.inv_cdf(1 - SIGNIFICANCE / 2) + normal.inv_cdf(POWER)
-    return max(len(differences) + 1, math.ceil(z * z * float(differences.var()) / mean**2))
 
 
 def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] | None = None) -> list[str]:
@@ -151,7 +134,6 @@ def _is_cheaper(run: EvaluationRun, one: Comparison, baseline: str) -> bool:
 def _difference(
     run: EvaluationRun, measure: str, one: Comparison, baseline: str, names: Mapping[str, str]
 ) -> str:
-    first, second = pairs(run, one.system, baseline, measure)
     name, other, n = names[one.system], names[baseline], one.difference.n
     right = measure in run.metrics
     # A score of a system may have any size; shares are told in points.
@@ -173,7 +155,8 @@ def _difference(
         f"No difference in {what} is shown between {name} ({both[0]}) and {other} ({both[1]}) with {n} "
         f"questions: {reach}."
     )
-    size = questions_to_show(first, second)
+    tests = len(run.comparable) - 1
+    size = questions_to_show(*pairs(run, one.system, baseline, measure), tests=tests)
     if size is None:
         return f"{text} They did equally well."
     if size > MANY:

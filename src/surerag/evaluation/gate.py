@@ -1,44 +1,48 @@
 """Requirements that a run has to meet, such as ``accuracy(lazy) >= accuracy(plain) - 0.05``.
 
 A requirement passes if the run shows that it holds, at a one-sided confidence; it fails if the run shows that
-it does not; else it is undecided, and more questions would decide it.
+it does not; else it is undecided, and more questions would decide it. So at most 1 - ``confidence`` of the
+requirements that do not hold pass.
 
 Right and wrong answers, errors included, are tested exactly: by the binomial test against a number, by
 :func:`surerag.calibration.paired_p_value` against another system. Graded metrics, and shares of another
-system's metric, are tested by betting. So at most 1 - ``confidence`` of the requirements that do not hold
-pass. Costs have no upper bound, hence no exact test: their normal bounds allow for values that were not seen.
+system's metric, are tested by betting.
+
+No sample can show that a mean of costs is small: one question in a hundred that costs a thousand times as
+much may not be in it. So a requirement on costs says of which share of the questions it has to hold, and is
+tested exactly: ``tokens(lazy) <= 2000 in 90 % of questions``. Or it says at which size values are cut, and
+their mean is tested by betting: ``tokens(lazy) <= 0.8 * tokens(plain) capped at 8000``.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import NormalDist
 from typing import Literal
 from xml.etree import ElementTree as ET
 
 import numpy as np
 
-from surerag.calibration import betting_p_value, paired_p_value
+from surerag.calibration import grouped_betting_p_value, paired_p_value
 from surerag.errors import ConfigurationError, extra
 from surerag.evaluation.run import METRIC_ALIASES, METRICS, EvaluationRun
 from surerag.evaluation.statistics import COSTS, is_binary, pairs
-from surerag.measures.statistics import Floats, paired_difference
+from surerag.measures.statistics import Bounds, Floats, Groups, effective_size, group_numbers
 
 Outcome = Literal["pass", "fail", "undecided"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "undecided": 4}
 
-LEAST = 20
-"""Questions below which costs are not judged."""
+_RANGES = {"delta_seper": (-1.0, 1.0), "seper_before": (0.0, 1.0), "seper_after": (0.0, 1.0)}
+"""Of scores that systems report; those of others are not known."""
 _HALVINGS = 14
-_ONE_SIGMA = 0.6826894921370859
-"""Confidence of an interval of one standard error to either side."""
 _NUMBER = r"\d+(?:\.\d+)?"
 _TERM = r"([\w-]+)\(([^()]+)\)"
 _FORM = re.compile(
-    rf"\s*{_TERM}\s*(>=|<=)\s*(?:(?:({_NUMBER})\s*\*\s*)?{_TERM}(?:\s*([+-])\s*({_NUMBER}))?|(-?{_NUMBER}))\s*"
+    rf"\s*{_TERM}\s*(>=|<=)\s*(?:(?:({_NUMBER})\s*\*\s*)?{_TERM}(?:\s*([+-])\s*({_NUMBER}))?|(-?{_NUMBER}))"
+    rf"(?:\s+in\s+({_NUMBER})\s*%(?:\s+of\s+(?:the\s+)?questions)?|\s+capped\s+at\s+({_NUMBER}))?\s*"
 )
 
 
@@ -46,8 +50,9 @@ _FORM = re.compile(
 class Verdict:
     """What a run shows about a requirement.
 
-    ``estimate`` is its left side less its right side on the sample, in six digits behind the point; ``lower``
-    and ``upper`` are one-sided bounds of that, and ``n`` is the number of questions.
+    ``estimate`` is its left side less its right side on the sample, in six digits behind the point. Where it
+    is about a share of the questions, it is the share of those that meet it less the one that is asked for.
+    ``lower`` and ``upper`` are one-sided bounds of that, and ``n`` is the number of questions.
     """
 
     requirement: str
@@ -56,15 +61,20 @@ class Verdict:
     lower: float
     upper: float
     n: int
+    of_share: bool = False
 
     def __str__(self) -> str:
-        reach = f"left - right: {self.estimate:+.4g}, {self.lower:+.4g} to {self.upper:+.4g}"
+        what = "share that meets it - share asked for" if self.of_share else "left - right"
+        reach = f"{what}: {self.estimate:+.4g}, {self.lower:+.4g} to {self.upper:+.4g}"
         return f"{self.outcome.upper()}: {self.requirement} ({reach}), {self.n} questions"
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """``measure(system) >= scale * measure(reference) + offset``; ``<=`` where more is worse."""
+    """``measure(system) >= scale * measure(reference) + offset``; ``<=`` where more is worse.
+
+    ``share`` is that of the questions that have to meet it, ``cap`` the size at which values are cut.
+    """
 
     text: str
     measure: str
@@ -73,9 +83,11 @@ class Requirement:
     reference: str = ""
     scale: float = 0.0
     offset: float = 0.0
+    share: float | None = None
+    cap: float | None = None
 
     def check(self, systems: Sequence[str], measures: Sequence[str], scores: Sequence[str] = ()) -> None:
-        """Refuse unknown measures and systems, ``>=`` of costs and errors, and ``<=`` of metrics."""
+        """Refuse unknown measures and systems, wrong directions, and means that no sample shows."""
         if self.measure not in (*measures, *scores):
             raise ConfigurationError(
                 f"{self.text!r}: there is no measure {self.measure!r}",
@@ -92,6 +104,19 @@ class Requirement:
                 f"the requirement {self.text!r} asks for a {'large' if worse else 'small'} {self.measure}",
                 hint=f"write {'<=' if worse else '>='}",
             )
+        bounded = self.measure not in (*COSTS, *scores) or self.measure in _RANGES
+        if bounded and (self.share is not None or self.cap is not None):
+            raise ConfigurationError(
+                f"the requirement {self.text!r}: {self.measure} is tested as it is",
+                hint='leave out "in … % of questions" or "capped at …"',
+            )
+        if not bounded and self.share is None and self.cap is None:
+            raise ConfigurationError(
+                f"the requirement {self.text!r} is about the mean of {self.measure}, which no sample shows: "
+                "a rare large value that is not in it may make the mean as large as you like",
+                hint=f'write "{self.text} in 90 % of questions"; or "{self.text} capped at 10000", for the '
+                "mean of values that are cut at 10000",
+            )
 
 
 MEASURES = (*METRICS, *COSTS, "errors")
@@ -104,55 +129,81 @@ def parse_requirement(text: str) -> Requirement:
     if match is None:
         raise ConfigurationError(
             f"the requirement {text!r} cannot be read",
-            hint='write "accuracy(lazy) >= accuracy(plain) - 0.05" or "tokens(lazy) <= 0.8 * tokens(plain)"',
+            hint='write "accuracy(lazy) >= accuracy(plain) - 0.05" or '
+            '"tokens(lazy) <= 0.8 * tokens(plain) in 90 % of questions"',
         )
-    name, system, sign, factor, other, reference, direction, size, number = match.groups()
+    name, system, sign, factor, other, reference, direction, size, number, percent, most = match.groups()
     measure, at_most, text = METRIC_ALIASES.get(name, name), sign == "<=", text.strip()
+    share, cap = percent and float(percent) / 100, most and float(most)
+    if share is not None and not 0 < share < 1:
+        raise ConfigurationError(f"the requirement {text!r}: expected a share between 0 and 100 %")
     if number is not None:
-        return Requirement(text, measure, system, at_most, offset=float(number))
+        return Requirement(text, measure, system, at_most, offset=float(number), share=share, cap=cap)
     if METRIC_ALIASES.get(other, other) != measure:
         raise ConfigurationError(f"the requirement {text!r} compares {name} with {other}")
     offset = float(f"{direction or ''}{size or 0}")
-    return Requirement(text, measure, system, at_most, reference, float(factor or 1), offset)
+    return Requirement(text, measure, system, at_most, reference, float(factor or 1), offset, share, cap)
 
 
 def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -> Verdict:
     """Test a requirement on the questions that both systems answered.
 
-    Forms: ``f1(lazy) >= f1(plain) - 0.05``, ``tokens(lazy) <= 0.8 * tokens(plain)`` and
-    ``accuracy(lazy) >= 0.7``.
+    Forms: ``accuracy(lazy) >= 0.7``, ``f1(lazy) >= f1(plain) - 0.05``, ``tokens(lazy) <= 0.8 * tokens(plain)
+    in 90 % of questions`` and ``tokens(lazy) <= 0.8 * tokens(plain) capped at 8000``. Questions of one group,
+    such as a document, are taken together.
 
     Raises:
-        ConfigurationError: If it cannot be read, or names a metric or system that the run does not have.
+        ConfigurationError: If it cannot be read, names a metric or system that the run does not have, or is
+            about a mean that no sample shows.
         InputError: If the systems have no question in common.
         MissingExtraError: If scipy is not installed.
     """
     requirement = parse_requirement(text)
     requirement.check(run.systems, (*run.metrics, *COSTS, "errors"), run.scores)
-    first, second = pairs(
-        run, requirement.system, requirement.reference or requirement.system, requirement.measure
-    )
+    both = pairs(run, requirement.system, requirement.reference or requirement.system, requirement.measure)
     # Questions may be sorted; bets need an order that does not depend on the answers.
-    order = np.random.default_rng(0).permutation(len(first))
-    a, b = np.array(first)[order], np.array(second)[order]
-    bounded = requirement.measure in run.metrics or requirement.measure == "errors"
-    test = choose_test(a, b, requirement.scale, bounded)
+    number = group_numbers(both.groups, len(both.groups))
+    order = np.argsort(np.random.default_rng(0).permutation(number.max() + 1)[number], kind="stable")
+    a, b = np.array(both.first)[order], np.array(both.second)[order]
+    test, bound = test_for(requirement, a, b, number[order], confidence)
     level = 1 - confidence + 1e-12
-    passes, fails = test.shows_above(requirement.offset), test.shows_below(requirement.offset)
-    if requirement.at_most:
+    passes, fails = test.shows_above(bound), test.shows_below(bound)
+    if requirement.at_most and requirement.share is None:
         passes, fails = fails, passes
     outcome: Outcome = "pass" if passes <= level else "fail" if fails <= level else "undecided"
-    if not bounded and len(a) < LEAST:
-        outcome = "undecided"
-    means = (float((a - requirement.scale * b).mean()), *test.ends(level))
-    estimate, lower, upper = (round(mean - requirement.offset, 6) for mean in means)
-    return Verdict(requirement.text, outcome, estimate, lower, upper, len(a))
+    means = (test.mean, *test.ends(level))
+    estimate, lower, upper = (round(mean - bound, 6) for mean in means)
+    of_share = requirement.share is not None
+    return Verdict(requirement.text, outcome, estimate, lower, upper, len(a), of_share)
+
+
+def test_for(
+    requirement: Requirement, a: Floats, b: Floats, groups: Groups, confidence: float
+) -> tuple[MeanTest, float]:
+    """Return the test of a requirement on paired values, and the bound that it is about.
+
+    Where it is about a share of the questions, that is a test of the share of those that meet it.
+    """
+    if requirement.share is not None:
+        beyond = a - requirement.scale * b - requirement.offset
+        slip = 1e-9 * np.maximum(np.abs(a), 1.0)
+        meets = beyond <= slip if requirement.at_most else beyond >= -slip
+        return choose_test(meets.astype(float), b, 0.0, (0.0, 1.0), groups, confidence), requirement.share
+    bounds = _RANGES.get(requirement.measure, (0.0, 1.0))
+    if requirement.cap is not None:
+        bounds = (0.0 if requirement.measure in COSTS else -requirement.cap, requirement.cap)
+        a, b = np.clip(a, *bounds), np.clip(b, *bounds)
+    return choose_test(a, b, requirement.scale, bounds, groups, confidence), requirement.offset
 
 
 @dataclass(frozen=True, slots=True)
 class MeanTest:
-    """P-values of "the mean is at most this", or at least (``shows_below``); it lies in [low, high]."""
+    """P-values of "the mean is at most this", or at least (``shows_below``); it lies in [low, high].
 
+    ``mean`` is that of the sample.
+    """
+
+    mean: float
     shows_above: Callable[[float], float]
     shows_below: Callable[[float], float]
     low: float
@@ -174,56 +225,67 @@ def _farthest(holds: Callable[[float], bool], start: float, end: float) -> float
     return start
 
 
-def choose_test(a: Floats, b: Floats, scale: float, bounded: bool) -> MeanTest:
-    """Return the test of the mean of ``a - scale * b``; bounded values lie in [0, 1]."""
-    if not bounded:
-        return _normal_test(a - scale * b)
-    if is_binary(a) and scale == 0:
-        return _binomial_test(a)
-    if is_binary(a) and is_binary(b) and scale == 1:
-        return _exact_paired_test(a - b)
+def choose_test(
+    a: Floats,
+    b: Floats,
+    scale: float,
+    bounds: Bounds = (0.0, 1.0),
+    groups: Groups = None,
+    confidence: float = 0.95,
+) -> MeanTest:
+    """Return the test of the mean of ``a - scale * b``, of values within ``bounds``.
+
+    Pairs of one group depend on each other; see :mod:`surerag.calibration`.
+    """
     values = a - scale * b
-    return MeanTest(
-        lambda value: betting_p_value(-values, -value, bounds=(-1.0, scale)),
-        lambda value: betting_p_value(values, value, bounds=(-scale, 1.0)),
-        -scale,
-        1.0,
-    )
+    mean, n = float(values.mean()), effective_size(values, groups, 2 * confidence - 1)
+    shares = bounds == (0.0, 1.0) and is_binary(a)
+    if shares and scale == 0:
+        return _binomial_test(mean, n)
+    if shares and is_binary(b) and scale == 1:
+        return _exact_paired_test(mean, values, n)
+    low, high = bounds[0] - scale * bounds[1], bounds[1] - scale * bounds[0]
+    size = max(high - low, 1e-12)  # bets are made on values in [0, 1]
+
+    def shows_above(value: float) -> float:
+        return grouped_betting_p_value(
+            -values / size, -value / size, groups, confidence, (-high / size, -low / size)
+        )
+
+    def shows_below(value: float) -> float:
+        return grouped_betting_p_value(
+            values / size, value / size, groups, confidence, (low / size, high / size)
+        )
+
+    return MeanTest(mean, shows_above, shows_below, low, high)
 
 
-def _binomial_test(values: Floats) -> MeanTest:
+def _binomial_test(share: float, n: float) -> MeanTest:
     with extra("evaluation"):
-        from scipy.stats import binom
-    n, count = len(values), round(values.sum())
-    return MeanTest(
-        lambda share: float(binom.sf(count - 1, n, min(max(share, 0.0), 1.0))),
-        lambda share: float(binom.cdf(count, n, min(max(share, 0.0), 1.0))),
-        0.0,
-        1.0,
-    )
+        from scipy.special import betainc
+
+    def at_least(value: float) -> float:
+        return 1.0 if share == 0 else float(betainc(n * share, n - n * share + 1, min(max(value, 0.0), 1.0)))
+
+    def at_most(value: float) -> float:
+        return (
+            1.0 if share == 1 else float(betainc(n - n * share, n * share + 1, 1 - min(max(value, 0.0), 1.0)))
+        )
+
+    return MeanTest(share, at_least, at_most, 0.0, 1.0)
 
 
-def _exact_paired_test(differences: Floats) -> MeanTest:
-    n, gained, lost = len(differences), int((differences > 0).sum()), int((differences < 0).sum())
-    return MeanTest(
-        lambda value: paired_p_value(n, lost, gained, -value),
-        lambda value: paired_p_value(n, gained, lost, value),
-        -1.0,
-        1.0,
-    )
+def _exact_paired_test(mean: float, differences: Floats, n: float) -> MeanTest:
+    more, less = (n / len(differences) * float((sign * differences > 0).sum()) for sign in (1, -1))
+    size, slip = math.floor(n + 1e-9), 1e-9
 
+    def shows_above(value: float) -> float:
+        return paired_p_value(size, math.ceil(less - slip), math.floor(more + slip), -value)
 
-def _normal_test(values: Floats) -> MeanTest:
-    """Return the test that belongs to the interval of :func:`paired_difference` without bounds."""
-    mean, interval, _ = paired_difference(values, np.zeros(len(values)), confidence=_ONE_SIGMA, bounds=None)
-    error = max((interval.upper - interval.lower) / 2 if interval else 0.0, 1e-12 * max(abs(mean), 1e-12))
-    normal = NormalDist()
-    return MeanTest(
-        lambda value: normal.cdf((value - mean) / error),
-        lambda value: normal.cdf((mean - value) / error),
-        mean - 8 * error,
-        mean + 8 * error,
-    )
+    def shows_below(value: float) -> float:
+        return paired_p_value(size, math.ceil(more - slip), math.floor(less + slip), value)
+
+    return MeanTest(mean, shows_above, shows_below, -1.0, 1.0)
 
 
 def write_junit(verdicts: Sequence[Verdict], path: str | Path) -> None:

@@ -8,7 +8,7 @@ import json
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
@@ -35,11 +35,24 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "id": ("id", "_id", "example_id", "qid", "question_id", "query_id"),
     "system": ("system", "retriever"),
+    "group": ("group", "document", "document_id", "doc_id", "article", "title"),
 }  # fmt: skip
 """Names of columns by field: those of RAGAS, LangSmith, DeepEval and SQuAD, too; the first counts."""
 
 _EXAMPLE = '{"question": "Who founded it?", "answers": ["Ada Voss"]}'
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
+_DOCUMENT_KEYS = (
+    "document_id",
+    "doc_id",
+    "ref_doc_id",
+    "document",
+    "source",
+    "file_path",
+    "file_name",
+    "title",
+    "id",
+)
+"""Names under which an object of a context, or its metadata, names its document; the first counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +65,9 @@ class Question:
         contexts: Passages that belong to it: retrieved ones, or those that hold the answer.
         id: Names it in reports.
         system: Name of the retriever of the contexts, where a file has several.
+        group: Names what the question is about, such as a document. Questions of one group depend on each
+            other, and are taken together in intervals and tests. Without one it is made of the first context;
+            a question without a context stands alone, and its group is empty.
     """
 
     text: str
@@ -59,18 +75,24 @@ class Question:
     contexts: tuple[str, ...] = ()
     id: str = ""
     system: str = ""
+    group: str = ""
+
+    def __post_init__(self) -> None:
+        if self.contexts and not self.group:
+            object.__setattr__(self, "group", hashlib.sha256(self.contexts[0].encode()).hexdigest()[:12])
 
     @property
     def key(self) -> str:
         """Fingerprint of everything that is asked and compared; rows of a run are stored by it."""
-        return hashlib.sha256(json.dumps(astuple(self)).encode()).hexdigest()[:24]
+        compared = (self.text, self.references, self.contexts, self.id, self.system)
+        return hashlib.sha256(json.dumps(compared).encode()).hexdigest()[:24]
 
 
 def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None) -> list[Question]:
     """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet``.
 
     Any encoding is read; commas, semicolons, tabs or bars divide cells. Columns are named by field (question,
-    references, contexts, id, system) where :data:`ALIASES` has them not.
+    references, contexts, id, system, group) where :data:`ALIASES` has them not.
 
     Raises:
         InputError: If the file cannot be read, has no column of questions, or a row has no question; with
@@ -188,9 +210,23 @@ def _question(record: Any, names: Mapping[str, str], place: str) -> Question:
         _texts(flat.get(one or ""), f"{place}, column {one!r}")
         for one in (columns["references"], columns["contexts"])
     )
-    others = (flat.get(columns[field] or "") for field in ("id", "system"))
-    named = ("" if value is None else str(value) for value in others)
-    return Question(_text(flat[column], f"{place}, column {column!r}"), references, contexts, *named)
+    others = (flat.get(columns[field] or "") for field in ("id", "system", "group"))
+    name, system, group = ("" if value is None else str(value) for value in others)
+    group = group or _document_of(flat.get(columns["contexts"] or ""))
+    return Question(
+        _text(flat[column], f"{place}, column {column!r}"), references, contexts, name, system, group
+    )
+
+
+def _document_of(contexts: Any) -> str:
+    """Return the name of the document that the first of the contexts is of; empty where it has none."""
+    contexts = _cell(contexts)
+    first = contexts[0] if isinstance(contexts, list | tuple) and contexts else contexts
+    if not isinstance(first, Mapping):
+        return ""
+    inner = first.get("metadata")
+    named = {**first, **inner} if isinstance(inner, Mapping) else first
+    return next((str(named[key]) for key in _DOCUMENT_KEYS if named.get(key)), "")
 
 
 def _flat(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from surerag.evaluation.findings import base_of, findings, searched
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.run import EvaluationRun, Row
 from surerag.evaluation.statistics import COSTS, compare_systems, summarize
+from surerag.measures.closed import is_closed
 from surerag.measures.cost import api_cost
 from surerag.measures.statistics import Estimate, mean_interval
 from surerag.text import printable
@@ -106,6 +107,11 @@ def notes(run: EvaluationRun) -> str:
         )
     if without := sum(not question.references for question in questions):
         text += f" {without} questions have no reference answers and no metric."
+    if closed := sum(any(map(is_closed, question.references)) for question in questions):
+        text += (
+            f" {closed} questions have a reference of yes or no, true or false, one letter or an article; "
+            "contains and f1 compare it with what the answer says, not with its words."
+        )
     if (at_a_time := max((row.at_a_time for row in run.rows), default=1)) > 1:
         text += (
             f" Seconds: up to {at_a_time} questions were asked at a time; their wall time is divided by "

@@ -263,6 +263,11 @@ class EvaluationRun:
         return self.table[system]
 
     @property
+    def groups(self) -> dict[str, str]:
+        """What each question belongs to, such as its document, by the key of the question; empty for none."""
+        return {key: row.question.group for rows in self.table.values() for key, row in rows.items()}
+
+    @property
     def scores(self) -> list[str]:
         """Names of the measurements that systems reported themselves."""
         return sorted({name for row in self.rows if row.answer for name in row.answer.scores})
@@ -312,7 +317,10 @@ class EvaluationRun:
             value = row.answer.uncertainty
             # A first answer that is empty or cut off has the system act at any threshold.
             uncertainty = math.inf if row.answer.acted or value is None else value
-            rows.append(CalibrationRow(uncertainty, without.get(key), with_.get(key), id=row.question.text))
+            asked = row.question
+            rows.append(
+                CalibrationRow(uncertainty, without.get(key), with_.get(key), asked.text, asked.group)
+            )
         return rows
 
     def to_parquet(self, path: str | Path) -> None:
@@ -330,6 +338,7 @@ class EvaluationRun:
                 "question": row.question.text,
                 "references": row.question.references,
                 "id": row.question.id,
+                "group": row.question.group,
                 "answer": None if row.answer is None else row.answer.text,
                 **{name: getattr(row.answer, name, None) for name in of_answer},
                 "error": row.error,
@@ -609,8 +618,8 @@ def _asked_by_one_process(path: Path | None, systems: Sequence[str]) -> Iterator
 
 
 def _question(text: str) -> Question:
-    asked, references, contexts, name, system = json.loads(text)
-    return Question(asked, tuple(references), tuple(contexts), name, system)
+    asked, references, contexts, *names = json.loads(text)
+    return Question(asked, tuple(references), tuple(contexts), *names)
 
 
 def _answer(text: str) -> EvaluationAnswer | None:

@@ -1,28 +1,59 @@
-"""Means, paired differences and trade-offs of a run, by :mod:`surerag.measures.statistics`."""
+"""Means, paired differences and trade-offs of a run, by :mod:`surerag.measures.statistics`.
+
+Questions of one group, such as a document, depend on each other; all that is here takes them together.
+"""
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from surerag.errors import InputError
 from surerag.evaluation.run import EvaluationRun
-from surerag.measures.statistics import Estimate, exact_paired_test, holm, mean_interval, paired_difference
+from surerag.measures.statistics import (
+    Estimate,
+    Floats,
+    Groups,
+    effective_size,
+    exact_paired_test,
+    group_numbers,
+    holm,
+    mean_interval,
+    paired_difference,
+)
 
 COSTS = ("tokens", "calls", "seconds")
 """Larger is worse, without an upper bound."""
+SIGNIFICANCE = 0.05
+"""Of a difference, after Holm's adjustment for the number of systems."""
+POWER = 0.8
+"""Share of samples that would show a difference, where the number of questions for it is stated."""
 _FLIPS = 10_000
+_EXACT = 2_000
+"""Pairs up to which the power of the exact test is computed, not approximated."""
+
+
+class Pairs(NamedTuple):
+    """A measure of two systems on the questions that both have a value for, and what each belongs to."""
+
+    first: list[float]
+    second: list[float]
+    groups: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """A system less the baseline, on the questions that both answered.
 
-    The p-value of "there is no difference" is exact for right and wrong answers, by permutation for others;
-    once more, it is adjusted for the number of systems (Holm).
+    The p-value of "there is no difference" is exact for right and wrong answers, by permutation for others
+    and for questions in groups; once more, it is adjusted for the number of systems (Holm).
     """
 
     system: str
@@ -38,13 +69,15 @@ def summarize(run: EvaluationRun, measure: str) -> dict[str, Estimate | None]:
     """
     bounds = (0.0, 1.0) if measure in run.metrics or measure == "errors" else None
     summary: dict[str, Estimate | None] = {}
+    groups = run.groups
     for system in run.systems:
-        values = list(run.values(system, measure).values())
-        summary[system] = mean_interval(values, bounds=bounds) if values else None
+        values = run.values(system, measure)
+        of_each = [groups[key] for key in values]
+        summary[system] = mean_interval([*values.values()], of_each, bounds=bounds) if values else None
     return summary
 
 
-def pairs(run: EvaluationRun, first: str, second: str, measure: str) -> tuple[list[float], list[float]]:
+def pairs(run: EvaluationRun, first: str, second: str, measure: str) -> Pairs:
     """Return a measure of two systems on the questions that both have a value for."""
     a, b = run.values(first, measure), run.values(second, measure)
     keys = [key for key in a if key in b]
@@ -53,7 +86,8 @@ def pairs(run: EvaluationRun, first: str, second: str, measure: str) -> tuple[li
             f"{first} and {second} have no question with a value of {measure} in common",
             hint="metrics need reference answers; costs, a system that reports them",
         )
-    return [a[key] for key in keys], [b[key] for key in keys]
+    groups = run.groups
+    return Pairs([a[key] for key in keys], [b[key] for key in keys], [groups[key] for key in keys])
 
 
 def compare_systems(run: EvaluationRun, measure: str, baseline: str = "") -> list[Comparison]:
@@ -69,34 +103,113 @@ def compare_systems(run: EvaluationRun, measure: str, baseline: str = "") -> lis
     results = []
     for system in others:
         try:
-            first, second = pairs(run, system, baseline, measure)
+            both = pairs(run, system, baseline, measure)
         except InputError:
             continue
-        difference = paired_difference(first, second, bounds=bounds)
-        results.append((system, difference, paired_p_value(first, second)))
+        results.append((system, paired_difference(*both, bounds=bounds), paired_p_value(*both)))
     adjusted = holm([p for _, _, p in results])
     return [Comparison(*result, p) for result, p in zip(results, adjusted, strict=True)]
 
 
-def paired_p_value(first: Sequence[float], second: Sequence[float]) -> float:
+def paired_p_value(first: Sequence[float], second: Sequence[float], groups: Groups = None) -> float:
     """Return the two-sided p-value of "the pairs do not differ".
+
+    Where pairs belong to groups, whole groups are permuted.
 
     Example:
         >>> round(paired_p_value([1] * 9 + [0], [0] * 9 + [1]), 4)
         0.0215
+        >>> paired_p_value([1] * 10, [0] * 10, [number // 2 for number in range(10)])  # 2 / 2 ** 5
+        0.0625
     """
-    differences: NDArray[np.float64] = np.subtract(first, second, dtype=np.float64)
-    if is_binary(first) and is_binary(second):
+    differences: Floats = np.subtract(first, second, dtype=np.float64)
+    number = _groups_of_several(groups, len(differences))
+    if number is not None:
+        differences = np.bincount(number, differences)
+    elif is_binary(first) and is_binary(second):
         return exact_paired_test(int((differences > 0).sum()), int((differences < 0).sum()))
-    changed = differences[differences != 0]
+    changed = differences[np.abs(differences) > 1e-12]
     if not len(changed):
         return 1.0
+    observed = abs(changed.sum()) - 1e-12
+    if 2 ** len(changed) <= _FLIPS:  # all of them
+        every = 1.0 - 2.0 * (np.arange(2 ** len(changed))[:, None] >> np.arange(len(changed)) & 1)
+        return float((np.abs(every @ changed) >= observed).mean())
     rng = np.random.default_rng(0)
-    observed, extreme, block = abs(changed.sum()), 0, max(1, 2_000_000 // len(changed))
+    extreme, block = 0, max(1, 2_000_000 // len(changed))
     for start in range(0, _FLIPS, block):
         signs = rng.choice([-1.0, 1.0], size=(min(block, _FLIPS - start), len(changed)))
-        extreme += int((np.abs(signs @ changed) >= observed - 1e-12).sum())
+        extreme += int((np.abs(signs @ changed) >= observed).sum())
     return (extreme + 1) / (_FLIPS + 1)
+
+
+def questions_to_show(
+    first: Sequence[float], second: Sequence[float], groups: Groups = None, *, tests: int = 1
+) -> int | None:
+    """Return about how many pairs would show a mean difference as large as that of these, four times in five.
+
+    It is shown if the p-value of :func:`paired_p_value` is at most 5 % over the number of tests, as the first
+    of Holm's steps asks. For right and wrong answers the power is that of the exact test; for many pairs it is
+    that of McNemar's test (Miettinen 1968) with the correction for its steps. For other scores it is that of a
+    paired test of means.
+
+    Args:
+        first: Shape [n].
+        second: Shape [n].
+        groups: What each pair belongs to; the pairs to come belong to groups as these do.
+        tests: How many systems are compared with the baseline.
+
+    Returns:
+        The number of pairs, more than n; None where the means are equal.
+
+    Example:
+        >>> questions_to_show([1] * 5 + [0] * 95, [0] * 5 + [1] * 2 + [0] * 93)
+        645
+    """
+    differences: Floats = np.subtract(first, second, dtype=np.float64)
+    n, mean, normal = len(differences), abs(float(differences.mean())), NormalDist()
+    if mean < 1e-12:
+        return None
+    z, of_power = normal.inv_cdf(1 - SIGNIFICANCE / tests / 2), normal.inv_cdf(POWER)
+    square = float((differences**2).mean())
+    size = ((z * math.sqrt(square) + of_power * math.sqrt(square - mean**2)) / mean) ** 2
+    if is_binary(first) and is_binary(second):
+        # A test of whole numbers: as many more as Fleiss (1981) has for shares.
+        size = size / 4 * (1 + math.sqrt(1 + 4 / (size * mean))) ** 2
+        if size <= _EXACT:
+            level = SIGNIFICANCE / tests
+            sizes = range(1, 2 * math.ceil(size))
+            size = sizes[bisect_left(sizes, POWER, key=lambda n: _power(n, mean, square, level))]
+    else:
+        size += z * z / 2
+    return max(n + 1, math.ceil(size * n / effective_size(differences, groups)))
+
+
+def _power(n: int, difference: float, discordant: float, level: float) -> float:
+    """Return how often the exact test shows a difference of n pairs, of which this share is discordant."""
+    log_factorials = np.append(0.0, np.cumsum(np.log(np.arange(1, n + 1))))
+
+    def log_binomial(count: int, at_most: int, share: float) -> Floats:
+        chosen = np.arange(at_most + 1)
+        ways = log_factorials[count] - log_factorials[chosen] - log_factorials[count - chosen]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            odds = np.nan_to_num(chosen * np.log(share), nan=0.0) + (count - chosen) * np.log1p(-share)
+        return np.asarray(ways + np.nan_to_num(odds, nan=0.0, neginf=-np.inf))
+
+    chance = np.exp(log_binomial(n, n, discordant))
+    lost, power = (1 - difference / discordant) / 2, 0.0
+    for count in np.flatnonzero(chance > 1e-7).tolist():
+        tail = 2 * np.cumsum(np.exp(log_binomial(count, count // 2, 0.5)))
+        most = int(np.searchsorted(tail, level, side="right")) - 1
+        if most >= 0:
+            power += float(chance[count] * np.exp(log_binomial(count, most, lost)).sum())
+    return power
+
+
+def _groups_of_several(groups: Groups, n: int) -> NDArray[np.intp] | None:
+    """Return the numbers of groups; None where no group has several values, or one group has all."""
+    number = group_numbers(groups, n)
+    return number if 1 < number.max(initial=-1) + 1 < n else None
 
 
 def is_binary(values: ArrayLike) -> bool:

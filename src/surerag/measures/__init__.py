@@ -1,6 +1,6 @@
 """The papers' formulas, one function each: numpy in, numbers out."""
 
-from surerag.measures.answers import contains, exact_match, normalize_answer, same_answer, token_f1
+from surerag.measures.answers import contains, exact_match, same_answer, token_f1
 from surerag.measures.certainty import auroc, greatest_entropy, mean_entropy, negative_log_likelihood
 from surerag.measures.cost import api_cost, break_even_latency, latency_overhead, latency_saving
 from surerag.measures.entropy import entropy_bounds, token_entropy
@@ -11,6 +11,7 @@ from surerag.measures.likelihood import (
     margin_bounds,
     perplexity,
 )
+from surerag.measures.normalization import normalize_answer
 from surerag.measures.semantic import (
     degree_semantic_entropy,
     discrete_semantic_entropy,

@@ -2,46 +2,11 @@
 
 from __future__ import annotations
 
-import re
-import string
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_UNSPACED = re.compile(
-    "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])"
-)
-"""A letter of a script that puts no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
-_MARKS = re.compile(
-    rf"[{re.escape(string.punctuation)}¿¡«»\u2018\u2019\u201c-\u201e\u2026\u0589\u060c\u061b\u061f\u06d4\u0964\u0965"
-    "\u104a\u104b\u1362-\u1368\u17d4-\u17d6\u3001-\u3003\u3008-\u3011\u3014-\u301f\u30fb\uff01-\uff0f\uff1a-\uff20"
-    "\uff3b-\uff3d\uff5b-\uff65]"
-)
-"""ASCII punctuation, quotes, the ellipsis, and marks of Spanish, Armenian, Arabic, Hindi, Burmese, Ethiopic,
-Khmer and East Asian texts; dashes stay, as in SQuAD's own script."""
-_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
-
-
-def normalize_answer(text: str) -> str:
-    """Lower-case, drop punctuation and English articles, collapse white space (L-RAG, section IV-E).
-
-    Punctuation is that of ASCII, as in SQuAD's own script, and quotes and marks of other languages. Unlike
-    there, marks inside a number and its sign stay, so that times, dates, decimals and negative numbers differ
-    from whole ones; commas between thousands go. An accent is one with its letter (Unicode's form C).
-
-    Example:
-        >>> normalize_answer("The  City of Velm."), normalize_answer("「维尔姆」。")
-        ('city of velm', '维尔姆')
-        >>> normalize_answer("4:51, 3:08"), normalize_answer("$1,500.50"), normalize_answer("−3.")
-        ('4:51 3:08', '1500.50', '-3')
-        >>> normalize_answer("İstanbul")
-        'istanbul'
-    """
-    lower = unicodedata.normalize("NFC", text).replace("\u0130", "i").lower()  # İ, whose own would keep a dot
-    composed = unicodedata.normalize("NFC", lower).replace("\u2212", "-")
-    bare = _MARKS.sub(_keep_in_number, _THOUSANDS.sub("", composed))
-    return " ".join(_ARTICLES.sub(" ", bare).split())
+from surerag.measures.closed import is_closed, says
+from surerag.measures.normalization import normalize_answer, words_of
 
 
 def exact_match(answer: str, references: Sequence[str]) -> bool:
@@ -57,61 +22,66 @@ def exact_match(answer: str, references: Sequence[str]) -> bool:
 def contains(answer: str, references: Sequence[str]) -> bool:
     """Whether the words of one of the references stand, in a row, in an answer; for answers in sentences.
 
+    A reference of yes or no, true or false, a single letter or an article is compared by what the answer says
+    (:func:`surerag.measures.closed.says`).
+
     Example:
         >>> contains("It was built in 1889.", ["1889"]), contains("At 4:51, 3:08 later", ["308"])
         (True, False)
+        >>> contains("Yes, both were.", ["yes"]), contains("There is no information.", ["no"])
+        (True, False)
+        >>> contains("The answer is A.", ["A"]), contains("It is a river.", ["A"])
+        (True, False)
     """
-    words = _words(answer)
-    return any(_in_a_row(_words(reference), words) for reference in references)
+    words = words_of(answer)
+    return any(
+        says(answer, reference) if is_closed(reference) else _in_a_row(words_of(reference), words)
+        for reference in references
+    )
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Whether two short answers say the same by their words: the words of one stand, in a row, in the other.
+    """Whether two short answers say the same: the words of one stand, in a row, in the other.
 
-    Words are compared as exact match compares them. It takes no model, and knows neither synonyms nor
-    denials; it is made for answers of a few words, where it stands in for entailment (Farquhar et al. 2024).
-    An answer without a word says the same as another one without, only.
+    Words are compared as in :func:`contains`. It takes no model, and knows neither synonyms nor denials; it
+    is made for answers of a few words, where it stands in for entailment (Farquhar et al. 2024). An answer
+    without a word is the same as another answer without a word.
 
     Example:
         >>> same_answer("Velm.", "in the town of Velm"), same_answer("Velm", "Orun"), same_answer("", "Velm")
         (True, False, False)
     """
-    shorter, longer = sorted((_words(first), _words(second)), key=len)
-    if not shorter:
-        return not longer
-    return _in_a_row(shorter, longer)
+    shorter, longer = sorted((first, second), key=lambda answer: len(words_of(answer)))
+    if not words_of(shorter):
+        return not words_of(longer)
+    return contains(longer, [shorter])
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
     """Largest harmonic mean of token precision and recall over the references, in [0, 1].
 
-    Where no spaces are put between words, each letter is a token (as in CMRC 2018 and MLQA).
+    Where no spaces are put between words, each letter is a token (as in CMRC 2018 and MLQA). It is 0 for a
+    reference of yes, no or a single letter that the answer does not say, as in HotpotQA.
 
     Example:
-        >>> token_f1("river Orun", ["Orun"])
-        0.6666666666666666
+        >>> token_f1("river Orun", ["Orun"]), token_f1("no one", ["no"])
+        (0.6666666666666666, 0.0)
     """
-    return max((_f1(_words(answer), _words(reference)) for reference in references), default=0.0)
-
-
-def _keep_in_number(match: re.Match[str]) -> str:
-    """Keep a mark between two digits, and a minus or point before a number; drop any other."""
-    text, at = match.string, match.start()
-    before, after = text[at - 1 : at], text[at + 1 : at + 2]
-    if not after.isdigit():
-        return ""
-    if before.isdigit():
-        return match[0] if match[0] in ".:,/-" else ""
-    return match[0] if match[0] in "-." and not before.isalnum() and before != "." else ""
-
-
-def _words(text: str) -> list[str]:
-    return _UNSPACED.sub(r" \1 ", normalize_answer(text)).split()
+    return max((_f1_of(answer, reference) for reference in references), default=0.0)
 
 
 def _in_a_row(words: list[str], text: list[str]) -> bool:
     starts = range(len(text) - len(words) + 1)
     return bool(words) and any(text[start : start + len(words)] == words for start in starts)
+
+
+def _f1_of(answer: str, reference: str) -> float:
+    words, right = words_of(answer), words_of(reference)
+    if is_closed(reference):
+        if not says(answer, reference):
+            return 0.0
+        words += [word for word in right if word not in words]  # "an A" lost its letter as an article
+    return _f1(words, right)
 
 
 def _f1(answer: list[str], reference: list[str]) -> float:

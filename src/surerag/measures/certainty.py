@@ -8,14 +8,13 @@ so that the lower bounds of the entropies give its lower bound, and the upper on
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from surerag.measures.likelihood import tokens_of
-from surerag.measures.statistics import Estimate, Floats, Interval, constant_interval
+from surerag.measures.statistics import Estimate, Floats, Groups, Interval, constant_interval, group_numbers
 
 
 def mean_entropy(entropies: ArrayLike, first: int | None = None) -> float:
@@ -79,7 +78,7 @@ def negative_log_likelihood(logprobs: ArrayLike) -> float:
 def auroc(
     uncertainty: ArrayLike,
     right: ArrayLike,
-    groups: Sequence[object] | None = None,
+    groups: Groups = None,
     *,
     confidence: float = 0.95,
 ) -> Estimate | None:
@@ -124,7 +123,7 @@ def auroc(
     placed[correct] = 1 - _share_below(values[correct], values[wrong])
     area = float(placed[wrong].mean())
     sums = np.bincount(
-        np.arange(len(values)) if groups is None else _numbered(groups, len(values)),
+        group_numbers(groups, len(values)),
         (placed - area) / np.where(wrong, m, n),
     )
     fewest = min(m, n, len(sums))
@@ -145,10 +144,3 @@ def _share_below(values: Floats, others: Floats) -> Floats:
     below = np.searchsorted(ascending, values, "left") + np.searchsorted(ascending, values, "right")
     share: Floats = below / (2 * len(others))
     return share
-
-
-def _numbered(groups: Sequence[object], count: int) -> NDArray[np.intp]:
-    if len(groups) != count:
-        raise ValueError(f"expected a group for each of {count} answers, got {len(groups)}")
-    numbers: dict[object, int] = {}
-    return np.array([numbers.setdefault(group, len(numbers)) for group in groups], np.intp)

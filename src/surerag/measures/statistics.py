@@ -2,6 +2,9 @@
 
 No interval here has a width of zero. Where all values of a sample are equal, a normal interval or a bootstrap
 would say that the mean is certain; the exact one of their number says how far another sample could differ.
+
+Values of one group, such as the questions about one document, depend on each other. Where groups are given,
+an interval is that of :func:`effective_size` independent values, and tests flip or weigh whole groups.
 """
 
 from __future__ import annotations
@@ -19,8 +22,12 @@ _SAME = 1e-9
 """Numbers that differ by less are equal but for rounding."""
 _ALIKE = 0.005
 """Width of an interval, as a share of the bounds, that a few equal values would give by chance."""
+_CAUTION = 1.0
+"""Values that differ, added to those of the sample, for which a group counts as one value."""
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]
+Groups = Sequence[object] | None
+"""What each value belongs to, such as a document; None or an empty text for one that stands alone."""
 
 
 class Interval(NamedTuple):
@@ -50,7 +57,11 @@ class Estimate(NamedTuple):
 
 
 def mean_interval(
-    values: ArrayLike, *, confidence: float = 0.95, bounds: Bounds | None = (0.0, 1.0)
+    values: ArrayLike,
+    groups: Groups = None,
+    *,
+    confidence: float = 0.95,
+    bounds: Bounds | None = (0.0, 1.0),
 ) -> Estimate:
     """Return the mean of a sample with its interval.
 
@@ -58,11 +69,12 @@ def mean_interval(
 
     Args:
         values: Shape [n].
+        groups: What each value belongs to; values of one group depend on each other.
         confidence: Of the two-sided interval.
         bounds: Range that values can have; None where there is none.
 
     Raises:
-        ValueError: If there is no value, or one is not finite.
+        ValueError: If there is no value, one is not finite, or groups are not as many.
 
     Example:
         >>> tuple(round(end, 4) for end in mean_interval([1.0] * 10).interval)
@@ -72,15 +84,21 @@ def mean_interval(
     """
     sample = _sample(values)
     mean, n = float(sample.mean()), len(sample)
+    size = effective_size(sample, groups, confidence)
     if np.ptp(sample) > 0 and bounds is not None and np.isin(sample, bounds).all():
         low, high = bounds
-        ends = wilson(int((sample == high).sum()), n, confidence)
+        ends = _wilson(float((sample == high).mean()), size, confidence)
         return Estimate(mean, Interval(*(low + end * (high - low) for end in ends)), n)
-    return Estimate(mean, _interval_with_pseudo_pair(sample, bounds, confidence), n)
+    return Estimate(mean, _interval_with_pseudo_pair(sample, size, bounds, confidence), n)
 
 
 def paired_difference(
-    first: ArrayLike, second: ArrayLike, *, confidence: float = 0.95, bounds: Bounds | None = (-1.0, 1.0)
+    first: ArrayLike,
+    second: ArrayLike,
+    groups: Groups = None,
+    *,
+    confidence: float = 0.95,
+    bounds: Bounds | None = (-1.0, 1.0),
 ) -> Estimate:
     """Return the mean of ``first − second`` over pairs, with its interval.
 
@@ -92,6 +110,7 @@ def paired_difference(
     Args:
         first: Shape [n].
         second: Shape [n].
+        groups: What each pair belongs to; pairs of one group depend on each other.
         confidence: Of the two-sided interval.
         bounds: Range that differences can have; None where there is none.
 
@@ -107,15 +126,84 @@ def paired_difference(
     if len(a) != len(b):
         raise ValueError(f"pairs need equal lengths, got {len(a)} and {len(b)}")
     differences = a - b
-    interval = _interval_with_pseudo_pair(differences, bounds, confidence)
+    size = effective_size(differences, groups, confidence)
+    interval = _interval_with_pseudo_pair(differences, size, bounds, confidence)
     return Estimate(float(differences.mean()), interval, len(differences))
 
 
-def _interval_with_pseudo_pair(sample: Floats, bounds: Bounds | None, confidence: float) -> Interval | None:
+def effective_size(values: ArrayLike, groups: Groups = None, confidence: float = 0.95) -> float:
+    """Return how many independent values would tell as much about the mean as values in groups.
+
+    It is n over the design effect (Kish 1965), the cluster-robust variance of the mean over the one of
+    independent values, with the factor G / (G - 1) of G groups, and with Student's quantile of G - 1 degrees
+    of freedom in place of the normal one. The design effect is 1 at least. Few values that differ tell little
+    of it: it is drawn towards the size of a group, its value where groups are all alike, as by one further
+    value. Values of a single group count as independent: the sample then tells of that group alone.
+
+    Args:
+        values: Shape [n].
+        groups: What each value belongs to; None or an empty text for one that stands alone.
+        confidence: Of the two-sided interval that the quantile is for.
+
+    Example:
+        >>> effective_size([1, 1, 0, 0] * 10), effective_size([1, 1, 0, 0] * 10, ["a"] * 40)
+        (40.0, 40.0)
+        >>> round(effective_size([1, 1, 0, 0] * 10, np.arange(40) // 2), 1)  # two alike in each group
+        17.1
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    n, number = len(sample), group_numbers(groups, len(sample))
+    sizes = np.bincount(number)
+    if groups is None or len(sizes) in (1, n):
+        return float(n)
+    kish = float((sizes**2).sum()) / n  # values of a group, as if all groups had as many
+    residuals = sample - sample.mean()
+    square = float((residuals**2).sum())
+    effect, seen = 1.0, 0.0
+    if square > _SAME * max(1.0, float(np.abs(sample).max()) ** 2):
+        between = float((np.bincount(number, residuals) ** 2).sum()) * len(sizes) / (len(sizes) - 1)
+        effect, seen = max(1.0, between * (n - 1) / n / square), square**2 / float((residuals**4).sum())
+    effect = (_CAUTION * kish + seen * effect) / (_CAUTION + seen)
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    return max(1.0, n / effect * (z / _student(z, max(n / kish - 1, 1.0))) ** 2)
+
+
+def group_numbers(groups: Groups, n: int) -> NDArray[np.intp]:
+    """Return the number of each value's group, from 0; a value without a group has a number of its own.
+
+    Example:
+        >>> group_numbers(["a", "", "a", None], 4).tolist(), group_numbers(None, 2).tolist()
+        ([0, 1, 0, 2], [0, 1])
+    """
+    if groups is None:
+        return np.arange(n)
+    if len(groups) != n:
+        raise ValueError(f"expected a group for each of {n} values, got {len(groups)}")
+    if isinstance(groups, np.ndarray) and groups.dtype.kind == "i":
+        return np.unique(groups, return_inverse=True)[1].astype(np.intp)
+    numbers: dict[object, int] = {}
+    keys = ((place, None) if one is None or one == "" else one for place, one in enumerate(groups))
+    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.intp)
+
+
+def _student(z: float, freedom: float) -> float:
+    """Return Student's quantile where the normal one is z (Fisher & Cornish 1960; Hill 1970)."""
+    terms = (
+        (z**3 + z) / 4,
+        (5 * z**5 + 16 * z**3 + 3 * z) / 96,
+        (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
+        (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
+    )
+    return z + sum(term / freedom**power for power, term in enumerate(terms, 1))
+
+
+def _interval_with_pseudo_pair(
+    sample: Floats, size: float, bounds: Bounds | None, confidence: float
+) -> Interval | None:
     """Return the normal interval of a mean after adding two values that stand for what was not seen."""
-    value, n = float(sample.mean()), len(sample)
+    value = float(sample.mean())
     if np.ptp(sample) == 0:
-        return constant_interval(value, n, bounds, confidence)
+        return constant_interval(value, size, bounds, confidence)
     mostly_equal = np.median(np.abs(sample - np.median(sample))) == 0
     if bounds is not None and (mostly_equal or np.isin(sample, (*bounds, sum(bounds) / 2)).all()):
         more: tuple[float, ...] = bounds
@@ -123,15 +211,19 @@ def _interval_with_pseudo_pair(sample: Floats, bounds: Bounds | None, confidence
         farthest = float(np.abs(sample - value).max())
         more = (value - farthest, value + farthest)
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    padded = np.append(sample, more)
-    centre, reach = float(padded.mean()), z * float(padded.std()) / math.sqrt(n + 2)
+    total = size + len(more)
+    centre = (size * value + sum(more)) / total
+    square = (
+        size * float(((sample - centre) ** 2).mean()) + sum((one - centre) ** 2 for one in more)
+    ) / total
+    reach = z * math.sqrt(square / total)
     low, high = bounds or (-math.inf, math.inf)
     ends = max(low, min(centre - reach, value)), min(high, max(centre + reach, value))
-    return _not_below_exact(ends, value, n, bounds, confidence)
+    return _not_below_exact(ends, value, size, bounds, confidence)
 
 
 def bootstrap_interval(
-    resampled: Floats, value: float, n: int, bounds: Bounds | None = (0.0, 1.0), confidence: float = 0.95
+    resampled: Floats, value: float, n: float, bounds: Bounds | None = (0.0, 1.0), confidence: float = 0.95
 ) -> Interval | None:
     """Return the interval of a value from its resamples; where these are alike, not below the exact one.
 
@@ -143,7 +235,7 @@ def bootstrap_interval(
 
 
 def _not_below_exact(
-    ends: Bounds, value: float, n: int, bounds: Bounds | None, confidence: float
+    ends: Bounds, value: float, n: float, bounds: Bounds | None, confidence: float
 ) -> Interval | None:
     """Return an interval that holds the value; one of nearly no width also holds the exact one."""
     holds = [*ends, value]
@@ -167,7 +259,7 @@ def resample_counts(n: int, seed: int | tuple[int, ...] = 0) -> NDArray[np.int64
 
 
 def constant_interval(
-    value: float, n: int, bounds: Bounds | None = (0.0, 1.0), confidence: float = 0.95
+    value: float, n: float, bounds: Bounds | None = (0.0, 1.0), confidence: float = 0.95
 ) -> Interval | None:
     """Return the interval of a mean whose n observations all have one value; None without bounds.
 
@@ -207,8 +299,12 @@ def wilson(count: int, n: int, confidence: float = 0.95) -> Interval:
     """
     if not 0 <= count <= n or n < 1:
         raise ValueError(f"expected a count of at most n, and n at least 1, got {count} of {n}")
+    return _wilson(count / n, n, confidence)
+
+
+def _wilson(share: float, n: float, confidence: float) -> Interval:
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    share, square = count / n, z * z
+    square = z * z
     centre = (share + square / (2 * n)) / (1 + square / n)
     reach = z / (1 + square / n) * math.sqrt(share * (1 - share) / n + square / (4 * n * n))
     return Interval(max(0.0, min(centre - reach, share)), min(1.0, max(centre + reach, share)))
