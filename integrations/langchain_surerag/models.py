@@ -214,7 +214,7 @@ class ModelReader(AskingReader):
         if not self._traced or sampling.trace == "none":
             return None
         most = min(self._most_top, self.supported.cap.get("top_logprobs", self._most_top))
-        return most if sampling.trace == "entropy" else 0
+        return most if sampling.lists_alternatives else 0
 
     def _limit(self, items: int) -> int:
         most = ensure_config().get("max_concurrency") or self._max_concurrency
@@ -222,7 +222,8 @@ class ModelReader(AskingReader):
 
     def _streams(self, sampling: SamplingParams) -> bool:
         # Completions have log-probabilities with whole answers alone.
-        return not (self._completes and self._traced and sampling.trace != "none")
+        wanted = sampling.trace != "none" and not sampling.optional_trace
+        return not (self._completes and self._traced and wanted)
 
     def _secrets(self) -> Iterator[str]:
         for leaf in leaves(self.model):
