@@ -108,8 +108,8 @@ ANSWER_TOKENS = 256
 
 
 TraceKind = Literal["none", "optional", "optional_entropy", "logprobs", "entropy"]
-"""What an answer's trace holds: nothing, each token's log-probability, or its entropy as well. What is optional
-comes where the model gives it, and is no error where it does not."""
+"""What an answer's trace holds: nothing, each token's log-probability, or its entropy as well. What is
+optional comes where the model gives it, and is no error where it does not."""
 
 
 @dataclass(frozen=True, slots=True)
