@@ -101,6 +101,8 @@ def reader_of(model: Any) -> BaseReader:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
         return model
+    if isinstance(own := getattr(model, "reader", None), Reader):  # of a ChatReader
+        return own
     reader = reader_from_model(model)
     first = _READERS.setdefault(id(model), reader)  # which holds the model, so that its id stays its own
     return first if (first.family, first._most_top) == (reader.family, reader._most_top) else reader
@@ -316,20 +318,7 @@ class ModelReader(AskingReader):
 
     def _part(self, piece: Any, request: Request) -> Part:
         """Return a message, its chunk, an output of ``generate`` or a text as a part of an answer."""
-        message = piece.message if isinstance(piece, ChatGeneration) else piece
-        metadata: Mapping[str, Any] = getattr(message, "generation_info", None) or {}
-        thoughts, usage = "", None
-        if isinstance(message, BaseMessage):
-            metadata, usage = message.response_metadata, _usage_of(message)
-            thoughts = str(message.additional_kwargs.get("reasoning_content") or "")
-        key = self.family.logprobs if request.top is not None else None
-        return Part(
-            message if isinstance(message, str) else str(message.text),
-            thoughts,
-            entries_of(metadata.get(key)) if key else (),
-            next((str(metadata[name]) for name in _REASONS if metadata.get(name)), None),
-            usage,
-        )
+        return part_of(piece, self.family.logprobs if request.top is not None else None)
 
     def open_reading(self, request: Request, calls: Calls) -> OpenReading:
         """Return an answer with nothing read yet; what may be thrown away is shown by a run of its own."""
@@ -355,6 +344,27 @@ class _ShownReading(OpenReading):
                 if chunk.generation is not None:
                     await self._run.end()
                 yield chunk
+
+
+def part_of(piece: Any, *keys: str | None) -> Part:
+    """Return a message, its chunk, an output of ``generate`` or a text as a part of an answer.
+
+    Log-probabilities are read from the first of the keys that its metadata have.
+    """
+    message = piece.message if isinstance(piece, ChatGeneration) else piece
+    metadata: Mapping[str, Any] = getattr(message, "generation_info", None) or {}
+    thoughts, usage = "", None
+    if isinstance(message, BaseMessage):
+        metadata, usage = message.response_metadata, _usage_of(message)
+        thoughts = str(message.additional_kwargs.get("reasoning_content") or "")
+    listed = next((metadata[key] for key in keys if key and metadata.get(key)), None)
+    return Part(
+        message if isinstance(message, str) else str(message.text),
+        thoughts,
+        entries_of(listed),
+        next((str(metadata[name]) for name in _REASONS if metadata.get(name)), None),
+        usage,
+    )
 
 
 def _may_count(models: Sequence[Leaf]) -> bool:

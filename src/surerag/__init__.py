@@ -90,9 +90,9 @@ __all__ = [
     "DynQRResult", "EDC2Options", "EDC2Result", "EntropyGate", "FakeReader", "FirstPass", "Gate",
     "GateDecision", "LazyRAG", "LazyRAGOptions", "LazyRAGPlan", "LazyRAGResult", "MarginGate", "OpenAIReader",
     "Passage", "PromptSet", "PromptTemplate", "SampleAgreement", "SamplingParams", "SePer", "SePerOptions",
-    "SePerResult", "SemanticChunk", "SemanticChunker", "SemanticChunkerOptions", "Services", "ThresholdPolicy",
-    "TransformersReader", "UncertaintyRewriter", "Usage", "aevaluate", "calibrate_abstention",
-    "calibrate_threshold", "certainty_of", "evaluate", "load_prompts",
+    "SePerResult", "SemanticChunk", "SemanticChunker", "SemanticChunkerOptions", "Services",
+    "ThresholdPolicy", "TransformersReader", "UncertaintyRewriter", "Usage", "aevaluate",
+    "calibrate_abstention", "calibrate_threshold", "certainty_of", "evaluate", "load_prompts",
 ]  # fmt: skip
 
 

@@ -641,6 +641,11 @@ class AbstentionPolicy(_Policy):
             ConfigurationError: If it belongs to another reader or setting.
         """
         self.check(certainty)
+        if "gate" in self.scope and "measure" not in self.scope:
+            raise ConfigurationError(
+                "the policy was calibrated with scores of first passes, not with the certainty of answers",
+                hint="calibrate with rows of CalibrationRow.of(certainty, score)",
+            )
         if not certainty.uncertainties:
             return certainty
         certainty = certainty.by(self.scope.get("measure") or certainty.measure)
@@ -700,7 +705,7 @@ def calibrate_abstention(
             score)`` makes; a score of 0.5 or more is right.
         max_risk: Allowed share of wrong answers among those given, in (0, 1).
         confidence: In (0, 1).
-        component: The method that the policy is for, or its scope; None for the scope of the rows.
+        component: The method that the policy is for, or its scope; None where the rows have it.
 
     Raises:
         ConfigurationError: If a bound is out of range.
@@ -744,7 +749,7 @@ def calibrate_abstention(
         knots=knots,
         probabilities=probabilities,
         auroc=area,
-        scope=_common_scope(rows) if component is None else scope_of(component),
+        scope={**_common_scope(rows), **scope_of(component)},
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
-from surerag.errors import InputError
+from surerag.errors import ConfigurationError, InputError
 from surerag.measures import (
     Interval,
     greatest_entropy,
@@ -178,6 +178,12 @@ def certainty_of(
         found[name] = Interval(value, value)
     chosen = measure or (DEFAULT_MEASURE if DEFAULT_MEASURE in found else WITHOUT_ALTERNATIVES)
     return Certainty(found, "", len(trace), is_cut, scope=known).by(chosen)
+
+
+def check_measure(measure: object) -> None:
+    """Check that this is the name of a measure, or None for the default; or raise ConfigurationError."""
+    if measure is not None and measure not in MEASURES:
+        raise ConfigurationError(f"measure must be one of {', '.join(MEASURES)}, got {measure!r}")
 
 
 def _point(value: float | None) -> Interval:
