@@ -11,6 +11,7 @@ import pytest
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
 from langchain_core.runnables import RunnableLambda
+from langchain_openai import ChatOpenAI
 from llama_index.core.settings import Settings
 
 import langchain_surerag as langchain
@@ -68,7 +69,10 @@ PARTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (langchain.SemanticTextSplitter, {"embeddings": HashEmbeddings()}),
     (langchain.summaries_of, {"documents": [Document(VELM)], "embeddings": HashEmbeddings()}),
     (langchain.reader_from_model, {"model": FakeListChatModel(responses=["x"])}),
+    (langchain.CertaintyHandler, {}),
     (langchain.SelectiveAnswer, {"chain": SEARCH, "policy": POLICY}),
+    (langchain.with_certainty, {"chain": SEARCH}),
+    (langchain.asking_logprobs, {"model": ChatOpenAI(model="toy", api_key="k")}),  # type: ignore[arg-type]
     (llama_index.AbstainingQueryEngine, {"engine": NODES.as_query_engine(llm=Own()), "policy": POLICY}),
     (langchain.create_lazy_retrieval_tool, {"chain": SEARCH, "name": "n", "description": "d"}),
 ]

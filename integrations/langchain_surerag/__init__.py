@@ -5,9 +5,16 @@ from typing import TYPE_CHECKING, Any
 from surerag.errors import extra
 
 with extra("langchain"):
+    from langchain_surerag.certainty import (
+        CertaintyHandler,
+        SelectiveAnswer,
+        asking_logprobs,
+        with_certainty,
+    )
+    from langchain_surerag.chat import ChatReader
     from langchain_surerag.compressors import ClusterCompressor, DenseRefiner
     from langchain_surerag.evaluators import DeltaSePerEvaluator, DenseEvaluator
-    from langchain_surerag.lazy import LazyRetrievalChain, SelectiveAnswer, create_lazy_retrieval_tool
+    from langchain_surerag.lazy import LazyRetrievalChain, create_lazy_retrieval_tool
     from langchain_surerag.models import reader_from_model
     from langchain_surerag.retrieval import EmbeddingEncoder
     from langchain_surerag.rewriting import UncertaintyRewriter, UncertaintyRewriteRetriever
@@ -18,10 +25,10 @@ if TYPE_CHECKING:
     from langchain_surerag.middleware import LazyRetrievalMiddleware
 
 __all__ = [
-    "ClusterCompressor", "DeltaSePerEvaluator", "DenseEvaluator", "DenseRefiner", "EmbeddingEncoder",
-    "LazyRetrievalChain", "LazyRetrievalMiddleware", "SelectiveAnswer", "SemanticTextSplitter",
-    "UncertaintyRewriteRetriever", "UncertaintyRewriter", "create_lazy_retrieval_tool", "reader_from_model",
-    "summaries_of",
+    "CertaintyHandler", "ChatReader", "ClusterCompressor", "DeltaSePerEvaluator", "DenseEvaluator",
+    "DenseRefiner", "EmbeddingEncoder", "LazyRetrievalChain", "LazyRetrievalMiddleware", "SelectiveAnswer",
+    "SemanticTextSplitter", "UncertaintyRewriteRetriever", "UncertaintyRewriter", "asking_logprobs",
+    "create_lazy_retrieval_tool", "reader_from_model", "summaries_of", "with_certainty",
 ]  # fmt: skip
 
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, cast
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import Runnable, RunnableConfig, RunnableSequence, RunnableSerializable
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import ensure_config
 from langchain_core.runnables.utils import AddableDict
 from pydantic import BaseModel
 
-from langchain_surerag.base import Part, SerializablePart, service_field
+from langchain_surerag.base import SerializablePart, service_field
 from langchain_surerag.documents import documents_of
-from langchain_surerag.families import inner_runnables
 from langchain_surerag.inputs import ChainInput, QuestionInput, query_of, standalone_question
 from langchain_surerag.models import reader_of
 from langchain_surerag.retrieval import retriever_of
@@ -30,15 +30,14 @@ from langchain_surerag.runs import (
     listener_of,
     stream_whole,
     with_purposes,
-    without_streaming,
 )
 from langchain_surerag.summaries import admitted_summaries, summaries_of
-from surerag import AbstentionPolicy, LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult
+from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult
+from surerag.calibration import scope_of
 from surerag.drivers import astream, complete, stream
 from surerag.effects import Program
-from surerag.errors import ConfigurationError, InputError, check_kind
+from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import Message
-from surerag.text import ABSTENTION, check_abstention
 
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
@@ -59,6 +58,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     - ``answer``: the answer's text;
     - ``context``: what the reader saw: the summaries, and behind them what was retrieved, if the gate opened;
     - ``decision``: ``retrieve``, ``reason``, ``gate``, ``score``, ``interval`` and ``threshold``;
+    - ``certainty``: how sure the reader was of this answer, as :meth:`surerag.Certainty.to_dict` gives it;
     - ``finish``: ``"stop"``, ``"length"``, ``"content_filter"``, or ``"empty"`` for no answer;
     - ``message``: the answer as a message, for a graph's ``messages``, with the id under which it was
       streamed, so that LangGraph's ``stream_mode="messages"`` shows it once;
@@ -207,9 +207,10 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
 
     def _details(self, result: LazyRAGResult, ids: Sequence[str]) -> ChainOutput:
         finish = result.generation.finish
-        note = {"surerag": {"retrieval": result.decision.to_dict()}}
+        certainty = replace(result.certainty, scope=scope_of(self.core)).to_dict()
+        note = {"surerag": {"retrieval": result.decision.to_dict()}, "certainty": certainty}
         message = AIMessage(result.answer, id=ids[-1] if ids else None, response_metadata=note)
-        details: ChainOutput = {"finish": finish, "message": message}
+        details: ChainOutput = {"finish": finish, "message": message, "certainty": certainty}
         if finish in ("empty", "content_filter"):
             logger.warning("lazy_rag.no_answer: %s", {"question": result.question, "finish": finish})
         if self.return_details:
@@ -271,81 +272,3 @@ def create_lazy_retrieval_tool(
         args_schema=QuestionInput,
         response_format="content_and_artifact",
     )
-
-
-class SelectiveAnswer(Runnable[Any, dict[str, Any]]):
-    """Runs another chain, and shows its answer only where the policy answers.
-
-    The output is that chain's, with ``abstained`` and ``probability`` (that the answer is right). Where it
-    abstains, the abstention stands in the answer's place, and in that of a message's text; no handler that
-    streams sees the inner chain at work. Tracers do.
-
-    Args:
-        chain: A ``LazyRetrievalChain``, or a runnable whose output is like its own: a mapping with the keys
-            ``answer`` and ``decision``.
-        policy: From :func:`surerag.calibrate_abstention`, on that uncertainty.
-        abstention: Text in place of an answer.
-
-    Raises:
-        ConfigurationError: If the abstention is empty, or the policy was calibrated for another reader, gate,
-            retriever or prompt; also of a chain within retries, fallbacks, bindings or a sequence.
-    """
-
-    def __init__(
-        self, chain: Runnable[Any, Any], policy: AbstentionPolicy, *, abstention: str = ABSTENTION
-    ) -> None:
-        check_kind(Runnable, "a chain", chain=chain)
-        check_kind(AbstentionPolicy, "what surerag.calibrate_abstention returns", policy=policy)
-        check_kind(str, "a text", abstention=abstention)
-        check_abstention(abstention)
-        for part in _parts_in(chain):
-            policy.check(part.core)
-        self._chain = chain
-        self._policy = policy
-        self._abstention = abstention
-
-    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Answer one input, or abstain."""
-        return self._call_with_config(self._select, input, config, **kwargs)
-
-    async def ainvoke(
-        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
-    ) -> dict[str, Any]:
-        """Like :meth:`invoke`, without blocking the event loop."""
-        return await self._acall_with_config(self._aselect, input, config, **kwargs)
-
-    def _select(self, value: Any, **kwargs: Any) -> dict[str, Any]:
-        return self._selected(self._chain.invoke(value, without_streaming(ensure_config()), **kwargs))
-
-    async def _aselect(self, value: Any, **kwargs: Any) -> dict[str, Any]:
-        return self._selected(await self._chain.ainvoke(value, without_streaming(ensure_config()), **kwargs))
-
-    def _selected(self, output: Any) -> dict[str, Any]:
-        decision = output.get("decision") if isinstance(output, Mapping) else None
-        if not isinstance(decision, Mapping) or "score" not in decision:
-            raise InputError("the chain's output has no decision.score", hint="wrap a LazyRetrievalChain")
-        score = decision["score"]
-        if output.get("finish", "stop") != "stop":
-            score = None  # an answer that was cut or withheld is not the one that was measured
-        selected = self._policy.select(str(output["answer"]), score, self._abstention)
-        messages = {
-            name: value.model_copy(update={"content": selected.text})
-            for name, value in output.items()
-            if isinstance(value, AIMessage)
-        }
-        return {
-            **output,
-            **messages,
-            "answer": selected.text,
-            "abstained": selected.abstained,
-            "probability": selected.probability,
-        }
-
-
-def _parts_in(chain: object) -> Iterator[Part]:
-    """Yield the parts whose answers a chain may return."""
-    if isinstance(chain, Part):
-        yield chain
-    inner = chain.steps if isinstance(chain, RunnableSequence) else inner_runnables(chain)
-    for one in inner:
-        yield from _parts_in(one)

@@ -101,6 +101,8 @@ def reader_of(model: Any) -> BaseReader:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
         return model
+    if isinstance(own := getattr(model, "reader", None), Reader):  # of a ChatReader
+        return own
     reader = reader_from_model(model)
     first = _READERS.setdefault(id(model), reader)  # which holds the model, so that its id stays its own
     return first if (first.family, first._most_top) == (reader.family, reader._most_top) else reader
@@ -214,7 +216,7 @@ class ModelReader(AskingReader):
         if not self._traced or sampling.trace == "none":
             return None
         most = min(self._most_top, self.supported.cap.get("top_logprobs", self._most_top))
-        return most if sampling.trace == "entropy" else 0
+        return most if sampling.lists_alternatives else 0
 
     def _limit(self, items: int) -> int:
         most = ensure_config().get("max_concurrency") or self._max_concurrency
@@ -222,7 +224,8 @@ class ModelReader(AskingReader):
 
     def _streams(self, sampling: SamplingParams) -> bool:
         # Completions have log-probabilities with whole answers alone.
-        return not (self._completes and self._traced and sampling.trace != "none")
+        wanted = sampling.trace != "none" and not sampling.optional_trace
+        return not (self._completes and self._traced and wanted)
 
     def _secrets(self) -> Iterator[str]:
         for leaf in leaves(self.model):
@@ -315,20 +318,7 @@ class ModelReader(AskingReader):
 
     def _part(self, piece: Any, request: Request) -> Part:
         """Return a message, its chunk, an output of ``generate`` or a text as a part of an answer."""
-        message = piece.message if isinstance(piece, ChatGeneration) else piece
-        metadata: Mapping[str, Any] = getattr(message, "generation_info", None) or {}
-        thoughts, usage = "", None
-        if isinstance(message, BaseMessage):
-            metadata, usage = message.response_metadata, _usage_of(message)
-            thoughts = str(message.additional_kwargs.get("reasoning_content") or "")
-        key = self.family.logprobs if request.top is not None else None
-        return Part(
-            message if isinstance(message, str) else str(message.text),
-            thoughts,
-            entries_of(metadata.get(key)) if key else (),
-            next((str(metadata[name]) for name in _REASONS if metadata.get(name)), None),
-            usage,
-        )
+        return part_of(piece, self.family.logprobs if request.top is not None else None)
 
     def open_reading(self, request: Request, calls: Calls) -> OpenReading:
         """Return an answer with nothing read yet; what may be thrown away is shown by a run of its own."""
@@ -354,6 +344,27 @@ class _ShownReading(OpenReading):
                 if chunk.generation is not None:
                     await self._run.end()
                 yield chunk
+
+
+def part_of(piece: Any, *keys: str | None) -> Part:
+    """Return a message, its chunk, an output of ``generate`` or a text as a part of an answer.
+
+    Log-probabilities are read from the first of the keys that its metadata have.
+    """
+    message = piece.message if isinstance(piece, ChatGeneration) else piece
+    metadata: Mapping[str, Any] = getattr(message, "generation_info", None) or {}
+    thoughts, usage = "", None
+    if isinstance(message, BaseMessage):
+        metadata, usage = message.response_metadata, _usage_of(message)
+        thoughts = str(message.additional_kwargs.get("reasoning_content") or "")
+    listed = next((metadata[key] for key in keys if key and metadata.get(key)), None)
+    return Part(
+        message if isinstance(message, str) else str(message.text),
+        thoughts,
+        entries_of(listed),
+        next((str(metadata[name]) for name in _REASONS if metadata.get(name)), None),
+        usage,
+    )
 
 
 def _may_count(models: Sequence[Leaf]) -> bool:

@@ -188,7 +188,7 @@ def listener_of(config: RunnableConfig) -> Callable[[Event], None]:
     """Return a listener that hands a method's events to the handlers of a run."""
 
     def listen(event: Event) -> None:
-        if _has_run(config):
+        if has_run(config):
             dispatch_custom_event(event.name, dict(event.data), config=config)
 
     return listen
@@ -226,7 +226,7 @@ class AsyncListener:
         failure: Exception | None = None
         while (event := await self._events.get()) is not None:
             try:
-                if _has_run(self._config):
+                if has_run(self._config):
                     await adispatch_custom_event(event.name, dict(event.data), config=self._config)
             except Exception as error:
                 failure = failure or error
@@ -236,7 +236,7 @@ class AsyncListener:
             raise failure
 
 
-def _has_run(config: RunnableConfig) -> bool:
+def has_run(config: RunnableConfig) -> bool:
     """Whether there is a run that events can belong to; without one, LangChain raises."""
     return getattr(config.get("callbacks"), "parent_run_id", None) is not None
 

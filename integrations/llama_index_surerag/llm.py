@@ -288,7 +288,7 @@ class LLMReader(Shareable, AskingReader):
     def _top(self, sampling: SamplingParams) -> int | None:
         if not self._logprobs or sampling.trace == "none":
             return None
-        return self._most_top if sampling.trace == "entropy" else 0
+        return self._most_top if sampling.lists_alternatives else 0
 
     def _keywords(self, request: Request) -> Keywords:
         sampling, top = request.sampling, max(request.top or 0, 1)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from surerag.methods.lazy_rag.options import LazyRAGOptions
     from surerag.methods.lazy_rag.result import LazyRAGPlan, LazyRAGResult
+    from surerag.methods.second_opinion import AreYouSure, SampleAgreement
     from surerag.methods.seper.component import SePer
     from surerag.methods.seper.options import SePerOptions
     from surerag.methods.seper.result import SePerResult
@@ -69,6 +70,7 @@ _MODULES = {
     "GateDecision MarginGate",
     "surerag.methods.lazy_rag.options": "LazyRAGOptions",
     "surerag.methods.lazy_rag.result": "LazyRAGPlan LazyRAGResult",
+    "surerag.methods.second_opinion": "AreYouSure SampleAgreement",
     "surerag.methods.seper.component": "SePer",
     "surerag.methods.seper.options": "SePerOptions",
     "surerag.methods.seper.result": "SePerResult",
@@ -81,15 +83,16 @@ _MODULES = {
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
-    "SENTENCES_KEY", "SOURCES_KEY", "AbstentionGate", "AbstentionPolicy", "CalibrationRow", "Certainty",
+    "SENTENCES_KEY", "SOURCES_KEY", "AbstentionGate", "AbstentionPolicy", "AreYouSure", "CalibrationRow",
+    "Certainty",
     "ClusterCompressor", "ClusterReport", "DenseEvaluator", "DenseOptions", "DenseRefiner",
     "DenseRefinerOptions", "DenseRefinerResult", "DenseResult", "DisagreementGate", "DynQROptions",
     "DynQRResult", "EDC2Options", "EDC2Result", "EntropyGate", "FakeReader", "FirstPass", "Gate",
     "GateDecision", "LazyRAG", "LazyRAGOptions", "LazyRAGPlan", "LazyRAGResult", "MarginGate", "OpenAIReader",
-    "Passage", "PromptSet", "PromptTemplate", "SamplingParams", "SePer", "SePerOptions", "SePerResult",
-    "SemanticChunk", "SemanticChunker", "SemanticChunkerOptions", "Services", "ThresholdPolicy",
-    "TransformersReader", "UncertaintyRewriter", "Usage", "aevaluate", "calibrate_abstention",
-    "calibrate_threshold", "certainty_of", "evaluate", "load_prompts",
+    "Passage", "PromptSet", "PromptTemplate", "SampleAgreement", "SamplingParams", "SePer", "SePerOptions",
+    "SePerResult", "SemanticChunk", "SemanticChunker", "SemanticChunkerOptions", "Services",
+    "ThresholdPolicy", "TransformersReader", "UncertaintyRewriter", "Usage", "aevaluate",
+    "calibrate_abstention", "calibrate_threshold", "certainty_of", "evaluate", "load_prompts",
 ]  # fmt: skip
 
 

@@ -94,13 +94,20 @@ class CalibrationRow:
                 )
 
     @classmethod
-    def of(cls, certainty: Certainty, score: float, *, id: str = "", group: str = "") -> Self:  # noqa: A002
+    def of(
+        cls,
+        certainty: Certainty | Mapping[str, Any],
+        score: float,
+        *,
+        id: str = "",  # noqa: A002
+        group: str = "",
+    ) -> Self:
         """Make the row of one answer, for :func:`calibrate_abstention`.
 
         An answer without words, or one that was cut off, is infinitely uncertain.
 
         Args:
-            certainty: What came with the answer.
+            certainty: What came with the answer, itself or as metadata hold it.
             score: Score in [0, 1] of the answer: 1 if it is right, 0 if it is wrong.
             id: Names the question.
             group: Names what the question belongs to, such as a document.
@@ -108,7 +115,10 @@ class CalibrationRow:
         Raises:
             InputError: If the certainty has no uncertainty though the answer has words.
         """
-        return cls(_comparable(certainty), score, id=id, group=group, scope=certainty.scope)
+        if not isinstance(certainty, Certainty):
+            certainty = Certainty.from_dict(certainty)
+        scope = {**certainty.scope, "measure": certainty.measure} if certainty.measure else certainty.scope
+        return cls(_comparable(certainty), score, id=id, group=group, scope=scope)
 
 
 def _comparable(certainty: Certainty) -> float:
@@ -126,7 +136,7 @@ def _comparable(certainty: Certainty) -> float:
 def scope_of(component: Any) -> dict[str, str]:
     """Return what a policy for a component, a ``LazyRAG`` or ``UncertaintyRewriter``, belongs to.
 
-    Of a ``Certainty`` it is the scope that came with the answer.
+    Of a :class:`surerag.Certainty` it is the scope that came with the answer.
 
     It has the names of the ``reader``, of the ``gate`` with every setting that changes its scale and of the
     ``retriever``, and a fingerprint of the ``settings``: prompts and options that change the answers. A part
@@ -645,20 +655,24 @@ class AbstentionPolicy(_Policy):
         Args:
             answer: The reader's answer.
             uncertainty: How uncertain the reader was of it. None, where it returned no word, is infinite. The
-                scope of a certainty is checked, and an answer that was cut off is withheld.
+                scope of a certainty is checked; an answer is withheld that was cut off, or was not measured.
             abstention: What to return in place of an answer.
 
         Raises:
-            ConfigurationError: If the certainty belongs to another reader, measure or setting.
-            InputError: If a certainty has no uncertainty though the answer has words.
+            ConfigurationError: If the certainty belongs to another reader or setting.
         """
         check_abstention(abstention)
         if isinstance(uncertainty, Certainty):
-            self.check(uncertainty)
-            uncertainty = _comparable(uncertainty)
-        value = math.inf if uncertainty is None else uncertainty
+            assessed = self.assess(uncertainty)
+            value = (
+                assessed.uncertainty if assessed.uncertainty is not None and not assessed.is_cut else math.inf
+            )
+            probability = assessed.probability
+        else:
+            value = math.inf if uncertainty is None else uncertainty
+            probability = self.probability_at(value)
         show = value <= self.threshold and bool(answer.strip()) and not is_abstention(answer, abstention)
-        return SelectedAnswer(answer if show else abstention, not show, self.probability_at(value))
+        return SelectedAnswer(answer if show else abstention, not show, probability)
 
     def probability_at(self, uncertainty: float) -> float | None:
         """Return how probably an answer of this uncertainty is right; None where no probability is told."""
@@ -669,10 +683,20 @@ class AbstentionPolicy(_Policy):
     def assess(self, certainty: Certainty) -> Certainty:
         """Return a certainty with the probability that the answer is right, or the reason why there is none.
 
+        It goes by the measure of the calibration.
+
         Raises:
-            ConfigurationError: If it belongs to another reader, measure or setting.
+            ConfigurationError: If it belongs to another reader or setting.
         """
         self.check(certainty)
+        if "gate" in self.scope and "measure" not in self.scope:
+            raise ConfigurationError(
+                "the policy was calibrated with scores of first passes, not with the certainty of answers",
+                hint="calibrate with rows of CalibrationRow.of(certainty, score)",
+            )
+        if not certainty.uncertainties:
+            return certainty
+        certainty = certainty.by(self.scope.get("measure") or certainty.measure)
         if certainty.uncertainty is None:
             return certainty
         if certainty.is_cut:
@@ -729,7 +753,7 @@ def calibrate_abstention(
             score)`` makes; a score of 0.5 or more is right.
         max_risk: Allowed share of wrong answers among those given, in (0, 1).
         confidence: In (0, 1).
-        component: The method that the policy is for, or its scope; None for the scope of the rows.
+        component: The method that the policy is for, or its scope; None where the rows have it.
 
     Raises:
         ConfigurationError: If a bound is out of range.
@@ -773,7 +797,7 @@ def calibrate_abstention(
         knots=knots,
         probabilities=probabilities,
         auroc=area,
-        scope=_common_scope(rows) if component is None else scope_of(component),
+        scope={**_common_scope(rows), **scope_of(component)},
     )
 
 

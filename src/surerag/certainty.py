@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
+from surerag.errors import ConfigurationError, InputError
 from surerag.measures import (
     Interval,
     greatest_entropy,
@@ -64,8 +65,8 @@ class Certainty:
         probability: How probably the answer is right, in [0, 1]; None before a policy tells it, and where the
             policy knows that uncertainty tells nothing.
         reason: Why there is no measure, or no probability; empty otherwise.
-        scope: What a calibration of this answer belongs to: names of the reader and the measure, and a
-            fingerprint of the settings, as far as they are known; see :func:`surerag.calibration.scope_of`.
+        scope: What answered, as far as it is known: the name of the ``reader``, and a fingerprint of its
+            ``settings``. A calibration with answers of one scope holds for that scope alone.
     """
 
     uncertainties: Mapping[str, Interval] = field(default_factory=dict)
@@ -89,6 +90,11 @@ class Certainty:
         """
         return None if self.interval is None else math.fsum(self.interval) / 2
 
+    def by(self, measure: str) -> Self:
+        """Return this certainty by another of its measures; without that measure, with the reason."""
+        missing = "" if measure in self.uncertainties else f"the answer was not measured by {measure}"
+        return replace(self, measure=measure, probability=None, reason=missing)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for metadata, events and JSON; a number that JSON cannot hold becomes None."""
         ends = None if self.interval is None else [_finite(end) for end in self.interval]
@@ -103,7 +109,27 @@ class Certainty:
             "uncertainties": {
                 name: _finite(math.fsum(ends) / 2) for name, ends in self.uncertainties.items()
             },
+            "scope": dict(self.scope),
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Rebuild from :meth:`to_dict`, as metadata hold it; of intervals, that of the measure is kept.
+
+        Raises:
+            InputError: If these are no values of a certainty.
+        """
+        try:
+            found = {name: _point(value) for name, value in values["uncertainties"].items()}
+            if values["measure"] in found and None not in (values["interval"] or [None]):
+                found[values["measure"]] = Interval(*values["interval"])
+            others = ("measure", "tokens", "is_cut", "probability", "reason", "scope")
+            return cls(found, **{name: values[name] for name in others})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(
+                f"these are no values of a certainty: {values!r:.120}",
+                hint="pass what Certainty.to_dict() returned, as metadata hold it",
+            ) from error
 
 
 def certainty_of(
@@ -151,8 +177,18 @@ def certainty_of(
         value = of_logprobs(trace.logprobs)
         found[name] = Interval(value, value)
     chosen = measure or (DEFAULT_MEASURE if DEFAULT_MEASURE in found else WITHOUT_ALTERNATIVES)
-    reason = "" if chosen in found else f"the model lists no alternatives to its tokens, which {chosen} needs"
-    return Certainty(found, chosen, len(trace), is_cut, reason=reason, scope={**known, "measure": chosen})
+    return Certainty(found, "", len(trace), is_cut, scope=known).by(chosen)
+
+
+def check_measure(measure: object) -> None:
+    """Check that this is the name of a measure, or None for the default; or raise ConfigurationError."""
+    if measure is not None and measure not in MEASURES:
+        raise ConfigurationError(f"measure must be one of {', '.join(MEASURES)}, got {measure!r}")
+
+
+def _point(value: float | None) -> Interval:
+    number = math.inf if value is None else float(value)
+    return Interval(number, number)
 
 
 def _finite(value: float | None) -> float | None:

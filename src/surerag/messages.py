@@ -107,9 +107,9 @@ ANSWER_TOKENS = 256
 """Longest answer in tokens, where neither the user nor the model sets a limit."""
 
 
-TraceKind = Literal["none", "optional", "logprobs", "entropy"]
-"""What an answer's trace holds: nothing, each token's log-probability (``"optional"``: where the model gives
-it), or its entropy as well."""
+TraceKind = Literal["none", "optional", "optional_entropy", "logprobs", "entropy"]
+"""What an answer's trace holds: nothing, each token's log-probability, or its entropy as well. What is
+optional comes where the model gives it, and is no error where it does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +135,18 @@ class SamplingParams:
     seed: int = 0
     trace: TraceKind = "entropy"
 
+    @property
+    def optional_trace(self) -> bool:
+        """Whether an answer without log-probabilities will do."""
+        return self.trace.startswith("optional")
+
+    @property
+    def lists_alternatives(self) -> bool:
+        """Whether the likeliest tokens are wanted beside each token, for its entropy."""
+        return self.trace.endswith("entropy")
+
     def __post_init__(self) -> None:
-        _check("trace", self.trace, self.trace in get_args(TraceKind), "none, optional, logprobs or entropy")
+        _check("trace", self.trace, self.trace in get_args(TraceKind), ", ".join(get_args(TraceKind)))
         check_kind(Integral, "a whole number", n=self.n, max_tokens=self.max_tokens, seed=self.seed)
         check_kind(Real, "a number", temperature=self.temperature)
         _check("n", self.n, self.n >= 1, "at least 1")

@@ -422,3 +422,8 @@ REWRITE_IN_CONVERSATION = PromptTemplate(
     "it asks for. Return only the rewritten query.\nQuery: {query}",
     "DynQR, appendix C (query rewriting), for a query in a conversation",
 )
+ARE_YOU_SURE = PromptTemplate(
+    "are_you_sure",
+    "Is your answer right? Reply only with yes or no.",
+    "ours; asked behind the answer",
+)

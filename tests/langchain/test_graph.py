@@ -320,8 +320,8 @@ async def test_what_is_certain_enough_is_answered() -> None:
             assert output["answer"] == DRAFT
             assert not output["abstained"]
             assert output["probability"] == pytest.approx(0.9, abs=0.02)
-        with pytest.raises(InputError, match=r"decision\.score"):
-            SelectiveAnswer(RunnableLambda(lambda _: {"answer": "a"}), policy(0.5)).invoke("?")
+        with pytest.raises(InputError, match="no answer that is a text"):
+            SelectiveAnswer(RunnableLambda(lambda _: {"text": "a"}), policy(0.5)).invoke("?")
 
 
 @pytest.mark.parametrize("fault", ["cut", "withheld"])

@@ -15,7 +15,7 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from pydantic import BaseModel
 
 import langchain_surerag as lc
-from surerag import AbstentionPolicy
+from surerag import AbstentionPolicy, AreYouSure
 from tests.langchain.conftest import KEY
 
 ADDRESS = f"http://ada:{KEY}@localhost:1/v1?api_key={KEY}"
@@ -35,6 +35,8 @@ def retriever() -> Any:
 
 
 PARTS: dict[str, Callable[[], Any]] = {
+    "CertaintyHandler": lambda: lc.CertaintyHandler(),
+    "ChatReader": lambda: lc.ChatReader(lc.reader_from_model(model())),
     "ClusterCompressor": lambda: lc.ClusterCompressor(model(), embeddings()),
     "DeltaSePerEvaluator": lambda: lc.DeltaSePerEvaluator(model(), model()),
     "DenseEvaluator": lambda: lc.DenseEvaluator(model(), model()),
@@ -53,6 +55,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "UncertaintyRewriteRetriever": lambda: lc.UncertaintyRewriteRetriever(model(), retriever()),
     "UncertaintyRewriter": lambda: lc.UncertaintyRewriter(model(), retriever()),
     "reader_from_model": lambda: lc.reader_from_model(model()),
+    "with_certainty": lambda: lc.with_certainty(model(), ask=AreYouSure(model())),
     "create_lazy_retrieval_tool": lambda: lc.create_lazy_retrieval_tool(
         lc.LazyRetrievalChain(model(), retriever(), "Towns."), "search", "Searches."
     ),
@@ -60,7 +63,7 @@ PARTS: dict[str, Callable[[], Any]] = {
 
 
 def test_all_that_holds_services_is_among_the_parts() -> None:
-    assert set(lc.__all__) - set(PARTS) == {"summaries_of"}
+    assert set(lc.__all__) - set(PARTS) == {"summaries_of", "asking_logprobs"}
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -110,7 +110,7 @@ async def test_an_agent_retrieves_only_when_unsure(
     assert len(server.requests) == 1 + opens
     assert server.requests[0]["logprobs"] is True
     if opens:
-        assert "logprobs" not in server.requests[1]
+        assert server.requests[1]["logprobs"] is True  # for the certainty of the answer
         assert "[1] Ada was born in Velm." in server.requests[1]["messages"][-1]["content"]
 
 

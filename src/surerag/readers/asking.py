@@ -340,7 +340,7 @@ class AskingReader(BaseReader):
     # Requests.
 
     def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
-        useless = sampling.trace == "optional" and not self._gives_logprobs
+        useless = sampling.optional_trace and not self._gives_logprobs
         return Request(prompt, sampling, None if useless else self._top(sampling))
 
     def _listed(self, request: Request) -> int | None:
@@ -443,7 +443,7 @@ class AskingReader(BaseReader):
                 parts = await self._send(request, calls)
                 break
             except LogprobsError:
-                if request.sampling.trace != "optional" or request.top is None:
+                if not request.sampling.optional_trace or request.top is None:
                     raise
             request = request._replace(top=None)
         usage = self._counted(parts[0].usage, request.prompt)
@@ -540,7 +540,7 @@ class AskingReader(BaseReader):
                         raise self._failure(failure)
                     self._learn(failure, request, keywords)
                 except LogprobsError:
-                    if began or request.sampling.trace != "optional" or request.top is None:
+                    if began or not request.sampling.optional_trace or request.top is None:
                         raise
                     request = request._replace(top=None)
                     self._gives_logprobs = False

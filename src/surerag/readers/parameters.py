@@ -123,8 +123,8 @@ def warn_of_dropped(model: str, names: Collection[str], sampling: SamplingParams
 def warn_of_missing_logprobs(model: str) -> None:
     """Warn that an answer came without log-probabilities, and that a method does without them."""
     warnings.warn(
-        f"{model} returned no usable log-probabilities: what they would have weighed is measured by the text "
-        "alone, less finely",
+        f"{model} returned no usable log-probabilities: what they would have told is measured by the text "
+        "alone, or not at all",
         LeftOutWarning,
         stacklevel=2,
     )

@@ -241,7 +241,7 @@ class Reading:
                 text, finish, trace = self._traced(text, finish, first, self.top)
                 counted = len(trace)
             except LogprobsError:
-                if self.sampling.trace != "optional":
+                if not self.sampling.optional_trace:
                     raise
         return Generation(
             text,
@@ -305,10 +305,18 @@ class Reading:
         ):
             finish = "length"
         with self._named_errors():
-            trace = trace_of_entries(own, top_logprobs=top, vocabulary_size=self.vocabulary_size)
+            trace = self._trace_of(own, top)
         if finish == "stop" and not self.full:
             trace = replace(trace, end_logprob=end_logprob(behind, self.sampling.stop))
         return text, finish, trace
+
+    def _trace_of(self, entries: Sequence[Json], top: int) -> TokenTrace:
+        try:
+            return trace_of_entries(entries, top_logprobs=top, vocabulary_size=self.vocabulary_size)
+        except LogprobsError:
+            if not top or not self.sampling.optional_trace:
+                raise
+            return trace_of_entries(entries, top_logprobs=0)
 
     def _inside(self) -> range:
         """Return which of the tokens are those of the answer; one that was cut has no end token."""

@@ -77,7 +77,7 @@ def test_samples_that_agree_are_the_answer_and_nothing_more_is_asked() -> None:
     assert result.decision.score == pytest.approx(0.5004, abs=1e-4)
     [call] = reader.history
     assert call.sampling is not None
-    assert (call.sampling.n, call.sampling.temperature, call.sampling.trace) == (5, 1.0, "none")
+    assert (call.sampling.n, call.sampling.temperature, call.sampling.trace) == (5, 1.0, "optional_entropy")
     assert result.usage.requests == 5
     reader.add("Velm", "Orun", "Tarn", "Bo", "Ket", "in Tarn")
     assert rag.run("Where?").answer == "in Tarn"

@@ -51,10 +51,13 @@ def metric_name(metric: Metric) -> str:
 
 
 def trace_kind(metric: Metric) -> TraceKind:
-    """Return what a metric reads of an answer's trace; a function may read all of it."""
+    """Return what a metric reads of an answer's trace; a function may read all of it.
+
+    For a metric of texts alone it is what the certainty of the answer goes by, where the reader gives it.
+    """
     if callable(metric) or _NEEDS[metric] == "entropy":
         return "entropy"
-    return "none" if _NEEDS[metric] == "text" else "logprobs"
+    return "optional_entropy" if _NEEDS[metric] == "text" else "logprobs"
 
 
 def check_metric(metric: Metric, reader: Reader) -> None:

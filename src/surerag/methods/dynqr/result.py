@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from surerag.certainty import Certainty, certainty_of
 from surerag.messages import Generation, Passage, Result
 
 
@@ -73,6 +74,12 @@ class DynQRResult(Result):
     def uncertainty(self) -> float:
         """Uncertainty of the answer."""
         return self.chosen.uncertainty
+
+    @property
+    def certainty(self) -> Certainty:
+        """How sure the reader was of this answer, by every measure that its log-probabilities allow."""
+        generation = self.chosen.generation
+        return certainty_of(generation.trace, is_cut=generation.is_cut)
 
     @property
     def rewritten(self) -> bool:

@@ -43,7 +43,17 @@ from surerag.prompts import format_passages, with_abstention
 from surerag.readers.failures import described
 from surerag.text import begins_abstention, is_abstention, may_become_abstention
 
-_TRACE: dict[Needs, TraceKind] = {"text": "none", "logprobs": "logprobs", "entropy": "entropy"}
+_FIRST_TRACE: dict[Needs, TraceKind] = {
+    "text": "optional_entropy",
+    "logprobs": "logprobs",
+    "entropy": "entropy",
+}
+_LAST_TRACE: dict[Needs, TraceKind] = {
+    "text": "optional_entropy",
+    "logprobs": "optional",
+    "entropy": "optional_entropy",
+}
+"""The certainty of every answer goes by one measure, whether or not its passages were retrieved."""
 
 
 def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program[LazyRAGResult]:
@@ -96,7 +106,7 @@ class _Steps:
         self.options = options
         self.gate = options.resolved_gate
         self.abstention = options.first_abstention
-        self.sampling = SamplingParams(max_tokens=max_tokens, trace="none")
+        self.sampling = SamplingParams(max_tokens=max_tokens, trace=_LAST_TRACE[self.gate.needs])
         self.summaries: Sequence[Passage] = ()
         self.lacks_summary = ""
         self.first_pass: FirstPass | None = None
@@ -116,7 +126,7 @@ class _Steps:
         if self.lacks_summary:
             return
         prompt = self.prompt((), self.abstention)
-        sampling = replace(self.sampling, trace=_TRACE[gate.needs])
+        sampling = replace(self.sampling, trace=_FIRST_TRACE[gate.needs])
         if gate.n_samples:
             sampling = replace(sampling, n=gate.n_samples, temperature=1.0)
             [samples] = yield from perform(Generate([prompt], sampling))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from surerag.certainty import Certainty, certainty_of
 from surerag.messages import FinishReason, Generation, Passage, Result
 from surerag.methods.lazy_rag.gates import GateDecision
 
@@ -43,3 +44,8 @@ class LazyRAGResult(Result):
     def finish(self) -> FinishReason:
         """Why the answer ended: ``"stop"``, ``"length"`` if ``max_tokens`` cut it off, or ``"empty"``."""
         return self.generation.finish
+
+    @property
+    def certainty(self) -> Certainty:
+        """How sure the reader was of this answer, whereas ``decision.score`` is of the first pass."""
+        return certainty_of(self.generation.trace, is_cut=self.generation.is_cut)

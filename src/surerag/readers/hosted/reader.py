@@ -185,7 +185,7 @@ class OpenAIReader(AskingReader):
     def _top(self, sampling: SamplingParams) -> int | None:
         if self.top is None or sampling.trace == "none":
             return None
-        return self.top if sampling.trace == "entropy" else 0
+        return self.top if sampling.lists_alternatives else 0
 
     def _keywords(self, request: Request) -> Keywords:
         switches = THINKING_OFF if self.thinking is False and self.api == "chat" else {}

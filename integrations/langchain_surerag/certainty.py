@@ -1,0 +1,574 @@
+"""How sure a model was of an answer, for any chain, graph or agent of LangChain; answers withheld by it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import warnings
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, cast
+from uuid import UUID
+
+from langchain_core.callbacks.manager import adispatch_custom_event, dispatch_custom_event
+from langchain_core.language_models import BaseLanguageModel
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.runnables import (
+    Runnable,
+    RunnableConfig,
+    RunnableSequence,
+    RunnableWithFallbacks,
+)
+from langchain_core.runnables.base import RunnableBindingBase
+from langchain_core.runnables.config import ensure_config, merge_configs
+from langchain_core.runnables.utils import AddableDict
+from langchain_core.tracers import LangChainTracer
+
+from langchain_surerag.base import Part
+from langchain_surerag.families import Leaf, inner_runnables
+from langchain_surerag.inputs import role_of
+from langchain_surerag.models import reader_of
+from langchain_surerag.runs import Awaiting, Blocking, Calls, has_run, without_streaming
+from langchain_surerag.watching import METADATA_KEY, NOT_ASKED, RunTree, Watcher
+from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
+from surerag.certainty import Certainty, Measure, check_measure
+from surerag.drivers import complete, settled
+from surerag.errors import CapabilityError, ConfigurationError, InputError, check_at_least, check_kind
+from surerag.messages import Message
+from surerag.text import ABSTENTION, check_abstention
+
+logger = logging.getLogger("surerag")
+
+SecondOpinion = AreYouSure | SampleAgreement
+Abstention = str | Callable[[Any], str]
+EVENT = "surerag.certainty"
+"""Name of the custom event with the certainty of an answer."""
+HOW_TO_ASK = (
+    "build the chain with asking_logprobs(llm) in place of llm; for a model that gives no log-probabilities "
+    "pass ask=surerag.AreYouSure(llm) or ask=surerag.SampleAgreement(llm)"
+)
+_KEPT_RUNS = 1000
+
+
+def asking_logprobs(model: Any, top_logprobs: int = 5) -> Any:
+    """Return a model that lists log-probabilities with every answer, and is else what it was.
+
+    ``ChatOpenAI`` stays ``ChatOpenAI``: tools, structured output, streams and fallbacks work as before. The
+    log-probabilities cost no call and no token.
+
+    Args:
+        model: A chat model or an LLM; bindings, retries, fallbacks and alternatives around it stay.
+        top_logprobs: How many of the likeliest tokens to list with each; OpenAI lists up to 20.
+
+    Raises:
+        CapabilityError: If LangChain's class for the model returns no log-probabilities.
+        ConfigurationError: If there is no model in it.
+
+    Example:
+        >>> from langchain_openai import ChatOpenAI
+        >>> llm = asking_logprobs(ChatOpenAI(model="gpt-4o-mini", api_key="…"))
+        >>> type(llm).__name__, llm.logprobs, llm.top_logprobs
+        ('ChatOpenAI', True, 5)
+    """
+    check_kind(int, "a whole number", top_logprobs=top_logprobs)
+    check_at_least(1, top_logprobs=top_logprobs)
+    match model:
+        case RunnableBindingBase():
+            return model.model_copy(update={"bound": asking_logprobs(model.bound, top_logprobs)})
+        case RunnableWithFallbacks():
+            first, *others = (asking_logprobs(one, top_logprobs) for one in model.runnables)
+            return model.model_copy(update={"runnable": first, "fallbacks": others})
+        case BaseLanguageModel() | Runnable() if not isinstance(model, RunnableSequence):
+            return _asking(model, top_logprobs)
+    raise ConfigurationError(
+        f"expected a chat model or an LLM, got {type(model).__name__}",
+        hint="pass the model itself, before it becomes part of a chain",
+    )
+
+
+def _asking(model: Any, top_logprobs: int) -> Any:
+    family = Leaf(model, {}).family
+    if family.logprobs is None:
+        raise CapabilityError(
+            f"{type(model).__name__} returns no log-probabilities",
+            hint="pass ask=surerag.AreYouSure(llm) or ask=surerag.SampleAgreement(llm) to with_certainty or "
+            "SelectiveAnswer; of a model in this process, take langchain_surerag.ChatReader(reader)",
+        )
+    wanted = {"logprobs": True, "top_logprobs": min(top_logprobs, family.most_top)}
+    keywords = family.keywords(wanted, model)
+    fields = getattr(type(model), "model_fields", {})
+    if not keywords.keys() <= fields.keys():
+        return model.bind(**keywords)
+    copied = model.model_copy(update=keywords)
+    copied.__dict__.pop("_serialized", None)  # which was written down before
+    return copied
+
+
+class CertaintyHandler(Watcher):
+    """Tells how sure a model was of every answer, in any chain, graph or agent: one line, nothing wrapped.
+
+    Pass it as a callback, for a model that lists log-probabilities (:func:`asking_logprobs`). It costs no
+    call and no token. The message of each answer gets the values in ``response_metadata["certainty"]``; a
+    stream, in its last chunk. The certainty of a run is that of the answer which the run shows: of the last
+    answer of a model whose text is in the output. Calls of tools do not count, and neither do attempts that
+    failed. Runs beside one another are kept apart. Where OpenTelemetry is used, the span that is open when
+    the run ends gets the attributes ``surerag.certainty.uncertainty``, ``.probability`` and ``.measure``.
+
+    Args:
+        policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
+        measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
+        on_answer: Called with the id of each run that ends and its certainty, for logs and metrics.
+        langsmith_client: Gets ``uncertainty`` and ``probability`` as feedback on each run.
+
+    Example:
+        >>> from langchain_core.output_parsers import StrOutputParser
+        >>> from langchain_core.prompts import PromptTemplate
+        >>> from surerag import FakeReader
+        >>> from langchain_surerag import ChatReader
+        >>> llm = ChatReader(FakeReader(["Velm"], entropy=0.25))
+        >>> chain = PromptTemplate.from_template("Where was {name} born?") | llm | StrOutputParser()
+        >>> handler = CertaintyHandler()
+        >>> chain.invoke("Ada", {"callbacks": [handler]}), handler.certainty.uncertainty
+        ('Velm', 0.25)
+    """
+
+    def __init__(
+        self,
+        policy: AbstentionPolicy | None = None,
+        *,
+        measure: Measure | None = None,
+        on_answer: Callable[[UUID, Certainty], object] | None = None,
+        langsmith_client: Any = None,
+    ) -> None:
+        super().__init__(measure)
+        _check_policy(policy)
+        _check_client(langsmith_client)
+        if on_answer is not None:
+            check_kind(Callable, "a function of a run's id and its certainty", on_answer=on_answer)  # type: ignore[arg-type]  # isinstance takes it
+        self._policy = policy
+        self._on_answer = on_answer
+        self._client = langsmith_client
+        self._found: OrderedDict[UUID, Certainty] = OrderedDict()
+
+    @property
+    def certainty(self) -> Certainty | None:
+        """Certainty of the run that ended last; where runs go on beside it, take :meth:`of`."""
+        return next(reversed(self._found.values()), None)
+
+    def of(self, run_id: UUID) -> Certainty | None:
+        """Return the certainty of a run, ``config["run_id"]``; kept for the last 1,000 runs."""
+        return self._found.get(run_id)
+
+    def assessed(self, certainty: Certainty) -> Certainty:
+        """Return a certainty with the probability that the policy tells."""
+        if self._policy is None:
+            return certainty
+        try:
+            return self._policy.assess(certainty)
+        except ConfigurationError as error:
+            warnings.warn(f"no probability is told: {error}", stacklevel=2)
+            return replace(certainty, reason="the policy was calibrated for another reader or settings")
+
+    def ended(self, tree: RunTree, output: Any) -> None:
+        """Take note of a run that ended, and tell whoever wants to know."""
+        certainty = tree.certainty(output)
+        if certainty.reason == NOT_ASKED:
+            warnings.warn(f"{NOT_ASKED}: {HOW_TO_ASK}", stacklevel=2)
+        self._found[tree.root] = certainty
+        while len(self._found) > _KEPT_RUNS:
+            self._found.popitem(last=False)
+        set_span_attributes(certainty)
+        if self._client is not None:
+            _send_feedback(self._client, tree.root, tree.root if tree.is_outermost else None, certainty)
+        if self._on_answer is not None:
+            self._on_answer(tree.root, certainty)
+
+
+def with_certainty(
+    chain: Runnable[Any, Any],
+    policy: AbstentionPolicy | None = None,
+    *,
+    measure: Measure | None = None,
+    ask: SecondOpinion | None = None,
+    langsmith_client: Any = None,
+) -> RunnableWithCertainty:
+    """Return a runnable whose output has a ``certainty`` beside the answer, for any chain, graph or agent.
+
+    The output is a mapping: that of the chain, or ``{"answer": …}`` of a text or message; beside it, under
+    ``certainty``, the values of :meth:`surerag.Certainty.to_dict`. A stream yields what the chain yields,
+    texts and messages as ``{"answer": …}``, and ``{"certainty": …}`` last. The custom event
+    ``surerag.certainty`` has the same values, and LangSmith gets them as feedback where it traces the run, or
+    where its client is passed.
+
+    Args:
+        chain: Ends in a model that lists log-probabilities (:func:`asking_logprobs`).
+        policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
+        measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
+        ask: How to find out by asking again, of a model without log-probabilities:
+            :class:`surerag.AreYouSure` or :class:`surerag.SampleAgreement`, which say what they cost.
+        langsmith_client: Gets the feedback where LangSmith does not trace the run.
+
+    Example:
+        >>> from langchain_core.output_parsers import StrOutputParser
+        >>> from surerag import FakeReader
+        >>> from langchain_surerag import ChatReader
+        >>> chain = with_certainty(ChatReader(FakeReader(["Velm"], entropy=0.25)) | StrOutputParser())
+        >>> output = chain.invoke("Where was Ada born?")
+        >>> output["answer"], output["certainty"]["uncertainty"], output["certainty"]["measure"]
+        ('Velm', 0.25, 'greatest_3_mean_entropy')
+    """
+    return RunnableWithCertainty(chain, policy, measure=measure, ask=ask, langsmith_client=langsmith_client)
+
+
+class _Once(Watcher):
+    """Watches one call of a runnable, whose runs it all takes for one."""
+
+    def __init__(self, measure: Measure | None) -> None:
+        super().__init__(measure)
+        self.tree = RunTree(cast("UUID", None))
+
+    def _enter(self, run_id: UUID, parent: UUID | None) -> RunTree:
+        self.tree.parents[run_id] = parent
+        self._trees[run_id] = self.tree
+        return self.tree
+
+
+class RunnableWithCertainty(Runnable[Any, dict[str, Any]]):
+    """A runnable with a certainty beside its answer; see :func:`with_certainty`."""
+
+    def __init__(
+        self,
+        chain: Runnable[Any, Any],
+        policy: AbstentionPolicy | None = None,
+        *,
+        measure: Measure | None = None,
+        ask: SecondOpinion | None = None,
+        langsmith_client: Any = None,
+    ) -> None:
+        check_kind(Runnable, "a chain, graph or agent", chain=chain)
+        _check_policy(policy)
+        _check_client(langsmith_client)
+        check_measure(measure)
+        if ask is not None:
+            check_kind(SecondOpinion, "surerag.AreYouSure(llm) or surerag.SampleAgreement(llm)", ask=ask)
+        self._chain = chain
+        self._policy = policy
+        self._measure = measure
+        self._ask = ask
+        self._opinion_services = None if ask is None else Services(reader=reader_of(ask.model))
+        self._client = langsmith_client
+
+    # LangChain's protocol.
+
+    def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Answer one input."""
+        return self._call_with_config(
+            lambda value: complete(self._run(value, Blocking(), kwargs)), input, config
+        )
+
+    async def ainvoke(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """Answer one input without blocking the event loop."""
+        return await self._acall_with_config(
+            lambda value: self._run(value, Awaiting(), kwargs), input, config
+        )
+
+    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        """Yield the answer in pieces, and its certainty last."""
+
+        def pieces(inputs: Iterator[Any]) -> Iterator[Any]:
+            stream = self._pieces(next(inputs), Blocking(), kwargs)
+            try:
+                while (piece := complete(anext(stream, None))) is not None:
+                    yield piece
+            finally:
+                complete(stream.aclose())
+
+        yield from self._transform_stream_with_config(iter([input]), pieces, config)
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """Like :meth:`stream`, without blocking the event loop."""
+
+        async def inputs() -> AsyncIterator[Any]:
+            yield input
+
+        async def pieces(inputs: AsyncIterator[Any]) -> AsyncIterator[Any]:
+            async with aclosing(self._pieces(await anext(inputs), Awaiting(), kwargs)) as stream:
+                async for piece in stream:
+                    yield piece
+
+        chunks = self._atransform_stream_with_config(inputs(), pieces, config)
+        async with aclosing(cast("AsyncGenerator[Any]", chunks)):
+            async for chunk in chunks:
+                yield chunk
+
+    @property
+    def config_specs(self) -> list[Any]:
+        """What the caller's config can set in the runnable."""
+        return self._chain.config_specs
+
+    # One call.
+
+    async def _run(self, value: Any, calls: Calls, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        watcher = _Once(self._measure)
+        config = merge_configs(ensure_config(), {"callbacks": [watcher]})
+        output = await calls.call(self._chain, "invoke", value, config, **keywords)
+        certainty = await self._certainty(watcher.tree, output, calls)
+        return {**_as_mapping(output), METADATA_KEY: certainty.to_dict()}
+
+    async def _pieces(self, value: Any, calls: Calls, keywords: Mapping[str, Any]) -> AsyncGenerator[Any]:
+        watcher, seen, piece = _Once(self._measure), _Sum(), None
+        config = merge_configs(ensure_config(), {"callbacks": [watcher]})
+        async with aclosing(calls.stream(self._chain, "stream", value, config, **keywords)) as stream:
+            async for piece in stream:
+                seen.add(piece)
+                piece = AddableDict(_as_mapping(piece)) if isinstance(piece, str | BaseMessage) else piece
+                yield piece
+        certainty = await self._certainty(watcher.tree, seen.value, calls)
+        last = {METADATA_KEY: certainty.to_dict()}
+        yield AddableDict(last) if isinstance(piece, AddableDict) else last  # to what can be added up
+
+    async def _certainty(self, tree: RunTree, output: Any, calls: Calls) -> Certainty:
+        certainty = tree.certainty(output)
+        if self._ask is not None:
+            certainty = await self._asked_again(self._ask, tree, output, calls)
+        if certainty.reason == NOT_ASKED:
+            self._complain(certainty)
+        if self._policy is not None:
+            certainty = self._policy.assess(certainty)
+        await self._tell(certainty, calls)
+        return certainty
+
+    async def _asked_again(self, ask: SecondOpinion, tree: RunTree, output: Any, calls: Calls) -> Certainty:
+        answer = tree.shown(output)
+        if answer is None:
+            return tree.certainty(output)
+        turns = tuple(Message(role_of(one.type), str(one.text)) for one in answer.prompt if one.text)
+        program = ask.program(turns, answer.text)
+        opinion = await calls.run(ensure_config(), program, cast("Services", self._opinion_services))
+        return replace(opinion, scope=answer.certainty.scope)
+
+    def _complain(self, certainty: Certainty) -> None:
+        warnings.warn(f"{certainty.reason}: {HOW_TO_ASK}", stacklevel=2)
+
+    async def _tell(self, certainty: Certainty, calls: Calls) -> None:
+        """Show the certainty to handlers, to the span that is open, and to LangSmith."""
+        config, dispatch = ensure_config(), adispatch_custom_event if calls.prefix else dispatch_custom_event
+        set_span_attributes(certainty)
+        if not has_run(config):
+            return
+        await settled(dispatch(EVENT, certainty.to_dict(), config=config))
+        manager: Any = config["callbacks"]
+        tracer = next((one for one in manager.handlers if isinstance(one, LangChainTracer)), None)
+        client = self._client or (tracer and tracer.client)
+        if client is not None:
+            run = tracer and tracer.run_map.get(str(manager.parent_run_id))
+            _send_feedback(client, manager.parent_run_id, run and run.trace_id, certainty)
+
+
+class _Sum:
+    """What a stream has yielded, added up as far as it can be."""
+
+    def __init__(self) -> None:
+        self.value: Any = None
+        self._apart = False
+
+    def add(self, piece: Any) -> None:
+        """Add a piece."""
+        piece = AddableDict(piece) if type(piece) is dict else piece
+        if self._apart:
+            self.value.append(piece)
+        elif self.value is None:
+            self.value = piece
+        else:
+            try:
+                self.value = self.value + piece
+            except TypeError:
+                self.value, self._apart = [self.value, piece], True
+
+
+def _as_mapping(output: Any) -> dict[str, Any]:
+    """Return an output as a mapping with the answer's text under ``answer``, as far as there is one."""
+    match output:
+        case Mapping():
+            if "answer" not in output and (message := _last_answer(output.get("messages"))) is not None:
+                return {**output, "answer": str(message.text)}
+            return dict(output)
+        case BaseMessage():
+            return {"answer": str(output.text), "message": output}
+    return {"answer": output}
+
+
+def _last_answer(messages: Any) -> AIMessage | None:
+    """Return the message that a graph's state ends with, if a model wrote it."""
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    return last if isinstance(last, AIMessage) else None
+
+
+# Withholding.
+
+
+class SelectiveAnswer(RunnableWithCertainty):
+    """Runs a chain, graph or agent, and shows its answer only where the model was sure enough of it.
+
+    The output is that of :func:`with_certainty`, with ``abstained`` and ``probability`` (that the answer is
+    right; None where the policy tells none). Where the model was not sure enough, the abstention takes the
+    place of the answer, also in the messages and texts of the output that repeat it. Nothing that may be
+    withheld is streamed: ``stream`` waits until it is clear whether the answer may be shown, and yields the
+    output in one piece; no handler that streams sees the chain at work. Tracers do, and a graph with a
+    checkpointer saves what its model said.
+
+    Args:
+        chain: Ends in a model that lists log-probabilities (:func:`asking_logprobs`).
+        policy: From :func:`surerag.calibrate_abstention`. With every answer it is checked that the model, its
+            settings and the template of its prompt are those of the calibration.
+        abstention: Text in place of an answer, or a function from the input to it.
+        ask: See :func:`with_certainty`.
+        langsmith_client: See :func:`with_certainty`.
+
+    Raises:
+        ConfigurationError: If the abstention is empty, the policy was calibrated for another reader or other
+            settings, or the model was not asked for log-probabilities.
+        InputError: If the output has no answer.
+
+    Example:
+        >>> from surerag import AbstentionPolicy, FakeReader
+        >>> from langchain_surerag import ChatReader
+        >>> policy = AbstentionPolicy(0.5, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
+        >>> unsure = ChatReader(FakeReader(["Orun"], entropy=2.0))
+        >>> SelectiveAnswer(unsure, policy).invoke("Where was Ada born?")["answer"]
+        'I do not know.'
+    """
+
+    def __init__(
+        self,
+        chain: Runnable[Any, Any],
+        policy: AbstentionPolicy,
+        *,
+        abstention: Abstention = ABSTENTION,
+        ask: SecondOpinion | None = None,
+        langsmith_client: Any = None,
+    ) -> None:
+        check_kind(AbstentionPolicy, "what surerag.calibrate_abstention returns", policy=policy)
+        if not callable(abstention):
+            check_kind(str, "a text or a function", abstention=abstention)
+            check_abstention(abstention)
+        super().__init__(chain, policy, ask=ask, langsmith_client=langsmith_client)
+        self._selects = policy
+        self._abstention = abstention
+        self._check_parts()
+
+    def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
+        """Yield the output in one piece: what is not sure must not have been shown."""
+        yield self.invoke(input, config, **kwargs)
+
+    async def astream(
+        self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
+    ) -> AsyncIterator[Any]:
+        """Like :meth:`stream`, without blocking the event loop."""
+        yield await self.ainvoke(input, config, **kwargs)
+
+    def _check_parts(self) -> None:
+        for part in _parts_in(self._chain):
+            self._selects.check(part.core)
+
+    def _complain(self, certainty: Certainty) -> None:
+        raise ConfigurationError(certainty.reason, hint=HOW_TO_ASK)
+
+    async def _run(self, value: Any, calls: Calls, keywords: Mapping[str, Any]) -> dict[str, Any]:
+        self._check_parts()
+        watcher = _Once(self._measure)
+        config = merge_configs(without_streaming(ensure_config()), {"callbacks": [watcher]})
+        output = await calls.call(self._chain, "invoke", value, config, **keywords)
+        certainty = await self._certainty(watcher.tree, output, calls)
+        if certainty.uncertainty is None:
+            logger.warning("certainty.unknown: an answer is withheld: %s", certainty.reason)
+        shaped = _as_mapping(output)
+        answer = shaped.get("answer")
+        if not isinstance(answer, str):
+            raise InputError(
+                f"the output has no answer that is a text, but {type(answer).__name__}",
+                hint='end the chain in a model or a text, or return it under the key "answer"',
+            )
+        abstention = self._abstention(value) if callable(self._abstention) else self._abstention
+        selected = self._selects.select(answer, certainty, abstention)
+        if selected.abstained:
+            shaped = _without(shaped, answer, selected.text)
+        return {
+            **shaped,
+            METADATA_KEY: certainty.to_dict(),
+            "abstained": selected.abstained,
+            "probability": selected.probability,
+        }
+
+
+def _without(output: dict[str, Any], answer: str, abstention: str) -> dict[str, Any]:
+    """Return an output with the abstention in place of the answer, wherever it stands."""
+
+    def replaced(value: Any) -> Any:
+        match value:
+            case str():
+                return abstention if value.strip() == answer.strip() else value
+            case AIMessage() if answer.strip() in str(value.text):
+                return AIMessage(abstention, id=value.id, name=value.name)
+            case Mapping():
+                return {name: replaced(one) for name, one in value.items()}
+            case list() | tuple():
+                return type(value)(map(replaced, value))
+        return value
+
+    return {**replaced(output), "answer": abstention}
+
+
+def _parts_in(chain: object) -> Iterator[Part]:
+    """Yield the parts of surerag whose answers a chain may return."""
+    if isinstance(chain, Part):
+        yield chain
+    inner = chain.steps if isinstance(chain, RunnableSequence) else inner_runnables(chain)
+    for one in inner:
+        yield from _parts_in(one)
+
+
+def _check_policy(policy: object) -> None:
+    if policy is not None:
+        check_kind(AbstentionPolicy, "what surerag.calibrate_abstention returns", policy=policy)
+
+
+def _check_client(client: object) -> None:
+    if client is not None and not hasattr(client, "create_feedback"):
+        raise ConfigurationError(
+            f"expected a client of LangSmith, got {type(client).__name__}", hint="pass langsmith.Client()"
+        )
+
+
+# Where numbers are collected.
+
+
+def _numbers(certainty: Certainty) -> dict[str, float]:
+    told = {"uncertainty": certainty.uncertainty, "probability": certainty.probability}
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def set_span_attributes(certainty: Certainty) -> None:
+    """Write the numbers to the span of OpenTelemetry that is open, where it is used in this process."""
+    telemetry: Any = sys.modules.get("opentelemetry.trace")
+    if telemetry is None:
+        return
+    span = telemetry.get_current_span()
+    for name, value in _numbers(certainty).items():
+        span.set_attribute(f"surerag.certainty.{name}", value)
+    span.set_attribute("surerag.certainty.measure", certainty.measure)
+
+
+def _send_feedback(client: Any, run_id: UUID | None, trace_id: UUID | None, certainty: Certainty) -> None:
+    """Send the numbers to LangSmith, as feedback on a run; it never fails an answer."""
+    for name, value in _numbers(certainty).items():
+        try:
+            client.create_feedback(run_id, name, score=value, trace_id=trace_id, comment=certainty.measure)
+        except Exception as error:
+            logger.warning("certainty.feedback_failed: %s", error)

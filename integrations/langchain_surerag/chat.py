@@ -1,0 +1,139 @@
+"""A reader of surerag as a LangChain chat model: a local model with the certainty of its answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import Any
+
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.messages.ai import UsageMetadata
+from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
+from pydantic import Field
+
+from langchain_surerag.inputs import role_of
+from langchain_surerag.watching import METADATA_KEY
+from surerag import SamplingParams, Services, certainty_of
+from surerag.drivers import arun, astream, run, stream
+from surerag.effects import Generate, Program, perform
+from surerag.messages import Generation, Message
+from surerag.readers.protocol import as_reader
+
+
+class ChatReader(BaseChatModel):
+    """A reader as a chat model, for any chain: a Hugging Face model in this process, say.
+
+    Requests of several callers are read and generated in one batch. The message of each answer has its
+    certainty in ``response_metadata["certainty"]``, from exact entropies where the reader knows them. The
+    model calls no tools.
+
+    Raises:
+        ConfigurationError: If this is no reader.
+
+    Example:
+        >>> from surerag import FakeReader
+        >>> message = ChatReader(FakeReader(["Velm"], entropy=0.25)).invoke("Where was Ada born?")
+        >>> message.content, message.response_metadata["certainty"]["uncertainty"]
+        ('Velm', 0.25)
+    """
+
+    reader: Any = Field(exclude=True, repr=False)
+    """A ``TransformersReader``, or any other reader."""
+
+    temperature: float = Field(0.0, ge=0)
+    """0 is greedy decoding."""
+
+    max_tokens: int | None = Field(None, ge=1)
+    """Length of an answer, at most; None is the reader's own limit."""
+
+    seed: int = 0
+    """Makes samples repeatable."""
+
+    def __init__(self, reader: Any, **settings: Any) -> None:
+        super().__init__(reader=as_reader(reader), **settings)
+
+    @property
+    def _llm_type(self) -> str:
+        return "surerag"
+
+    @property
+    def _identifying_params(self) -> Mapping[str, Any]:
+        settings = {"temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed}
+        return {"model": self.reader.name, **settings}
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **settings: Any,
+    ) -> ChatResult:
+        return _result(run(self._program(messages, stop, settings), Services(reader=self.reader)))
+
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **settings: Any,
+    ) -> ChatResult:
+        return _result(await arun(self._program(messages, stop, settings), Services(reader=self.reader)))
+
+    def _stream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **settings: Any,
+    ) -> Iterator[ChatGenerationChunk]:
+        with stream(self._program(messages, stop, settings), Services(reader=self.reader)) as answer:
+            for piece in answer:
+                yield ChatGenerationChunk(message=AIMessageChunk(piece))
+            yield _last_chunk(answer.result)
+
+    async def _astream(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: AsyncCallbackManagerForLLMRun | None = None,
+        **settings: Any,
+    ) -> AsyncIterator[ChatGenerationChunk]:
+        program = self._program(messages, stop, settings)
+        async with await astream(program, Services(reader=self.reader)) as answer:
+            async for piece in answer:
+                yield ChatGenerationChunk(message=AIMessageChunk(piece))
+            yield _last_chunk(answer.result)
+
+    def _program(
+        self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, settings: Mapping[str, Any]
+    ) -> Program[Generation]:
+        chosen = {"temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed}
+        chosen |= {name: settings[name] for name in chosen if name in settings}
+        chosen["max_tokens"] = chosen["max_tokens"] or self.reader.max_tokens
+        sampling = SamplingParams(stop=tuple(stop or ()), trace="optional_entropy", **chosen)
+        turns = tuple(Message(role_of(one.type), str(one.text)) for one in messages)
+        [[answer]] = yield from perform(Generate([turns], sampling, answer=True))
+        return answer
+
+
+def _metadata(answer: Generation) -> dict[str, Any]:
+    certainty = certainty_of(answer.trace, is_cut=answer.is_cut)
+    return {"finish_reason": answer.finish, METADATA_KEY: certainty.to_dict()}
+
+
+def _usage(answer: Generation) -> UsageMetadata:
+    read, written = answer.prompt_tokens, answer.completion_tokens
+    return UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=read + written)
+
+
+def _result(answer: Generation) -> ChatResult:
+    message = AIMessage(answer.text, response_metadata=_metadata(answer), usage_metadata=_usage(answer))
+    return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def _last_chunk(answer: Generation) -> ChatGenerationChunk:
+    message = AIMessageChunk(
+        "", response_metadata=_metadata(answer), usage_metadata=_usage(answer), chunk_position="last"
+    )
+    return ChatGenerationChunk(message=message)

@@ -1,0 +1,330 @@
+"""See what models answer in LangChain's runs, and how sure they are of it, with a callback handler."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
+from langchain_core.outputs import LLMResult
+
+from langchain_surerag.families import FAMILIES
+from langchain_surerag.models import part_of
+from langchain_surerag.runs import TAGS
+from surerag import SamplingParams, certainty_of
+from surerag.certainty import NO_LOGPROBS, Certainty, Measure, check_measure
+from surerag.errors import InputError, SureragError
+from surerag.readers import Part, Reading
+
+METADATA_KEY = "certainty"
+"""Key of a message's ``response_metadata`` with the values of its certainty."""
+NOT_ASKED = "the model was not asked for log-probabilities"
+UNREADABLE = "the log-probabilities of the answer could not be read"
+NO_ANSWER = "no model answered in this run"
+
+_KEYS = tuple(dict.fromkeys(family.logprobs for family in FAMILIES))
+_SETTINGS_OF_ONE_CALL = frozenset({"stream", "stream_options", "stream_usage", "user", "metadata", "run_id"})
+_READ_WHOLE = SamplingParams(max_tokens=2**31, trace="optional_entropy")
+_MOST_LEAVES = 10_000
+logger = logging.getLogger("surerag")
+
+
+@dataclass(slots=True)
+class SeenAnswer:
+    """One answer of a model in a run.
+
+    Attributes:
+        text: The answer, as its message has it.
+        prompt: The messages that it answers.
+        is_aside: Whether it cannot be what the run shows: a call of tools, or a step on the way.
+    """
+
+    run_id: UUID
+    text: str
+    certainty: Certainty
+    prompt: Sequence[BaseMessage]
+    is_aside: bool
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call of a model that is under way."""
+
+    prompt: Sequence[BaseMessage]
+    settings: Mapping[str, Any]
+    scope: Mapping[str, str]
+    is_aside: bool
+    parts: list[Part] = field(default_factory=list)
+    certainty: Certainty | None = None
+
+
+@dataclass(slots=True)
+class RunTree:
+    """Runs below one root, and what models answered in them."""
+
+    root: UUID
+    is_outermost: bool = False
+    parents: dict[UUID, UUID | None] = field(default_factory=dict)
+    templates: dict[UUID | None, Any] = field(default_factory=dict)
+    calls: dict[UUID, _Call] = field(default_factory=dict)
+    answers: list[SeenAnswer] = field(default_factory=list)
+
+    def forget(self, run_id: UUID) -> None:
+        """Forget what was answered below a run that failed: nobody is shown it."""
+        self.calls.pop(run_id, None)
+        self.answers = [one for one in self.answers if run_id not in self._path(one.run_id)]
+
+    def _path(self, run_id: UUID) -> Iterator[UUID]:
+        at: UUID | None = run_id
+        while at is not None:
+            yield at
+            at = self.parents.get(at)
+
+    def shown(self, output: Any) -> SeenAnswer | None:
+        """Return the answer that an output shows: the last one whose text is in it, else the last one."""
+        candidates = [one for one in self.answers if not one.is_aside] or self.answers
+        texts = set(texts_in(output))
+        shown = [one for one in candidates if one.text.strip() in texts] or candidates
+        measured = [one for one in shown if one.certainty.uncertainty is not None]
+        return next(reversed(measured or shown), None)
+
+    def certainty(self, output: Any) -> Certainty:
+        """Return how sure a model was of the answer that an output shows.
+
+        A part of surerag says it itself, under the key ``certainty`` of its output.
+        """
+        if (told := told_in(output)) is not None:
+            return told
+        answer = self.shown(output)
+        return Certainty(reason=NO_ANSWER) if answer is None else answer.certainty
+
+
+class Watcher(BaseCallbackHandler):
+    """Sees every answer of the models below the runs it is attached to, apart for each of these runs.
+
+    Every answer gets its certainty in its message's ``response_metadata``; a stream, in its last chunk's.
+    """
+
+    run_inline = True
+
+    def __init__(self, measure: Measure | None = None) -> None:
+        check_measure(measure)
+        self._measure = measure
+        self._trees: dict[UUID, RunTree] = {}
+
+    def ended(self, tree: RunTree, output: Any) -> None:
+        """Take note of a run that ended, and of its output."""
+
+    def assessed(self, certainty: Certainty) -> Certainty:
+        """Return a certainty with what else is known of it."""
+        return certainty
+
+    # Runs.
+
+    def _enter(self, run_id: UUID, parent: UUID | None) -> RunTree:
+        tree = None if parent is None else self._trees.get(parent)
+        if tree is None:
+            tree = RunTree(run_id, is_outermost=parent is None)
+        tree.parents[run_id] = parent
+        self._trees[run_id] = tree
+        return tree
+
+    def _leave(self, run_id: UUID, output: Any = None, *, failed: bool = False) -> None:
+        tree = self._trees.pop(run_id, None)
+        if tree is None:
+            return
+        if failed:
+            tree.forget(run_id)
+        if tree.root == run_id:
+            for one in tree.parents:
+                self._trees.pop(one, None)
+            if not failed:
+                self.ended(tree, output)
+
+    def on_chain_start(
+        self,
+        serialized: Any,
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        run_type: str | None = None,
+        **_: Any,
+    ) -> None:
+        """Take note of a run, and of the template that fills the prompt of a model beside it."""
+        tree = self._enter(run_id, parent_run_id)
+        if run_type == "prompt":
+            tree.templates[parent_run_id] = serialized
+
+    def on_tool_start(
+        self, serialized: Any, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
+    ) -> None:
+        """Take note of a run."""
+        self._enter(run_id, parent_run_id)
+
+    def on_retriever_start(
+        self, serialized: Any, query: str, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
+    ) -> None:
+        """Take note of a run."""
+        self._enter(run_id, parent_run_id)
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **_: Any) -> None:
+        """Take note of the end of a run."""
+        self._leave(run_id, outputs)
+
+    on_tool_end = on_retriever_end = on_chain_end
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
+        """Take note of a run that failed."""
+        self._leave(run_id, failed=True)
+
+    on_tool_error = on_retriever_error = on_llm_error = on_chain_error
+
+    # Calls of models.
+
+    def on_chat_model_start(
+        self,
+        serialized: Any,
+        messages: Sequence[Sequence[BaseMessage]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        tags: Sequence[str] | None = None,
+        invocation_params: Mapping[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        """Take note of a call of a model."""
+        tree, settings = self._enter(run_id, parent_run_id), invocation_params or {}
+        scope = _scope(serialized, settings, tree.templates.get(parent_run_id))
+        is_aside = set(TAGS["step"]) <= set(tags or ())
+        tree.calls[run_id] = _Call(messages[0] if messages else (), settings, scope, is_aside)
+
+    def on_llm_start(self, serialized: Any, prompts: Sequence[str], *, run_id: UUID, **keywords: Any) -> None:
+        """Take note of a call of a model that takes text."""
+        messages = [[BaseMessage(content=prompt, type="human")] for prompt in prompts]
+        self.on_chat_model_start(serialized, messages, run_id=run_id, **keywords)
+
+    def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **_: Any) -> None:
+        """Take note of a piece of an answer; the last one gets its certainty."""
+        tree = self._trees.get(run_id)
+        call = None if tree is None else tree.calls.get(run_id)
+        if call is None or chunk is None:
+            return
+        call.parts.append(_part(chunk))
+        message = getattr(chunk, "message", None)
+        if isinstance(message, AIMessageChunk) and message.chunk_position == "last":
+            call.certainty = self._certainty(_joined(call.parts), call)
+            _note(message, call.certainty)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
+        """Take note of an answer, or of several to one prompt, and give each message its certainty."""
+        tree = self._trees.get(run_id)
+        call = None if tree is None else tree.calls.pop(run_id, None)
+        if tree is None or call is None:
+            return
+        generations = response.generations[0] if response.generations else []
+        for generation in generations:
+            part, message = _part(generation), getattr(generation, "message", None)
+            certainty = call.certainty or self._certainty(part, call, message)
+            calls_tools = isinstance(message, AIMessage) and bool(message.tool_calls)
+            if message is not None and not calls_tools:
+                _note(message, certainty)
+            aside = call.is_aside or calls_tools
+            tree.answers.append(SeenAnswer(run_id, part.text, certainty, call.prompt, aside))
+        output = getattr(generations[0], "message", generations[0].text) if generations else None
+        self._leave(run_id, output)
+
+    def _certainty(self, part: Part, call: _Call, message: Any = None) -> Certainty:
+        told = None if part.entries else told_in(getattr(message, "response_metadata", None))
+        if told is not None:  # by a model of surerag, which knows its exact entropies
+            told = replace(told if self._measure is None else told.by(self._measure), scope=call.scope)
+            return self.assessed(told)
+        if not part.entries:
+            asked = any(call.settings.get(name) for name in ("logprobs", "top_logprobs", "response_logprobs"))
+            return Certainty(reason=NO_LOGPROBS if asked else NOT_ASKED, scope=call.scope)
+        reading = Reading(_READ_WHOLE, top=_alternatives(part, call.settings))
+        try:
+            reading.feed(part)
+            answer = reading.generation()
+        except SureragError as error:
+            logger.warning("certainty.unreadable: %s", error)
+            return Certainty(reason=UNREADABLE, scope=call.scope)
+        return self.assessed(
+            certainty_of(answer.trace, measure=self._measure, is_cut=answer.is_cut, scope=call.scope)
+        )
+
+
+def _part(piece: Any) -> Part:
+    try:
+        return part_of(piece, *_KEYS)
+    except SureragError:  # log-probabilities in a form that nobody knows
+        return part_of(piece)
+
+
+def _joined(parts: Sequence[Part]) -> Part:
+    return Part(
+        "".join(part.text for part in parts),
+        "".join(part.thoughts for part in parts),
+        [entry for part in parts for entry in part.entries],
+        next((part.finish for part in reversed(parts) if part.finish), None),
+    )
+
+
+def _note(message: BaseMessage, certainty: Certainty) -> None:
+    message.response_metadata = {**message.response_metadata, METADATA_KEY: certainty.to_dict()}
+
+
+def _alternatives(part: Part, settings: Mapping[str, Any]) -> int:
+    """Return how many alternatives to each token were requested, else as many as are listed everywhere."""
+    for name in ("top_logprobs", "logprobs"):  # a number of the chat API, or of the completions API
+        if isinstance(number := settings.get(name), int) and not isinstance(number, bool):
+            return number
+    return min(len(entry.get("top_logprobs") or ()) for entry in part.entries)
+
+
+def _scope(serialized: Any, settings: Mapping[str, Any], template: Any) -> dict[str, str]:
+    """Return what a calibration of a model's answers belongs to: model, settings, template of the prompt."""
+    names: Any = (serialized or {}).get("id") or [settings.get("_type") or "model"]
+    model = next((settings[name] for name in ("model", "model_name") if settings.get(name)), "")
+    lasting = {name: value for name, value in settings.items() if name not in _SETTINGS_OF_ONE_CALL}
+    written = json.dumps([lasting, _wording(template)], sort_keys=True, default=lambda _: "")
+    fingerprint = hashlib.sha256(written.encode()).hexdigest()[:16]
+    return {"reader": f"{names[-1]}({model})", "settings": fingerprint}
+
+
+def _wording(template: Any) -> Any:
+    """Return a serialised template without what may differ from call to call, such as the date."""
+    if isinstance(template, Mapping):
+        return {name: _wording(one) for name, one in template.items() if name != "partial_variables"}
+    return [_wording(one) for one in template] if isinstance(template, list) else template
+
+
+def told_in(output: Any) -> Certainty | None:
+    """Return the certainty that an output or metadata hold under the key ``certainty``, if there is one."""
+    values = output.get(METADATA_KEY) if isinstance(output, Mapping) else None
+    if isinstance(values, Mapping):
+        with suppress(InputError):
+            return Certainty.from_dict(values)
+    return None
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield the texts in an output, without white space around them: its strings, and those of messages."""
+    left, count = [value], 0
+    while left and count < _MOST_LEAVES:
+        one, count = left.pop(), count + 1
+        if isinstance(one, str):
+            yield one.strip()
+        elif isinstance(one, BaseMessage):
+            yield str(one.text).strip()
+        elif isinstance(one, Mapping):
+            left += one.values()
+        elif isinstance(one, list | tuple):
+            left += one

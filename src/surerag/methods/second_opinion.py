@@ -1,0 +1,139 @@
+"""How sure a model is of an answer, found out by asking it again: for models without log-probabilities."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+from surerag.certainty import NO_WORDS, Certainty
+from surerag.effects import Generate, Program, emit, perform
+from surerag.errors import check_at_least
+from surerag.measures import Interval, discrete_semantic_entropy
+from surerag.messages import ANSWER_TOKENS, Generation, Message, Prompt, SamplingParams, as_messages
+from surerag.methods.shared import MUST_RAISE, meaning_clusters, yes_probability
+from surerag.prompts import ARE_YOU_SURE
+from surerag.readers.failures import described
+
+_REPLY_TOKENS = 3
+
+
+@dataclass(frozen=True)
+class SecondOpinion(ABC):
+    """A way to find out how sure a model is of its answer by asking again; each costs calls.
+
+    Attributes:
+        model: What is asked: a framework's model in its own component, or a reader.
+    """
+
+    model: Any = field(repr=False)
+
+    def program(self, prompt: Prompt, answer: str) -> Program[Certainty]:
+        """Ask again, and return how sure the model is.
+
+        A failure that may pass leaves the certainty without measures, with a warning.
+
+        Args:
+            prompt: What the model answered.
+            answer: Its answer.
+        """
+        if not answer.strip():
+            return Certainty(reason=NO_WORDS)
+        try:
+            return (yield from self._ask(prompt, answer))
+        except MUST_RAISE:
+            raise
+        except Exception as error:
+            yield from emit("certainty.failed", warning=True, reason=described(error))
+            return Certainty(reason="asking again failed")
+
+    @abstractmethod
+    def _ask(self, prompt: Prompt, answer: str) -> Program[Certainty]:
+        """Ask again, and return how sure the model is."""
+
+
+@dataclass(frozen=True)
+class AreYouSure(SecondOpinion):
+    """Asks the model whether its answer is right.
+
+    The measure is ``self_doubt``: 1 − P(yes), the probability being that of the token that says yes where the
+    model gives log-probabilities, else 0 or 1.
+
+    Price: one call more an answer. It reads the whole prompt and the answer once more, and writes three
+    tokens at most.
+
+    Example:
+        >>> from surerag import FakeReader, Services
+        >>> from surerag.drivers import run
+        >>> reader = FakeReader(["Yes"], logprob=-0.1)
+        >>> program = AreYouSure(reader).program("Where was Ada born?", "Velm")
+        >>> certainty = run(program, Services(reader=reader))
+        >>> certainty.measure, round(certainty.uncertainty, 2)
+        ('self_doubt', 0.1)
+    """
+
+    def _ask(self, prompt: Prompt, answer: str) -> Program[Certainty]:
+        turns = (*as_messages(prompt), Message("assistant", answer))
+        question: Prompt = (*turns, Message("user", ARE_YOU_SURE.render()))
+        sampling = SamplingParams(max_tokens=_REPLY_TOKENS, trace="optional")
+        [[reply]] = yield from perform(Generate([question], sampling))
+        right = yes_probability(reply)
+        if right is None:
+            return Certainty(reason="asked whether it was sure, the model said neither yes nor no")
+        return _measured({"self_doubt": 1 - right})
+
+
+@dataclass(frozen=True)
+class SampleAgreement(SecondOpinion):
+    """Samples further answers to the same prompt, and sees how many of them agree with the answer.
+
+    Two short answers agree if the words of one stand in a row in the other. The measures are
+    ``disagreement``, the share of samples that do not agree with the answer, by which the certainty goes, and
+    ``semantic_entropy``, the entropy of the shares of the samples' meanings in nats (Farquhar et al., Nature
+    630, 2024).
+
+    Price: ``n_samples`` answers more, each as long as the answer, at temperature 1; the prompt is read
+    ``n_samples`` times more, or once where the server takes ``n``.
+
+    Attributes:
+        n_samples: Answers to sample.
+        max_tokens: Length of a sample, at most.
+
+    Example:
+        >>> from surerag import FakeReader, Services
+        >>> from surerag.drivers import run
+        >>> reader = FakeReader(["Velm", "in Velm", "Orun", "Velm"])
+        >>> opinion = SampleAgreement(reader, n_samples=4)
+        >>> certainty = run(opinion.program("Where was Ada born?", "Velm"), Services(reader=reader))
+        >>> certainty.measure, certainty.uncertainty
+        ('disagreement', 0.25)
+    """
+
+    _: KW_ONLY
+    n_samples: int = 5
+    max_tokens: int = ANSWER_TOKENS
+
+    def __post_init__(self) -> None:
+        check_at_least(1, max_tokens=self.max_tokens)
+        check_at_least(2, n_samples=self.n_samples)
+
+    def _ask(self, prompt: Prompt, answer: str) -> Program[Certainty]:
+        sampling = SamplingParams(self.n_samples, temperature=1.0, max_tokens=self.max_tokens, trace="none")
+        [samples] = yield from perform(Generate([prompt], sampling))
+        return _measured(agreement(answer, samples))
+
+
+def agreement(answer: str, samples: list[Generation]) -> dict[str, float]:
+    """Return the measures of :class:`SampleAgreement`."""
+    texts = [sample.text for sample in samples]
+    beside = meaning_clusters([answer, *texts])
+    return {
+        "disagreement": 1 - beside[1:].count(beside[0]) / len(texts),
+        "semantic_entropy": discrete_semantic_entropy(meaning_clusters(texts)),
+    }
+
+
+def _measured(measures: Mapping[str, float]) -> Certainty:
+    found = {name: Interval(value, value) for name, value in measures.items()}
+    return Certainty(found, next(iter(found)))
