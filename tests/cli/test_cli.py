@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import sys
 import time
+from importlib import metadata
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from surerag import FakeReader, progress
 from surerag.calibration import AbstentionPolicy, ThresholdPolicy
 from surerag.cli import app, compare, demo, display, doctor, evaluate, models, train_rewriter
 from surerag.encoders import HashingEncoder
-from surerag.errors import ServiceError, StorageError
+from surerag.errors import ConfigurationError, ServiceError, StorageError
 from surerag.evaluation import EvaluationRun
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from surerag.progress import reporting
@@ -172,7 +173,7 @@ def test_wrong_options_are_refused_before_a_model_is_loaded(
     monkeypatch.setattr(compare, "load_reader", lambda *_: pytest.fail("a model was loaded"))
     path = folder / "questions.jsonl"
     path.write_text(path.read_text().replace("contexts", "others"))
-    assert started(monkeypatch, *COMPARE, *options) in (1, 2)
+    assert started(monkeypatch, *COMPARE, *options) == 2
     told = " ".join(re.sub("[│╭╰─]", " ", capsys.readouterr().err).split())
     assert re.search(expected, told), told
     assert not Path("run.db").exists()
@@ -242,12 +243,12 @@ def test_doctor_tries_the_judge_and_the_methods(folder: Path, monkeypatch: pytes
     assert doctor.try_judge(FakeReader(lambda prompt: "\x1b[2J maybe"))[1].startswith("As a judge: 0 of 10")
 
 
-def test_every_command_has_at_most_12_options() -> None:
+def test_every_command_has_at_most_14_options() -> None:
     commands = typer.main.get_command(app.app).commands  # type: ignore[attr-defined]
     assert set(commands) == {"demo", "doctor", "compare", "evaluate", "calibrate", "train-rewriter"}
     for command in commands.values():
         options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
-        assert len([option for option in options if option.name != "help"]) <= 12
+        assert len([option for option in options if option.name != "help"]) <= 14
         assert all(option.help for option in options)
 
 
@@ -261,7 +262,7 @@ def started(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> Any:
 def test_errors_are_one_line_with_the_fix(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert started(monkeypatch, "calibrate", "missing.db") == 1
+    assert started(monkeypatch, "calibrate", "missing.db") == 2
     assert capsys.readouterr().err == "Error: there is no run at missing.db\n"
     assert started(monkeypatch, "compare") == 2
     capsys.readouterr()
@@ -377,6 +378,16 @@ def test_a_server_is_asked_what_it_can_do() -> None:
         )
 
 
+def test_a_servers_model_takes_no_dtype() -> None:
+    with pytest.raises(ConfigurationError, match="--dtype is for a local model"):
+        models.load_reader("http://127.0.0.1:1/v1", "toy", "bfloat16")
+
+
+def test_the_version_is_shown(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert started(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"surerag {metadata.version('surerag')}\n"
+
+
 def test_where_no_server_listens_it_says_so_at_once(folder: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -389,8 +400,15 @@ def test_the_model_demo_is_the_demos_reader(monkeypatch: pytest.MonkeyPatch) -> 
     from surerag import demo as package
 
     reader = FakeReader(["Velm"])
-    monkeypatch.setattr(package, "load_reader", lambda base, **_: reader, raising=False)
-    assert models.load_reader(None, "demo") is reader
+    found = iter(["folder", None])
+    monkeypatch.setattr(package, "find_base", lambda: next(found))
+    monkeypatch.setattr(package, "fetch_base", lambda: Path("fetched"))
+    given: list[Any] = []
+    monkeypatch.setattr(
+        package, "load_reader", lambda base, **options: given.append((base, options)) or reader, raising=False
+    )
+    assert models.load_reader(None, "demo") is models.load_reader(None, "demo", "bfloat16") is reader
+    assert given == [("folder", {"dtype": None}), ("fetched", {"dtype": "bfloat16"})]
     assert compare._options("demo", None)["compressed"]["prompts"] == {"extract": package.EXTRACT_PROMPT}
 
 

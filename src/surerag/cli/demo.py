@@ -11,7 +11,7 @@ from rich.table import Table
 
 from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, SePer, UncertaintyRewriter
 from surerag.cli.display import show, show_findings, step
-from surerag.cli.models import load_demo_reader
+from surerag.cli.models import Dtype, dtype_or_none, load_demo_reader
 from surerag.demo import EXTRACT_PROMPT
 from surerag.encoders import packaged_minilm
 from surerag.entailment import ExactEntailer
@@ -40,13 +40,18 @@ Base = Annotated[
 ]
 
 
-def demo(questions: NQuestions = 40, output: Output = Path("surerag-demo"), base: Base = None) -> None:
+def demo(
+    questions: NQuestions = 40,
+    output: Output = Path("surerag-demo"),
+    base: Base = None,
+    dtype: Dtype = "auto",
+) -> None:
     """Try the five methods on articles of SQuAD, and compare three of them with plain RAG."""
     started = time.monotonic()
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
     show(EVIDENCE)
-    parts = _load(base)
+    parts = _load(base, dtype_or_none(dtype))
     items = _sample(questions)
     _show_one(parts, items[0])
     built = {name: build_system(name, parts) for name in SYSTEMS}
@@ -59,10 +64,10 @@ def demo(questions: NQuestions = 40, output: Output = Path("surerag-demo"), base
     show("On your own documents and questions: surerag compare questions.jsonl --documents DIR --model MODEL")
 
 
-def _load(base: str | None) -> Parts:
+def _load(base: str | None, dtype: str | None) -> Parts:
     from surerag.demo import load_corpus
 
-    reader = load_demo_reader(base, max_tokens=MAX_TOKENS)
+    reader = load_demo_reader(base, dtype=dtype, max_tokens=MAX_TOKENS)
     corpus = load_corpus()
     titles = dict.fromkeys(str(passage.metadata["title"]) for passage in corpus)
     with step(f"Indexing {len(corpus)} paragraphs of {len(titles)} articles: {', '.join(titles)}"):

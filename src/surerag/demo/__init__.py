@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from surerag.demo.corpus import DemoQuestion, load_corpus, load_questions
-from surerag.demo.reader import fetch_base, load_reader
+from surerag.demo.reader import fetch_base, find_base, load_reader
 
 EXTRACT_PROMPT = (
     "Documents:\n{passages}\n"
@@ -17,4 +17,7 @@ A model of this size finds what is asked for when it has read the question last.
 ``ClusterCompressor(..., variant="copy", prompts={"extract": EXTRACT_PROMPT})``.
 """
 
-__all__ = ["EXTRACT_PROMPT", "DemoQuestion", "fetch_base", "load_corpus", "load_questions", "load_reader"]
+__all__ = [
+    "EXTRACT_PROMPT", "DemoQuestion", "fetch_base", "find_base", "load_corpus", "load_questions",
+    "load_reader",
+]  # fmt: skip

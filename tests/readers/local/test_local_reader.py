@@ -8,6 +8,8 @@ import gc
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,11 +20,12 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from surerag.errors import ConfigurationError, ContextLengthError, InputError, LogprobsError, ServiceError
 from surerag.messages import SamplingParams
 from surerag.readers.local import TransformersReader
+from surerag.readers.local import model as local_model
 from surerag.readers.threads import CancelledWorkError, cancel_when
 from tests.readers.local.support import ONE, PROMPTS, SAMPLED, assert_same, reader_of, texts, traced, watched
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
@@ -398,6 +401,71 @@ def test_loaded_readers_pickle_by_their_settings(folder: Path) -> None:
     assert texts(again.generate(PROMPTS, SAMPLED)) == texts(loaded.generate(PROMPTS, SAMPLED))
     with pytest.raises(ContextLengthError, match="holds 256"):
         again.generate(["z" * 300], SAMPLED)
+
+
+@pytest.mark.parametrize(
+    ("weights", "native", "dtype"),
+    [
+        (torch.bfloat16, True, torch.bfloat16),
+        (torch.float16, True, torch.bfloat16),
+        (torch.float32, True, torch.float32),
+        (torch.bfloat16, False, torch.float32),
+        (torch.float16, False, torch.float32),
+    ],
+)
+def test_a_processor_with_bfloat16_keeps_weights_of_16_bits_small(
+    weights: torch.dtype, native: bool, dtype: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy.deepcopy(tiny_model("llama")).to(weights).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    monkeypatch.setattr(local_model, "has_native_bfloat16", lambda: native)
+    loaded = TransformersReader.from_pretrained(str(tmp_path), device="cpu")
+    assert {parameter.dtype for parameter in loaded.model.parameters()} == {dtype}
+    wanted = TransformersReader.from_pretrained(str(tmp_path), device="cpu", dtype="float32")
+    assert wanted.model.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("machine", "instructions", "mkldnn", "native"),
+    [
+        ("x86_64", {"_is_avx512_bf16_supported"}, True, True),
+        ("AMD64", {"_is_amx_tile_supported"}, True, True),
+        ("x86_64", {"_is_avx512_supported"}, True, False),  # mkldnn emulates it
+        ("aarch64", set(), True, True),
+        ("arm64", set(), False, False),
+    ],
+)
+def test_only_a_processors_own_bfloat16_counts(
+    machine: str, instructions: set[str], mkldnn: bool, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_model.platform, "machine", lambda: machine)
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported", "_is_avx512_supported"):
+        monkeypatch.setattr(torch.cpu, name, lambda name=name: name in instructions, raising=False)
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: mkldnn, raising=False)
+    assert local_model.has_native_bfloat16() is native
+
+
+def test_loading_holds_the_weights_once(tmp_path: Path) -> None:
+    config = LlamaConfig(
+        vocab_size=64_000, hidden_size=512, intermediate_size=1024, num_hidden_layers=1, num_attention_heads=8
+    )
+    model = LlamaForCausalLM(config).bfloat16()
+    model.save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    script = (
+        "import resource, sys\n"
+        "from surerag.readers.local.model import load\n"
+        "import transformers.models.llama.modeling_llama\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "model, _ = load(sys.argv[1], 'cpu', 'bfloat16', True)\n"
+        "sum(float(one.float().sum()) for name, one in model.named_parameters() if 'layers' in name)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    grown = int(
+        subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, capture_output=True).stdout
+    )
+    assert 1024 * grown < 1.6 * sum(2 * one.numel() for one in model.parameters())
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

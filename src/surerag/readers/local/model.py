@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import platform
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +12,13 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
 
 from surerag.errors import ConfigurationError
@@ -168,12 +175,11 @@ def load(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model and its tokenizer; see :meth:`TransformersReader.from_pretrained`."""
     device = device or _best_device()
-    # The weights' own type is for accelerators; most CPUs have no fast arithmetic for it.
-    dtype = dtype or ("float32" if device == "cpu" else "auto")
     shared = {name: options[name] for name in ("revision", "trust_remote_code") if name in options}
-    options |= {"dtype": dtype, "use_safetensors": use_safetensors, "output_loading_info": True}
+    options |= {"use_safetensors": use_safetensors, "output_loading_info": True}
     try:
         tokenizer = AutoTokenizer.from_pretrained(id_or_path, **shared)
+        options["dtype"] = dtype or (_dtype_on_cpu(id_or_path, **shared) if device == "cpu" else "auto")
         loaded: Any = AutoModelForCausalLM.from_pretrained(id_or_path, **options)
         model, info = loaded
         # With a device map, the library has placed the parts already.
@@ -199,6 +205,27 @@ def _best_device() -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _dtype_on_cpu(id_or_path: str, **shared: Any) -> str:
+    """Return bfloat16 for weights of 16 bits where the processor has it; float32 for all others."""
+    if not has_native_bfloat16():
+        return "float32"
+    try:
+        config = AutoConfig.from_pretrained(id_or_path, **shared)
+        own = config.get_text_config(decoder=True).dtype or config.dtype
+    except (OSError, ValueError):  # a folder of an adapter, or of GGUF files, has no config
+        own = None
+    return "bfloat16" if own in (torch.bfloat16, torch.float16) else "float32"
+
+
+def has_native_bfloat16() -> bool:
+    """Tell whether this processor multiplies bfloat16 itself: AVX512-BF16, AMX, or ARM's BF16."""
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        # mkldnn's answer is also yes where AVX-512 only emulates bfloat16, which is slower than float32.
+        asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        return any(getattr(torch.cpu, name, lambda: False)() for name in asked)
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -116,7 +116,9 @@ class TransformersReader(BaseReader):
         Args:
             id_or_path: Hub id, or a folder.
             device: Such as ``"cuda:1"``; None takes an accelerator if there is one.
-            dtype: Such as ``"bfloat16"``; None is the weights' own on an accelerator, float32 on a CPU.
+            dtype: Such as ``"bfloat16"``. None takes the weights' own type on an accelerator. On a CPU, None
+                takes bfloat16 for weights of 16 bits if the processor has instructions for it (AVX512-BF16,
+                AMX, ARM BF16), and float32 otherwise. bfloat16 takes half of float32's memory.
             revision: Branch, tag or commit of the hub.
             trust_remote_code: Whether code that comes with the model may run.
             use_safetensors: Whether to refuse weights in formats that can run code when they are loaded.
