@@ -68,6 +68,7 @@ PARTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (langchain.EmbeddingEncoder, {"embeddings": HashEmbeddings()}),
     (langchain.SemanticTextSplitter, {"embeddings": HashEmbeddings()}),
     (langchain.summaries_of, {"documents": [Document(VELM)], "embeddings": HashEmbeddings()}),
+    (langchain.SummaryStore, {"store": HashEmbeddings()}),
     (langchain.reader_from_model, {"model": FakeListChatModel(responses=["x"])}),
     (langchain.CertaintyHandler, {}),
     (langchain.SelectiveAnswer, {"chain": SEARCH, "policy": POLICY}),

@@ -19,6 +19,7 @@ with extra("langchain"):
     from langchain_surerag.retrieval import EmbeddingEncoder
     from langchain_surerag.rewriting import UncertaintyRewriter, UncertaintyRewriteRetriever
     from langchain_surerag.splitter import SemanticTextSplitter
+    from langchain_surerag.stores import SummaryStore
     from langchain_surerag.summaries import summaries_of
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CertaintyHandler", "ChatReader", "ClusterCompressor", "DeltaSePerEvaluator", "DenseEvaluator",
     "DenseRefiner", "EmbeddingEncoder", "LazyRetrievalChain", "LazyRetrievalMiddleware", "SelectiveAnswer",
-    "SemanticTextSplitter", "UncertaintyRewriteRetriever", "UncertaintyRewriter", "asking_logprobs",
-    "create_lazy_retrieval_tool", "reader_from_model", "summaries_of", "with_certainty",
+    "SemanticTextSplitter", "SummaryStore", "UncertaintyRewriteRetriever", "UncertaintyRewriter",
+    "asking_logprobs", "create_lazy_retrieval_tool", "reader_from_model", "summaries_of", "with_certainty",
 ]  # fmt: skip
 
 

@@ -31,8 +31,8 @@ from langchain_surerag.runs import (
     stream_whole,
     with_purposes,
 )
-from langchain_surerag.summaries import admitted_summaries, summaries_of
-from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult
+from langchain_surerag.summaries import summaries_of, summary_tier
+from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, Passage
 from surerag.calibration import scope_of
 from surerag.drivers import astream, complete, stream
 from surerag.effects import Program
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("surerag")
 
 ChainOutput = dict[str, Any]
+SUMMARY_KEY = "is_summary"
+"""Metadata by which a summary in the output differs from a passage."""
 
 
 class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[Any, ChainOutput]):
@@ -56,7 +58,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     first (one more call). The output is a dictionary:
 
     - ``answer``: the answer's text;
-    - ``context``: what the reader saw: the summaries, and behind them what was retrieved, if the gate opened;
+    - ``context``: what the reader saw: the summaries, which have ``is_summary`` in their metadata, and behind
+      them what was retrieved, if the gate opened;
     - ``decision``: ``retrieve``, ``reason``, ``gate``, ``score``, ``interval`` and ``threshold``;
     - ``certainty``: how sure the reader was of this answer, as :meth:`surerag.Certainty.to_dict` gives it;
     - ``finish``: ``"stop"``, ``"length"``, ``"content_filter"``, or ``"empty"`` for no answer;
@@ -83,6 +86,9 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     summaries: Any = service_field(
         "Tier 1: a vector store or retriever of summaries, what summaries_of makes, or one summary as text."
     )
+    summaries_are_public: bool = False
+    """Whether everybody may see every summary, whatever the retriever would find for them."""
+
     return_details: bool = False
     """Whether the output has the further keys."""
 
@@ -151,7 +157,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     # The method.
 
     def _make_core(self) -> LazyRAG:
-        summaries = admitted_summaries(self.summaries, self.retriever)
+        summaries = summary_tier(self.summaries, self.retriever, public=self.summaries_are_public)
         return LazyRAG(reader_of(self.llm), retriever_of(self.retriever), summaries, **self.options())
 
     async def _run(self, value: Any, calls: Calls) -> ChainOutput:
@@ -217,7 +223,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
             usage = result.usage
             details |= {
                 "question": result.question,
-                "summaries": documents_of(result.summaries),
+                "summaries": _marked(result.summaries),
                 "passages": documents_of(result.passages),
                 "abstained": result.abstained,
                 "usage": {
@@ -229,10 +235,16 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
 
 
 def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
-    """Return what is settled before the answer flows."""
-    return AddableDict(
-        context=documents_of([*plan.summaries, *plan.passages]), decision=plan.decision.to_dict()
-    )
+    """Return what is settled before the answer flows; a summary that was retrieved, too, is shown once."""
+    retrieved = {passage.text.strip() for passage in plan.passages}
+    summaries = [one for one in plan.summaries if one.text.strip() not in retrieved]
+    context = [*_marked(summaries), *documents_of(plan.passages)]
+    return AddableDict(context=context, decision=plan.decision.to_dict())
+
+
+def _marked(summaries: Iterable[Passage]) -> list[Document]:
+    """Return summaries as documents with a mark in their metadata, which passages do not have."""
+    return documents_of([replace(one, metadata={**one.metadata, SUMMARY_KEY: True}) for one in summaries])
 
 
 def _check_no_options(options: Mapping[str, Any]) -> None:

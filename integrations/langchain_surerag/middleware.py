@@ -28,11 +28,11 @@ from langchain_surerag.models import ModelReader, prompt_value, reader_from_mode
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import TAGS, Awaiting, Blocking, Calls, end_of_program, without_streaming
-from langchain_surerag.summaries import admitted_summaries
+from langchain_surerag.summaries import summary_tier
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, Passage, readers
 from surerag.drivers import complete, settled
 from surerag.effects import Effect, Program, Retrieve, handled
-from surerag.errors import LogprobsRefusedError, MissingServiceError, SureragError, check_at_least
+from surerag.errors import LogprobsRefusedError, MissingServiceError, SureragError, check_at_least, check_kind
 from surerag.messages import Message
 from surerag.prompts import format_passages, with_abstention
 from surerag.readers import ANY_VOCABULARY, THINKING_TOKENS, Capabilities, Part, split_thoughts
@@ -162,6 +162,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         retriever: A retriever, or a runnable from a question to documents.
         summaries: Tier 1, as for the chain. Without it the first answer comes from the conversation alone,
             and is asked to abstain only where ``abstention`` is set or ``gate`` is ``"abstention"``.
+        summaries_are_public: Whether everybody may see every summary, as for the chain.
         vocabulary_size: Tokens that the model can emit; bounds the entropy from above.
         **options: Those of :class:`~langchain_surerag.LazyRetrievalChain`. Lengths are the agent's own where
             ``max_tokens`` is None; the prompt ``closed_book`` is the question as it stands.
@@ -178,6 +179,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         retriever: RetrieverLike,
         summaries: Any = None,
         *,
+        summaries_are_public: bool = False,
         vocabulary_size: int = ANY_VOCABULARY,
         **options: Any,
     ) -> None:
@@ -185,6 +187,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         if retriever is None:
             raise MissingServiceError("there is no retriever", hint="pass store.as_retriever()")
         check_at_least(2, vocabulary_size=vocabulary_size)
+        check_kind(bool, "True or False", summaries_are_public=summaries_are_public)
         prompts = options.pop("prompts", {})
         if isinstance(prompts, Mapping):
             prompts = {"closed_book": "{question}", **prompts}
@@ -198,7 +201,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         # An empty summary: the first answer comes from the conversation alone.
         self._summaries: Any = SimpleNamespace(retrieve=lambda query, k: [Passage("")])
         if summaries is not None:
-            self._summaries = admitted_summaries(summaries, retriever)
+            self._summaries = summary_tier(summaries, retriever, public=summaries_are_public)
         self._vocabulary_size = vocabulary_size
 
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:

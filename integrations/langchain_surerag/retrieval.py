@@ -1,22 +1,16 @@
-"""A pipeline's own retrievers and embeddings as services of surerag, and what a retriever is limited to."""
+"""A pipeline's own retrievers and embeddings as services of surerag."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-from collections import deque
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import partial
-from types import CellType, CodeType, FunctionType, MethodType, ModuleType
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
 from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import BaseLanguageModel
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
-from langchain_core.runnables import Runnable, RunnableLambda
-from langchain_core.runnables.base import RunnableBindingBase
-from langchain_core.runnables.configurable import DynamicRunnable
+from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from numpy.typing import NDArray
 
@@ -26,11 +20,6 @@ from surerag import Passage
 from surerag.errors import ConfigurationError, SureragError, check_kind
 from surerag.readers import client_failure, in_thread, secrets_in
 from surerag.services import Encoder, Retriever, normalised_rows
-
-_LIMITS = ("filter", "where", "expr", "namespace", "tenant", "partition")
-"""Parts of the names of search arguments that leave documents out."""
-_HOLDERS = (Runnable, FunctionType, MethodType, partial, Mapping, list, tuple)
-"""Kinds of values that may hold runnables."""
 
 
 class EmbeddingEncoder:
@@ -139,85 +128,3 @@ def takes_k(runnable: object) -> bool:
 
 def _passages(documents: object, k: int | None) -> list[Passage]:
     return [passage for passage in passages_of(documents) if passage.text.strip()][:k]
-
-
-def filters_of(retriever: object) -> Iterator[Mapping[str, Any] | str]:
-    """Yield the filter of each vector store in a retriever, if any; a field's id where the config decides it.
-
-    Whatever is around a retriever is looked into (bindings, fallbacks, sequences, branches, ensembles,
-    compression, the runnables that a function names). What a function leaves out of what it has searched
-    cannot be seen.
-    """
-    for one in _runnables_in(retriever):
-        match one:
-            case VectorStoreRetriever():
-                yield _limits(one.search_kwargs)
-            case RunnableBindingBase() if not isinstance(one.bound, BaseLanguageModel):
-                yield _limits(one.kwargs)
-            case DynamicRunnable():
-                if field := getattr(one, "fields", {}).get("search_kwargs"):
-                    yield f"the configurable field {field.id}"
-            case BaseRetriever():
-                fields = {name: getattr(one, name) for name in type(one).model_fields}
-                arguments = fields.get("search_kwargs")
-                yield _limits({**fields, **(arguments if isinstance(arguments, Mapping) else {})})
-
-
-def _runnables_in(value: object) -> Iterator[Runnable[Any, Any]]:
-    """Yield the runnables in a value: itself, or in its fields, lists, mappings and functions."""
-    seen: dict[int, object] = {}
-    waiting = deque([value])
-    while waiting:
-        one = waiting.popleft()
-        if id(one) in seen:
-            continue
-        seen[id(one)] = one
-        inner: Collection[Any] = ()
-        match one:
-            case Mapping():
-                inner = one.values()
-            case list() | tuple():
-                inner = one
-            case RunnableLambda():
-                yield one
-                inner = [_used_by(value) for value in vars(one).values()]
-            case Runnable():
-                yield one
-                inner = vars(one).values()
-            case FunctionType() | MethodType() | partial():
-                inner = _used_by(one)
-        # Lists may be vectors, millions of numbers.
-        if any(issubclass(kind, _HOLDERS) for kind in set(map(type, inner))):
-            waiting.extend(item for item in inner if isinstance(item, _HOLDERS))
-
-
-def _used_by(function: object) -> list[Any]:
-    """Return what a function is bound to, names or has as defaults, and what objects among it hold."""
-    match function:
-        case partial():
-            used = [function.func, *function.args, *function.keywords.values()]
-        case MethodType():
-            used = [function.__self__, function.__func__]
-        case FunctionType():
-            named = map(function.__globals__.get, _names_in(function.__code__))
-            cells = (cell.cell_contents for cell in function.__closure__ or () if cell != CellType())
-            used = [*cells, *named, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-        case _:
-            used = [function]
-    objects = (one for one in used if hasattr(one, "__dict__") and not isinstance(one, ModuleType | type))
-    held = (value for one in objects for value in vars(one).values())
-    return [*used, *(value for value in held if isinstance(value, Runnable | FunctionType | MethodType))]
-
-
-def _names_in(code: CodeType) -> set[str]:
-    """Return the names in a function's code, and in that of the functions and comprehensions inside it."""
-    inner = (_names_in(one) for one in code.co_consts if isinstance(one, CodeType))
-    return set(code.co_names).union(*inner)
-
-
-def _limits(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value
-        for name, value in arguments.items()
-        if value is not None and any(part in name for part in _LIMITS)
-    }

@@ -1,12 +1,13 @@
-"""Tier 1 of lazy retrieval: summaries of documents, limited to what the retriever's filter admits."""
+"""Tier 1 of lazy retrieval: summaries of the documents that the retriever may find."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import islice
-from types import SimpleNamespace
 from typing import Any
-from uuid import NAMESPACE_OID, uuid5
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -14,38 +15,33 @@ from langchain_core.runnables import Runnable
 from langchain_core.vectorstores import VectorStore
 
 from langchain_surerag.documents import passage_of
-from langchain_surerag.models import reader_of
-from langchain_surerag.retrieval import RunnableRetriever, encoder_of, filters_of, retriever_of
+from langchain_surerag.following import Snapshot
+from langchain_surerag.limits import (
+    FAISS,
+    IN_MEMORY,
+    Condition,
+    Limits,
+    NotUnderstoodError,
+    judge,
+    limits_of,
+    path_of,
+)
+from langchain_surerag.retrieval import retriever_of
+from langchain_surerag.runs import Awaiting, Blocking, Calls
+from langchain_surerag.stores import MemoryStore, Record, Summarize, SummaryStore, shown, shown_metadata
 from surerag import Passage
-from surerag.documents import Document as PlainDocument
+from surerag.drivers import complete
 from surerag.errors import ConfigurationError, InputError, check_kind
-from surerag.readers import Reader
-from surerag.retrieval import SummaryIndex, summarizer_of, with_summaries
+from surerag.messages import NO_SUMMARY
+from surerag.retrieval import PassageIndex, StaleSummariesWarning
 from surerag.services import Retriever
-from surerag.text import replace_surrogates
 
-Summarize = int | str | Callable[..., Any] | Reader | Runnable[Any, Any]
-"""How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model that
-writes each summary once."""
-Summarizer = Callable[[Sequence[PlainDocument], Sequence[Document]], list[str]]
-SOURCE_HASH = "source_hash"
-"""Metadata of a summary in a vector store, which tells whether its document has changed."""
 _AT_ONCE = 256
 """Documents that are summarized and added to a vector store at once."""
-
-
-def _filtered(summaries: SummaryIndex, admits: Callable[[Passage], bool]) -> Retriever:
-    """Return a retriever of the nearest summaries in memory that a filter admits."""
-
-    def admitted(passages: Iterable[Passage], k: int | None) -> list[Passage]:
-        return list(islice(filter(admits, passages), k))
-
-    async def aretrieve(query: str, k: int | None) -> list[Passage]:
-        return admitted(await summaries.aretrieve(query, len(summaries)), k)
-
-    return SimpleNamespace(
-        retrieve=lambda query, k: admitted(summaries.retrieve(query, len(summaries)), k), aretrieve=aretrieve
-    )
+_REMEDIES = (
+    "pass a retriever of your own for the summaries, which shows only what its user may see; or, if "
+    "everybody may see every summary, summaries_are_public=True"
+)
 
 
 def summaries_of(
@@ -54,142 +50,209 @@ def summaries_of(
     summarize: Summarize = 2,
     embeddings: Embeddings | None = None,
     store: VectorStore | None = None,
-) -> Retriever | VectorStore:
+) -> SummaryStore:
     """Make summaries of whole documents, for :class:`~langchain_surerag.LazyRetrievalChain`.
 
-    Args:
-        documents: The corpus, not cut into passages.
-        summarize: How.
-        embeddings: What the summaries are searched with, where they are held in memory.
-        store: A vector store that holds the summaries instead, with their documents' metadata, so that the
-            retriever's filter holds for them, and ids: of what is in the store already, only documents whose
-            text or metadata have changed are summarized and embedded anew. Documents may be a generator of
-            any length. One without an id has a UUID made of its text and metadata, and once it is changed,
-            its old summary stays.
+    Of a document that the store holds already, the summary is made anew where the document's text, its
+    metadata, the way of summarizing or the embedding model have changed. Nothing is deleted: use
+    :class:`~langchain_surerag.SummaryStore` with LangChain's ``index``, or ``delete`` of what this returns.
 
-    A document without prose has no summary: it is held by its beginning, with the key ``no_summary`` in the
-    metadata, and where it is the nearest, the chain searches.
+    Args:
+        documents: The corpus, not cut into passages; a generator of any length, where there is a store. One
+            without an id has a UUID made of its text and metadata, so that its summary stays when it changes.
+        summarize: How; a ``SummaryStore`` has its own way.
+        embeddings: What the summaries are searched with, where they are held in memory.
+        store: A vector store that holds the summaries instead.
 
     Raises:
         InputError: If there is no document with text, or one lacks the summary it should have.
         ConfigurationError: If something else is passed, or neither embeddings nor store.
     """
     texts = _with_text(documents)
-    summarizer = summarizer_of(summarize, Runnable | Reader, reader_of)
     hint = "pass the store itself, not its retriever"
     check_kind(VectorStore | None, "a vector store", hint=hint, store=store)
-    if store is not None:
-        while batch := list(islice(texts, _AT_ONCE)):
-            _add(batch, summarizer, store)
-        return store
-    if embeddings is None:
+    if store is None and embeddings is None:
         raise ConfigurationError(
             "summaries are searched by meaning", hint="pass embeddings=…, or a vector store=…"
         )
-    passages = map(passage_of, _summarized(list(texts), summarizer))
-    return SummaryIndex.from_passages(passages, encoder_of(embeddings))
+    summaries = store
+    if not isinstance(summaries, SummaryStore):
+        summaries = SummaryStore(MemoryStore(embeddings) if store is None else store, summarize)
+    # In memory, vectors are one matrix, which is made once.
+    while batch := list(islice(texts, None if store is None else _AT_ONCE)):
+        summaries.add_changed(batch)
+    return summaries
 
 
-def admitted_summaries(summaries: Any, retriever: Any) -> Any:
-    """Return the summary tier limited to the documents that the retriever's own filter admits.
+def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any:
+    """Return the summaries that may be shown: of documents that the retriever's own filter surely admits.
 
-    A vector store of summaries is searched with the retriever's filter; of summaries in memory a filter that
-    is a function of the document, or a mapping from keys to plain values, is applied here. One summary as
-    text is no document of a store: everybody may see it.
+    One summary as text is shown to everybody. Summaries in a store are searched with the retriever's filter.
+    A function or class of the user's own that searches summaries is taken at its word.
+
+    Args:
+        summaries: A vector store, a retriever of summaries, or one summary as text.
+        retriever: The retriever of passages.
+        public: Whether everybody may see every summary.
+
+    Raises:
+        ConfigurationError: If it is not known to which documents the retriever is limited, or if the
+            summaries are not limited alike.
     """
     if summaries is None or isinstance(summaries, str):
         return summaries
     kinds, hint = Runnable | VectorStore | Retriever, "make them: summaries_of(documents, embeddings=…)"
     check_kind(kinds, "a vector store, a retriever or a text", hint=hint, summaries=summaries)
-    filters = _distinct(filters_of(retriever))
-    mappings = [one for one in filters if isinstance(one, Mapping)]
-    if isinstance(summaries, VectorStore) and len(filters) <= 1 and mappings == filters:
-        limits = dict(mappings[0]) if mappings else {}
-        return RunnableRetriever(summaries.as_retriever(search_kwargs=limits))
-    if not filters:
-        return retriever_of(summaries)
-    if isinstance(summaries, SummaryIndex) and mappings == filters:
-        admits = _admits(mappings)
-        admits(summaries.passages[0])  # raises where the filter is for something else than documents
-        return _filtered(summaries, admits)
-    if isinstance(summaries, Runnable) and _distinct(filters_of(summaries)) == filters:
-        return RunnableRetriever(summaries)
-    raise _unknown(filters)
+    limits, why = _understood(retriever)
+    if isinstance(summaries, VectorStore):
+        if why and not public:
+            raise _refusal(why)
+        return SummaryTier(summaries, Limits(chunks=limits.chunks) if public else limits)
+    if isinstance(summaries, PassageIndex) and (why or limits.leave_out) and not public:
+        raise _refusal(why or "summaries of surerag's own index have no filter")
+    of_summaries, own = _understood(summaries)
+    alike = of_summaries == limits if not why else of_summaries.leave_out
+    if not (public or own or alike):
+        raise _refusal(why or _in_words(limits, of_summaries))
+    return retriever_of(summaries)
 
 
-def _distinct(filters: Iterable[Mapping[str, Any] | str]) -> list[Mapping[str, Any] | str]:
-    distinct: list[Mapping[str, Any] | str] = []
-    for one in filters:
-        if one and one not in distinct:
-            distinct.append(one)
-    return distinct
-
-
-def _unknown(filters: Sequence[Mapping[str, Any] | str]) -> ConfigurationError:
-    names = sorted({name for one in filters for name in ([one] if isinstance(one, str) else one)})
-    return ConfigurationError(
-        f"the retriever is limited by {', '.join(names)}, and it cannot be known which summaries that admits",
-        hint="pass the vector store of the summaries itself, which is searched with the same filter, or its "
-        "retriever with that filter: summaries=store.as_retriever(search_kwargs={…})",
-    )
-
-
-def _admits(filters: Sequence[Mapping[str, Any]]) -> Callable[[Passage], bool]:
-    """Return the condition that all filters make together."""
-    conditions: list[Any] = [one.get("filter") for one in filters]
-    for one, condition in zip(filters, conditions, strict=True):
-        plain = isinstance(condition, Mapping) and not any(
-            name.startswith("$") or not isinstance(value, str | int | float | bool)
-            for name, value in condition.items()
-        )
-        if set(one) != {"filter"} or not (plain or callable(condition)):
-            raise _unknown(filters)
-
-    def admits(passage: Passage) -> bool:
-        document = Document(id=passage.id or None, page_content=passage.text, metadata=dict(passage.metadata))
-        try:
-            return all(
-                condition(document) if callable(condition) else condition.items() <= document.metadata.items()
-                for condition in conditions
-            )
-        except Exception as error:
-            raise _unknown(filters) from error
-
-    return admits
-
-
-def _add(documents: Sequence[Document], summarizer: Summarizer, store: VectorStore) -> None:
-    by_id = {document.id or _hash_of(document): document for document in documents}
+def _understood(retriever: Any) -> tuple[Limits, str]:
+    """Return what limits a retriever; and why that is not known, in words, or an empty text."""
     try:
-        present = {one.id: one.metadata.get(SOURCE_HASH) for one in store.get_by_ids(list(by_id))}
-    except NotImplementedError:
-        present = {}
-    hashes = {key: _hash_of(document) for key, document in by_id.items()}
-    fresh = [
-        Document(id=key, page_content=one.page_content, metadata={**one.metadata, SOURCE_HASH: hashes[key]})
-        for key, one in by_id.items()
-        if present.get(key) != hashes[key]
-    ]
-    if fresh:
-        store.add_documents(_summarized(fresh, summarizer), ids=[document.id for document in fresh])
+        limits = limits_of(retriever)
+    except NotUnderstoodError as error:
+        return Limits(), str(error)
+    return limits, "it searches a list of its own, which may lack documents" if limits.is_list else ""
 
 
-def _summarized(documents: Sequence[Document], summarizer: Summarizer) -> list[Document]:
-    """Return summaries with the ids and metadata of their documents, and beginnings of those without one."""
-    plain = [
-        PlainDocument(one.id or "", one.page_content, str(one.metadata.get("title") or ""), one.metadata)
-        for one in documents
-    ]
-    return [
-        Document(id=one.id or None, page_content=one.text, metadata=dict(one.metadata))
-        for one in with_summaries(plain, summarizer(plain, documents))
-    ]
+def _refusal(why: str, hint: str = _REMEDIES) -> ConfigurationError:
+    return ConfigurationError(f"it cannot be known which summaries the retriever admits: {why}", hint=hint)
 
 
-def _hash_of(document: Document) -> str:
-    """Return a hash of a document's text and metadata: a UUID, as Qdrant and others want for an id."""
-    metadata = sorted(map(str, document.metadata.items()))
-    return str(uuid5(NAMESPACE_OID, replace_surrogates(f"{metadata}\n{document.page_content}")))
+def _in_words(limits: Limits, others: Limits) -> str:
+    if limits.at_call:
+        names = ", ".join(name for _, name in limits.at_call)
+        return f"it is limited by the configurable field {names}, and the summaries are not"
+    if limits.leave_out:
+        return "it has a filter, and the summaries do not have the same"
+    return "the summaries are limited, and it is not" if others.leave_out else "they are limited differently"
+
+
+class SummaryTier:
+    """Summaries in a vector store that may be shown, beside what the retriever finds.
+
+    Left out are summaries of documents that the retriever's filter may deny, and of documents that the
+    retriever's store holds no longer as they were summarized, as far as that can be seen; and those with
+    vectors of another embedding model.
+    """
+
+    def __init__(self, summaries: VectorStore, limits: Limits) -> None:
+        if limits.at_call:
+            hint = (
+                "pass the summaries' retriever, configurable by the same field; or summaries_are_public=True"
+            )
+            raise _refusal(_in_words(limits, Limits()), hint)
+        self._summaries = summaries if isinstance(summaries, SummaryStore) else SummaryStore(summaries)
+        inner = self._summaries.inner
+        arguments = {} if limits.filter is None else {"filter": _filter_of(limits, inner)}
+        self._in_memory = isinstance(inner, MemoryStore)
+        # Searches in memory are no runs of their own in a trace.
+        self._search = (
+            partial(_search_in_memory, inner, arguments)
+            if self._in_memory
+            else partial(_search_in_store, inner.as_retriever(search_kwargs=arguments))
+        )
+        self._chunks = limits.chunks
+        for store in self._chunks:
+            self._summaries.snapshots.setdefault(store, Snapshot(store, self._summaries))
+        if self._in_memory and not self._chunks:
+            _warn(
+                "summaries in memory cannot follow this retriever's documents: where these are deleted or "
+                "changed, hold summaries in a vector store, and bring it up to date by LangChain's index"
+            )
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        """Return the nearest summaries, ``k`` at most."""
+        return complete(self._retrieve(query, k, Blocking()))
+
+    async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
+        """Like :meth:`retrieve`, without blocking the event loop."""
+        return await self._retrieve(query, k, Awaiting())
+
+    async def _retrieve(self, query: str, k: int | None, calls: Calls) -> list[Passage]:
+        snapshots = [(self._summaries.snapshots[store], store) for store in self._chunks]
+        if self._in_memory and any(one.lacks(store, self._summaries) for one, store in snapshots):
+            _warn(
+                "documents were deleted or changed since they were summarized: no summary is shown, and "
+                "every question is searched; bring the summaries up to date by LangChain's index over "
+                "chain.summaries, or by chain.summaries.delete(ids) and .add_documents(documents)"
+            )
+            return []
+        encoder, passages = self._summaries.encoder_name, []
+        for document in await self._search(query, k, calls):
+            passage, record = passage_of(shown(document)), Record.of(document.metadata)
+            fates = [one.fate_of(record, store) for one, store in snapshots] if record else []
+            if record and encoder and record.encoder not in ("", encoder):
+                _warn(
+                    f"summaries that {record.encoder} embedded are not shown, as {encoder} embeds "
+                    "questions: add their documents again"
+                )
+            elif fates and all(fates):
+                _warn(f"the document {passage.id} was {fates[0]} since it was summarized, and is searched")
+                passages.append(replace(passage, metadata={**passage.metadata, NO_SUMMARY: True}))
+            else:
+                passages.append(passage)
+        return passages
+
+
+async def _search_in_memory(
+    store: VectorStore, arguments: Mapping[str, Any], query: str, k: int | None, calls: Calls
+) -> list[Document]:
+    found: list[Document] = await calls.call(store, "similarity_search", query, k or 4, **arguments)
+    return found
+
+
+async def _search_in_store(
+    retriever: Runnable[str, list[Document]], query: str, k: int | None, calls: Calls
+) -> list[Document]:
+    found: list[Document] = await calls.call(retriever, "invoke", query, **({"k": k} if k else {}))
+    return found
+
+
+def _filter_of(limits: Limits, store: VectorStore) -> Any:
+    """Return the filter of a retriever as the store of the summaries takes it."""
+    path = path_of(store)
+    takes_document = path in (IN_MEMORY, path_of(MemoryStore))
+    condition = limits.condition if takes_document or path == FAISS else None
+    if condition is None and path == limits.store:
+        return limits.filter
+    if condition is None:
+        raise _refusal(
+            f"a {type(store).__name__} cannot apply the filter of the retriever's store",
+            "keep the summaries in a vector store of the same class as the passages",
+        )
+    if isinstance(store, MemoryStore):
+        _check_filter(condition, store.passages)
+    return lambda one: judge(condition, shown_metadata(one.metadata if takes_document else one))[0]
+
+
+def _check_filter(condition: Condition, passages: Sequence[Passage]) -> None:
+    """Check that a filter can be applied to some summaries at least."""
+    missing: set[str] = set()
+    for passage in passages[:100]:
+        try:
+            _, asked = judge(condition, shown_metadata(passage.metadata))
+        except Exception:
+            return  # a filter may need a request to know its user
+        if not asked:
+            return
+        missing |= asked
+    raise _refusal(f"its filter asks for {', '.join(sorted(missing))}, which no summary has")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, StaleSummariesWarning, stacklevel=2)
 
 
 def _with_text(documents: Iterable[Any]) -> Iterator[Document]:

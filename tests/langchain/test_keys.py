@@ -52,6 +52,7 @@ PARTS: dict[str, Callable[[], Any]] = {
         model(), AbstentionPolicy(1.0, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
     ),
     "SemanticTextSplitter": lambda: lc.SemanticTextSplitter(embeddings()),
+    "SummaryStore": lambda: lc.SummaryStore(embeddings()),
     "UncertaintyRewriteRetriever": lambda: lc.UncertaintyRewriteRetriever(model(), retriever()),
     "UncertaintyRewriter": lambda: lc.UncertaintyRewriter(model(), retriever()),
     "reader_from_model": lambda: lc.reader_from_model(model()),

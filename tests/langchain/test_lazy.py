@@ -119,6 +119,26 @@ async def test_an_unsure_reader_gets_documents(retriever: Any, documents: list[D
     assert documents[0].page_content in reader.prompts[-1]
 
 
+async def test_the_context_tells_summaries_from_passages_and_has_no_text_twice(
+    documents: list[Document],
+) -> None:
+    store = InMemoryVectorStore.from_documents(documents, HashEmbeddings())
+    for entropy, passages in ((0.1, 0), (2.0, 4)):
+        model = reader_that_is(entropy)
+        lazy = LazyRetrievalChain.from_documents(documents, model, store.as_retriever(), HashEmbeddings())
+        question = "Where does Velm lie, and is Tarn new?"
+        streamed = next(iter(lazy.stream(question)))["context"]
+        for context in (
+            lazy.invoke(question)["context"],
+            (await lazy.ainvoke(question))["context"],
+            streamed,
+        ):
+            texts = [document.page_content for document in context]
+            assert len({*texts}) == len(texts) == (passages or 3)
+            assert [one.metadata.get("is_summary", False) for one in context] == [not passages] * len(texts)
+        assert all(model.prompts[-1].count(text) == 1 for text in texts)
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 def test_a_prompt_that_a_server_did_not_come_to_count_is_in_the_usage(
     streamed: bool, server: FakeOpenAI, retriever: Any

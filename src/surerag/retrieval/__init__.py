@@ -6,6 +6,7 @@ from surerag.retrieval.summaries import (
     LeadSummaries,
     MissingSummariesWarning,
     ModelSummaries,
+    StaleSummariesWarning,
     Summarizer,
     lead_summary,
     prose,
@@ -15,7 +16,7 @@ from surerag.retrieval.summaries import (
 )
 
 __all__ = [
-    "LeadSummaries", "MissingSummariesWarning", "ModelSummaries", "PassageIndex", "Summarizer",
-    "SummaryIndex", "TextChunk", "chunk_documents", "chunk_text", "lead_summary", "prose", "stored_summaries",
-    "summarizer_of", "with_summaries",
+    "LeadSummaries", "MissingSummariesWarning", "ModelSummaries", "PassageIndex", "StaleSummariesWarning",
+    "Summarizer", "SummaryIndex", "TextChunk", "chunk_documents", "chunk_text", "lead_summary", "prose",
+    "stored_summaries", "summarizer_of", "with_summaries",
 ]  # fmt: skip

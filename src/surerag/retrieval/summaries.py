@@ -24,6 +24,10 @@ class MissingSummariesWarning(UserWarning):
     """Some documents have no summary, so that L-RAG searches wherever one of them is the nearest."""
 
 
+class StaleSummariesWarning(UserWarning):
+    """Summaries are not shown, as their documents or their vectors are no longer what they were."""
+
+
 Summarizer = Callable[[Sequence[Document]], list[str]]
 """Returns one summary for each document, in order; an empty text where a document has none."""
 

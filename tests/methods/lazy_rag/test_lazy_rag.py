@@ -63,6 +63,17 @@ def test_an_unsure_reader_stops_after_n_tokens_and_answers_from_summaries_and_pa
     assert second.index(SUMMARY) < second.index("Additional details") < second.index(DETAIL)
 
 
+def test_a_text_that_is_summary_and_passage_is_shown_once() -> None:
+    reader = FakeReader(["perhaps", "Velm"], entropy=2.0)
+    summaries, passages = Corpus(f" {DETAIL}", SUMMARY), Corpus(DETAIL, "Other.")
+    result = LazyRAG(reader, passages, summaries).run("Where?")
+    assert (len(result.summaries), len(result.passages)) == (2, 2)
+    assert (reader.prompts[1].count(DETAIL), reader.prompts[1].count(SUMMARY)) == (1, 1)
+    alone = FakeReader(["perhaps", "Velm"], entropy=2.0)
+    LazyRAG(alone, passages, Corpus(DETAIL)).run("Where?")
+    assert (alone.prompts[1].count(DETAIL), "Additional details" in alone.prompts[1]) == (1, False)
+
+
 @pytest.mark.parametrize(("score", "retrieve"), [(0.5, False), (math.nextafter(0.5, 1), True)])
 def test_at_the_threshold_the_gate_stays_shut(score: float, retrieve: bool) -> None:
     rag, _, _ = pipeline(FakeReader(["Velm"] * 2, entropy=score), threshold=0.5)

@@ -158,8 +158,12 @@ class _Steps:
         return self.gate.reads_all or may_become_abstention(self._begun[0].partial.text, self.abstention)
 
     def prompt(self, passages: Sequence[Passage], abstention: str | None) -> Prompt:
-        """Return the prompt of section III-D for what there is: nothing, one context, or both (Eq. 6)."""
-        context = "\n".join(summary.text for summary in self.summaries)
+        """Return the prompt of section III-D for what there is: nothing, one context, or both (Eq. 6).
+
+        A text that is both a summary and a passage, as that of a short document, is shown once.
+        """
+        retrieved = {passage.text.strip() for passage in passages}
+        context = "\n".join(one.text for one in self.summaries if one.text.strip() not in retrieved)
         details = format_passages(passage.text for passage in passages)
         prompts, question = self.options.prompts, self.question
         prompt: Prompt

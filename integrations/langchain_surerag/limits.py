@@ -1,0 +1,429 @@
+"""What limits a LangChain retriever to some documents: known where each of its settings is understood.
+
+Tier 1 may show a summary only where the retriever would find its document. So a retriever passes if its class
+is one of those below, exactly, and if all that was set of it is known here. Everything else may leave out
+documents for reasons that cannot be seen: a function, a class of one's own, an argument of a store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import BaseModel
+
+Condition = Callable[[Any], Any]
+"""A filter, as a function of a document's metadata."""
+
+
+class NotUnderstoodError(Exception):
+    """A retriever has a part or a setting that may leave documents out, and that is not understood."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What leaves documents out of a retriever's search.
+
+    Attributes:
+        filter: The filter, as the store takes it; None where every document may be found.
+        store: Full name of the class of the vector store that applies the filter.
+        at_call: Names and ids of fields that the caller's config sets at each call.
+        chunks: Local stores that hold the documents; empty where any of them is kept elsewhere.
+        is_list: Whether the retriever searches a list of documents of its own, which may be a part of all.
+    """
+
+    filter: Any = None
+    store: str = ""
+    at_call: tuple[tuple[str, str], ...] = ()
+    chunks: tuple[Any, ...] = field(default=(), compare=False)
+    is_list: bool = False
+
+    @property
+    def leave_out(self) -> bool:
+        """Whether they leave any document out."""
+        return self.filter is not None or bool(self.at_call)
+
+    @property
+    def condition(self) -> Condition | None:
+        """The filter as a function of metadata; None where only the store itself can apply it."""
+        match self.store:
+            case "langchain_core.vectorstores.in_memory.InMemoryVectorStore":
+                condition: Condition = self.filter
+                return lambda metadata: condition(_Document(metadata))
+            case "langchain_community.vectorstores.faiss.FAISS":
+                from langchain_community.vectorstores import FAISS
+
+                return FAISS._create_filter_func(self.filter)
+            case "langchain_chroma.vectorstores.Chroma" if all(
+                isinstance(one, str | int | float | bool) for one in self.filter.values()
+            ):
+                wanted: Mapping[str, Any] = self.filter
+                return lambda metadata: all(metadata[key] == value for key, value in wanted.items())
+            case _:
+                return None
+
+
+class _Document:
+    """A document as a filter sees it of which the metadata alone are known."""
+
+    def __init__(self, metadata: _Known) -> None:
+        self.metadata = metadata
+
+    def __getattr__(self, name: str) -> Any:
+        self.metadata.asked.add(name)
+        raise AttributeError(f"a summary has no {name} of its document")
+
+    def __getitem__(self, key: Any) -> Any:
+        self.metadata.asked.add(f"document[{key!r}]")
+        raise TypeError("a document is no mapping")
+
+
+class _Known(Mapping[Any, Any]):
+    """Metadata that note in ``asked`` what a filter asks for and is not there."""
+
+    def __init__(self, values: Mapping[Any, Any], asked: set[str]) -> None:
+        self._values, self.asked = values, asked
+
+    def __getitem__(self, key: Any) -> Any:
+        if key not in self._values:
+            self.asked.add(str(key))
+        value = self._values[key]
+        return _Known(value, self.asked) if isinstance(value, Mapping) else value
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.add(name)
+        raise AttributeError(f"metadata have no attribute {name}")
+
+    def __iter__(self) -> Iterator[Any]:
+        self.asked.add("all keys")
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
+def judge(condition: Condition, metadata: Mapping[str, Any]) -> tuple[bool, set[str]]:
+    """Return whether a filter surely admits a document, and what it asks for and cannot be known.
+
+    Of the document, a summary has the metadata. Chunks may have keys that the summary lacks, so that a filter
+    which asks for such a key does not admit the summary, whatever it answers.
+    """
+    asked: set[str] = set()
+    try:
+        admitted = bool(condition(_Known(metadata, asked)))
+    except Exception:
+        if not asked:
+            raise
+        admitted = False
+    return admitted and not asked, asked
+
+
+def limits_of(retriever: Any, keywords: Mapping[str, Any] | None = None) -> Limits:
+    """Return what limits a retriever; ``keywords`` are those that are bound to it.
+
+    Raises:
+        NotUnderstoodError: If it has a part or a setting that is not understood.
+    """
+    name, keywords = type(retriever).__name__, keywords or {}
+    read, known = _RETRIEVERS.get(path_of(retriever), (None, ""))
+    limits: Limits
+    if read is None:
+        raise NotUnderstoodError(f"a {name} may leave documents out")
+    if unknown := _unknown_settings(retriever, {*known.split(), "name", "tags", "metadata"}):
+        raise NotUnderstoodError(f"a {name} with {', '.join(unknown)} may leave documents out")
+    if read in _WITH_KEYWORDS:
+        limits = read(retriever, keywords)
+    elif keywords:
+        raise NotUnderstoodError(f"{', '.join(keywords)} is bound to a {name}")
+    else:
+        limits = read(retriever)
+    return limits
+
+
+def path_of(value: object) -> str:
+    """Return the full name of a class, or of a value's class."""
+    kind = value if isinstance(value, type) else type(value)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _unknown_settings(value: Any, known: set[str]) -> list[str]:
+    """Return the names of settings that are not known and differ from their defaults."""
+    if not isinstance(value, BaseModel):
+        return []
+    fields = type(value).model_fields
+    if "*" in known:
+        # A part of ours: a prompt of the user's own may have a model leave out what not everybody may see.
+        known = {*known, *fields} - ({"prompts"} - known)
+    given = (name for name in value.model_fields_set - known if name in fields)
+    changed = [
+        name for name in given if getattr(value, name) != fields[name].get_default(call_default_factory=True)
+    ]
+    return sorted([*changed, *(vars(value).keys() - fields.keys())])
+
+
+# Stores.
+
+_HARMLESS = {"k", "score_threshold", "fetch_k", "lambda_mult"}
+"""Arguments of a search that are about relevance."""
+_COMPARISONS = {"$eq", "$in", "$gt", "$gte", "$lt", "$lte"}
+"""Operators of Chroma that no document satisfies which lacks the key."""
+
+
+def _of_vector_store(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
+    return _of_search(retriever.vectorstore, {**retriever.search_kwargs, **keywords})
+
+
+def _of_search(store: Any, arguments: Mapping[str, Any]) -> Limits:
+    """Return what a search in a store is limited to."""
+    inner = getattr(store, "inner", store) if path_of(store) == _SUMMARY_STORE else store
+    read = _STORES.get(path_of(inner))
+    name = type(inner).__name__
+    own = [one for one in vars(inner) if callable(getattr(type(inner), one, None))]
+    if read is None or own:
+        raise NotUnderstoodError(f"the store {name} may leave documents out")
+    given = {key: value for key, value in arguments.items() if value is not None and key not in _HARMLESS}
+    condition = given.pop("filter", None)
+    if given:
+        raise NotUnderstoodError(f"a search in {name} by {', '.join(sorted(given))} may leave documents out")
+    read_filter, chunks = read
+    if condition is not None and not read_filter(condition):
+        raise NotUnderstoodError(f"the filter of a search in {name} may admit what it does not name")
+    return Limits(condition, path_of(inner) if condition is not None else "", chunks=chunks(inner))
+
+
+def _is_faiss_filter(condition: Any) -> bool:
+    from langchain_community.vectorstores import FAISS
+
+    try:
+        return callable(FAISS._create_filter_func(condition))
+    except ValueError:
+        return False
+
+
+def _names_all(condition: Any) -> bool:
+    """Whether a filter of Chroma admits only what has the keys that it names."""
+    if not isinstance(condition, Mapping):
+        return False
+    for key, value in condition.items():
+        if key in ("$and", "$or"):
+            if not all(map(_names_all, value)):
+                return False
+        elif key.startswith("$") or (isinstance(value, Mapping) and not value.keys() <= _COMPARISONS):
+            return False
+    return True
+
+
+def _names_all_of_qdrant(condition: Any) -> bool:
+    """Whether a filter of Qdrant admits only what has the keys that it names."""
+    match type(condition).__name__:
+        case "Filter":
+            if condition.must_not:
+                return False
+            least = condition.min_should.conditions if condition.min_should else []
+            parts = [_listed(condition.must), _listed(condition.should), least]
+            return all(_names_all_of_qdrant(one) for part in parts for one in part)
+        case "FieldCondition":
+            tests = {name for name, value in vars(condition).items() if value is not None} - {"key"}
+            matched = type(condition.match).__name__ in ("MatchValue", "MatchAny", "NoneType")
+            return condition.key.startswith("metadata.") and tests <= {"match", "range"} and matched
+        case _:
+            return False
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, Sequence) else [] if value is None else [value]
+
+
+def _local(store: Any) -> tuple[Any, ...]:
+    return (store,)
+
+
+def _local_faiss(store: Any) -> tuple[Any, ...]:
+    if path_of(store.docstore) != "langchain_community.docstore.in_memory.InMemoryDocstore":
+        raise NotUnderstoodError(f"the docstore {type(store.docstore).__name__} may leave documents out")
+    return (store,)
+
+
+_SUMMARY_STORE = "langchain_surerag.stores.SummaryStore"
+IN_MEMORY = "langchain_core.vectorstores.in_memory.InMemoryVectorStore"
+FAISS = "langchain_community.vectorstores.faiss.FAISS"
+_STORES: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any], tuple[Any, ...]]]] = {
+    IN_MEMORY: (callable, _local),
+    FAISS: (_is_faiss_filter, _local_faiss),
+    "langchain_chroma.vectorstores.Chroma": (_names_all, lambda store: ()),
+    "langchain_qdrant.qdrant.QdrantVectorStore": (_names_all_of_qdrant, lambda store: ()),
+    "langchain_surerag.stores.MemoryStore": (callable, lambda store: ()),
+}
+"""Stores by class: whether a filter is one that is understood, and the store if it holds documents itself."""
+
+
+# What is made of retrievers.
+
+
+def _of_parents(retriever: Any) -> Limits:
+    limits = _of_search(retriever.vectorstore, retriever.search_kwargs)
+    match path_of(retriever.docstore):
+        case "langchain_core.stores.InMemoryStore":
+            held = (retriever.docstore,) if limits.chunks else ()
+            return replace(limits, chunks=(*limits.chunks, *held))
+        case "langchain_classic.storage.encoder_backed.EncoderBackedStore" if (
+            retriever.byte_store is not None
+        ):
+            if path_of(retriever.byte_store) in _BYTE_STORES:
+                return replace(limits, chunks=())
+    raise NotUnderstoodError(f"the docstore {type(retriever.docstore).__name__} may leave documents out")
+
+
+_BYTE_STORES = (
+    "langchain_core.stores.InMemoryByteStore",
+    "langchain_classic.storage.file_system.LocalFileStore",
+)
+
+
+def _of_all(retriever: Any) -> Limits:
+    """Return the limits of retrievers whose finds are merged: what one admits, the whole admits."""
+    parts = [limits_of(one) for one in retriever.retrievers]
+    limited = [one for one in parts if one.leave_out]
+    if limited:
+        return _same(limited, parts)
+    searched = [one for one in parts if not one.is_list]
+    return _same(searched or parts, parts)
+
+
+def _same(limits: Sequence[Limits], parts: Sequence[Limits] = ()) -> Limits:
+    """Return the limits that several retrievers have in common."""
+    if any(one != limits[0] for one in limits):
+        raise NotUnderstoodError("its parts are limited in different ways")
+    every = [one.chunks for one in parts or limits]
+    local = all(every)
+    return replace(limits[0], chunks=tuple(one for chunks in every for one in chunks) if local else ())
+
+
+def _of_compression(retriever: Any) -> Limits:
+    _check_compressor(retriever.base_compressor)
+    return limits_of(retriever.base_retriever)
+
+
+def _check_compressor(compressor: Any) -> None:
+    """Check that a compressor selects by relevance; one of the user's own may be an access list."""
+    known = _COMPRESSORS.get(path_of(compressor))
+    if known is None or (unknown := _unknown_settings(compressor, set(known.split()))):
+        by = "" if known is None else f" with {', '.join(unknown)}"
+        raise NotUnderstoodError(f"a {type(compressor).__name__}{by} may leave documents out")
+    for one in getattr(compressor, "transformers", ()):
+        _check_compressor(one)
+
+
+def _of_binding(binding: Any, keywords: Mapping[str, Any]) -> Limits:
+    if binding.config.get("configurable") or binding.config_factories:
+        raise NotUnderstoodError("a config that is bound to it may set a filter")
+    return limits_of(binding.bound, {**binding.kwargs, **keywords})
+
+
+def _of_configurable(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
+    if (retriever.config or {}).get("configurable"):
+        raise NotUnderstoodError("a config that is bound to it may set a filter")
+    ids = {name: one.id for name, one in retriever.fields.items()}
+    changed = ids.keys() - {"name", "tags", "metadata", "search_type", "weights", "c", "id_key"}
+    is_search = path_of(retriever.default) == "langchain_core.vectorstores.base.VectorStoreRetriever"
+    if changed - ({"search_kwargs"} if is_search else set()):
+        raise NotUnderstoodError(f"the configurable field {ids[min(changed)]} may leave documents out")
+    limits = limits_of(retriever.default, keywords)
+    return replace(limits, at_call=(*limits.at_call, *((name, ids[name]) for name in sorted(changed))))
+
+
+def _of_alternatives(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
+    if (retriever.config or {}).get("configurable"):
+        raise NotUnderstoodError("a config that is bound to it may choose a filter")
+    limits = _same(
+        [limits_of(one, keywords) for one in (retriever.default, *retriever.alternatives.values())]
+    )
+    if limits.at_call:
+        raise NotUnderstoodError("the config chooses a retriever, and what it is limited to")
+    return limits
+
+
+_WITH_KEYWORDS: tuple[Any, ...] = (_of_vector_store, _of_binding, _of_configurable, _of_alternatives)
+
+
+def _of_list(_: Any) -> Limits:
+    return Limits(is_list=True)
+
+
+def _of_inner(retriever: Any) -> Limits:
+    return limits_of(retriever.retriever)
+
+
+def _of_fallbacks(retriever: Any) -> Limits:
+    return _same([limits_of(one) for one in retriever.runnables])
+
+
+def _of_branches(retriever: Any) -> Limits:
+    return _same([limits_of(one) for one in (retriever.default, *(one for _, one in retriever.branches))])
+
+
+def _of_sequence(sequence: Any) -> Limits:
+    """Return the limits of the last step: what stands before it decides what is searched for."""
+    return limits_of(sequence.last)
+
+
+_CORE, _CLASSIC = "langchain_core.", "langchain_classic.retrievers."
+_COMMUNITY = "langchain_community."
+_PARENTS = "vectorstore byte_store docstore id_key search_kwargs search_type"
+_BINDING = "bound kwargs config config_factories"
+_RETRY = "retry_exception_types wait_exponential_jitter exponential_jitter_params max_attempt_number"
+_NEAREST = "embeddings index texts metadatas k relevancy_threshold"
+_RETRIEVERS: Mapping[str, tuple[Any, str]] = {
+    f"{_CORE}vectorstores.base.VectorStoreRetriever": (
+        _of_vector_store,
+        "vectorstore search_type search_kwargs",
+    ),
+    f"{_CLASSIC}multi_vector.MultiVectorRetriever": (_of_parents, _PARENTS),
+    f"{_CLASSIC}parent_document_retriever.ParentDocumentRetriever": (
+        _of_parents,
+        f"{_PARENTS} child_splitter parent_splitter child_metadata_fields",
+    ),
+    f"{_CLASSIC}ensemble.EnsembleRetriever": (_of_all, "retrievers weights c id_key"),
+    f"{_CLASSIC}merger_retriever.MergerRetriever": (_of_all, "retrievers"),
+    f"{_CLASSIC}multi_query.MultiQueryRetriever": (
+        _of_inner,
+        "retriever llm_chain verbose parser_key include_original",
+    ),
+    f"{_CLASSIC}re_phraser.RePhraseQueryRetriever": (_of_inner, "retriever llm_chain"),
+    f"{_CLASSIC}contextual_compression.ContextualCompressionRetriever": (
+        _of_compression,
+        "base_compressor base_retriever",
+    ),
+    "langchain_surerag.rewriting.UncertaintyRewriteRetriever": (_of_inner, "* prompts"),
+    f"{_CORE}runnables.base.RunnableBinding": (_of_binding, _BINDING),
+    f"{_CORE}runnables.retry.RunnableRetry": (_of_binding, f"{_BINDING} {_RETRY}"),
+    f"{_CORE}runnables.configurable.RunnableConfigurableFields": (_of_configurable, "default fields config"),
+    f"{_CORE}runnables.configurable.RunnableConfigurableAlternatives": (
+        _of_alternatives,
+        "default which alternatives default_key prefix_keys config",
+    ),
+    f"{_CORE}runnables.fallbacks.RunnableWithFallbacks": (
+        _of_fallbacks,
+        "runnable fallbacks exceptions_to_handle exception_key",
+    ),
+    f"{_CORE}runnables.branch.RunnableBranch": (_of_branches, "branches default"),
+    f"{_CORE}runnables.base.RunnableSequence": (_of_sequence, "first middle last"),
+    f"{_COMMUNITY}retrievers.bm25.BM25Retriever": (_of_list, "vectorizer docs k preprocess_func"),
+    f"{_COMMUNITY}retrievers.tfidf.TFIDFRetriever": (_of_list, "vectorizer docs tfidf_array k"),
+    f"{_COMMUNITY}retrievers.knn.KNNRetriever": (_of_list, _NEAREST),
+    f"{_COMMUNITY}retrievers.svm.SVMRetriever": (_of_list, _NEAREST),
+}
+"""Retrievers, and what LangChain puts around them, by class: what reads them, and their known settings."""
+_COMPRESSORS: Mapping[str, str] = {
+    "langchain_surerag.compressors.ClusterCompressor": "*",
+    "langchain_surerag.compressors.DenseRefiner": "*",
+    f"{_CLASSIC}document_compressors.base.DocumentCompressorPipeline": "transformers",
+    f"{_CLASSIC}document_compressors.embeddings_filter.EmbeddingsFilter": "embeddings k similarity_threshold",
+    f"{_CLASSIC}document_compressors.cross_encoder_rerank.CrossEncoderReranker": "model top_n",
+    f"{_COMMUNITY}document_transformers.embeddings_redundant_filter.EmbeddingsRedundantFilter": (
+        "embeddings similarity_threshold"
+    ),
+    f"{_COMMUNITY}document_transformers.long_context_reorder.LongContextReorder": "",
+}
+"""Compressors that select by relevance, and their known settings."""

@@ -1,0 +1,380 @@
+"""Vector stores of summaries: documents go in, their summaries are held and searched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any, NamedTuple, Self
+from uuid import NAMESPACE_OID, UUID, uuid5
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.runnables import Runnable
+from langchain_core.vectorstores import VectorStore
+
+from langchain_surerag.documents import passage_of
+from langchain_surerag.models import reader_of
+from langchain_surerag.retrieval import encoder_of
+from langchain_surerag.runs import Awaiting, Blocking, Calls
+from surerag import Passage
+from surerag.documents import Document as PlainDocument
+from surerag.drivers import complete
+from surerag.errors import ConfigurationError, InputError, check_kind
+from surerag.messages import NO_SUMMARY
+from surerag.readers import Reader, in_thread
+from surerag.retrieval import PassageIndex, summarizer_of, with_summaries
+from surerag.services import Encoder
+from surerag.text import replace_surrogates
+
+Summarize = int | str | Callable[..., Any] | Reader | Runnable[Any, Any]
+"""How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model that
+writes each summary once."""
+RECORD_KEY = "surerag_summary"
+"""Metadata of a summary in a store: what it was made of, in JSON; nobody is shown it."""
+_ANY_TEXT = ("InMemoryVectorStore", "FAISS", "Chroma", "MemoryStore")
+"""Stores that take any text as an id; others may want UUIDs, as Qdrant does."""
+
+
+class Record(NamedTuple):
+    """What a summary was made of: its document's id, hashes of text and metadata, how, and its encoder."""
+
+    id: str
+    text: str
+    metadata: str
+    summarize: str
+    encoder: str
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any]) -> Record | None:
+        """Return the record in a summary's metadata; None where there is none."""
+        written = metadata.get(RECORD_KEY)
+        return cls(*json.loads(written)) if isinstance(written, str) else None
+
+
+def hash_of(text: str) -> str:
+    """Return a text's hash: a UUID, as some stores want for an id."""
+    return str(uuid5(NAMESPACE_OID, replace_surrogates(text)))
+
+
+class MemoryStore(VectorStore):
+    """A store in memory with one matrix of vectors; LangChain's own makes its matrix at each search."""
+
+    def __init__(self, embeddings: Any) -> None:
+        self._embeddings = embeddings
+        self._encoder = encoder_of(embeddings)
+        self._index: PassageIndex | None = None
+
+    @property
+    def embeddings(self) -> Any:
+        """The embedding model, or the encoder of surerag."""
+        return self._embeddings
+
+    @property
+    def passages(self) -> tuple[Passage, ...]:
+        """What is held."""
+        return self._index.passages if self._index else ()
+
+    def add_documents(
+        self, documents: list[Document], ids: Sequence[str] | None = None, **_: Any
+    ) -> list[str]:
+        """Embed documents, and hold them in the place of those with the same ids."""
+        names = [str(one.id) for one in documents] if ids is None else [*ids]
+        passages = map(passage_of, documents)
+        held = [replace(one, id=name) for name, one in zip(names, passages, strict=True)]
+        fresh = PassageIndex.from_passages(held, self._encoder)
+        kept = self._without(names)
+        if kept is not None:
+            vectors = np.concatenate([kept.vectors, fresh.vectors])
+            fresh = PassageIndex([*kept.passages, *held], vectors, self._encoder)
+        self._index = fresh
+        return names
+
+    def delete(self, ids: Sequence[str] | None = None, **_: Any) -> bool:
+        """Delete documents by their ids."""
+        self._index = self._without(ids or ())
+        return True
+
+    def _without(self, ids: Iterable[str]) -> PassageIndex | None:
+        gone, index = {*ids}, self._index
+        places = [at for at, one in enumerate(self.passages) if one.id not in gone]
+        if index is None or len(places) == len(index):
+            return index
+        held = [index.passages[at] for at in places]
+        return PassageIndex(held, index.vectors[places], self._encoder) if held else None
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """Return documents by their ids."""
+        wanted = {*ids}
+        return [_document(one) for one in self.passages if one.id in wanted]
+
+    def similarity_search(
+        self, query: str, k: int = 4, filter: Callable[[Document], Any] | None = None, **_: Any
+    ) -> list[Document]:
+        """Return the ``k`` nearest documents, of those that a filter admits, which is a function of them."""
+        return _admitted(self._index.retrieve(query, self._many(k, filter)), k, filter) if self._index else []
+
+    async def asimilarity_search(
+        self, query: str, k: int = 4, filter: Callable[[Document], Any] | None = None, **_: Any
+    ) -> list[Document]:
+        """Like :meth:`similarity_search`, without blocking the event loop."""
+        if not self._index:
+            return []
+        return _admitted(await self._index.aretrieve(query, self._many(k, filter)), k, filter)
+
+    def _many(self, k: int, condition: object) -> int:
+        return k if condition is None else len(self.passages)
+
+    @classmethod
+    def from_texts(cls, texts: Any, embedding: Any, metadatas: Any = None, **keywords: Any) -> Self:
+        """Make a store of texts, as LangChain's stores do."""
+        store = cls(embedding)
+        store.add_texts(list(texts), metadatas, **keywords)
+        return store
+
+
+def _document(passage: Passage) -> Document:
+    return Document(id=passage.id, page_content=passage.text, metadata=dict(passage.metadata))
+
+
+def _admitted(
+    passages: Sequence[Passage], k: int, condition: Callable[[Document], Any] | None
+) -> list[Document]:
+    documents = map(_document, passages)
+    return [*islice(documents if condition is None else filter(condition, documents), k)]
+
+
+class SummaryStore(VectorStore):
+    """A vector store that takes whole documents, and holds and searches a summary of each.
+
+    It follows documents as every store of LangChain's does: LangChain's ``index`` adds what is new, replaces
+    what has changed and deletes what is gone, so that a model is asked for a summary once::
+
+        summaries = SummaryStore(Chroma("summaries", embeddings), summarize=2)
+        index(documents, record_manager, summaries, cleanup="full", source_id_key="source")
+
+    Documents may also be added and deleted by their own ids: ``summaries.delete(["refund.md"])``. Where the
+    store takes UUIDs alone, as Qdrant does, a UUID is made of the id.
+
+    Each summary has its document's metadata, so that the retriever's filter holds for it, and the name of the
+    embedding model. After the model was changed, summaries with vectors of the former one are not found;
+    adding their documents again embeds the summaries anew, and writes none of them anew.
+
+    A document without prose has no summary: it is held by its beginning, with the key ``no_summary`` in the
+    metadata, and where it is the nearest, the chain searches.
+
+    Args:
+        store: The store that holds the summaries, and nothing else; or an embedding model, to hold them in
+            memory.
+        summarize: How: a number of lead sentences, a metadata key, a function of the document, or a model.
+
+    Raises:
+        ConfigurationError: If something else is passed.
+    """
+
+    def __init__(self, store: VectorStore | Embeddings, summarize: Summarize = 2) -> None:
+        hint = "pass the store itself, not its retriever; or an embedding model, to hold summaries in memory"
+        check_kind(VectorStore | Embeddings, "a vector store", hint=hint, store=store)
+        if isinstance(store, SummaryStore):
+            raise ConfigurationError("the store holds summaries of its own", hint="use it as it is")
+        self.inner = store if isinstance(store, VectorStore) else MemoryStore(store)
+        self._summarizer = summarizer_of(summarize, Runnable | Reader, reader_of)
+        self._how = _described(summarize)
+        self.changes = 0
+        """How often summaries were added or deleted."""
+        self.snapshots: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        """What the local stores of retrievers held, in which documents may be deleted and changed."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "snapshots": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, snapshots=WeakKeyDictionary())
+
+    @property
+    def embeddings(self) -> Embeddings | None:
+        """The embedding model of the store."""
+        return self.inner.embeddings
+
+    def add_documents(
+        self, documents: list[Document], ids: Sequence[str] | None = None, **keywords: Any
+    ) -> list[str]:
+        """Summarize documents, and hold the summaries in the place of those with the same ids."""
+        return complete(self._add(documents, ids, keywords, Blocking()))
+
+    async def aadd_documents(
+        self, documents: list[Document], ids: Sequence[str] | None = None, **keywords: Any
+    ) -> list[str]:
+        """Like :meth:`add_documents`, without blocking the event loop."""
+        return await self._add(documents, ids, keywords, Awaiting())
+
+    def add_changed(self, documents: Sequence[Document]) -> None:
+        """Add the documents whose text, metadata, way of summarizing or embedding model have changed."""
+        complete(self._add(documents, None, {}, Blocking(), only_changed=True))
+
+    def delete(self, ids: Sequence[str] | None = None, **keywords: Any) -> bool:
+        """Delete summaries by the ids under which their documents were added; unknown ids do no harm."""
+        return complete(self._delete(ids, keywords, Blocking()))
+
+    async def adelete(self, ids: Sequence[str] | None = None, **keywords: Any) -> bool:
+        """Like :meth:`delete`, without blocking the event loop."""
+        return await self._delete(ids, keywords, Awaiting())
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """Return summaries by the ids of their documents."""
+        held = complete(self._present(ids, Blocking()))
+        if held is None:
+            raise NotImplementedError(f"a {type(self.inner).__name__} has no get_by_ids")
+        return [*map(shown, held.values())]
+
+    def similarity_search(self, query: str, k: int = 4, **keywords: Any) -> list[Document]:
+        """Return the ``k`` nearest summaries."""
+        return [shown(one) for one in self.inner.similarity_search(query, k, **keywords)]
+
+    async def asimilarity_search(self, query: str, k: int = 4, **keywords: Any) -> list[Document]:
+        """Like :meth:`similarity_search`, without blocking the event loop."""
+        return [shown(one) for one in await self.inner.asimilarity_search(query, k, **keywords)]
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        """Return the nearest summaries as passages, for surerag's own ``LazyRAG``."""
+        return [*map(passage_of, self.similarity_search(query, k or 4))]
+
+    async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
+        """Like :meth:`retrieve`, without blocking the event loop."""
+        return [*map(passage_of, await self.asimilarity_search(query, k or 4))]
+
+    @classmethod
+    def from_texts(cls, texts: Any, embedding: Any, metadatas: Any = None, **keywords: Any) -> Self:
+        """Make a store in memory of texts, as LangChain's stores do."""
+        store = cls(embedding)
+        store.add_texts(list(texts), metadatas, **keywords)
+        return store
+
+    @property
+    def encoder_name(self) -> str:
+        """Identity of the embedding model; empty where the store does not tell."""
+        model = self.inner.embeddings
+        return str(encoder_of(model).name) if isinstance(model, Embeddings | Encoder) else ""
+
+    async def _add(
+        self,
+        documents: Sequence[Document],
+        ids: Sequence[str] | None,
+        keywords: Mapping[str, Any],
+        calls: Calls,
+        *,
+        only_changed: bool = False,
+    ) -> list[str]:
+        names = [one.id or _id_of(one) for one in documents] if ids is None else [*map(str, ids)]
+        records = {
+            name: Record(name, hash_of(one.page_content), _id_of(one), self._how, self.encoder_name)
+            for name, one in zip(names, documents, strict=True)
+        }
+        present = await self._present(names, calls) or {}
+        former = {name: Record.of(one.metadata) for name, one in present.items()}
+        by_id = dict(zip(names, documents, strict=True))
+        fresh = [name for name in by_id if not only_changed or former.get(name) != records[name]]
+        written = {
+            name: present[name]
+            for name in fresh
+            if (record := former.get(name))
+            and (record.text, record.summarize) == (records[name].text, self._how)
+        }
+        made = await self._summarized({name: by_id[name] for name in fresh if name not in written}, calls)
+        summaries = [
+            self._summary(made.get(name) or _renewed(written[name], by_id[name]), records[name])
+            for name in fresh
+        ]
+        if summaries:
+            # Not every store replaces what has the same id: FAISS refuses it.
+            await self._delete([name for name in fresh if name in present], {}, calls)
+            stored = [str(one.id) for one in summaries]
+            await calls.call(self.inner, "add_documents", summaries, ids=stored, **keywords)
+            self.changes += 1
+        return names
+
+    async def _summarized(self, documents: Mapping[str, Document], calls: Calls) -> dict[str, Document]:
+        """Return the summaries of documents, by their ids, with their metadata."""
+        plain = [
+            PlainDocument(name, one.page_content, str(one.metadata.get("title") or ""), one.metadata)
+            for name, one in documents.items()
+        ]
+        originals = [*documents.values()]
+        if not plain:
+            return {}
+        if calls.prefix:
+            texts = await in_thread(self._summarizer, plain, originals)
+        else:
+            texts = self._summarizer(plain, originals)
+        held = with_summaries(plain, texts)
+        return {one.id: Document(page_content=one.text, metadata=dict(one.metadata)) for one in held}
+
+    def _summary(self, summary: Document, record: Record) -> Document:
+        metadata = {**summary.metadata, RECORD_KEY: json.dumps(record)}
+        return Document(id=self._stored_id(record.id), page_content=summary.page_content, metadata=metadata)
+
+    async def _present(self, names: Sequence[str], calls: Calls) -> dict[str, Document] | None:
+        """Return the summaries that are held, by their documents' ids; None where the store does not tell."""
+        stored = [*dict.fromkeys(map(self._stored_id, names))]
+        if not stored:  # which Chroma refuses
+            return {}
+        try:
+            held = await calls.call(self.inner, "get_by_ids", stored)
+        except NotImplementedError:
+            return None
+        # Qdrant's documents have no id.
+        return {record.id: one for one in held if (record := Record.of(one.metadata))}
+
+    async def _delete(self, ids: Sequence[str] | None, keywords: Mapping[str, Any], calls: Calls) -> bool:
+        if ids is None:
+            raise InputError("which summaries are to be deleted?", hint="pass the ids of their documents")
+        # FAISS refuses ids that it does not hold.
+        held = await self._present(ids, calls)
+        gone = [self._stored_id(name) for name in (ids if held is None else held)]
+        if not gone:
+            return True
+        self.changes += 1
+        return await calls.call(self.inner, "delete", gone, **keywords) is not False
+
+    def _stored_id(self, name: str) -> str:
+        if any(kind.__name__ in _ANY_TEXT for kind in type(self.inner).__mro__):
+            return name
+        try:
+            return str(UUID(name))
+        except ValueError:
+            return hash_of(name)
+
+
+def shown(summary: Document) -> Document:
+    """Return a summary as it is shown: with its document's id and metadata."""
+    record, metadata = Record.of(summary.metadata), shown_metadata(summary.metadata)
+    return Document(
+        id=record.id if record else summary.id, page_content=summary.page_content, metadata=metadata
+    )
+
+
+def shown_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metadata of a summary that are its document's."""
+    return {key: value for key, value in metadata.items() if key != RECORD_KEY}
+
+
+def _renewed(summary: Document, document: Document) -> Document:
+    """Return a summary that was written before with the metadata that its document has now."""
+    kept = {NO_SUMMARY: True} if NO_SUMMARY in summary.metadata else {}
+    return Document(page_content=summary.page_content, metadata={**document.metadata, **kept})
+
+
+def _id_of(document: Document) -> str:
+    """Return an id made of a document's text and metadata."""
+    metadata = sorted(map(str, document.metadata.items()))
+    return hash_of(f"{metadata}\n{document.page_content}")
+
+
+def _described(summarize: Summarize) -> str:
+    """Return how documents are summarized, in words."""
+    if isinstance(summarize, Runnable | Reader):
+        return str(reader_of(summarize).name)
+    return getattr(summarize, "__qualname__", None) or repr(summarize)
