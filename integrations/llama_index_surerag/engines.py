@@ -34,7 +34,7 @@ from llama_index_surerag.services import (
     manager_of,
     retriever_of,
 )
-from llama_index_surerag.summaries import SummarySource, tier_one
+from llama_index_surerag.tier_one import SummarySource, tier_one
 from surerag import (
     AbstentionPolicy,
     DynQROptions,
@@ -283,7 +283,8 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
     ``response.metadata`` holds the decision (``retrieve``, ``reason``, ``gate``, ``score``, ``interval``,
     ``threshold``), ``passage_ids`` and ``summary_ids``, how the answer ended (``finish``: ``"stop"``,
     ``"length"``, ``"content_filter"`` or ``"empty"``), and what it cost. ``source_nodes`` are what the reader
-    was shown for its answer: the retrieved nodes, if the gate opened, and the summaries. When streaming, the
+    was shown for its answer: the retrieved nodes, if the gate opened, and the summaries, whose metadata have
+    ``tier: "summary"``. A summary that a retrieved node repeats is not shown again. When streaming, the
     decision is there before the first word; ``finish`` and costs come when the stream has been read.
 
     Build it with :meth:`from_args`.
@@ -301,6 +302,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
         embed_model: BaseEmbedding | None = None,
         node_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
         summary_postprocessors: Sequence[BaseNodePostprocessor] | None = None,
+        summaries_are_public: bool = False,
         streaming: bool = False,
         callback_manager: CallbackManager | None = None,
         **options: Any,
@@ -311,22 +313,24 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
             retriever: The pipeline's index, or a retriever of it.
             llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
             summaries: Tier 1: an index of summaries (:func:`llama_index_surerag.summary_index`), a retriever
-                of such an index, or the summary of the only document as text. An index gets the filters
-                of the ``retriever``. Left out, the first sentences of the documents in the index are taken;
-                where ``retriever`` is a retriever it cannot be left out.
+                of summaries of your own, or the summary of the only document as text. A summary of an index
+                is shown where the ``retriever`` may return every chunk that it was made of, as they are now;
+                the filters of the ``retriever`` apply. Left out, the first sentences of the documents in the
+                index are taken; where ``retriever`` is a retriever it cannot be left out.
             embed_model: Embeds summaries where they are left out; the index's own if None.
-            node_postprocessors: Applied to retrieved nodes, in order, and all but surerag's own to summaries,
-                so that the LLM sees nothing that a mask or an access list takes out. A summary has the
-                metadata that all nodes of its document share; one that is passed as text is shown as it is.
-            summary_postprocessors: Applied to summaries instead, such as the masks and access lists alone: a
-                reranker costs time before every first answer, and a cut-off by score may leave no summary.
+            node_postprocessors: Applied to retrieved nodes, in order. LlamaIndex's masks of personal data and
+                cut-offs by score apply to summaries, too; rerankers do not. Where others are among them, such
+                as an access list, say what summaries pass through.
+            summary_postprocessors: What summaries pass through, instead: masks and access lists, as a rule.
+            summaries_are_public: Whether everybody may see every summary. A ``retriever`` or postprocessor
+                whose every setting is not understood is refused without it.
             streaming: Whether ``query`` returns a stream.
             callback_manager: Receives LlamaIndex's callbacks.
             **options: Those of :class:`surerag.LazyRAGOptions`; prompts may be LlamaIndex templates.
 
         Raises:
             ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds, or
-                summaries might be shown of documents that the retriever excludes.
+                it is not known whether the retriever would show what a summary was made of.
             CapabilityError: If the gate needs log-probabilities that the LLM does not return.
             PromptError: If a replaced prompt is unknown or lacks slots.
         """
@@ -337,14 +341,22 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
             applied = [one for one in applied if not isinstance(one, MethodPostprocessor)]
         else:
             applied = reporting_to(callback_manager, "summary_postprocessors", summary_postprocessors)
-        tier = tier_one(retriever, summaries, settings.n_summaries, embed_model, applied)
+        tier = tier_one(
+            retriever,
+            summaries,
+            settings.n_summaries,
+            embed_model,
+            postprocessors=applied,
+            unexamined=summary_postprocessors is None,
+            are_public=summaries_are_public,
+        )
         core = connected(
             LazyRAG, settings, retriever, llm, node_postprocessors, callback_manager, summaries=tier
         )
         return cls(core, streaming=streaming, callback_manager=callback_manager)
 
     def _nodes(self, result: LazyRAGPlan | LazyRAGResult) -> list[NodeWithScore]:
-        return nodes_of([*result.passages, *result.summaries])
+        return [*nodes_of(result.passages), *map(_as_summary, nodes_of(result.summaries))]
 
     def _decided(self, result: LazyRAGPlan | LazyRAGResult) -> dict[str, Any]:
         return {
@@ -355,6 +367,14 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
 
     def _ended(self, result: LazyRAGResult) -> dict[str, Any]:
         return {**answer_metadata(result.generation, result.usage), "abstained": result.abstained}
+
+
+def _as_summary(node: NodeWithScore) -> NodeWithScore:
+    """Return a node that says that it is a summary, to people and not to models."""
+    for hidden in (node.node.excluded_llm_metadata_keys, node.node.excluded_embed_metadata_keys):
+        hidden.append("tier")
+    node.node.metadata["tier"] = "summary"
+    return node
 
 
 class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):

@@ -56,6 +56,7 @@ from llama_index_surerag import (
 )
 from llama_index_surerag.engines import aread_to_end
 from llama_index_surerag.llm import LLMReader
+from llama_index_surerag.summaries import summary_id
 from surerag import FakeReader
 from surerag.calibration import AbstentionPolicy
 from surerag.encoders import HashingEncoder
@@ -127,7 +128,7 @@ async def test_condense_question_chat(streaming: bool) -> None:
     else:
         first = chat.chat(KNOWN)
         assert str(first).startswith(KNOWN_ANSWER)
-        assert [node.node_id for node in first.source_nodes] == ["ada:summary"]
+        assert [node.node_id for node in first.source_nodes] == [summary_id("ada")]
         assert str(await chat.achat("And the other?")).startswith(FOUND_ANSWER)
 
 

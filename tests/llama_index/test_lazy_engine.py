@@ -29,7 +29,6 @@ from llama_index.core.llms import MockLLM
 from llama_index.core.node_parser import HierarchicalNodeParser, get_leaf_nodes
 from llama_index.core.postprocessor import SimilarityPostprocessor
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
-from llama_index.core.retrievers import QueryFusionRetriever, VectorIndexRetriever
 from llama_index.core.schema import MetadataMode, NodeWithScore, TextNode
 from llama_index.core.vector_stores.types import (
     FilterCondition,
@@ -47,6 +46,7 @@ from llama_index_surerag import (
     summary_nodes,
 )
 from llama_index_surerag.engines import aread_to_end, read_to_end
+from llama_index_surerag.summaries import summary_id
 from surerag import FakeReader
 from surerag.documents import load_documents
 from surerag.errors import ConfigurationError, InputError, PromptError, RefusedError
@@ -82,8 +82,8 @@ def test_other_documents_are_refused_with_the_way_to_convert_them(tmp_path: Path
 @pytest.mark.parametrize(
     ("question", "answer", "retrieve", "expected_ids"),
     [
-        (KNOWN, KNOWN_ANSWER, False, ["ada:summary"]),
-        (UNKNOWN, FOUND_ANSWER, True, ["orun-1", "orun-0", "orun:summary"]),
+        (KNOWN, KNOWN_ANSWER, False, [summary_id("ada")]),
+        (UNKNOWN, FOUND_ANSWER, True, ["orun-1", "orun-0"]),
     ],
 )
 async def test_answers_from_summaries_or_retrieves(
@@ -257,7 +257,7 @@ async def test_a_tenants_summaries_do_not_leak(
             responses[1] = await responses[1].get_response()
         for response in responses:
             str(response)
-            assert {name.split(":")[0].split("-")[0] for name in sources(response)} == {"ada"}
+            assert {node.node.ref_doc_id for node in response.source_nodes} == {"ada"}
     assert not any("river. It is long" in text or "old city. It" in text for text in prompts_of(reader))
 
 
@@ -266,26 +266,9 @@ def prompts_of(reader: FakeReader) -> list[str]:
 
 
 def test_a_retriever_without_summaries_is_refused() -> None:
-    index = corpus.index()
-    filters = tenant_filters(FilterOperator.EQ, "a")
-    for retriever in (
-        index.as_retriever(filters=filters),
-        index.as_retriever(),
-        QueryFusionRetriever([index.as_retriever(filters=filters)], llm=Own(), num_queries=1),
-    ):
+    for filters in (None, tenant_filters(FilterOperator.EQ, "a")):
         with pytest.raises(ConfigurationError, match="summary_index"):
-            engine(retriever)
-
-
-def test_a_retriever_of_other_restrictions_takes_no_index_of_summaries() -> None:
-    index = corpus.index()
-    summaries = summary_index(index, embed_model=HashEmbedding())
-    fusion = QueryFusionRetriever([index.as_retriever()], llm=Own(), num_queries=1, use_async=False)
-    for retriever in (fusion, VectorIndexRetriever(index, node_ids=["ada-0"])):
-        with pytest.raises(ConfigurationError, match="may be restricted"):
-            engine(retriever, summaries=summaries)
-        assert engine(retriever, summaries="Ada was born in Velm.")
-    assert str(engine(fusion, summaries=summaries.as_retriever()).query(KNOWN)) == KNOWN_ANSWER
+            engine(corpus.index().as_retriever(filters=filters))
 
 
 def test_what_is_no_summaries_and_no_postprocessor_is_refused() -> None:
@@ -316,7 +299,7 @@ async def test_only_summaries_of_the_retrievers_documents_are_shown(as_retriever
         summaries = summaries.as_retriever(doc_ids=["tarn"], similarity_top_k=3)
     lazy = engine(index.as_retriever(doc_ids=["tarn"]), summaries=summaries)
     for response in (lazy.query(KNOWN), await lazy.aquery(KNOWN)):
-        assert set(response.metadata["summary_ids"]) <= {"tarn:summary"}
+        assert set(response.metadata["summary_ids"]) <= {summary_id("tarn")}
 
 
 @pytest.mark.parametrize("as_retriever", [True, False])
@@ -344,7 +327,7 @@ def test_summaries_are_persisted_and_not_embedded_anew(tmp_path: Path) -> None:
     again.embedded.clear()
     summaries = summary_index(loaded, embed_model=again, persist_dir=tmp_path / "summaries")
     assert again.embedded == ["The Mir is a lake. It is deep."]
-    assert set(summaries.docstore.docs) == {"ada:summary", "orun:summary", "mir:summary"}
+    assert set(summaries.docstore.docs) == {summary_id("ada"), summary_id("orun"), summary_id("mir")}
 
 
 def test_works_over_faiss() -> None:
@@ -426,7 +409,7 @@ def test_tier_1_has_the_documents_of_its_index_alone() -> None:
         nodes = [node for node in corpus.nodes() if node.ref_doc_id in names]
         storage.docstore.add_documents(nodes)
         last = VectorStoreIndex(nodes, storage_context=storage, embed_model=HashEmbedding())
-    assert engine(last, threshold=9).query(KNOWN).metadata["summary_ids"] == ["orun:summary"]
+    assert engine(last, threshold=9).query(KNOWN).metadata["summary_ids"] == [summary_id("orun")]
     assert [node.ref_doc_id for node in summary_nodes(last)] == ["orun"]
 
 
@@ -443,9 +426,9 @@ def test_a_summary_of_chunks_of_chunks_is_the_documents_beginning(sizes: list[in
 def test_tier_1_of_other_indices_follows_them(make: Any) -> None:
     index = make(corpus.nodes(), llm=MockLLM(), embed_model=HashEmbedding())
     lazy = engine(index, embed_model=HashEmbedding(), threshold=9)
-    assert "ada:summary" in sources(lazy.query(KNOWN))
+    assert summary_id("ada") in sources(lazy.query(KNOWN))
     index.delete_ref_doc("ada", delete_from_docstore=True)
-    assert "ada:summary" not in sources(lazy.query(KNOWN))
+    assert summary_id("ada") not in sources(lazy.query(KNOWN))
 
 
 def test_many_threads_query_an_index_that_changes() -> None:
@@ -455,7 +438,7 @@ def test_many_threads_query_an_index_that_changes() -> None:
         index.insert(Document(id_=f"new {n}", text=f"Velm {n} is new. It is small."))
         with ThreadPoolExecutor(8) as pool:
             shown = list(pool.map(lambda n: sources(lazy.query(f"Is Velm {n} new?")), [n] * 8))
-        assert all(f"new {n}:summary" in one for one in shown)
+        assert all(summary_id(f"new {n}") in one for one in shown)
 
 
 def test_documents_are_added_to_summaries_that_are_kept(tmp_path: Path) -> None:
@@ -465,15 +448,23 @@ def test_documents_are_added_to_summaries_that_are_kept(tmp_path: Path) -> None:
         assert len(summaries.docstore.docs) == len(model.embedded) == 3
     with pytest.raises(InputError, match="no document with text"):
         summary_index([], persist_dir=tmp_path / "empty")
+    assert not (tmp_path / "empty").exists()
 
 
-def test_summary_nodes_have_the_documents_shared_metadata() -> None:
+def test_summary_nodes_have_the_metadata_of_their_chunks() -> None:
     parts = corpus.nodes(ada="a")
-    parts[0].metadata["page"] = 1
-    node = next(one for one in summary_nodes(parts) if one.ref_doc_id == "ada")
+    # What parsers note of each chunk is no reason for a summary of each.
+    parts[0].metadata["window"] = "Ada was born in Velm."
+    [node] = [one for one in summary_nodes(parts) if one.ref_doc_id == "ada"]
     assert node.metadata == {"tenant": "a", "size": 3}
     assert node.text == corpus.LEADS["ada"]
     assert set(node.excluded_llm_metadata_keys) == {"tenant", "size"}
+    parts[1].metadata["secret"] = "yes"
+    apart = [one for one in summary_nodes(parts) if one.ref_doc_id == "ada"]
+    assert {one.text: one.metadata.get("secret") for one in apart} == {
+        corpus.LEADS["ada"]: None,
+        corpus.DETAILS["ada"]: "yes",
+    }
 
 
 @pytest.mark.parametrize(
@@ -622,6 +613,7 @@ async def test_the_llm_sees_nothing_that_a_postprocessor_takes_out(made: str, st
         streaming=streaming,
         gate="abstention",
         node_postprocessors=[AccessList()],
+        summary_postprocessors=[AccessList()],
     )
     for question in (KNOWN, UNKNOWN):
         read_to_end(lazy.query(question))
@@ -633,7 +625,9 @@ async def test_the_llm_sees_nothing_that_a_postprocessor_takes_out(made: str, st
 
 @pytest.mark.parametrize("llm", [Own(), MockLLM()], ids=type)
 def test_an_engine_over_any_llm_can_be_pickled(llm: Any) -> None:
-    lazy = pickle.loads(pickle.dumps(engine(llm=llm, gate="abstention", node_postprocessors=[AccessList()])))
+    lazy = pickle.loads(
+        pickle.dumps(engine(llm=llm, gate="abstention", summary_postprocessors=[AccessList()]))
+    )
     assert lazy.query(KNOWN).metadata["gate"] == "abstention"
 
 
@@ -754,5 +748,4 @@ async def test_both_tiers_follow_the_index() -> None:
     index.update_ref_doc(Document(text="Ada was born in Orun. She sings.", doc_id="ada"))
     for response in (lazy.query("Where was Ada born?"), await lazy.aquery("Where was Ada born?")):
         texts = [node.text for node in response.source_nodes]
-        assert len(texts) == 2
-        assert all("Orun" in text for text in texts)
+        assert texts == ["Ada was born in Orun. She sings."]

@@ -87,6 +87,7 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
         decision = replace(decision, retrieve=True, reason="empty first answer")
     yield from steps.cancel()
     passages = yield from perform(Retrieve(question, options.top_n))  # Eq. 5
+    steps.leave_out_summaries_in(passages)
     if not passages:
         yield from emit("lazy_rag.nothing_retrieved", warning=True, question=question)
     yield from steps.announce(decision, passages)
@@ -141,6 +142,13 @@ class _Steps:
             self.score = self.interval = None
             self.first_pass = FirstPass((yield from self._read_on()))
             self._measure(self.first_pass)
+
+    def leave_out_summaries_in(self, passages: Sequence[Passage]) -> None:
+        """Leave out summaries that passages repeat; a framework may put metadata before a passage's text."""
+        texts = tuple(passage.text.strip() for passage in passages)
+        self.summaries = [
+            one for one in self.summaries if not any(text.endswith(one.text.strip()) for text in texts)
+        ]
 
     def _measure(self, first_pass: FirstPass) -> None:
         if self.flaw:

@@ -1,0 +1,283 @@
+"""Tier 1 of lazy retrieval over LlamaIndex: which summaries a query may be answered from.
+
+A summary is shown where the search of the pipeline may return every chunk that it was made of, as they are
+now. Where that cannot be known, the engine is refused when it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+from llama_index.core import DocumentSummaryIndex, VectorStoreIndex
+from llama_index.core.base.base_retriever import BaseRetriever
+from llama_index.core.base.embeddings.base import BaseEmbedding
+from llama_index.core.indices.base import BaseIndex
+from llama_index.core.postprocessor.types import BaseNodePostprocessor
+from llama_index.core.retrievers import VectorIndexRetriever
+from llama_index.core.schema import BaseNode, NodeWithScore, QueryBundle
+from llama_index.core.settings import Settings
+from llama_index.core.vector_stores.simple import SimpleVectorStore
+from llama_index.core.vector_stores.utils import build_metadata_filter_fn
+
+from llama_index_surerag.events import warn
+from llama_index_surerag.nodes import copy_of
+from llama_index_surerag.services import EmbeddingEncoder, InnerRetriever, NodeRetriever, retriever_of
+from llama_index_surerag.summaries import document_of, replace_summaries
+from llama_index_surerag.visibility import Search, effect_on_summaries, listed_ids, unknown_in
+from surerag.errors import ConfigurationError, check_kind
+from surerag.messages import NO_SUMMARY
+from surerag.readers import in_thread
+
+SummarySource = BaseRetriever | BaseIndex[Any] | str
+_REMEDIES = (
+    "pass summaries=RETRIEVER, a retriever of summaries of your own that leaves out what its user may not "
+    "see; or, where everybody may see every summary, summaries_are_public=True"
+)
+
+
+def tier_one(
+    source: BaseRetriever | BaseIndex[Any],
+    summaries: SummarySource | None,
+    n_summaries: int,
+    embed_model: BaseEmbedding | None,
+    *,
+    postprocessors: Sequence[BaseNodePostprocessor] = (),
+    unexamined: bool = True,
+    are_public: bool = False,
+) -> NodeRetriever | str:
+    """Return the summary tier of an engine.
+
+    Args:
+        source: What the engine searches.
+        summaries: An index of summaries, a retriever or text of the user's own, or None.
+        n_summaries: How many are shown.
+        embed_model: Embeds summaries where they are left out.
+        postprocessors: What summaries pass through.
+        unexamined: Whether they were meant for chunks: those of unknown effect are refused.
+        are_public: Whether everybody may see every summary.
+
+    Raises:
+        ConfigurationError: If it is not known whether the search would show what a summary was made of.
+    """
+    hint = f"make them of an index: summaries=summary_index(index). {_REMEDIES}"
+    check_kind(bool, "True or False", summaries_are_public=are_public)
+    if isinstance(summaries, str):
+        return summaries
+    kinds: Any = BaseRetriever | BaseIndex | None
+    check_kind(kinds, "an index, a retriever of one or a text", hint=hint, summaries=summaries)
+    retriever_of(source)  # raises where it is none
+    own = isinstance(summaries, BaseRetriever)
+    applied = list(postprocessors)
+    if unexamined:
+        effects = [effect_on_summaries(one) for one in postprocessors]
+        if "unknown" in effects and not (own or are_public):
+            kind = type(postprocessors[effects.index("unknown")]).__name__
+            raise ConfigurationError(
+                f"it is not known which summaries a {kind} would leave out or change",
+                hint=f"{_REMEDIES}; or say what summaries pass through: summary_postprocessors=[…]",
+            )
+        meant = ("alike", "unknown") if own else ("alike",)
+        applied = [one for one, effect in zip(postprocessors, effects, strict=True) if effect in meant]
+    reason = unknown_in(source)
+    if reason and not (own or are_public):
+        raise ConfigurationError(f"it is not known which summaries may be shown: {reason}", hint=_REMEDIES)
+    if summaries is None:
+        summaries = _followed(source, n_summaries, embed_model)
+    elif isinstance(summaries, BaseIndex):
+        _check_index(summaries, source)
+    elif not are_public:
+        _check_same_restrictions(source, summaries)
+    search = None if reason else Search(source, restricted=not are_public)
+    return NodeRetriever(_ShownSummaries(summaries, search, n_summaries), applied)
+
+
+def _followed(
+    source: BaseRetriever | BaseIndex[Any], n_summaries: int, embed_model: BaseEmbedding | None
+) -> BaseRetriever:
+    if isinstance(source, BaseIndex):
+        return _IndexSummaries(source, n_summaries, embed_model)
+    raise ConfigurationError(
+        f"a {type(source).__name__} has no summaries of its own",
+        hint="pass summaries=summary_index(index), or the index itself in the place of its retriever",
+    )
+
+
+def _check_index(summaries: BaseIndex[Any], source: BaseRetriever | BaseIndex[Any]) -> None:
+    """Raise where an index would show whole chunks, or cannot be filtered as the search is."""
+    searched = source if isinstance(source, BaseIndex) else getattr(source, "_index", None)
+    if isinstance(summaries, DocumentSummaryIndex):
+        raise ConfigurationError(
+            "a DocumentSummaryIndex returns the chunks of documents, and not their summaries",
+            hint="take the summaries that it has: summaries=summary_index(index, theirs)",
+        )
+    if type(summaries) is not VectorStoreIndex or summaries is searched:
+        raise ConfigurationError(
+            "summaries must be a VectorStoreIndex of summaries, not the index that is searched"
+            if summaries is searched
+            else f"summaries must be a VectorStoreIndex, got a {type(summaries).__name__}",
+            hint="make one: summaries=summary_index(index)",
+        )
+    if isinstance(summaries.vector_store, SimpleVectorStore):
+        try:
+            build_metadata_filter_fn(lambda _: {}, getattr(source, "_filters", None))("")
+        except ValueError as error:
+            raise ConfigurationError(
+                f"the summaries' vector store cannot filter as the search does: {error}",
+                hint="keep the summaries in a vector store of the same kind: "
+                "VectorStoreIndex(summary_nodes(documents), storage_context=…)",
+            ) from error
+
+
+def _check_same_restrictions(source: BaseRetriever | BaseIndex[Any], summaries: BaseRetriever) -> None:
+    if type(summaries) is not VectorIndexRetriever:
+        return
+    for name in ("_filters", "_doc_ids"):
+        mine = getattr(source, name, None)
+        if mine and mine != getattr(summaries, name):
+            raise ConfigurationError(
+                "the retriever is restricted to some documents, and the summaries are not in the same way",
+                hint="pass the index of summaries itself, or its retriever with the same filters and doc_ids",
+            )
+
+
+class _ShownSummaries(InnerRetriever):
+    """Summaries that the search may show; of those that are outdated, a warning tells once.
+
+    Args:
+        summaries: An index of summaries, which gets the filters of the search, or a retriever of them.
+        search: What is searched; None where the user answers for what is shown.
+        top_n: How many an index returns.
+    """
+
+    def __init__(self, summaries: BaseRetriever | BaseIndex[Any], search: Search | None, top_n: int) -> None:
+        super().__init__()
+        self.kind = type(summaries).__name__
+        self._summaries = summaries
+        self._search = search
+        self._top_n = top_n
+        self._told: set[str] = set()
+
+    def _current(self) -> BaseRetriever:
+        """Return the retriever of summaries with the filters that the search has now."""
+        if self._search is not None and (reason := self._search.unknown()):
+            raise ConfigurationError(f"it is no longer known which summaries may be shown: {reason}")
+        if isinstance(self._summaries, BaseRetriever):
+            return self._summaries
+        filters, documents = (self._search.filters, self._search.doc_ids) if self._search else (None, None)
+        return self._summaries.as_retriever(
+            similarity_top_k=self._top_n, filters=filters, doc_ids=documents or None
+        )
+
+    def _shown(self, found: list[NodeWithScore]) -> list[NodeWithScore]:
+        search, shown = self._search, list[NodeWithScore]()
+        if search is None:
+            return found
+        for one in found:
+            if isinstance(self._summaries, BaseRetriever) and not _is_made_here(one.node):
+                shown.append(one)
+            elif search.outdated(one.node):
+                self._tell(one.node)
+                # Where it is the nearest, the engine searches.
+                outdated = copy_of(one)
+                outdated.node.metadata[NO_SUMMARY] = True
+                shown.append(outdated)
+            elif search.shows(one.node):
+                shown.append(one)
+        return shown
+
+    def _tell(self, summary: BaseNode) -> None:
+        if summary.node_id not in self._told:
+            self._told.add(summary.node_id)
+            warn("lazy_rag.summary_outdated", document=summary.ref_doc_id, hint="call summary_index again")
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return self._shown(self._current().retrieve(query_bundle))
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        return await in_thread(self._shown, await self._current().aretrieve(query_bundle))
+
+
+def _is_made_here(summary: BaseNode) -> bool:
+    """Whether a node says what it was made of, as those of ``summary_nodes`` do."""
+    source = summary.source_node
+    return bool(summary.child_nodes or (source is not None and source.hash))
+
+
+class _IndexSummaries(InnerRetriever):
+    """Summaries of the documents in an index, which follow its insertions, updates and deletions.
+
+    Each query compares the hashes in the index's docstore with those of the query before (100,000 nodes: a
+    quarter of the time of LlamaIndex's own search in memory). Only new and changed summaries are embedded.
+    """
+
+    def __init__(self, index: BaseIndex[Any], top_n: int, embed_model: BaseEmbedding | None) -> None:
+        super().__init__()
+        EmbeddingEncoder(embed_model)  # raises where it is none
+        store = getattr(index, "vector_store", None)
+        if not index.docstore.docs and getattr(store, "stores_text", False):
+            raise ConfigurationError(
+                f"{type(store).__name__} holds the texts itself, so there are no documents to summarize",
+                hint="pass summaries=summary_index(documents)",
+            )
+        self._source = index
+        self._top_n = top_n
+        self._embed_model = embed_model or getattr(index, "_embed_model", None)
+        self._ids: dict[str, None] = {}
+        self._hashes: dict[str, str] = {}
+        self._documents: dict[str, str] = {}
+        self._made = VectorStoreIndex([], embed_model=self._embed_model)
+        self._lock = Lock()
+        self._follow()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock())
+
+    def _follow(self) -> None:
+        """Bring the summaries of those documents up to date whose nodes have come, changed or gone."""
+        ids, hashes = listed_ids(self._source), self._source.docstore.get_all_document_hashes()
+        if ids == self._ids and hashes == self._hashes:
+            return
+        # Two nodes of equal contents have one hash: which one came or went is in the ids.
+        changed = ids.keys() ^ self._ids.keys() | {name for _, name in hashes.items() ^ self._hashes.items()}
+        names, nodes = self._to_summarize(changed, ids)
+        replace_summaries(self._made, names, nodes)
+        for name in changed:
+            self._documents.pop(name, None)
+        self._documents |= {node.node_id: document_of(node) for node in nodes}
+        self._ids, self._hashes = ids, hashes
+
+    def _to_summarize(self, changed: set[str], ids: dict[str, None]) -> tuple[set[str], list[BaseNode]]:
+        """Return the documents of changed nodes, and all their nodes that are there."""
+        store = self._source.docstore
+        come = {node.node_id: node for node in store.get_nodes(list(changed & ids.keys()), raise_error=False)}
+        names = {self._documents.get(name, name) for name in changed} | {*map(document_of, come.values())}
+        listed = [store.get_ref_doc_info(name) for name in names if name not in come]
+        parts = names | {part for info in listed if info is not None for part in info.node_ids}
+        stayed = store.get_nodes(list(parts & ids.keys() - come.keys()), raise_error=False)
+        come |= {node.node_id: node for node in stayed}
+        return names, [come[name] for name in ids if name in come]
+
+    def _search(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        with self._lock:
+            self._follow()
+            if not self._made.index_struct.nodes_dict:
+                return []
+            return self._made.as_retriever(similarity_top_k=self._top_n).retrieve(query_bundle)
+
+    def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        model = self._embed_model or Settings.embed_model
+        vector = query_bundle.embedding or model.get_agg_embedding_from_queries(query_bundle.embedding_strs)
+        return self._search(replace(query_bundle, embedding=vector))
+
+    async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
+        model = self._embed_model or Settings.embed_model
+        vector = query_bundle.embedding or await model.aget_agg_embedding_from_queries(
+            query_bundle.embedding_strs
+        )
+        return await in_thread(self._search, replace(query_bundle, embedding=vector))
