@@ -195,9 +195,13 @@ class AskingReader(BaseReader):
             raise ConfigurationError(f"thinking must be True, False, 'unmarked' or None, got {thinking!r}")
         self.thinking = thinking
         self._together = self._gives_logprobs = True
-        self._learned = Learned()
-        self.supported = SupportedParameters(self._learned)
+        self.learned = Learned()
         self._usage = UsageCounter()
+
+    @property
+    def supported(self) -> SupportedParameters:
+        """What the model is known to reject."""
+        return SupportedParameters(self.learned)
 
     # Hooks.
 
@@ -256,7 +260,7 @@ class AskingReader(BaseReader):
     @property
     def _thinks(self) -> bool:
         """Whether the model thinks, as it was said, or as its last answer showed."""
-        return bool(self.thinking) or _THINKS in self._learned
+        return bool(self.thinking) or _THINKS in self.learned
 
     def _budget(self) -> int:
         """Return the tokens to grant for thinking, once a model was seen to think."""
@@ -286,10 +290,10 @@ class AskingReader(BaseReader):
     def _note(self, reading: Reading) -> None:
         """Note whether the model thought before an answer, which holds until the next one, or a while."""
         if reading.thought:
-            self._learned.note(_THINKS)
+            self.learned.note(_THINKS)
         elif reading.finish is not None:
-            self._learned.forget(_THINKS)
-        if reading.closes_thoughts and not self.thinking and self._learned.note(CLOSES_THOUGHTS):
+            self.learned.forget(_THINKS)
+        if reading.closes_thoughts and not self.thinking and self.learned.note(CLOSES_THOUGHTS):
             warnings.warn(
                 f"an answer of {self.name} holds </think> without <think>, and is shown as it is; if its "
                 'prompt template begins the thoughts, build the reader with thinking="unmarked"',

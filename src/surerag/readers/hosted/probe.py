@@ -91,7 +91,7 @@ async def _answered(reader: OpenAIReader) -> str:
     for prompt in _PROMPTS:
         # Long enough to see thoughts end whose beginning is not marked.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
-        reader._learned.note(CLOSES_THOUGHTS)  # which is found out here, and needs no warning
+        reader.learned.note(CLOSES_THOUGHTS)  # which is found out here, and needs no warning
         (reading, *_) = await reader.readings(question, reader.awaiting)
         if reading.closes_thoughts:
             reader.thinking = reader.thinking or "unmarked"
