@@ -10,12 +10,12 @@ from langchain_core.load import dumpd
 from langchain_core.load.serializable import Serializable, SerializedConstructor, SerializedNotImplemented
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import ConfigurableFieldSpec, get_unique_config_specs
-from pydantic import Field, PrivateAttr, field_serializer, field_validator, model_validator
+from pydantic import Field, InstanceOf, PrivateAttr, field_serializer, field_validator, model_validator
 
 from langchain_surerag.prompts import plain_prompt, prompt_of
 from surerag.errors import MissingServiceError
 from surerag.options import Options
-from surerag.readers import is_secret_name, without_credentials
+from surerag.readers import AskingReader, is_secret_name, without_credentials
 
 
 def service_field(description: str) -> Any:
@@ -26,6 +26,12 @@ def service_field(description: str) -> Any:
 class Part(Options, ABC):
     """A method's options as fields of a LangChain class, and the core component that is made of them."""
 
+    learned: InstanceOf[dict[str, Any]] = Field(
+        default_factory=dict,
+        exclude=True,
+        repr=False,
+        description="What was learned of its model; copies with other options go on with it.",
+    )
     _core: Any = PrivateAttr(None)
 
     @property
@@ -40,6 +46,9 @@ class Part(Options, ABC):
     @model_validator(mode="after")
     def _build_core(self) -> Self:
         self._core = None if getattr(self, "detached", ()) else self._make_core()
+        reader = getattr(getattr(self._core, "services", None), "reader", None)
+        if isinstance(reader, AskingReader) and reader is not getattr(self, "llm", None):
+            reader.learned = self.learned.setdefault(reader.name, reader.learned)
         return self
 
     @field_validator("prompts", mode="before", check_fields=False)

@@ -154,6 +154,7 @@ TEXT = Family((), _text_keywords, advice=f"only its text is read; {WAYS_OUT}")
 FAMILIES = (OPENAI, COMPLETIONS, OLLAMA, GEMINI, PIPELINE)
 
 
+_USUAL_RETRIES = 2
 _find = lru_cache(find_spec)
 
 
@@ -212,6 +213,12 @@ class Leaf:
             if name in own and getattr(self.model, name, None) is not None:
                 return getattr(self.model, name)
         return None
+
+    @property
+    def retries(self) -> int:
+        """How often the model's client asks again: as it was built, or as clients of OpenAI's kind do."""
+        own = getattr(self.model, "max_retries", 0)
+        return _USUAL_RETRIES if own is None else own if isinstance(own, int) else 0
 
     @property
     def name(self) -> str:

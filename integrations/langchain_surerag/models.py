@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from numbers import Real
-from typing import Any, NamedTuple, cast
-from weakref import WeakValueDictionary
+from typing import Any, Literal, NamedTuple, cast
 
 from langchain_core.globals import get_llm_cache
 from langchain_core.language_models import BaseChatModel, BaseLLM
@@ -22,7 +21,7 @@ from langchain_surerag.families import PIPELINE, Leaf, family_of, leaves, unboun
 from langchain_surerag.runs import PURPOSE, AnswerRun, Awaiting, Blocking, request_config
 from surerag import SamplingParams, Usage
 from surerag.errors import ConfigurationError, MissingServiceError, check_at_least, check_kind
-from surerag.messages import Chunk, Message, Prompt, as_messages
+from surerag.messages import Chunk, Generation, Message, Prompt, as_messages
 from surerag.readers import (
     ANY_VOCABULARY,
     THINKING_TOKENS,
@@ -43,8 +42,6 @@ from surerag.readers import Blocking as Calls
 from surerag.services import Entailer
 from surerag.text import replace_surrogates
 
-_READERS: WeakValueDictionary[int, ModelReader] = WeakValueDictionary()
-"""Readers in use, by their models' ids: a part that a config changes learns nothing anew of its model."""
 _REASONS = ("finish_reason", "done_reason", "stop_reason")
 
 
@@ -56,6 +53,7 @@ def reader_from_model(
     vocabulary_size: int = ANY_VOCABULARY,
     max_concurrency: int = 8,
     thinking_tokens: int = THINKING_TOKENS,
+    thinking: Literal[True, "unmarked"] | None = None,
 ) -> ModelReader:
     """Make a reader of a chat model or an LLM, with whatever is around it.
 
@@ -77,6 +75,8 @@ def reader_from_model(
         vocabulary_size: Tokens that the model can emit; bounds the entropy from above.
         max_concurrency: Requests of one call at a time; a smaller one in the caller's config wins.
         thinking_tokens: Tokens for thoughts, besides those of the answer, once a model was seen to think.
+        thinking: True grants them from the first request on; ``"unmarked"`` says besides that answers begin
+            inside the thoughts, and only the end of these is marked.
 
     Warns:
         UserWarning: If a Hugging Face pipeline is passed as it is, of which LangChain returns text alone.
@@ -89,23 +89,23 @@ def reader_from_model(
     check_at_least(1, max_concurrency=max_concurrency, top_logprobs=top_logprobs)
     check_at_least(2, vocabulary_size=vocabulary_size)
     check_at_least(0, thinking_tokens=thinking_tokens)
-    reader = ModelReader(model, logprobs, top_logprobs, vocabulary_size, max_concurrency, thinking_tokens)
+    reader = ModelReader(
+        model, logprobs, top_logprobs, vocabulary_size, max_concurrency, thinking_tokens, thinking
+    )
     if reader.family is PIPELINE:
         warnings.warn(f"{reader.described} is read as text. {PIPELINE.advice}", stacklevel=2)
     return reader
 
 
 def reader_of(model: Any) -> BaseReader:
-    """Return a model as a reader, the same one for parts that share the model, and a reader as it is."""
+    """Return a model as a reader of its own, and a reader as it is, with all that it has learned."""
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
         return model
     if isinstance(own := getattr(model, "reader", None), Reader):  # of a ChatReader
         return own
-    reader = reader_from_model(model)
-    first = _READERS.setdefault(id(model), reader)  # which holds the model, so that its id stays its own
-    return first if (first.family, first._most_top) == (reader.family, reader._most_top) else reader
+    return reader_from_model(model)
 
 
 def judge_of(judge: Any) -> Any:
@@ -137,8 +137,9 @@ class ModelReader(AskingReader):
         vocabulary_size: int,
         max_concurrency: int,
         thinking_tokens: int,
+        thinking: Literal[True, "unmarked"] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(thinking=thinking)
         self.model = model
         models = tuple(leaves(model))
         self.family = family_of(models, logprobs)
@@ -227,13 +228,14 @@ class ModelReader(AskingReader):
         wanted = sampling.trace != "none" and not sampling.optional_trace
         return not (self._completes and self._traced and wanted)
 
+    @property
+    def _retries(self) -> int:
+        return max((leaf.retries for leaf in leaves(self.model)), default=0)
+
     def _secrets(self) -> Iterator[str]:
         for leaf in leaves(self.model):
             yield from secrets_in(leaf.model)
             yield from secrets_in(leaf.bound)
-
-    def _rejection(self, error: Exception) -> str:
-        return super()._rejection(error).replace("stream_usage", "stream_options")
 
     def _keywords(self, request: Request) -> Keywords:
         sampling, models = request.sampling, request.context.leaves
@@ -324,17 +326,28 @@ class ModelReader(AskingReader):
         """Return an answer with nothing read yet; what may be thrown away is shown by a run of its own."""
         if not request.context.shown_apart:
             return super().open_reading(request, calls)
-        reading, prompt = self._reading(request), prompt_value(request.prompt).to_string()
+        prompt = prompt_value(request.prompt).to_string()
         run = AnswerRun(prompt, cast("Blocking", calls).callback_manager)
-        return _ShownReading(self._parts(request, reading, calls), reading, run)
+        return _ShownReading(lambda: self._opened(request, calls), self._retries, run)
 
 
 class _ShownReading(OpenReading):
     """An answer whose text is shown by a run, should it be read to its end."""
 
-    def __init__(self, parts: AsyncGenerator[Part], reading: Reading, run: AnswerRun) -> None:
-        super().__init__(parts, reading)
+    def __init__(
+        self, start: Callable[[], tuple[Reading, AsyncGenerator[Part]]], retries: int, run: AnswerRun
+    ) -> None:
+        super().__init__(start, retries)
         self._run = run
+
+    async def rest(self) -> Generation:
+        if self._run.is_watched:
+            return cast("Generation", [chunk async for chunk in self.chunks()][-1].generation)
+        answer = await super().rest()
+        if answer.text:
+            await self._run.token(answer.text)
+        await self._run.end()
+        return answer
 
     async def chunks(self) -> AsyncGenerator[Chunk]:
         async with aclosing(super().chunks()) as chunks:

@@ -153,6 +153,15 @@ class AnswerRun:
         self._text = ""
         self._run: Any = None
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody may see the text while it comes; what only traces a run does not."""
+        handlers = self._manager_of(self._config).handlers
+        return any(
+            hasattr(one, "tap_output_iter") or not isinstance(one, BaseTracer | AsyncBaseTracer)
+            for one in handlers
+        )
+
     async def token(self, piece: str) -> None:
         """Show a piece of the answer; what is read on before the decision is none."""
         if self._run is None:

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from inspect import isasyncgen, isgenerator
 from numbers import Real
 from types import CellType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from llama_index.core.llms import LLM
 from llama_index.core.llms.structured_llm import StructuredLLM
@@ -143,7 +143,12 @@ def family_of(llm: LLM) -> Family:
 
 
 def reader_from_llm(
-    llm: LLM, *, logprobs: bool | None = None, top_logprobs: int | None = None, max_concurrency: int = 8
+    llm: LLM,
+    *,
+    logprobs: bool | None = None,
+    top_logprobs: int | None = None,
+    max_concurrency: int = 8,
+    thinking: Literal[True, "unmarked"] | None = None,
 ) -> LLMReader:
     """Return a LlamaIndex LLM as a reader.
 
@@ -153,6 +158,8 @@ def reader_from_llm(
             them of a class of your own, in ``raw`` as OpenAI has them or in ``logprobs``.
         top_logprobs: Likeliest tokens to ask for; None is 20, and 5 where the LLM is no chat model.
         max_concurrency: Requests under way at a time.
+        thinking: True grants tokens for thoughts from the first request on; ``"unmarked"`` says besides that
+            answers begin inside the thoughts, and only the end of these is marked.
 
     Warns:
         UserWarning: If the LLM was built with settings that hold whatever a method asks for.
@@ -162,7 +169,7 @@ def reader_from_llm(
     """
     check_kind(Real, "a number", max_concurrency=max_concurrency)
     check_at_least(1, top_logprobs=top_logprobs, max_concurrency=max_concurrency)
-    return LLMReader(llm, logprobs, top_logprobs, max_concurrency)
+    return LLMReader(llm, logprobs, top_logprobs, max_concurrency, thinking)
 
 
 def reader_of(llm: LLM | Reader | None) -> Reader:
@@ -189,7 +196,12 @@ class LLMReader(Shareable, AskingReader):
     thinking_hint = "build the LLM without max_tokens, or switch thinking off in the LLM"
 
     def __init__(
-        self, llm: LLM, logprobs: bool | None = None, top: int | None = None, max_concurrency: int = 8
+        self,
+        llm: LLM,
+        logprobs: bool | None = None,
+        top: int | None = None,
+        max_concurrency: int = 8,
+        thinking: Literal[True, "unmarked"] | None = None,
     ) -> None:
         if not isinstance(llm, LLM):
             raise ConfigurationError(
@@ -201,7 +213,7 @@ class LLMReader(Shareable, AskingReader):
                 "a StructuredLLM writes JSON, which its streams begin anew with each piece, and no answers",
                 hint="pass the LLM inside it (.llm), and give its answers a structure behind the pipeline",
             )
-        super().__init__()
+        super().__init__(thinking=thinking)
         self.llm = llm
         self._family = family_of(llm)
         self._logprobs = self._family.logprobs if logprobs is None else logprobs
@@ -281,6 +293,11 @@ class LLMReader(Shareable, AskingReader):
 
     def _limit(self, items: int) -> int:
         return min(items, self._max_concurrency)
+
+    @property
+    def _retries(self) -> int:
+        own = getattr(self.llm, "max_retries", 0)
+        return own if isinstance(own, int) else 0
 
     def _secrets(self) -> Iterator[str]:
         return secrets_in(vars(self.llm))

@@ -96,7 +96,15 @@ class ThinkingBudgetError(ServiceError):
 
 
 class RefusedError(ServiceError):
-    """A service refuses every such request: its key, address, model or one of its parameters."""
+    """A service refuses every such request: its key, address, model or one of its parameters.
+
+    Attributes:
+        parameters: Fields of the request that the service points at, where it does.
+    """
+
+    def __init__(self, message: str, *, hint: str = "", parameters: Sequence[str] = ()) -> None:
+        super().__init__(message, hint=hint)
+        self.parameters = tuple(parameters)
 
 
 class LogprobsRefusedError(RefusedError, LogprobsError):
@@ -104,9 +112,14 @@ class LogprobsRefusedError(RefusedError, LogprobsError):
 
 
 class TransientServiceError(ServiceError):
-    """A service failed in a way that may pass: rate limit, overload, time-out."""
+    """A service failed in a way that may pass: rate limit, overload, time-out.
+
+    Attributes:
+        broken: Whether the connection broke while a reply was read, so that no client asked again.
+    """
 
     retryable = True
+    broken: bool = False
 
 
 MISCONFIGURED = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import sys
 import traceback
@@ -491,10 +490,8 @@ async def test_limits_hold_that_the_llms_settings_beat() -> None:
 @pytest.mark.parametrize("streamed", [False, True])
 def test_thoughts_that_the_template_opens_are_no_answer(streamed: bool) -> None:
     with FakeOpenAI(["Rhine? No, Orun.</think>\n\nVelm is right."]) as server:
-        reader = reader_from_llm(like(server))
+        reader = reader_from_llm(like(server), thinking="unmarked")
         if streamed:
-            with contextlib.suppress(ServiceError):
-                list(reader.stream(PROMPT, TRACE))
             results = list(reader.stream(PROMPT, TRACE))[-1].generation
         else:
             [[results]] = reader.generate([PROMPT], TRACE)

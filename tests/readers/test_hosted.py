@@ -30,7 +30,7 @@ from surerag.errors import (
 from surerag.messages import Message, SamplingParams
 from surerag.readers.hosted import OpenAIReader
 from surerag.readers.logprobs import trace_of_entries
-from surerag.readers.parameters import LeftOutWarning, SupportedParameters
+from surerag.readers.parameters import LeftOutWarning
 from surerag.readers.reading import Part, Reading, usage_of
 from tests.servers.fake_openai import FakeOpenAI
 from tests.waiting import eventually
@@ -145,28 +145,6 @@ def test_logprobs_are_needed(fake_openai: FakeOpenAI) -> None:
     with pytest.raises(LogprobsError, match="abstention"):
         reader_of(fake_openai).generate(["q"], GREEDY)
     assert reader_of(fake_openai).generate(["q"], SamplingParams(trace="none"))[0][0].trace is None
-
-
-@pytest.mark.parametrize(
-    ("message", "body", "needed", "expected"),
-    [
-        ("Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead.", {"max_tokens": 9}, (),
-         {"max_completion_tokens": 9}),
-        ("Invalid value for 'top_logprobs': must be less than or equal to 5.", {"top_logprobs": 20},
-         ("top_logprobs",), {"top_logprobs": 5}),
-        ("Only n = 1 is supported", {"n": 4, "seed": 1}, (), {"n": 1, "seed": 1}),
-        ("temperature and top_p cannot both be specified", {"temperature": 0.5, "top_p": 1.0},
-         ("temperature",), {"temperature": 0.5}),
-        ("your prompt speaks of temperature", {"temperature": 0}, (), {"temperature": 0}),
-        ("'seed' is not supported", {"seed": 1}, ("seed",), {"seed": 1}),
-    ],
-)  # fmt: skip
-def test_messages_teach_what_is_taken(
-    message: str, body: dict[str, Any], needed: tuple[str, ...], expected: dict[str, Any]
-) -> None:
-    supported = SupportedParameters()
-    assert bool(supported.learn(message, body, needed)) == (expected != body)
-    assert supported.apply(body) == expected
 
 
 # What answers become.
@@ -318,15 +296,21 @@ def test_thinking_that_was_switched_off_and_goes_on_is_an_error(fake_openai: Fak
     assert fake_openai.requests[0]["reasoning_effort"] == "none"
 
 
-def test_thoughts_that_the_template_began_are_learnt(fake_openai: FakeOpenAI) -> None:
+def test_a_probe_finds_out_that_the_template_begins_the_thoughts(fake_openai: FakeOpenAI) -> None:
     fake_openai.answers = lambda _: "Hm, Velm?</think> Velm it is"
     reader = reader_of(fake_openai)
+    assert reader.probe().thinks
     assert reader.generate(["q"], GREEDY)[0][0].text == "Velm it is"
-    streamer = reader_of(fake_openai)
-    with pytest.raises(ServiceError, match="Ask again"):
-        list(streamer.stream("q", GREEDY))
-    for one in (reader, streamer):
-        assert "".join(chunk.text for chunk in one.stream("q", GREEDY)) == "Velm it is"
+    assert "".join(chunk.text for chunk in reader.stream("q", GREEDY)) == "Velm it is"
+
+
+def test_marks_without_a_beginning_are_named_once(fake_openai: FakeOpenAI) -> None:
+    fake_openai.answers = lambda _: "The tag </think> ends it."
+    reader = reader_of(fake_openai)
+    with pytest.warns(UserWarning, match='thinking="unmarked"') as warned:
+        answers = reader.generate(["q", "q"], GREEDY)
+    assert [answer.text for [answer] in answers] == ["The tag </think> ends it."] * 2
+    assert len(warned) == 1
 
 
 # Streams.

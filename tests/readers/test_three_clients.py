@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -30,11 +31,10 @@ from surerag.errors import (
 from surerag.messages import Generation
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.lazy_rag.options import LazyRAGOptions
-from surerag.readers import reading
+from surerag.readers import parameters, reading
 from surerag.readers.logprobs import NO_LOGPROBS_HINT
 from surerag.readers.parameters import LeftOutWarning
 from surerag.readers.protocol import BaseReader
-from surerag.readers.reading import UnmarkedThoughtsError
 
 KEY = "9f8e7d6c5b4a39281706f5e4d3c2b1a0"
 PLAIN = SamplingParams(max_tokens=32, trace="logprobs")
@@ -185,19 +185,22 @@ def server() -> Iterator[Server]:
         running.shutdown()
 
 
-def _langchain(server: Server) -> BaseReader:
-    return reader_from_model(ChatOpenAI(model="toy", base_url=server.url, api_key=KEY, max_retries=0))
+def _langchain(server: Server, **settings: Any) -> BaseReader:
+    model = ChatOpenAI(model="toy", base_url=server.url, api_key=KEY, max_retries=0)
+    return reader_from_model(model, **settings)
 
 
-def _llama_index(server: Server) -> BaseReader:
+def _llama_index(server: Server, **settings: Any) -> BaseReader:
     llm = OpenAILike(
         model="toy", api_base=server.url, api_key=KEY, is_chat_model=True, max_retries=0, context_window=8000
     )
-    return reader_from_llm(llm)
+    return reader_from_llm(llm, **settings)
 
 
-CLIENTS: dict[str, Callable[[Server], BaseReader]] = {
-    "hosted": lambda server: OpenAIReader("toy", base_url=server.url, api_key=KEY, max_retries=0),
+CLIENTS: dict[str, Callable[..., BaseReader]] = {
+    "hosted": lambda server, **settings: OpenAIReader(
+        "toy", base_url=server.url, api_key=KEY, max_retries=0, **settings
+    ),
     "langchain": _langchain,
     "llama_index": _llama_index,
 }
@@ -215,6 +218,11 @@ def _streamed(reader: BaseReader, sampling: SamplingParams) -> Generation:
     return generation
 
 
+def _limit(body: dict[str, Any]) -> int:
+    limit: int = body.get("max_tokens") or body["max_completion_tokens"]
+    return limit
+
+
 def _begun(reader: BaseReader, sampling: SamplingParams) -> Generation:
     return reader.finish(reader.begin(["q"], 2, sampling))[0]
 
@@ -228,17 +236,17 @@ VELM: Expected = ("Velm lies", "stop", 2, 0)
 CUT: Expected = ("Velm lies", "length", 2, 0)
 CASES: dict[str, tuple[Reply, SamplingParams, tuple[str, ...], Expected]] = {
     "plain": (Reply("Velm lies"), PLAIN, tuple(WAYS), VELM),
-    "thoughts that the template begins": (
-        Reply("Rhine? No, Orun.</think>\n\nVelm is right."),
+    "a mark in the middle": (
+        Reply("The tag </think> ends it."),
         PLAIN,
-        ("whole",),
-        ("Velm is right.", "stop", 3, 3),
+        tuple(WAYS),
+        ("The tag </think> ends it.", "stop", 5, 0),
     ),
-    "thoughts that the template begins, in pieces": (
-        Reply("Rhine? No, Orun.</think>\n\nVelm is right."),
+    "a mark that nothing ends": (
+        Reply("<think> is the tag."),
         PLAIN,
-        STREAMS,
-        UnmarkedThoughtsError,
+        tuple(WAYS),
+        ("<think> is the tag.", "stop", 4, 0),
     ),
     "stop text ignored": (
         Reply("Velm lies\nQuestion: next one"),
@@ -364,15 +372,45 @@ def test_tokens_from_a_servers_cache_are_counted(server: Server, way: str, clien
 
 
 @EACH_CLIENT
-def test_what_opens_the_thoughts_is_learnt_from_one_answer(server: Server, client: str) -> None:
+def test_thoughts_that_the_template_begins_are_separated_where_that_is_said(
+    server: Server, client: str
+) -> None:
     server.reply = Reply("Rhine? No, Orun.</think>\n\nVelm is right.")
-    reader = CLIENTS[client](server)
-    with pytest.raises(UnmarkedThoughtsError):
-        list(reader.stream("q", PLAIN))
-    assert {way(reader, PLAIN).text for way in WAYS.values()} == {"Velm is right."}
+    reader = CLIENTS[client](server, thinking="unmarked")
+    answers = [way(reader, PLAIN) for way in WAYS.values()]
+    assert {(answer.text, answer.thinking_tokens) for answer in answers} == {("Velm is right.", 3)}
     (begun,) = reader.begin(["q"], 2, PLAIN)
     assert begun.partial.text == "Velm is"
     reader.cancel([begun])
+
+
+@EACH_CLIENT
+@pytest.mark.parametrize(
+    "text", ["The tag </think> ends it.", "<think>Hm.</think> Velm.", "[THINK] Hm. [/THINK] Velm"]
+)
+def test_one_answer_changes_no_other_for_good(server: Server, client: str, text: str) -> None:
+    reader = CLIENTS[client](server)
+    server.reply = Reply(text)
+    for way in WAYS.values():
+        way(reader, PLAIN)
+    server.reply = Reply("Velm lies")
+    reader.generate(["q"], PLAIN)
+    assert [chunk.text for chunk in reader.stream("q", PLAIN)] == ["Velm", " lies", ""]
+    assert _limit(server.bodies[-1]) == 32
+
+
+@EACH_CLIENT
+def test_that_a_model_thinks_is_forgotten_after_a_while(
+    server: Server, client: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader = CLIENTS[client](server)
+    server.reply = Reply("<think>Hm.</think> Velm.")
+    for _ in range(2):
+        reader.generate(["q"], PLAIN)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + parameters.REMEMBERED + 1)
+    reader.generate(["q"], PLAIN)
+    assert [_limit(body) for body in server.bodies[-3:]] == [32, 32 + 4096, 32]
 
 
 @EACH_CLIENT

@@ -62,6 +62,7 @@ OPTIONS: Json = {
     "max_top": 20,
     "refuses": (),  # parameters answered with 400
     "refusal": "Unsupported parameter: '{}'",
+    "check": lambda body: None,  # returns what is sent with status 400; None where a request is taken
     "thoughts": "",  # thought before each answer
     "thoughts_in": "marks",  # or "field": reasoning_content
     "no_usage": False,
@@ -226,11 +227,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.fake.leave()
         body = {name: value for name, value in body.items() if name not in self.fake.options["ignores"]}
         refused = [name for name in self.fake.options["refuses"] if name in body]
+        complaint = self.fake.options["check"](body)
         if fault:
             from tests.servers.faults import FAULTS
 
             self.close_connection = True
             FAULTS[fault](self, body)
+        elif complaint is not None:
+            self.send(400, json.dumps(complaint).encode())
         elif refused:
             message = self.fake.options["refusal"].format(refused[0])
             self.send(400, json.dumps({"error": {"message": message}}).encode())

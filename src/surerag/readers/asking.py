@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import warnings
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -17,6 +18,7 @@ from collections.abc import (
     Coroutine,
     Iterable,
     Iterator,
+    Mapping,
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
@@ -46,21 +48,26 @@ from surerag.readers.failures import client_failure, without_secrets
 from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
 from surerag.readers.parameters import (
     TEMPERATURE_HINT,
+    Change,
+    Learned,
+    Refusal,
     SupportedParameters,
     needed_parameters,
-    warn_of_dropped,
     warn_of_missing_logprobs,
 )
 from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, begun_from_whole, close_iterator
-from surerag.readers.reading import THINKING_HINT, OpenReading, Part, Reading, UnmarkedThoughtsError
+from surerag.readers.reading import THINKING_HINT, OpenReading, Part, Reading
 from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import complete, in_thread, settled
 
 T = TypeVar("T")
 R = TypeVar("R")
+Thinking = bool | Literal["unmarked"]
+"""Whether a model thinks: no, yes, or yes and only the end of its thoughts is marked."""
 Keywords = dict[str, Any]
 """Settings of a request by OpenAI's names."""
+_THINKS, CLOSES_THOUGHTS = "the model thinks before it answers", "an answer ended thoughts"
 _SEED_STEP = 0x9E3779B1
 _SEED_RANGE = 2**31
 
@@ -183,11 +190,18 @@ class AskingReader(BaseReader):
     _top_parameter: str = "top_logprobs"
     """Name of the setting that says how many likeliest tokens are listed."""
 
-    def __init__(self, *, thinks: bool = False) -> None:
-        self._thinks, self._in_thoughts = thinks, False
+    def __init__(self, *, thinking: Thinking | None = None) -> None:
+        if thinking not in (None, True, False, "unmarked"):
+            raise ConfigurationError(f"thinking must be True, False, 'unmarked' or None, got {thinking!r}")
+        self.thinking = thinking
         self._together = self._gives_logprobs = True
-        self.supported = SupportedParameters()
+        self.learned = Learned()
         self._usage = UsageCounter()
+
+    @property
+    def supported(self) -> SupportedParameters:
+        """What the model is known to reject."""
+        return SupportedParameters(self.learned)
 
     # Hooks.
 
@@ -207,10 +221,6 @@ class AskingReader(BaseReader):
         """Return what no error may show."""
         return ()
 
-    def _rejection(self, error: Exception) -> str:
-        """Return what an error says of the settings, by OpenAI's names."""
-        return error.message if isinstance(error, SureragError) else str(error)
-
     def _top(self, sampling: SamplingParams) -> int | None:
         """Return how many likeliest tokens to request with each; 0 for log-probabilities alone, or None."""
         raise NotImplementedError
@@ -223,7 +233,7 @@ class AskingReader(BaseReader):
             streamed=request.streamed,
             token_pieces=self.token_pieces,
             budget=request.budget,
-            in_thoughts=self._in_thoughts,
+            in_thoughts=self.thinking == "unmarked",
             vocabulary_size=self.vocabulary_size,
             name=self.name,
             hint=self.advice,
@@ -247,9 +257,19 @@ class AskingReader(BaseReader):
         """Tell whether answers can be streamed with all that is requested of them."""
         return self.capabilities.stream
 
+    @property
+    def _thinks(self) -> bool:
+        """Whether the model thinks, as it was said, or as its last answer showed."""
+        return bool(self.thinking) or _THINKS in self.learned
+
     def _budget(self) -> int:
         """Return the tokens to grant for thinking, once a model was seen to think."""
         return self.thinking_tokens if self._thinks else 0
+
+    @property
+    def _retries(self) -> int:
+        """How often to ask again where a connection breaks before anything of the reply was used."""
+        return 0
 
     def _limit(self, items: int) -> int:
         """Return how many requests of one call may be under way."""
@@ -268,9 +288,17 @@ class AskingReader(BaseReader):
         complete(self._safely(work))
 
     def _note(self, reading: Reading) -> None:
-        """Note what an answer shows of its model: whether it thinks, and marks the beginning of that."""
-        self._thinks = self._thinks or reading.thought or reading.in_thoughts
-        self._in_thoughts = self._in_thoughts or reading.in_thoughts
+        """Note whether the model thought before an answer, which holds until the next one, or a while."""
+        if reading.thought:
+            self.learned.note(_THINKS)
+        elif reading.finish is not None:
+            self.learned.forget(_THINKS)
+        if reading.closes_thoughts and not self.thinking and self.learned.note(CLOSES_THOUGHTS):
+            warnings.warn(
+                f"an answer of {self.name} holds </think> without <think>, and is shown as it is; if its "
+                'prompt template begins the thoughts, build the reader with thinking="unmarked"',
+                stacklevel=2,
+            )
 
     # Verbs.
 
@@ -348,7 +376,7 @@ class AskingReader(BaseReader):
         most = self.supported.cap.get(self._top_parameter)
         return request.top if most is None or request.top is None else min(request.top, most)
 
-    def _allowed(self, request: Request) -> Keywords:
+    def _allowed(self, request: Request, trial: Sequence[Change] = ()) -> Keywords:
         """Return a request's settings as the model takes them; raise if it is known to reject needed ones."""
         whole = self._keywords(request)
         if missing := sorted(self.supported.drop & set(self._needed(request)) & set(whole)):
@@ -356,24 +384,26 @@ class AskingReader(BaseReader):
             if "logprobs" in missing[0]:
                 raise LogprobsRefusedError(message, hint=self.advice)
             raise RefusedError(message, hint=TEMPERATURE_HINT if missing[0] == "temperature" else "")
-        return self.supported.apply(whole)
+        return self.supported.apply(whole, trial)
 
-    def _learn(self, error: Exception, request: Request, sent: Keywords) -> None:
-        """Note which setting of a request the model rejects; raise the failure where that teaches nothing."""
+    def _suggested(
+        self, error: Exception, request: Request, sent: Keywords, trial: Sequence[Change]
+    ) -> list[Change]:
+        """Return what to change about a request that was refused; raise the failure if nothing can be."""
         failure, whole = self._failure(error), self._keywords(request)
         if not isinstance(failure, RefusedError):
             raise failure
-        if self.supported.apply(whole) != sent:
-            return  # a request beside this one has taught the same
-        message, before = self._rejection(error), set(self.supported.drop)
-        if self.supported.learn(message, whole, self._needed(request)):
-            warn_of_dropped(self.name, self.supported.drop - before, request.sampling)
-            return
-        if "logprob" in failure.message.lower() and "logprobs" in sent:
-            self.supported.drop.add("logprobs")
+        if self.supported.apply(whole, trial) != sent:
+            return []  # a request beside this one has taught the same
+        texts = [turn.content for turn in as_messages(request.prompt)]
+        refusal = Refusal.of(failure.message, failure.parameters, [*texts, *_texts_in(whole)])
+        changes = self.supported.suggested(refusal, whole, trial, self._needed(request))
+        if changes:
+            return changes
+        if refusal.concerns("logprobs") and "logprobs" in sent:
             raise LogprobsRefusedError(failure.message, hint=self.advice) from failure.__cause__
-        hint = TEMPERATURE_HINT if "temperature" in sent and "temperature" in message else failure.hint
-        raise RefusedError(failure.message, hint=hint) from failure.__cause__
+        hint = TEMPERATURE_HINT if refusal.concerns("temperature") and "temperature" in sent else failure.hint
+        raise RefusedError(failure.message, hint=hint, parameters=failure.parameters) from failure.__cause__
 
     def _failure(self, error: Exception) -> SureragError:
         """Return what a client raised as an error of ours that says what the server sent."""
@@ -423,18 +453,22 @@ class AskingReader(BaseReader):
         return self._request(prompt, some)._replace(number=number, drawn=drawn)
 
     async def answers(self, request: Request, calls: Blocking) -> list[Generation]:
-        """Send a request until its answers had room behind what the model thought."""
-        while True:
-            request = request._replace(budget=self._budget())
-            readings = await self.ask(request, calls)
-            if not any(reading.starved for reading in readings[: request.sampling.n]):
-                answers = [reading.generation() for reading in readings]
-                lacks = request.top is not None and any(answer.trace is None for answer in answers)
-                if lacks and self._gives_logprobs:
-                    # Those of one answer may be unusable by chance; where there are none, there never are.
-                    self._gives_logprobs = any(reading.entries for reading in readings)
-                    warn_of_missing_logprobs(self.name)
-                return answers
+        """Send a request and return its answers."""
+        readings = await self.readings(request, calls)
+        answers = [reading.generation() for reading in readings]
+        lacks = request.top is not None and any(answer.trace is None for answer in answers)
+        if lacks and self._gives_logprobs:
+            # Those of one answer may be unusable by chance; where there are none, there never are.
+            self._gives_logprobs = any(reading.entries for reading in readings)
+            warn_of_missing_logprobs(self.name)
+        return answers
+
+    async def readings(self, request: Request, calls: Blocking) -> list[Reading]:
+        """Send a request; again, if what the model thought left no room for its answers."""
+        readings = await self.ask(request._replace(budget=self._budget()), calls)
+        if self.thinking_tokens and any(reading.starved for reading in readings[: request.sampling.n]):
+            readings = await self.ask(request._replace(budget=self.thinking_tokens), calls)
+        return readings
 
     async def ask(self, request: Request, calls: Blocking) -> list[Reading]:
         """Send a request, again without what the model rejects, and return its answers."""
@@ -460,9 +494,11 @@ class AskingReader(BaseReader):
         return readings
 
     async def _send(self, request: Request, calls: Blocking) -> Sequence[Part]:
-        """Send a request, again without what the model rejects that it can do without."""
+        """Send a request; again without what the model rejects, and where a connection breaks."""
+        trial: list[Change] = []
+        retries = self._retries
         while True:
-            keywords = self._allowed(request)
+            keywords = self._allowed(request, trial)
             try:
                 parts = await self._call(request, keywords, calls)
             except Exception as error:
@@ -472,9 +508,13 @@ class AskingReader(BaseReader):
                     raise ServiceError(
                         f"{self.name} returned no answer", hint="look at what its server returns"
                     )
+                self.supported.confirm(trial, self.name)
                 return parts
             # Outside, so that the client's error, which may hold a secret, is not behind ours.
-            self._learn(failure, request, keywords)
+            if retries and getattr(self._failure(failure), "broken", False):
+                retries -= 1
+            else:
+                trial += self._suggested(failure, request, keywords, trial)
 
     # Streams.
 
@@ -499,46 +539,49 @@ class AskingReader(BaseReader):
             raise
 
     async def _start(self, request: Request, n_tokens: int, calls: Blocking) -> PartialGeneration:
-        """Open a stream and read its first tokens; again, if only then it shows that the model thinks."""
-        again = False
+        """Open a stream and read its first tokens; again, if what the model thinks leaves them no room."""
+        request = request._replace(streamed=True, budget=self._budget())
         while True:
-            opened = self.open_reading(request._replace(streamed=True, budget=self._budget()), calls)
+            opened = self.open_reading(request, calls)
             try:
                 begun = await opened.until(n_tokens)
+            except ThinkingBudgetError:
+                self._note(opened.reading)
+                if request.budget or not self.thinking_tokens:
+                    raise
+                request = request._replace(budget=self.thinking_tokens)
+            else:
                 self._note(opened.reading)
                 return begun
-            except (ThinkingBudgetError, UnmarkedThoughtsError) as error:
-                self._note(opened.reading)
-                if again or (isinstance(error, ThinkingBudgetError) and opened.reading.budget):
-                    raise
-                again = True
-            except BaseException:
-                await opened.close()
-                raise
 
     def open_reading(self, request: Request, calls: Blocking) -> OpenReading:
         """Return an answer with nothing read yet."""
+        return OpenReading(lambda: self._opened(request, calls), self._retries)
+
+    def _opened(self, request: Request, calls: Blocking) -> tuple[Reading, AsyncGenerator[Part]]:
         reading = self._reading(request)
-        return OpenReading(self._parts(request, reading, calls), reading)
+        return reading, self._parts(request, reading, calls)
 
     async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[Part]:
         """Yield the pieces of a stream, which is requested again without what the model rejects."""
-        began = False
+        began, trial = False, list[Change]()
         try:
             while True:
                 try:
-                    keywords = self._allowed(request)
+                    keywords = self._allowed(request, trial)
                     try:
                         async with aclosing(self._open(request, keywords, calls)) as parts:
                             async for part in parts:
-                                began = True
+                                if not began:
+                                    began = True
+                                    self.supported.confirm(trial, self.name)
                                 yield part
                         return
                     except Exception as error:
                         failure = error
                     if began:
                         raise self._failure(failure)
-                    self._learn(failure, request, keywords)
+                    trial += self._suggested(failure, request, keywords, trial)
                 except LogprobsError:
                     if began or not request.sampling.optional_trace or request.top is None:
                         raise
@@ -550,12 +593,11 @@ class AskingReader(BaseReader):
                 self._ended(reading)
 
     def _ended(self, reading: Reading) -> None:
-        """Note what a stream cost, and what it shows of its model; once."""
+        """Note what a stream cost, and whether its model thought; once."""
         if not reading.counted:
             reading.counted = True
             self._usage.add(reading.spent())
-            self._in_thoughts = self._in_thoughts or reading.in_thoughts
-            self._thinks = self._thinks or reading.in_thoughts
+            AskingReader._note(self, reading)
 
     async def _chunks(self, request: Request, calls: Blocking) -> AsyncGenerator[Chunk]:
         begun = await self._start(request, 1, calls)
@@ -595,6 +637,15 @@ class AskingReader(BaseReader):
                 yield chunk
         finally:
             await self._reach(chunks.aclose())
+
+
+def _texts_in(value: object) -> Iterator[str]:
+    """Yield the texts among settings, at every depth."""
+    if isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts_in(one)
+    elif isinstance(value, str):
+        yield value
 
 
 async def _next(chunks: AsyncGenerator[Chunk]) -> Chunk | None:

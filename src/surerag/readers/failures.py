@@ -38,8 +38,26 @@ _LEAST = 6
 """Characters of a secret's beginning that are hidden where a message is cut off behind them."""
 _MAY_PASS = frozenset({408, 409, 425, 429})
 _PASSING = ("Timeout", "Connection", "TransportError", "RateLimit", "Throttl", "Overloaded", "ReadError")
+_BROKEN = {
+    "ReadError", "RemoteProtocolError", "ConnectionResetError", "IncompleteRead", "ClientPayloadError",
+    "ChunkedEncodingError",
+}  # fmt: skip
 _LASTING = ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError", "TooManyRedirects")
-_TOO_LONG = ("context_length", "context length", "context window", "maximum context", "exceed context")
+_TOO_LONG = re.compile(
+    r"context[ _](length|window|size|overflow)|maximum context|exceed context|above_max_length"
+    r"|tokens_limit_reached|(prompt|input|request)_too_(long|large)"
+)
+"""Names a context that is too long, in a type, a code, or words."""
+_INPUT = re.compile(r"\b(prompts?|inputs?|messages?|requests?|sequences?|conversation|documents?)\b")
+_MEASURE = re.compile(r"\b(tokens?|length|max_(seq|model|input)_len(gth)?|too long)\b")
+_EXCESS = re.compile(
+    r"\b(exceed(s|ed|ing)?|too (long|large|many)|(longer|larger|greater|more|less|fewer) than"
+    r"|maximum|token limit|reduce|overflow(s|ed)?)\b|must be <=|should be \["
+)
+_OF_RATE = re.compile(r"per (second|minute|hour|day)|rate[ _]limit|quota")
+_NEVER_TOO_LONG = frozenset({401, 402, 403, 404, 429})
+_POINTERS = ("param", "parameter", "field", "pointer", "instance_path")
+"""Keys, in what a service sends, of the field that it complains about; ``loc`` is a list of steps."""
 _WITHHELD = ("content_filter", "content filter", "content management policy", "invalid_prompt", "flagged")
 _MISUSED = ("unexpected keyword argument", "authentication method", "unknown model", "api key", "api_key")
 _HINTS = {
@@ -74,7 +92,12 @@ def service_error(
     address = _address_of(error)
     where = "" if address in name.lower() else f" at {address}"
     text = without_surrogates(f"{name}{where} {happened}: {message}".removesuffix(": "))
-    return kind(text, hint=(hints or {}).get(status or 0, hint))
+    failure = kind(text, hint=(hints or {}).get(status or 0, hint))
+    if isinstance(failure, RefusedError):
+        failure.parameters = tuple(one for one in parameters_of(error) if masked(one, secrets) == one)
+    elif isinstance(failure, TransientServiceError):
+        failure.broken = status is None and _broke(error)
+    return failure
 
 
 def client_failure(error: Exception, name: str, secrets: Iterable[str]) -> SureragError:
@@ -91,6 +114,12 @@ def _what_happened(error: BaseException) -> str:
     if "Timeout" in names:
         return "did not answer in time"
     return "could not be reached" if "Connect" in names else f"failed with {type(error).__name__}"
+
+
+def _broke(error: BaseException) -> bool:
+    """Whether a connection broke while a reply was read; what a client tried again itself is not meant."""
+    names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+    return not names.isdisjoint(_BROKEN) and names.isdisjoint({"APIConnectionError", "ConnectError"})
 
 
 def _address_of(error: BaseException) -> str:
@@ -354,9 +383,9 @@ def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
     if "insufficient_quota" in text:
         # Comes as a 429, and passes when somebody pays.
         return RefusedError
-    if any(sign in text for sign in _TOO_LONG):
-        return ContextLengthError
     status = status_of(error)
+    if _is_too_long(error, text, status):
+        return ContextLengthError
     if status is None and any(map(_is_lasting, _causes(error))):
         return RefusedError
     names = " ".join(kind.__name__ for kind in type(error).__mro__)
@@ -365,6 +394,57 @@ def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
     if status is None:
         return RefusedError if _is_misuse(error, text) else ServiceError
     return _kind_of_status(status, text)
+
+
+def _is_too_long(error: BaseException, text: str, status: int | None) -> bool:
+    """Whether a prompt does not fit the model's window: by type or code, else by words."""
+    codes = [str(value) for name, value in _fields_of(error) if name in ("type", "code", "status")]
+    names = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__) for kind in type(error).__mro__]
+    if any(_TOO_LONG.search(sign.lower()) for sign in (*codes, *names)):
+        return True
+    if status in _NEVER_TOO_LONG or _OF_RATE.search(text):
+        return False
+    if _TOO_LONG.search(text):
+        return True
+    return all(sign.search(text) for sign in (_INPUT, _MEASURE, _EXCESS))
+
+
+def _fields_of(error: BaseException) -> Iterator[tuple[str, object]]:
+    """Yield the fields of what a service sent, at every depth."""
+    for cause in _causes(error):
+        held = [getattr(cause, "body", None), getattr(cause, "details", None)]
+        with suppress(Exception):
+            held.append(json.loads(cast("Any", cause).response.text))
+        for one in held:
+            yield from _fields_in(one)
+
+
+def _fields_in(value: object, depth: int = 8) -> Iterator[tuple[str, object]]:
+    if depth and isinstance(value, Mapping):
+        for name, one in value.items():
+            yield str(name), one
+            # What is quoted of a request is no structure of the reply.
+            yield from () if name == "input" else _fields_in(one, depth - 1)
+    elif depth and isinstance(value, list | tuple):
+        for one in value:
+            yield from _fields_in(one, depth - 1)
+
+
+def parameters_of(error: BaseException) -> list[str]:
+    """Return the places of a request that a service, or its client, points at.
+
+    Example:
+        >>> parameters_of(TypeError("create() got an unexpected keyword argument 'seed'"))
+        ['seed']
+    """
+    keyword = re.search(r"unexpected keyword argument '(\w+)'\Z", str(error))
+    places = [keyword[1]] if keyword and isinstance(error, TypeError) else []
+    for name, value in _fields_of(error):
+        if name in _POINTERS and isinstance(value, str):
+            places.append(value)
+        elif name == "loc" and isinstance(value, list | tuple):
+            places.append(".".join(map(str, value)))
+    return [place for place in dict.fromkeys(places) if re.fullmatch(r"[\w./\[\]-]{1,80}", place)]
 
 
 def _kind_of_status(status: int, text: str) -> type[ServiceError]:

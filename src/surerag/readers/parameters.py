@@ -1,24 +1,50 @@
-"""Parameters that a model rejects: left out, renamed or lowered, after one 400 and for good; no I/O.
+"""Parameters that a model rejects: left out, renamed or lowered for a while, once that is seen to help.
 
 Services refuse different parameters, say so in their own words, and change that from one model to the next: a
 reasoning model takes no temperature, another one no log-probabilities, a third lists five alternatives where
-twenty were requested. What a method does not depend on is left out from then on; what it depends on is an
-error with the service's reason.
+twenty were requested. What a method does not depend on is left out; what it depends on is an error with the
+service's reason. No I/O.
+
+Many services quote their input in a refusal, so that its words may be a user's. The place that a refusal
+points at (its ``param`` or location) is believed; words are read only without those that the request holds;
+and nothing is kept unless the same request succeeds with the change.
 """
 
 from __future__ import annotations
 
+import html
 import re
+import time
 import warnings
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote_plus
 
 from surerag.messages import SamplingParams
+
+REMEMBERED = 15 * 60.0
+"""Seconds for which a reader goes by what it learned of its model; then it tries anew."""
 
 _RENAMED = {"max_tokens": "max_completion_tokens"}
 _COUNTS = frozenset({"n", "logprobs", "top_logprobs", "max_tokens", "max_completion_tokens"})
 """Parameters of which a smaller number will do."""
+_OPENAI_NAMES = {
+    "top_n_tokens": "top_logprobs",
+    "max_new_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "maxOutputTokens": "max_tokens",
+    "num_predict": "max_tokens",
+    "response_logprobs": "logprobs",
+    "responseLogprobs": "logprobs",
+    "stop_sequences": "stop",
+    "stopSequences": "stop",
+    "stream_usage": "stream_options",
+}
+"""What other services and clients call OpenAI's parameters."""
+_CONTENT = frozenset({"messages", "message", "prompt", "input", "inputs", "content", "contents", "text"})
+"""Fields that hold what is asked, and no setting."""
+_OUTER = frozenset({"body", "options", "parameters", "generation_config", "generationConfig", "config"})
+"""Steps of a location that lead to a parameter."""
 
 _NOT_TAKEN = (
     r"(unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|extra (inputs|fields?)|forbidden|deprecated"
@@ -32,6 +58,10 @@ _LIMIT = re.compile(
 )
 _TOGETHER = re.compile(r"(?i)\bboth\b|at the same time|mutually exclusive")
 """Says of two parameters that either is taken, but not with the other."""
+_LOCATION = re.compile(r"['\"]loc['\"]: ?[(\[]([^)\]]*)[)\]]")
+_WORD = re.compile(r"[A-Za-z0-9_]+")
+_RUN = 3
+"""Words in a row that are a quotation where the request holds them, too; of a shorter text, all its words."""
 
 
 TEMPERATURE_HINT = (
@@ -40,58 +70,182 @@ TEMPERATURE_HINT = (
 
 
 class LeftOutWarning(UserWarning):
-    """From now on a model is asked without what it rejects, or does not return, and results differ by it."""
+    """For a while a model is asked without what it rejects, or does not return, and results may differ."""
 
 
-@dataclass
+class Learned:
+    """What a reader learned of its model. Each fact is forgotten :data:`REMEMBERED` seconds later."""
+
+    def __init__(self) -> None:
+        self._until: dict[Hashable, float] = {}
+
+    def __reduce__(self) -> tuple[type[Learned], tuple[()]]:
+        return Learned, ()
+
+    def __contains__(self, fact: Hashable) -> bool:
+        return self._until.get(fact, 0.0) > time.monotonic()
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return (fact for fact in tuple(self._until) if fact in self)
+
+    def note(self, fact: Hashable) -> bool:
+        """Note a fact, and return whether it was noted for the first time."""
+        first = fact not in self._until
+        self._until[fact] = time.monotonic() + REMEMBERED
+        return first
+
+    def forget(self, fact: Hashable) -> None:
+        """Forget a fact."""
+        if fact in self._until:
+            self._until[fact] = 0.0
+
+
+class Change(NamedTuple):
+    """A change of requests: a parameter, and its new name, its limit, or None to leave it out."""
+
+    name: str
+    to: str | int | None
+
+    def __str__(self) -> str:
+        if isinstance(self.to, str):
+            return f"takes {self.to} in place of {self.name}"
+        if self.to is not None:
+            return f"takes a {self.name} of at most {self.to}"
+        effect = ", and samples as its service does" if self.name == "temperature" else ""
+        return f"rejects {self.name}, is asked without it{effect}"
+
+
+class Refusal(NamedTuple):
+    """What a service said of a request that it refused, by OpenAI's names.
+
+    Attributes:
+        message: Its words, without those of the request.
+        parameters: The fields that it points at; empty where it points at none.
+    """
+
+    message: str
+    parameters: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, message: str, parameters: Iterable[str], texts: Iterable[str]) -> Refusal:
+        """Read a refusal of a request that held some texts."""
+        message = _without_quotations(message, texts)
+        places = [*parameters, *(_LOCATION.findall(message))]
+        for name, usual in _OPENAI_NAMES.items():
+            message = re.sub(rf"\b{name}\b", usual, message)
+        names = (_parameter_at(place) for place in places)
+        return cls(message, tuple(dict.fromkeys(filter(None, names))))
+
+    def concerns(self, name: str) -> bool:
+        """Tell whether it is about a parameter, or one whose name holds this one."""
+        return any(name in one for one in self.parameters or (self.message.lower(),))
+
+    def changes(self, body: Mapping[str, Any], needed: Collection[str] = ()) -> list[Change]:
+        """Return how the body that was refused could be changed; nothing where that cannot be told.
+
+        Parameters that are ``needed`` cannot be left out; of a number a smaller one will do, unless it is 0.
+        """
+        if not _CONTENT.isdisjoint(self.parameters):
+            return []
+        changes = self._of_pointed(body) or self._of_named(body)
+        if _TOGETHER.search(self.message):
+            changes = [one for one in changes if one.to is not None or one.name not in needed][-1:]
+        return [one for one in changes if one.to is not None or one.name not in needed]
+
+    def _of_pointed(self, body: Mapping[str, Any]) -> list[Change]:
+        """Return changes of the fields that it points at."""
+        anywhere = _LIMIT.search(self.message)
+        changes = []
+        for name in self.parameters:
+            if name == "logprobs" and body.get(name) is True and "top_logprobs" in body and anywhere:
+                changes.append(Change("top_logprobs", int(anywhere[1]) or None))
+            elif name in body:
+                limit = _limit_of(self.message, name, body) or (int(anywhere[1]) if anywhere else None)
+                change = _change_of(self.message, name, body[name], limit) or (None,)
+                changes.append(Change(name, change[0]))
+        return changes
+
+    def _of_named(self, body: Mapping[str, Any]) -> list[Change]:
+        """Return changes of the parameters that its words name beside words of refusal."""
+        changes = [
+            Change(name, change[0])
+            for name, value in body.items()
+            if (change := _change_of(self.message, name, value, _limit_of(self.message, name, body)))
+        ]
+        # Beside a name in quotes, others are ordinary words, such as "stop" or "model".
+        quoted = [one for one in changes if re.search(rf"['\"`]{re.escape(one.name)}['\"`]", self.message)]
+        return quoted or changes
+
+
 class SupportedParameters:
     """What one model is known to reject: parameters to leave out, to limit, and to rename."""
 
-    drop: set[str] = field(default_factory=set)
-    cap: dict[str, int] = field(default_factory=dict)
-    rename: dict[str, str] = field(default_factory=dict)
+    def __init__(self, learned: Learned | None = None) -> None:
+        self._learned = Learned() if learned is None else learned
 
-    def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a request's body as the model takes it."""
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """How requests are changed at this moment."""
+        return tuple(fact for fact in self._learned if isinstance(fact, Change))
+
+    @property
+    def drop(self) -> set[str]:
+        """Parameters that are left out."""
+        return _dropped(self.changes)
+
+    @property
+    def cap(self) -> dict[str, int]:
+        """The largest value of each parameter that has one."""
+        return _limits(self.changes)
+
+    @property
+    def rename(self) -> dict[str, str]:
+        """New names of parameters."""
+        return _new_names(self.changes)
+
+    def apply(self, body: Mapping[str, Any], trial: Sequence[Change] = ()) -> dict[str, Any]:
+        """Return a request's body as the model takes it, and with changes that are tried."""
+        changes = (*self.changes, *trial)
+        dropped, limits, names = _dropped(changes), _limits(changes), _new_names(changes)
         return {
-            self.rename.get(name, name): min(value, self.cap[name]) if name in self.cap else value
+            names.get(name, name): min(value, limits[name]) if name in limits else value
             for name, value in body.items()
-            if name not in self.drop
+            if name not in dropped
         }
 
-    def learn(self, message: str, body: Mapping[str, Any], needed: Collection[str] = ()) -> list[str]:
-        """Note what a service's refusal teaches, and return which parameters that changes, if any.
+    def suggested(
+        self,
+        refusal: Refusal,
+        body: Mapping[str, Any],
+        trial: Sequence[Change] = (),
+        needed: Collection[str] = (),
+    ) -> list[Change]:
+        """Return what else a refusal says to change about a body, which :meth:`apply` made as it was sent."""
+        originals = {new: old for old, new in _new_names((*self.changes, *trial)).items()}
+        changes = refusal.changes(self.apply(body, trial), needed)
+        return [one._replace(name=originals.get(one.name, one.name)) for one in changes]
 
-        ``body`` is the request's before :meth:`apply`. Parameters that are ``needed`` cannot be left out;
-        of a number, a smaller one will do, unless it is 0.
-        """
-        changes = self._changes(message, body)
-        if _TOGETHER.search(message):
-            changes = [one for one in changes if one[1] is not None or one[0] not in needed][-1:]
-        changed = []
-        for name, value in changes:
-            if isinstance(value, str):
-                self.rename[name] = value
-            elif value:
-                self.cap[name] = value
-            elif name not in needed:
-                self.drop.add(name)
-            else:
-                continue
-            changed.append(name)
-        return changed
+    def confirm(self, trial: Sequence[Change], model: str) -> None:
+        """Note changes with which a request succeeded that was refused without, and warn of each once."""
+        for change in trial:
+            if self._learned.note(change):
+                warn(f"{model} {change}")
 
-    def _changes(self, message: str, body: Mapping[str, Any]) -> list[tuple[str, str | int | None]]:
-        """Return parameters that a message rejects, with a new name, a limit, or None to drop them."""
-        changes = [
-            (name, change[0])
-            for name, value in self.apply(body).items()
-            if (change := _change_of(message, name, value))
-        ]
-        # Beside a name in quotes, others are ordinary words, such as "stop" or "model".
-        quoted = [one for one in changes if re.search(rf"['\"`]{re.escape(one[0])}['\"`]", message)]
-        original = {new: old for old, new in self.rename.items()}
-        return [(original.get(name, name), value) for name, value in quoted or changes]
+
+def _dropped(changes: Iterable[Change]) -> set[str]:
+    return {name for name, to in changes if to is None}
+
+
+def _limits(changes: Iterable[Change]) -> dict[str, int]:
+    limits: dict[str, int] = {}
+    for name, to in changes:
+        if isinstance(to, int):
+            limits[name] = min(to, limits.get(name, to))
+    return limits
+
+
+def _new_names(changes: Iterable[Change]) -> dict[str, str]:
+    return {name: to for name, to in changes if isinstance(to, str)}
 
 
 def needed_parameters(sampling: SamplingParams) -> frozenset[str]:
@@ -110,14 +264,9 @@ def needed_parameters(sampling: SamplingParams) -> frozenset[str]:
     return frozenset(needed)
 
 
-def warn_of_dropped(model: str, names: Collection[str], sampling: SamplingParams) -> None:
-    """Warn of parameters left out from now on, if that changes how the model samples."""
-    if "temperature" in names and sampling.temperature != 1:
-        warnings.warn(
-            f"{model} rejects temperature: it is asked without, and samples as its service does",
-            LeftOutWarning,
-            stacklevel=2,
-        )
+def warn(sentence: str) -> None:
+    """Warn of what a reader learned of its model."""
+    warnings.warn(f"{sentence} (for {REMEMBERED / 60:g} minutes)", LeftOutWarning, stacklevel=2)
 
 
 def warn_of_missing_logprobs(model: str) -> None:
@@ -130,20 +279,21 @@ def warn_of_missing_logprobs(model: str) -> None:
     )
 
 
-def _change_of(message: str, name: str, value: object) -> tuple[str | int | None] | None:
+def _change_of(message: str, name: str, value: object, limit: int | None) -> tuple[str | int | None] | None:
     """Return, in a tuple, a new name or limit of a parameter, or None to drop it; None if it is taken."""
-    limit = _limit_of(message, name) if name in _COUNTS else None
-    if name in _RENAMED and _RENAMED[name] in message:
+    if name in _RENAMED and _RENAMED[name] in message and re.search(rf"\b{name}\b", message):
         return (_RENAMED[name],)
-    if limit is not None:
+    if limit is not None and name in _COUNTS:
         above = isinstance(value, int) and not isinstance(value, bool) and value > limit
         return (limit or None,) if above else None
     return (None,) if _rejects(message, name) else None
 
 
-def _limit_of(message: str, name: str) -> int | None:
+def _limit_of(message: str, name: str, body: Mapping[str, Any]) -> int | None:
     """Return the limit that a message names after a parameter, and close to it."""
     at = re.search(rf"\b{re.escape(name)}\b", message)
+    if at is None and name == "top_logprobs" and body.get("logprobs") is True:
+        return _limit_of(message, "logprobs", {})  # vLLM's name of it
     limit = _LIMIT.search(message[max(at.start() - 5, 0) : at.end() + 120]) if at else None
     return int(limit[1]) if limit else None
 
@@ -156,3 +306,50 @@ def _rejects(message: str, name: str) -> bool:
             rf"(?i){_NOT_TAKEN}[^.;]{{0,60}}?{parameter}|{parameter}[^.;]{{0,80}}?{_NOT_TAKEN}", message
         )
     )
+
+
+def _parameter_at(place: str) -> str:
+    """Return the parameter that a place of a request is in, by OpenAI's name.
+
+    Example:
+        >>> _parameter_at("body.max_new_tokens"), _parameter_at("'messages', 0, 'content'")
+        ('max_tokens', 'messages')
+    """
+    steps = [step for step in _WORD.findall(place) if step not in _OUTER and not step.isdigit()]
+    return _OPENAI_NAMES.get(steps[0], steps[0]) if steps else ""
+
+
+def _without_quotations(message: str, texts: Iterable[str]) -> str:
+    r"""Return a message without the words that it quotes from texts, however they are escaped.
+
+    Example:
+        >>> _without_quotations("bad: 'is max_tokens\\n at most 3'", ["Is max_tokens\n at most 3?"])
+        "bad: ';'"
+    """
+    message = _unescaped(message)
+    words = list(_WORD.finditer(message))
+    said = [word[0].lower() for word in words]
+    quoted: set[int] = set()
+    for text in texts:
+        own = _WORD.findall(_unescaped(text).lower())
+        size, joined = min(_RUN, len(own)), f" {' '.join(own)} "
+        for start in range(len(said) - size + 1 if size else 0):
+            if f" {' '.join(said[start : start + size])} " in joined:
+                quoted.update(range(start, start + size))
+    pieces, end = [], 0
+    for place in sorted(quoted):
+        if place - 1 not in quoted:
+            pieces += [message[end : words[place].start()], ";"]
+        end = words[place].end()
+    return "".join([*pieces, message[end:]])
+
+
+def _unescaped(text: str) -> str:
+    """Return a text without escapes of JSON, Python, HTML and addresses, which quotations are full of."""
+    for _ in range(2):
+        text = re.sub(
+            r"\\+u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), unquote_plus(html.unescape(text))
+        )
+        text = re.sub(r"\\+x([0-9a-fA-F]{2})", lambda code: chr(int(code[1], 16)), text)
+        text = re.sub(r"\\+[nrtbf0]", " ", text)
+    return text

@@ -7,7 +7,7 @@ that is read as far as needed, and then continued or closed.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple, cast
@@ -110,10 +110,6 @@ def _token_count(value: object) -> int:
     return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
 
 
-class UnmarkedThoughtsError(ServiceError):
-    """A stream that was taken for an answer had begun inside the model's thoughts."""
-
-
 @dataclass(eq=False)
 class Reading:
     """One answer while it comes in, in one piece or in many; thoughts before it are separated.
@@ -137,6 +133,7 @@ class Reading:
         full: Whether it was cut here, so that nothing more needs to be read.
         usage: The server's own count of tokens, once it came.
         counted: Whether its cost was added to a reader's usage.
+        closes_thoughts: Whether its text holds the end of thoughts whose beginning it does not hold.
     """
 
     sampling: SamplingParams
@@ -155,7 +152,7 @@ class Reading:
         self.text = ""
         self.entries: list[Json] = []
         self.finish: FinishReason | None = None
-        self.full = self.counted = False
+        self.full = self.counted = self.closes_thoughts = False
         self.usage = Usage()
         self._splitter = ThoughtSplitter(inside=_THINK if self.in_thoughts else "")
         self._thoughts_apart = self._half = ""
@@ -196,11 +193,7 @@ class Reading:
         return self.thought and not self.budget and unfinished
 
     def feed(self, part: Part) -> str:
-        """Take all of an answer or its next piece, and return what it adds to the answer.
-
-        Raises:
-            UnmarkedThoughtsError: If what was yielded of a stream turns out to have been thoughts.
-        """
+        """Take all of an answer or its next piece, and return what it adds to the answer."""
         ends = part.finish is not None or not self.streamed
         self._thoughts_apart += part.thoughts
         self.usage = part.usage or self.usage
@@ -361,23 +354,15 @@ class Reading:
         return len(set(self._pieces)) > 2 and self._pieces[:-1:2] == self._pieces[1::2]
 
     def _answer_part(self, text: str) -> str:
-        """Take text and return what of it belongs to the answer."""
+        """Take text and return what of it belongs to the answer; a mark in the middle of it is text."""
         fresh = self._splitter.feed(text)
-        if not self._splitter.has_thoughts and "</think>" in self._splitter.text[-len(text) - 8 :]:
-            self.in_thoughts = True
-            if self.streamed:
-                raise UnmarkedThoughtsError(
-                    f"{self._whose}what was streamed turns out to be the model's thoughts: its prompt "
-                    "template begins them, and only their end is marked",
-                    hint="ask again, which works now that it is known",
-                )
-            self._splitter = ThoughtSplitter(inside=_THINK)
-            fresh = self._splitter.feed(text)
+        seen = self._splitter.text[-len(text) - len(_THINK) :]
+        self.closes_thoughts |= not self._splitter.has_thoughts and "</think>" in seen
         fresh += self._splitter.end() if self.finish is not None else ""
-        if self.finish == "stop" and self.in_thoughts and self._splitter.thinking:
+        if self.finish == "stop" and self._splitter.unclosed:
             # What ends by itself without closing any thoughts had none.
-            whole, self._splitter = self._splitter.text, ThoughtSplitter()
-            fresh = self._splitter.feed(whole) + self._splitter.end()
+            whole, self._splitter = self._splitter.text, ThoughtSplitter(plain=True)
+            fresh = self._splitter.feed(whole)
         return fresh
 
     def _in_full_characters(self, text: str, *, ends: bool) -> str:
@@ -396,15 +381,25 @@ def _spelled(entries: Sequence[Json], text: str) -> str:
 
 
 class OpenReading:
-    """An answer over a stream, which is read as far as needed, and then continued or closed."""
+    """An answer over a stream, which is read as far as needed, and then continued or closed.
 
-    def __init__(self, parts: AsyncGenerator[Part], reading: Reading) -> None:
-        self.reading = reading
-        self._parts = parts
-        self._trimmed = TrimmedPieces()
-        self._text = ""
-        self._done = False
+    Where its connection breaks, it is requested again, whole, unless some of its text was shown already.
+
+    Args:
+        start: Sends the request, and returns what takes in its answer, and the parts of that.
+        retries: How often to ask again.
+    """
+
+    def __init__(self, start: Callable[[], tuple[Reading, AsyncGenerator[Part]]], retries: int = 0) -> None:
+        self._start, self._retries = start, retries
+        self._shown = False
         self._fate = ""
+        self._open()
+
+    def _open(self) -> None:
+        self.reading, self._parts = self._start()
+        self._trimmed, self._text = TrimmedPieces(), ""
+        self._began = self._done = False
 
     async def until(self, n_tokens: int) -> PartialGeneration:
         """Read the first ``n_tokens`` tokens, or all if there are fewer, or raise ThinkingBudgetError."""
@@ -424,21 +419,25 @@ class OpenReading:
 
     async def rest(self) -> Generation:
         """Read to the end."""
-        return cast("Generation", [chunk async for chunk in self.chunks()][-1].generation)
+        return cast("Generation", [chunk async for chunk in self._read(shows=False)][-1].generation)
 
-    async def chunks(self) -> AsyncGenerator[Chunk]:
+    def chunks(self) -> AsyncGenerator[Chunk]:
         """Yield all text from the first token on; the last chunk has the generation.
 
         Raises:
             ServiceError: If it was finished or cancelled before.
         """
+        return self._read(shows=True)
+
+    async def _read(self, *, shows: bool) -> AsyncGenerator[Chunk]:
         if self._fate:
             raise ServiceError(f"what was begun is {self._fate} already", hint="begin it again")
         self._fate = "finished"
         try:
             while True:
-                piece, self._text = self._text, ""
-                if piece:
+                if shows and self._text:
+                    piece, self._text = self._text, ""
+                    self._shown = True
                     yield Chunk(piece)
                 if self._done:
                     break
@@ -457,11 +456,20 @@ class OpenReading:
             await self._parts.aclose()
 
     async def _advance(self) -> None:
-        part = None if self.reading.full else await anext(self._parts, None)
+        """Take the next part, or ask again where there can be none."""
+        try:
+            part = None if self.reading.full else await anext(self._parts, None)
+            if part is None and self.reading.finish is None:
+                raise self.reading.cut_off_error()
+        except TransientServiceError as error:
+            if self._shown or self._done or not self._retries or not (self._began or error.broken):
+                raise
+            self._retries -= 1
+            self._open()
+            return
+        self._began = True
         if part is not None:
             self._text += self._trimmed.feed(self.reading.feed(part))
-        elif self.reading.finish is None:
-            raise self.reading.cut_off_error()
         if part is None or self.reading.full or self._done:
             self._done = True
             await self._parts.aclose()

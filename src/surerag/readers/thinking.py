@@ -44,6 +44,7 @@ class ThoughtSplitter:
     Args:
         inside: Mark of the thoughts inside which the text begins, where the prompt itself ends with it, as
             the templates of some models have it.
+        plain: Whether all of the text is an answer, marks among it.
 
     Attributes:
         begins: Where the answer begins in it: at the first character after the thoughts that is no white
@@ -63,9 +64,9 @@ class ThoughtSplitter:
         ('Rhine? Velm.', 'Velm')
     """
 
-    def __init__(self, *, inside: str = "") -> None:
+    def __init__(self, *, inside: str = "", plain: bool = False) -> None:
         self.text = ""
-        self.begins: int | None = None
+        self.begins: int | None = 0 if plain else None
         self.closed = False
         self._closing = _CLOSING.get(inside, CHANNEL) if inside else None
         self._searched = 0
@@ -80,6 +81,11 @@ class ThoughtSplitter:
     def has_thoughts(self) -> bool:
         """Whether there are thoughts at all."""
         return self._closing is not None
+
+    @property
+    def unclosed(self) -> bool:
+        """Whether the text is inside thoughts whose end would have a mark of its own."""
+        return self.thinking and not self.closed and self._closing not in (None, CHANNEL)
 
     @property
     def thoughts(self) -> str:

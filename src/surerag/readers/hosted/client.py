@@ -165,6 +165,11 @@ class Client:
         self._reset()
 
     @property
+    def max_retries(self) -> int:
+        """How often a request is sent again."""
+        return self._max_retries if self._own is None else self._own.max_retries
+
+    @property
     def address(self) -> str:
         """Where requests go, without credentials."""
         parts = urlsplit(self.base_url)

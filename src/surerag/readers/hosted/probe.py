@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from surerag.errors import ServiceError
 from surerag.messages import SamplingParams
-from surerag.readers.asking import Request
+from surerag.readers.asking import CLOSES_THOUGHTS, Request
 from surerag.readers.failures import masked
 from surerag.readers.hosted.wire import THINKING_OFF
 from surerag.readers.reading import Reading
@@ -91,8 +91,13 @@ async def _answered(reader: OpenAIReader) -> str:
     for prompt in _PROMPTS:
         # Long enough to see thoughts end whose beginning is not marked.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
-        (answer, *_) = await reader.answers(question, reader.awaiting)
-        if answer.text:
+        reader.learned.note(CLOSES_THOUGHTS)  # which is found out here, and needs no warning
+        (reading, *_) = await reader.readings(question, reader.awaiting)
+        if reading.closes_thoughts:
+            reader.thinking = reader.thinking or "unmarked"
+        elif reading.thought:
+            reader.thinking = reader.thinking or True
+        if reading.generation().text:
             return prompt
     raise ServiceError(
         "the model says nothing to any of the probe's questions",

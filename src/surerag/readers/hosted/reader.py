@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from surerag.errors import CapabilityError, ConfigurationError, check_at_least, check_kind
 from surerag.messages import SamplingParams
-from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request
+from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request, Thinking
 from surerag.readers.hosted.client import Client, arun, public_fields, run, run_soon
 from surerag.readers.hosted.probe import Probe, probe
 from surerag.readers.hosted.wire import THINKING_OFF, Api, body_of, next_part, parts_of
@@ -34,11 +34,12 @@ class OpenAIReader(AskingReader):
     in use.
 
     Of a model that thinks before it answers, text, trace, the first tokens of ``begin`` and the limit on
-    tokens are those of the answer. That it thinks is learnt from its first answer, or from :meth:`probe`,
-    which has to come first where only the end of the thoughts is marked.
+    tokens are those of the answer. That it thinks is seen from the beginning of its answers, from the
+    server's own fields, or by :meth:`probe`. Where only the end of the thoughts is marked, because the prompt
+    template begins them, ``thinking="unmarked"`` says so, and :meth:`probe` finds it out.
 
-    A parameter that the service rejects is left out from then on where the answer can do without it, with a
-    ``LeftOutWarning`` where that changes how it samples.
+    A parameter that the service rejects is left out for 15 minutes where the answer can do without it, once
+    the same request succeeded without it, with a ``LeftOutWarning`` that names it.
 
     A generation that was begun holds a connection until it is finished or cancelled; it counts towards
     ``max_concurrency`` only while it is read.
@@ -52,7 +53,8 @@ class OpenAIReader(AskingReader):
         top_logprobs: How many of the likeliest tokens to list for each; 0 for no entropies. The default is
             the most that OpenAI allows: 20, and 5 for completions.
         thinking: False switches thinking off, and a model that thinks all the same is an error; True grants
-            tokens for thoughts from the first request on.
+            tokens for thoughts from the first request on; ``"unmarked"`` says besides that answers begin
+            inside the thoughts, and only the end of these is marked.
         max_tokens: Length of an answer at most, where a method sets none.
         max_concurrency: Requests under way at most.
         timeout: Seconds to wait for an answer, or for the next piece of a stream; one request may take ten
@@ -83,7 +85,7 @@ class OpenAIReader(AskingReader):
         api_key: str | None = None,
         api: Api = "chat",
         top_logprobs: int | None = None,
-        thinking: bool | None = None,
+        thinking: Thinking | None = None,
         max_tokens: int | None = None,
         max_concurrency: int = 16,
         timeout: float = 60.0,
@@ -99,8 +101,8 @@ class OpenAIReader(AskingReader):
         check_at_least(1, max_concurrency=max_concurrency, max_tokens=max_tokens or 1)
         check_at_least(0, max_retries=max_retries, top_logprobs=top_logprobs)
         check_at_least(1e-3, timeout=timeout)
-        super().__init__(thinks=thinking is True)
-        self.model, self.api, self.thinking = model, api, thinking
+        super().__init__(thinking=thinking)
+        self.model, self.api = model, api
         self.top: int | None = _TOP_LOGPROBS[api] if top_logprobs is None else top_logprobs
         self._top_parameter = "top_logprobs" if api == "chat" else "logprobs"
         self._max_tokens = max_tokens
@@ -167,6 +169,10 @@ class OpenAIReader(AskingReader):
         await arun(self._client.aclose())
 
     # How it is asked.
+
+    @property
+    def _retries(self) -> int:
+        return self._client.max_retries
 
     blocking = awaiting = Awaiting()
 
