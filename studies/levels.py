@@ -1,11 +1,12 @@
 """How often the statistics are wrong, and how often they show what is there: simulated levels and power.
 
-    python -m studies.levels              # 1,000 samples a row
-    python -m studies.levels --samples 100
+    python -m studies.levels                    # all tables, in less than two minutes
+    python -m studies.levels --samples 2000     # more samples a row
+    python -m studies.levels shares groups      # some of the tables
 
 Requirements are drawn where they just do not hold (level: at most 5 % may pass) and where both systems are
 equal (power). Intervals should hold the true mean in 95 %. Calibrations are checked on the distribution that
-they were drawn from.
+they were drawn from. "In documents" means five questions a document, with a correlation of 0.2.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import argparse
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,8 +24,9 @@ from rich.progress import track
 
 from studies.common import console, print_table
 from surerag.calibration import CalibrationRow, calibrate_abstention, calibrate_threshold
-from surerag.evaluation.gate import choose_test
-from surerag.measures.statistics import paired_difference
+from surerag.evaluation.gate import parse_requirement, test_for
+from surerag.evaluation.statistics import paired_p_value, questions_to_show
+from surerag.measures.statistics import mean_interval, paired_difference
 
 Floats = NDArray[np.float64]
 Rng = np.random.Generator
@@ -33,6 +35,7 @@ LEVEL = 0.05
 SIZES = (50, 100, 250, 500)
 CALIBRATED = 250
 """Questions of a calibration."""
+OF_DOCUMENT, CORRELATION = 5, 0.2
 
 
 def percent(values: Any) -> str:
@@ -61,7 +64,7 @@ def graded(change: float, changed: float) -> Pairs:
 
 
 def costs(ratio: float, sigma: float) -> Pairs:
-    """Return log-normal costs of two systems with this ratio of their means."""
+    """Return log-normal costs of two systems with this ratio of their medians."""
 
     def draw(rng: Rng, n: int) -> tuple[Floats, Floats]:
         return ratio * rng.lognormal(0, sigma, n), rng.lognormal(0, sigma, n)
@@ -69,36 +72,66 @@ def costs(ratio: float, sigma: float) -> Pairs:
     return draw
 
 
-REQUIREMENTS: Sequence[tuple[str, bool, float, float, Pairs, Pairs]] = (
-    ("accuracy(a) >= accuracy(b) - 0.05", False, 1.0, -0.05, discordant(0.1, 0.05), discordant(0.05, 0.05)),
-    ("accuracy(a) >= accuracy(b) + 0.02", False, 1.0, 0.02, discordant(0.04, 0.06), discordant(0.02, 0.12)),
-    ("accuracy(a) >= 0.95 * accuracy(b)", False, 0.95, 0.0, discordant(0.06, 0.025), discordant(0.03, 0.03)),
-    ("accuracy(a) >= 0.7", False, 0.0, 0.7, discordant(0.1, 0.1), discordant(0.0, 0.1)),
-    ("f1(a) >= f1(b) - 0.05", False, 1.0, -0.05, graded(-0.2, 0.25), graded(0.0, 0.25)),
-    ("f1(a) >= 0.95 * f1(b)", False, 0.95, 0.0, graded(-0.12, 0.25), graded(0.0, 0.25)),
-    ("tokens(a) <= 0.8 * tokens(b)", True, 0.8, 0.0, costs(0.8, 0.5), costs(0.6, 0.5)),
-    ("tokens(a) <= 0.8 * tokens(b), heavy tails", True, 0.8, 0.0, costs(0.8, 1.0), costs(0.6, 1.0)),
-    ("tokens(a) <= 1.13", True, 0.0, math.exp(0.125), costs(1.0, 0.5), costs(0.8, 0.5)),
+def stalls(often: float, usual: float) -> Pairs:
+    """Return costs of which a share is 61, and the others a usual value, spread by 2 %."""
+
+    def draw(rng: Rng, n: int) -> tuple[Floats, Floats]:
+        values = np.where(rng.random(n) < often, 61.0, usual * (1 + 0.02 * rng.standard_normal(n)))
+        return values, values
+
+    return draw
+
+
+def in_documents(rng: Rng, values: Any) -> Any:
+    """Return values of questions, of which two in ten pairs in a document agree for its sake."""
+    n = len(values)
+    common = rng.random(n) < math.sqrt(CORRELATION)
+    first = np.arange(n) // OF_DOCUMENT * OF_DOCUMENT
+    return np.where(common if values.ndim == 1 else common[:, None], values[first], values)
+
+
+def _where(grouped: bool) -> str:
+    return ", in documents" if grouped else ""
+
+
+def documents(n: int) -> NDArray[np.intp]:
+    """Return the document of each question."""
+    return np.arange(n) // OF_DOCUMENT
+
+
+REQUIREMENTS: Sequence[tuple[str, Pairs, Pairs]] = (
+    ("accuracy(a) >= accuracy(b) - 0.05", discordant(0.1, 0.05), discordant(0.05, 0.05)),
+    ("accuracy(a) >= accuracy(b) + 0.02", discordant(0.04, 0.06), discordant(0.02, 0.12)),
+    ("accuracy(a) >= 0.95 * accuracy(b)", discordant(0.06, 0.025), discordant(0.03, 0.03)),
+    ("accuracy(a) >= 0.7", discordant(0.1, 0.1), discordant(0.0, 0.1)),
+    ("f1(a) >= f1(b) - 0.05", graded(-0.2, 0.25), graded(0.0, 0.25)),
+    ("f1(a) >= 0.95 * f1(b)", graded(-0.12, 0.25), graded(0.0, 0.25)),
+    ("tokens(a) <= 0.8 * tokens(b) in 50 % of questions", costs(0.8, 1.0), costs(0.4, 1.0)),
+    ("tokens(a) <= 1.5 in 98 % of questions", stalls(0.02, 1.0), stalls(0.001, 1.0)),
+    ("tokens(a) <= 2.2 capped at 61", stalls(0.02, 1.0), stalls(0.001, 1.0)),
 )
 
 
-def passes(draw: Pairs, rng: Rng, n: int, at_most: bool, scale: float, offset: float, cost: bool) -> bool:
+def passes(text: str, draw: Pairs, rng: Rng, n: int, grouped: bool) -> bool:
     """Return whether a requirement passes on one sample of pairs."""
-    a, b = draw(rng, n)
-    test = choose_test(a, b, scale, not cost)
-    return (test.shows_below if at_most else test.shows_above)(offset) <= LEVEL
+    requirement, (a, b) = parse_requirement(text), draw(rng, n)
+    if grouped:
+        a, b = in_documents(rng, np.stack([a, b], axis=1)).T
+    test, bound = test_for(requirement, a, b, documents(n) if grouped else None, 1 - LEVEL)
+    below = requirement.at_most and requirement.share is None
+    return (test.shows_below if below else test.shows_above)(bound) <= LEVEL
 
 
 def requirement_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
     """Yield how often each form of requirement passes where it just does not hold, and where it does."""
-    for text, at_most, scale, offset, edge, better in REQUIREMENTS:
-        cost = text.startswith("tokens")
-        cells = [
-            percent([passes(draw, rng, n, at_most, scale, offset, cost) for _ in range(samples)])
-            for draw in (edge, better)
-            for n in SIZES
-        ]
-        yield [text, *cells]
+    for text, edge, better in REQUIREMENTS:
+        for grouped in (False, True):
+            cells = [
+                percent([passes(text, draw, rng, n, grouped) for _ in range(samples)])
+                for draw in (edge, better)
+                for n in SIZES
+            ]
+            yield [f"{text}{_where(grouped)}", *cells]
 
 
 DIFFERENCES: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rng, int], Floats]]] = (
@@ -134,23 +167,119 @@ def coverage_rows(samples: int, rng: Rng, sizes: Sequence[int]) -> Iterator[list
         yield [name, *cells]
 
 
-def answers(rng: Rng, n: int, right: float, informs: float) -> tuple[Floats, NDArray[np.bool_]]:
+def share_rows(sizes: Sequence[int]) -> Iterator[list[str]]:
+    """Yield how often the interval of a share holds it, computed without samples; last, the worst share."""
+    with np.errstate(divide="ignore"):
+        log_factorials = np.append(0, np.cumsum(np.log(np.arange(1, max(sizes) + 1))))
+    shares = np.linspace(0.001, 0.999, 999)
+    for n in sizes:
+        counts = np.arange(n + 1)
+        ends = np.array([mean_interval([1.0] * k + [0.0] * (n - k)).interval for k in counts])
+        ways = (log_factorials[n] - log_factorials[counts] - log_factorials[n - counts])[:, None]
+        chances = np.exp(ways + counts[:, None] * np.log(shares) + (n - counts)[:, None] * np.log1p(-shares))
+        holds = (ends[:, :1] - 1e-12 <= shares) & (shares <= ends[:, 1:] + 1e-12)
+        covers = (chances * holds).sum(axis=0)
+        cells = [percent(covers[np.abs(shares - share).argmin()]) for share in SHARES]
+        yield [
+            f"n = {n}",
+            *cells,
+            percent(covers.mean()),
+            f"{percent(covers.min())} at {shares[covers.argmin()]:.3f}",
+        ]
+
+
+SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
+SKEWED: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rng, int], Floats]]] = (
+    ("scores in [0, 1], mostly near 0", 0.2 / 2.2, (0, 1), lambda g, n: g.beta(0.2, 2, n)),
+    ("scores of 1, in 5 % of 0.5", 0.975, (0, 1), lambda g, n: np.where(g.random(n) < 0.05, 0.5, 1.0)),
+    ("scores of 0, in 3 % of 0.67", 0.0201, (0, 1), lambda g, n: np.where(g.random(n) < 0.03, 0.67, 0.0)),
+    ("costs, exponential", 1.0, None, lambda g, n: g.exponential(1, n)),
+    ("costs, log-normal, σ = 1", math.exp(0.5), None, lambda g, n: g.lognormal(0, 1, n)),
+    ("costs of 1, in 2 % of 61", 2.2, None, lambda g, n: stalls(0.02, 1.0)(g, n)[0]),
+)
+
+
+def skewed_rows(samples: int, rng: Rng, sizes: Sequence[int]) -> Iterator[list[str]]:
+    """Yield how often the interval of a mean of skewed values holds the true mean."""
+    for name, mean, bounds, draw in SKEWED:
+        cells = []
+        for n in sizes:
+            intervals = [mean_interval(draw(rng, n), bounds=bounds).interval for _ in range(samples)]
+            cells.append(percent([i is not None and i[0] <= mean <= i[1] for i in intervals]))
+        yield [name, *cells]
+
+
+GROUPED: Sequence[tuple[str, float, tuple[float, float], Callable[[Rng, int], Floats]]] = (
+    *(
+        (f"{100 * p:g} % right", p, (0, 1), lambda g, n, p=p: (g.random(n) < p) * 1.0)
+        for p in (0.5, 0.8, 0.95)
+    ),
+    *((f"difference: {name}", mean, bounds, draw) for name, mean, bounds, draw in DIFFERENCES[:5] if bounds),
+)
+
+
+def grouped_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
+    """Yield how often intervals of questions in documents hold the truth, with and without documents."""
+    for name, mean, bounds, draw in GROUPED:
+        cells = []
+        for n in (50, 200):
+            held = np.zeros(2)
+            for _ in range(samples):
+                values = in_documents(rng, draw(rng, n))
+                both = (mean_interval(values, one, bounds=bounds).interval for one in (documents(n), None))
+                held += [i is not None and i.lower <= mean <= i.upper for i in both]
+            cells += [percent(one / samples) for one in held]
+        yield [name, *cells]
+
+
+def power_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
+    """Yield how often a difference is shown by as many questions as are told to show it."""
+    for wins, losses in ((0.1, 0.05), (0.05, 0.02), (0.3, 0.1), (0.06, 0.01)):
+        cells = []
+        for tests in (1, 3, 6):
+            kinds = np.repeat(
+                [0, 1, 2], np.round(np.array([wins, losses, 1 - wins - losses]) * 100).astype(int)
+            )
+            n = questions_to_show((kinds == 0) * 1.0, (kinds == 1) * 1.0, tests=tests) or 0
+            draws = rng.choice(3, size=(samples, n), p=[wins, losses, 1 - wins - losses])
+            shown = [paired_p_value(one == 0, one == 1) <= LEVEL / tests for one in draws]
+            cells += [f"{n:,}", percent(shown)]
+        yield [f"{100 * wins:g} % better, {100 * losses:g} % worse", *cells]
+
+
+def answers(
+    rng: Rng, n: int, right: float, informs: float, grouped: bool = False
+) -> tuple[Floats, NDArray[np.bool_]]:
     """Return uncertainties, lower by ``informs`` standard deviations for right answers, and who is right."""
     is_right = rng.random(n) < right
+    if grouped:
+        is_right = in_documents(rng, is_right)
     return rng.standard_normal(n) - informs * is_right, is_right
+
+
+ABSTENTIONS = (
+    (0.6, 2, 0.1, False),
+    (0.8, 1, 0.1, False),
+    (0.6, 0, 0.1, False),
+    (0.9, 0.3, 0.2, False),
+    (0.6, 2, 0.2, False),
+    (0.6, 2, 0.2, True),
+    (0.6, 2, 0.1, True),
+)
 
 
 def abstention_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
     """Yield how often a bounded risk is broken, how often anything is answered, and which share."""
-    for right, informs, risk in ((0.6, 2, 0.1), (0.8, 1, 0.1), (0.6, 0, 0.1), (0.9, 0.3, 0.2), (0.6, 2, 0.2)):
+    for right, informs, risk, grouped in ABSTENTIONS:
+        name = f"{100 * right:.0f} % right, lower by {informs:g} σ; {100 * risk:.0f} % may be wrong"
         uncertainty, is_right = answers(rng, 200_000, right, informs)
         order = np.argsort(uncertainty)
         ascending, wrong = uncertainty[order], np.cumsum(~is_right[order])
         broken, given = [], []
         for _ in range(samples):
             sample = [
-                CalibrationRow(float(u), float(r))
-                for u, r in zip(*answers(rng, n, right, informs), strict=True)
+                CalibrationRow(float(u), float(r), group=f"{i // OF_DOCUMENT}" if grouped else "")
+                for i, (u, r) in enumerate(zip(*answers(rng, n, right, informs, grouped), strict=True))
             ]
             count = int(
                 np.searchsorted(ascending, calibrate_abstention(sample, max_risk=risk).threshold, "right")
@@ -158,28 +287,40 @@ def abstention_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
             broken.append(count > 0 and wrong[count - 1] / count > risk)
             given.append(count / len(ascending))
         yield [
-            f"{100 * right:.0f} % right, uncertainty lower by {informs:g} σ; {100 * risk:.0f} % may be wrong",
+            f"{name}{_where(grouped)}",
             *(percent(values) for values in (broken, np.array(given) > 0, given)),
         ]
+
+
+THRESHOLDS = (
+    (0.2, 0.1, 1.0, False),
+    (0.2, 0.1, 0.0, False),
+    (0.05, 0.03, 0.5, False),
+    (0.05, 0.03, 0.5, True),
+)
 
 
 def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
     """Yield how often a loss of two points is broken, how often one is certified, and what it saves."""
 
-    def draw(size: int, repairs: float, spoils: float, informs: float) -> tuple[Floats, Floats, Floats]:
+    def draw(
+        size: int, repairs: float, spoils: float, informs: float, grouped: bool = False
+    ) -> tuple[Floats, Floats, Floats]:
         kind = rng.choice(3, size=size, p=[repairs, spoils, 1 - repairs - spoils])
+        kind = in_documents(rng, kind) if grouped else kind
         right = rng.random(size) < 0.5
         uncertainty = rng.standard_normal(size) + informs * ((kind == 0) * 1.0 - (kind == 1))
         without, with_ = np.where(kind == 2, right, kind == 1), np.where(kind == 2, right, kind == 0)
         return uncertainty, without.astype(float), with_.astype(float)
 
-    for repairs, spoils, informs in ((0.2, 0.1, 1.0), (0.2, 0.1, 0.0), (0.05, 0.03, 0.5)):
+    for repairs, spoils, informs, grouped in THRESHOLDS:
+        name = f"repairs {100 * repairs:.0f} %, spoils {100 * spoils:.0f} %, informs {informs:g} σ"
         uncertainty, without, with_ = draw(200_000, repairs, spoils, informs)
         broken, certified, skipped = [], [], []
         for _ in range(samples):
             rows = [
-                CalibrationRow(float(row[0]), float(row[1]), float(row[2]))
-                for row in zip(*draw(n, repairs, spoils, informs), strict=True)
+                CalibrationRow(float(u), float(a), float(b), group=f"{i // OF_DOCUMENT}" if grouped else "")
+                for i, (u, a, b) in enumerate(zip(*draw(n, repairs, spoils, informs, grouped), strict=True))
             ]
             policy = calibrate_threshold(rows, max_loss=0.02)
             below = uncertainty <= policy.threshold
@@ -187,47 +328,54 @@ def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
             certified.append(policy.verdict != "infeasible")
             skipped.append(below.mean())
         yield [
-            f"searching repairs {100 * repairs:.0f} %, spoils {100 * spoils:.0f} %, informs {informs:g} σ",
+            f"{name}{_where(grouped)}",
             *(percent(values) for values in (broken, certified, skipped)),
         ]
 
 
-def print_requirements(samples: int, rng: Rng) -> None:
-    """Print how often each form of requirement passes."""
-    sizes = [f"n = {n}" for n in SIZES]
-    rows = track(requirement_rows(samples, rng), "Requirements", total=len(REQUIREMENTS), console=console)
-    title = f"Requirements that pass, % of {samples:,} samples (columns 2 to 5: just not met; 6 to 9: met)"
-    print_table(title, ["requirement", *sizes, *sizes], list(rows))
-
-
-def print_intervals(samples: int, rng: Rng) -> None:
-    """Print how often intervals hold the true mean."""
-    sizes = (20, 40, 60, 100)
-    rows = track(coverage_rows(samples, rng, sizes), "Intervals", total=len(DIFFERENCES), console=console)
-    title = f"Intervals of 95 % that hold the true mean, % of {samples:,} samples"
-    print_table(title, ["differences", *(f"n = {n}" for n in sizes)], list(rows))
-
-
-def print_abstention(samples: int, rng: Rng) -> None:
-    """Print how often bounded risks are broken."""
-    rows = track(abstention_rows(samples, rng, CALIBRATED), "Abstention", total=5, console=console)
-    title = f"calibrate_abstention, n = {CALIBRATED}, % of {samples:,} samples"
-    print_table(title, ["sample", "broken", "answers any", "answers"], list(rows))
-
-
-def print_thresholds(samples: int, rng: Rng) -> None:
-    """Print how often bounded losses are broken, of a tenth of the samples."""
-    samples = max(samples // 10, 1)
-    rows = track(threshold_rows(samples, rng, CALIBRATED), "Thresholds", total=3, console=console)
-    title = f"calibrate_threshold, n = {CALIBRATED}, % of {samples:,} samples"
-    print_table(title, ["sample", "broken", "certified", "not searched"], list(rows))
-
-
-TABLES = {
-    "requirements": print_requirements,
-    "intervals": print_intervals,
-    "abstention": print_abstention,
-    "thresholds": print_thresholds,
+Table = tuple[str, Sequence[str], Callable[[int, Rng], Iterator[list[str]]]]
+_FEW = (20, 40, 60, 100)
+TABLES: Mapping[str, Table] = {
+    "requirements": (
+        "Requirements that pass, % (columns 2 to 5: just not met; 6 to 9: met)",
+        ["requirement", *(f"n = {n}" for n in SIZES + SIZES)],
+        requirement_rows,
+    ),
+    "intervals": (
+        "Intervals of 95 % of paired differences that hold the true mean, %",
+        ["differences", *(f"n = {n}" for n in _FEW)],
+        lambda samples, rng: coverage_rows(samples, rng, _FEW),
+    ),
+    "shares": (
+        "Intervals of 95 % of a single share that hold it, %; exact",
+        ["questions", *(f"{100 * share:g} %" for share in SHARES), "all shares", "worst"],
+        lambda _, __: share_rows((10, 20, 40, 100, 200)),
+    ),
+    "skewed": (
+        "Intervals of 95 % of means of skewed values that hold the true mean, %",
+        ["values", *(f"n = {n}" for n in _FEW)],
+        lambda samples, rng: skewed_rows(samples, rng, _FEW),
+    ),
+    "groups": (
+        "Intervals of 95 % of questions in documents that hold the truth, %",
+        ["values", "n = 50", "as if independent", "n = 200", "as if independent"],
+        grouped_rows,
+    ),
+    "power": (
+        "How often so many questions show a difference, %, by the number of systems compared",
+        ["right answers", "1: n", "shown", "3: n", "shown", "6: n", "shown"],
+        power_rows,
+    ),
+    "abstention": (
+        f"calibrate_abstention, n = {CALIBRATED}, % of a quarter of the samples",
+        ["sample", "broken", "answers any", "answers"],
+        lambda samples, rng: abstention_rows(max(samples // 4, 1), rng, CALIBRATED),
+    ),
+    "thresholds": (
+        f"calibrate_threshold, n = {CALIBRATED}, a loss of two points, % of a quarter of the samples",
+        ["sample", "broken", "certified", "not searched"],
+        lambda samples, rng: threshold_rows(max(samples // 4, 1), rng, CALIBRATED),
+    ),
 }
 
 
@@ -238,13 +386,16 @@ def main() -> None:
     )
     parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="some of the tables; all by default")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
-    parser.add_argument("--samples", type=int, default=1000, help="samples a row")
+    parser.add_argument("--samples", type=int, default=400, help="samples a row")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
     for name in arguments.tables or TABLES:
         started = time.monotonic()
-        TABLES[name](arguments.samples, np.random.default_rng(arguments.seed))
-        console.print(f"Seed {arguments.seed}; {time.monotonic() - started:.0f} s.")
+        title, columns, rows = TABLES[name]
+        found = rows(arguments.samples, np.random.default_rng(arguments.seed))
+        print_table(title, columns, list(track(found, name, console=console)))
+        seconds = time.monotonic() - started
+        console.print(f"{arguments.samples:,} samples a row, seed {arguments.seed}; {seconds:.0f} s.\n")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,15 @@ from pydantic import ConfigDict, TypeAdapter
 from surerag.certainty import NO_WORDS, Certainty
 from surerag.errors import ConfigurationError, InputError, check_items, extra, writing
 from surerag.measures import auroc
-from surerag.measures.statistics import Estimate, Floats, Groups, Interval, effective_size, group_numbers
+from surerag.measures.statistics import (
+    Estimate,
+    Floats,
+    Groups,
+    Interval,
+    effective_size,
+    group_correlation,
+    group_numbers,
+)
 from surerag.text import ABSTENTION, check_abstention, is_abstention
 
 Verdict = Literal["holds", "no gain shown", "infeasible"]
@@ -416,17 +424,17 @@ def _threshold_of_loss(
         uncertainty, benefit, groups = uncertainty[rest], benefit[rest], groups[rest]
     losses = (np.where(uncertainty <= at, benefit, 0.0) for at in grid)
     if binary:
-        nuisance = _NUISANCE_LEVEL * level
-        p_values = (paired_p_value(*_counts(one, groups, level), max_loss, nuisance) for one in losses)
+        nuisance, alike = _NUISANCE_LEVEL * level, group_correlation(benefit, groups)
+        p_values = (paired_p_value(*_counts(one, groups, level, alike), max_loss, nuisance) for one in losses)
     else:
         p_values = (grouped_betting_p_value(one, max_loss, groups, 1 - level) for one in losses)
     certified = sum(1 for _ in takewhile(lambda p_value: p_value <= level, p_values))
     return float(grid[certified - 1]) if certified else None
 
 
-def _counts(losses: Floats, groups: NDArray[np.intp], level: float) -> tuple[int, int, int]:
+def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float) -> tuple[int, int, int]:
     """Return the number of questions, lost and won ones, as if independent, rounded to the safe side."""
-    n = effective_size(losses, groups, 1 - 2 * level)
+    n = effective_size(losses, groups, 1 - 2 * level, alike)
     share = n / len(losses)
     return int(n), math.ceil(share * int((losses > 0).sum())), int(share * int((losses < 0).sum()))
 
@@ -866,12 +874,13 @@ def _threshold_of_risk(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], max_risk: float, level: float
 ) -> float:
     """Return the largest threshold that is certified; -inf for none."""
+    alike = group_correlation(right, groups)
 
     def certified(threshold: float, level: float) -> tuple[bool, float]:
         """Return whether answers up to a threshold certify the risk, and their number, as if independent."""
         answered = uncertainty <= threshold
         wrong = ~right[answered]
-        n = effective_size(wrong, groups[answered], 1 - 2 * level)
+        n = effective_size(wrong, groups[answered], 1 - 2 * level, alike)
         return _binomial_cdf(n * float(wrong.mean()), n, max_risk) <= level, n
 
     all_words = math.nextafter(math.inf, 0)  # an empty answer is never given

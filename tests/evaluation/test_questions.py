@@ -35,6 +35,25 @@ def test_columns_of_other_tools_are_recognised(record: dict[str, Any], tmp_path:
     assert read_questions(path) == [Question("Where?", ("Velm",), ("Ada was born in Velm.",))]
 
 
+def test_a_question_knows_its_document() -> None:
+    """From a column, from the first context's name of its document, or from that context itself."""
+    passages = [
+        {"id": 7, "text": "Ada was born in Velm.", "metadata": {"source": "velm.pdf"}},
+        {"text": "No."},
+    ]
+    rows = [
+        {"question": "Where?", "document": "atlas", "contexts": passages},
+        {"question": "When?", "contexts": passages},
+        {"question": "Where?", "contexts": ["Ada was born in Velm."]},
+        {"question": "Who?", "contexts": ["Ada was born in Velm.", "No."]},
+        {"question": "Why?"},
+    ]
+    atlas, named, first, same, alone = as_questions(rows)
+    assert (atlas.group, named.group, alone.group) == ("atlas", "velm.pdf", "")
+    assert first.group == same.group == Question("x", contexts=("Ada was born in Velm.",)).group != ""
+    assert Question("Where?", group="a").key == Question("Where?").key  # nothing is asked again for its sake
+
+
 def test_csv_json_and_parquet_hold_the_same(tmp_path: Path) -> None:
     expected = [Question("What is 007?", ("007", "an agent"), id="a"), Question("Who?", ("Ada",), id="b")]
     (tmp_path / "q.csv").write_text(

@@ -433,8 +433,10 @@ def test_rows_go_to_parquet(tmp_path: Path) -> None:
 def test_a_threshold_is_calibrated_from_a_run() -> None:
     rag = LazyRAG(FakeReader(lambda prompt: "Velm"), FixedSummary("Velm"), "Ada was born in Velm.")
     both = {"lazy@inf": rag.with_options(threshold=1e9), "lazy@-inf": rag.with_options(threshold=-1e9)}
-    run = evaluate(both, [("Where?", "Velm"), ("Who?", "Ada")], metrics=("exact_match",))
+    questions = [Question("Where?", ("Velm",), group="atlas"), Question("Who?", ("Ada",))]
+    run = evaluate(both, questions, metrics=("exact_match",))
     rows = run.calibration_rows()
+    assert [row.group for row in rows] == ["atlas", ""]
     assert [(row.score_without, row.score_with, row.uncertainty) for row in rows] == [
         (1.0, 1.0, pytest.approx(0.1)),
         (0.0, 0.0, pytest.approx(0.1)),

@@ -17,7 +17,14 @@ from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, evaluate
 from surerag.evaluation.findings import findings
 from surerag.evaluation.gate import check_requirement, write_junit
-from surerag.evaluation.report import forecast, money_spent, table_columns, terminal_table, write_report
+from surerag.evaluation.report import (
+    forecast,
+    money_spent,
+    notes,
+    table_columns,
+    terminal_table,
+    write_report,
+)
 from surerag.evaluation.statistics import compare_systems, paired_p_value, questions_to_show, summarize
 from surerag.evaluation.systems import System
 
@@ -193,6 +200,14 @@ def test_questions_of_one_document_are_taken_together() -> None:
         shown += compare_systems(run, "contains", "b")[0].p_value < 0.05
     error = 2.33 * np.sqrt(60 * 0.05 * 0.95)
     assert held >= 57 - error and max(passed, shown) <= 3 + error
+
+
+def test_the_notes_tell_of_documents_and_of_references_that_are_yes_or_no() -> None:
+    assert "200 questions share a document or another group" in notes(
+        in_documents(np.random.default_rng(0), 0.7)
+    )
+    text = notes(run_of(3, a=system(lambda i: True)))
+    assert "share a document" not in text and "3 questions have a reference of yes or no" in text
 
 
 def test_a_number_of_questions_shows_a_difference_four_times_in_five() -> None:

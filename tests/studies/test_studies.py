@@ -10,8 +10,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from studies import levels
 from studies.lazy_rag import HELD_OUT
 from studies.world import World, is_correct
 from surerag import FakeReader
@@ -42,6 +44,15 @@ def test_a_study_prints_tables_and_claims(
     printed = capsys.readouterr().out
     assert "Claims" in printed
     assert "nan" not in printed
+
+
+@pytest.mark.parametrize("table", ["requirements", "shares", "skewed", "groups", "power", "abstention"])
+def test_levels_power_and_coverage_are_counted(table: str) -> None:
+    _, columns, rows = levels.TABLES[table]
+    cells = list(rows(4, np.random.default_rng(0)))
+    assert cells and {len(row) for row in cells} == {len(columns)}
+    if table == "shares":  # exact: Wilson's interval at n = 10, with 0.5 and in the worst case
+        assert (cells[0][1], cells[0][-1][:4]) == ("97.9", "84.2")
 
 
 def test_lazy_rag_reads_squad(

@@ -134,7 +134,7 @@ def parse_requirement(text: str) -> Requirement:
         )
     name, system, sign, factor, other, reference, direction, size, number, percent, most = match.groups()
     measure, at_most, text = METRIC_ALIASES.get(name, name), sign == "<=", text.strip()
-    share, cap = percent and float(percent) / 100, most and float(most)
+    share, cap = float(percent) / 100 if percent else None, float(most) if most else None
     if share is not None and not 0 < share < 1:
         raise ConfigurationError(f"the requirement {text!r}: expected a share between 0 and 100 %")
     if number is not None:

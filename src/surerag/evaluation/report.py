@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
@@ -107,6 +108,12 @@ def notes(run: EvaluationRun) -> str:
         )
     if without := sum(not question.references for question in questions):
         text += f" {without} questions have no reference answers and no metric."
+    groups = Counter(question.group for question in questions if question.group)
+    if len(groups) > 1 and (together := sum(n for n in groups.values() if n > 1)):
+        text += (
+            f" {together} questions share a document or another group with others; intervals and tests take "
+            "them together."
+        )
     if closed := sum(any(map(is_closed, question.references)) for question in questions):
         text += (
             f" {closed} questions have a reference of yes or no, true or false, one letter or an article; "
@@ -153,10 +160,11 @@ def forecast(run: EvaluationRun, n: int, prices: Prices = (0.0, 0.0)) -> str:
     for system in run.systems:
         parts = []
         for cost in COSTS:
-            values = list(run.values(system, cost).values())
+            values, groups = run.values(system, cost), run.groups
             if len(values) < 2:
                 continue
-            mean, interval, _ = mean_interval(values, bounds=None)
+            of_each = [groups[key] for key in values]
+            mean, interval, _ = mean_interval([*values.values()], of_each, bounds=None)
             reach = ""
             if interval is not None:
                 lower, upper = (number_text(n * max(bound, 0)) for bound in interval)

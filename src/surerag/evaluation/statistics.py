@@ -13,7 +13,7 @@ from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from surerag.errors import InputError
 from surerag.evaluation.run import EvaluationRun
@@ -123,9 +123,9 @@ def paired_p_value(first: Sequence[float], second: Sequence[float], groups: Grou
         0.0625
     """
     differences: Floats = np.subtract(first, second, dtype=np.float64)
-    number = _groups_of_several(groups, len(differences))
-    if number is not None:
-        differences = np.bincount(number, differences)
+    number = group_numbers(groups, len(differences))
+    if 1 < number.max(initial=-1) + 1 < len(number):
+        differences = np.bincount(number, differences).astype(np.float64)
     elif is_binary(first) and is_binary(second):
         return exact_paired_test(int((differences > 0).sum()), int((differences < 0).sum()))
     changed = differences[np.abs(differences) > 1e-12]
@@ -204,12 +204,6 @@ def _power(n: int, difference: float, discordant: float, level: float) -> float:
         if most >= 0:
             power += float(chance[count] * np.exp(log_binomial(count, most, lost)).sum())
     return power
-
-
-def _groups_of_several(groups: Groups, n: int) -> NDArray[np.intp] | None:
-    """Return the numbers of groups; None where no group has several values, or one group has all."""
-    number = group_numbers(groups, n)
-    return number if 1 < number.max(initial=-1) + 1 < n else None
 
 
 def is_binary(values: ArrayLike) -> bool:

@@ -23,10 +23,10 @@ _SAME = 1e-9
 _ALIKE = 0.005
 """Width of an interval, as a share of the bounds, that a few equal values would give by chance."""
 _CAUTION = 1.0
-"""Values that differ, added to those of the sample, for which a group counts as one value."""
+"""Values that differ, added to those of the sample, that have the correlation that is expected."""
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]
-Groups = Sequence[object] | None
+Groups = Sequence[object] | NDArray[np.intp] | None
 """What each value belongs to, such as a document; None or an empty text for one that stands alone."""
 
 
@@ -131,41 +131,72 @@ def paired_difference(
     return Estimate(float(differences.mean()), interval, len(differences))
 
 
-def effective_size(values: ArrayLike, groups: Groups = None, confidence: float = 0.95) -> float:
+def effective_size(
+    values: ArrayLike, groups: Groups = None, confidence: float = 0.95, correlation: float = 1.0
+) -> float:
     """Return how many independent values would tell as much about the mean as values in groups.
 
-    It is n over the design effect (Kish 1965), the cluster-robust variance of the mean over the one of
-    independent values, with the factor G / (G - 1) of G groups, and with Student's quantile of G - 1 degrees
-    of freedom in place of the normal one. The design effect is 1 at least. Few values that differ tell little
-    of it: it is drawn towards the size of a group, its value where groups are all alike, as by one further
-    value. Values of a single group count as independent: the sample then tells of that group alone.
+    It is n / (1 + (m - 1) ρ) for groups of m values with the correlation ρ of :func:`group_correlation` (Kish
+    1965), with Student's quantile of G - 1 degrees of freedom, for G groups, in place of the normal one.
+    Values of a single group count as independent: the sample then tells of that group alone.
 
     Args:
         values: Shape [n].
         groups: What each value belongs to; None or an empty text for one that stands alone.
         confidence: Of the two-sided interval that the quantile is for.
+        correlation: What is expected of ρ.
 
     Example:
         >>> effective_size([1, 1, 0, 0] * 10), effective_size([1, 1, 0, 0] * 10, ["a"] * 40)
         (40.0, 40.0)
         >>> round(effective_size([1, 1, 0, 0] * 10, np.arange(40) // 2), 1)  # two alike in each group
-        17.1
+        17.5
     """
     sample = np.asarray(values, dtype=np.float64)
     n, number = len(sample), group_numbers(groups, len(sample))
-    sizes = np.bincount(number)
-    if groups is None or len(sizes) in (1, n):
+    if not _several(number):
         return float(n)
-    kish = float((sizes**2).sum()) / n  # values of a group, as if all groups had as many
+    of_group = _values_of_group(number)
+    effect = 1 + (of_group - 1) * group_correlation(sample, number, correlation)
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    return max(1.0, n / effect * (z / _student(z, max(n / of_group - 1, 1.0))) ** 2)
+
+
+def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) -> float:
+    """Return how alike values of one group are, ρ in [0, 1]: 0 as values of different groups, 1 if equal.
+
+    It is what makes up the cluster-robust variance of the mean, Σ_g (Σ_i∈g e_i)² G / (G - 1) / n² of the
+    residuals e. Few values that differ tell little of it: it is drawn towards the expected one as by one
+    further value that differs.
+
+    Example:
+        >>> group_correlation([1, 1, 0, 0] * 10, np.arange(40) // 2), group_correlation([1] * 4, [0, 0, 1, 1])
+        (1.0, 1.0)
+        >>> round(group_correlation([1, 0, 1, 0] * 10, np.arange(40) // 2), 2)
+        0.02
+    """
+    sample = np.asarray(values, dtype=np.float64)
+    n, number = len(sample), group_numbers(groups, len(sample))
     residuals = sample - sample.mean()
     square = float((residuals**2).sum())
-    effect, seen = 1.0, 0.0
-    if square > _SAME * max(1.0, float(np.abs(sample).max()) ** 2):
-        between = float((np.bincount(number, residuals) ** 2).sum()) * len(sizes) / (len(sizes) - 1)
-        effect, seen = max(1.0, between * (n - 1) / n / square), square**2 / float((residuals**4).sum())
-    effect = (_CAUTION * kish + seen * effect) / (_CAUTION + seen)
-    z = NormalDist().inv_cdf((1 + confidence) / 2)
-    return max(1.0, n / effect * (z / _student(z, max(n / kish - 1, 1.0))) ** 2)
+    if not _several(number) or square <= _SAME * max(1.0, float(np.abs(sample).max()) ** 2):
+        return expected
+    sums = np.bincount(number, residuals)
+    effect = float((sums**2).sum()) * len(sums) / (len(sums) - 1) * (n - 1) / n / square
+    found = min(max((effect - 1) / (_values_of_group(number) - 1), 0.0), 1.0)
+    # Of right and wrong answers about as many differ as are the fewer; the groups are no more than they are.
+    differ = min(square**2 / float((residuals**4).sum()), len(sums) - 1)
+    return (differ * found + _CAUTION * expected) / (differ + _CAUTION)
+
+
+def _several(number: NDArray[np.intp]) -> bool:
+    """Whether there are several groups, and one of them has several values."""
+    return bool(1 < number.max(initial=-1) + 1 < len(number))
+
+
+def _values_of_group(number: NDArray[np.intp]) -> float:
+    """Return the number of values in the group of a value, on average."""
+    return float((np.bincount(number) ** 2).sum()) / len(number)
 
 
 def group_numbers(groups: Groups, n: int) -> NDArray[np.intp]:
