@@ -14,13 +14,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
+from functools import lru_cache
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from llama_index.core.agent.workflow import AgentOutput
-from llama_index.core.base.llms.types import ChatResponse, CompletionResponse
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse
 from llama_index.core.base.response.schema import (
     AsyncStreamingResponse,
     PydanticResponse,
@@ -39,7 +40,7 @@ from llama_index.core.instrumentation.events.llm import (
 )
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.llms import LLM
-from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.workflow import StopEvent, Workflow
 from llama_index_instrumentation import root_dispatcher
 from llama_index_instrumentation.base import BaseEvent
@@ -56,16 +57,18 @@ from surerag.readers.reading import finish_of
 
 logger = logging.getLogger("surerag")
 
-EVENT = "answer.certainty"
+EVENT = "surerag.certainty"
+"""Name of the event with the certainty of an answer."""
 KEY = "certainty"
 """Where the metadata of a response, and the output of an agent, have the certainty of the answer."""
-NOT_ASKED = "no model was asked for this answer"
+NO_MODEL = "no model answered"
+NOT_ASKED = "the model was not asked for log-probabilities"
 NOT_WRITTEN = "no single call of a model wrote the answer as it is shown"
-UNREADABLE = "the log-probabilities of the answer cannot be read"
+UNREADABLE = "the log-probabilities of the answer could not be read"
 
 _END: Any = object()
 _CALLS_KEPT = 32
-"""Newest calls that are kept with an open span: the answer is among the last ones, and agents run for days."""
+"""Newest calls that are kept with an open span: the answer is among them, and some agents run for days."""
 _LOCK = Lock()
 
 
@@ -112,11 +115,14 @@ class Answer(Source):
         self.values = values
         self.text = text
         self._span_id = ""
+        self._engine: BaseQueryEngine | None = None
         self._tagged: list[BaseSpan] = []
 
     def passes(self, span: _Span, span_id: str) -> None:
-        """Note that a span returns the answer: other handlers' views of the span get tags with its certainty."""
+        """Note that a span returns the answer; what other handlers keep of the span will get tags."""
         self._span_id = self._span_id or span_id
+        if isinstance(span.instance, BaseQueryEngine):
+            self._engine = span.instance
         for handler in root_dispatcher.span_handlers:
             if (other := handler.open_spans.get(span_id)) is not None:
                 self._tagged.append(other)
@@ -131,6 +137,8 @@ class Answer(Source):
         certainty = self.values.get(KEY)
         if certainty is None:
             return
+        if self._engine is not None and "gate" not in certainty["scope"]:
+            certainty["scope"]["settings"] = settings_of(self._engine)
         if as_event:
             data = {name: value for name, value in certainty.items() if name != "scope"}
             dispatcher.event(MethodEvent(name=EVENT, data=data, span_id=self._span_id))
@@ -139,6 +147,29 @@ class Answer(Source):
             span.tags = {**span.tags, **attributes}
         if (telemetry := sys.modules.get("opentelemetry.trace")) is not None:
             telemetry.get_current_span().set_attributes(attributes)
+
+
+def settings_of(engine: PromptMixin) -> str:
+    """Return a fingerprint of all prompts of an engine, and of what is inside it."""
+    return _fingerprint(tuple(_prompt_texts(engine)))
+
+
+def _prompt_texts(part: PromptMixin) -> Iterator[str]:
+    # LlamaIndex makes spans of these methods, and copies all templates in get_prompts.
+    def call(name: str) -> Mapping[str, Any]:
+        method = getattr(type(part), name)
+        found: Mapping[str, Any] = getattr(method, "__wrapped__", method)(part)
+        return found
+
+    for prompt in call("_get_prompts").values():
+        yield prompt.get_template()
+    for inner in call("_get_prompt_modules").values():
+        yield from _prompt_texts(inner)
+
+
+@lru_cache(maxsize=1024)
+def _fingerprint(texts: tuple[str, ...]) -> str:
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _attributes(certainty: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,15 +185,22 @@ class Call(Source):
     Args:
         llm: The LLM that is called.
         top: Likeliest tokens that are requested with each token; None where that is not known.
+        prompt: What the LLM is asked: a text or messages; None where that is not known.
     """
 
-    def __init__(self, llm: LLM, top: int | None) -> None:
+    def __init__(self, llm: LLM, top: int | None, prompt: str | list[ChatMessage] | None = None) -> None:
         super().__init__()
         self.llm = llm
+        self.prompt = prompt
         self._top = top
         self._generation: Generation | None = None
         self._pieces: list[Any] = []
         self._so_far = ""
+
+    @property
+    def reader(self) -> str:
+        """Name of the model."""
+        return self.llm.metadata.model_name or self.llm.class_name()
 
     def feed(self, response: Any) -> None:
         """Take the next piece of a stream."""
@@ -190,13 +228,13 @@ class Call(Source):
         )
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of a text that ends what was written, as behind thoughts or an agent's steps."""
+        """Return the certainty of a text that the call ended with, such as behind thoughts or steps."""
         try:
             found = self._certainty(shown)
         except (LogprobsError, ServiceError) as error:
             logger.warning("how sure the model was of an answer is not known: %s", error.message)
             found = Certainty(reason=UNREADABLE)
-        return None if found is None else values_of(found)
+        return None if found is None else found.to_dict()
 
     def _certainty(self, shown: str | None) -> Certainty | None:
         parts = [part for piece in self._pieces for part in _parts_in(piece)]
@@ -213,17 +251,14 @@ class Call(Source):
         else:
             entries = [entry for part in parts for entry in part.entries]
             trace = _trace_of(entries, answer, self._top, behind=behind) if entries else None
-        reader = self.llm.metadata.model_name or self.llm.class_name()
-        return certainty_of(trace, is_cut=is_cut, scope={"reader": reader})
-
-
-def values_of(certainty: Certainty) -> dict[str, Any]:
-    """Return a certainty as plain values, with what a calibration of it belongs to."""
-    return {**certainty.to_dict(), "scope": dict(certainty.scope)}
+        scope = {"reader": self.reader}
+        if trace is None and not getattr(self.llm, "logprobs", True):
+            return Certainty(is_cut=is_cut, reason=NOT_ASKED, scope=scope)
+        return certainty_of(trace, is_cut=is_cut, scope=scope)
 
 
 def _parts_in(piece: Any) -> Sequence[Part]:
-    """Return what a call kept as parts of its answer: a part, a whole response, or a raw piece of a stream."""
+    """Return what a call kept, a whole response or a piece of a stream, as parts of its answer."""
     if isinstance(piece, Part):
         return [piece]
     if isinstance(piece, ChatResponse | CompletionResponse):
@@ -273,12 +308,12 @@ class _Span:
             span = span.around
 
     def add(self, source: Source) -> None:
-        """Keep a source with this span, the spans around it, and those of the stream that is being read."""
-        spans = list(self.with_those_around())
-        if (read := _READ.get()) is not None:
-            spans += [one for one in read.with_those_around() if one not in spans]
-        for one in spans:
-            one.sources.append(source)
+        """Keep a source with this span and the spans around it, and with that of the stream that is read."""
+        for span in self.with_those_around():
+            span.sources.append(source)
+        read = _READ.get()
+        if read is not None and (not read.sources or read.sources[-1] is not source):
+            read.sources.append(source)
 
     @property
     def newest(self) -> Source | None:
@@ -286,14 +321,16 @@ class _Span:
         return self.sources[-1] if self.sources else None
 
     def certainty(self, text: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of a text by the newest source that wrote it; None where nobody wants to know."""
+        """Return the certainty of a text, by the newest source that wrote it; None if nobody wants it."""
         sources = list(self.sources)
         found = None
         for source in reversed(sources):
             if (found := source.certainty(text)) is not None:
+                if isinstance(source, Call) and (noted := _NOTED.get()) is not None:
+                    noted.append(source)
                 break
         if found is None:
-            found = values_of(Certainty(reason=NOT_WRITTEN if sources else NOT_ASKED))
+            found = Certainty(reason=NOT_WRITTEN if sources else NO_MODEL).to_dict()
         calls = [source for source in sources if isinstance(source, Call)]
         wanted = not calls or any(_MARKED.get(id(call.llm)) is call.llm for call in calls)
         return found if wanted or found["uncertainty"] is not None else None
@@ -359,21 +396,23 @@ class _Events(BaseEventHandler):
                 call.feed(event.response)
         elif isinstance(event, LLMChatStartEvent | LLMCompletionStartEvent):
             if (span := _OPEN.get(span_id)) is not None:
-                _CALLS[span_id] = call = Call(span.instance, span.top)
+                chats = isinstance(event, LLMChatStartEvent)
+                call = Call(span.instance, span.top, event.messages if chats else event.prompt)
+                _CALLS[span_id] = call
                 span.add(call)
-        elif isinstance(event, LLMChatEndEvent | LLMCompletionEndEvent):
-            if (call := _CALLS.pop(span_id, None)) is not None:
-                call.finish(event.response)
+        elif isinstance(event, LLMChatEndEvent | LLMCompletionEndEvent) and span_id in _CALLS:
+            _CALLS.pop(span_id).finish(event.response)
 
 
 _SPANS, _EVENTS = _Spans(), _Events()
 _OPEN: dict[str, _Span] = {}
 _CALLS: WeakValueDictionary[str, Call] = WeakValueDictionary()
-"""Calls by their spans, until they end; what keeps a call is the spans around it, or the stream it returns."""
+"""Calls by their spans, until they end; the spans around a call keep it, or the stream that it returns."""
 _STREAMS: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
 """What writes a stream, for as long as somebody may read it."""
 _READ: ContextVar[_Span | None] = ContextVar("surerag_read", default=None)
 """The span of the response whose stream is being read: LlamaIndex calls some LLMs only then."""
+_NOTED: ContextVar[list[Call] | None] = ContextVar("surerag_noted", default=None)
 _MARKED: WeakValueDictionary[int, LLM] = WeakValueDictionary()
 """LLMs of which the user wants the certainty."""
 
@@ -390,6 +429,17 @@ def observe(llm: LLM | None = None) -> None:
         root_dispatcher.span_handlers.insert(0, _SPANS)
     if not any(handler is _EVENTS for handler in root_dispatcher.event_handlers):
         root_dispatcher.event_handlers.insert(0, _EVENTS)
+
+
+@contextmanager
+def noted_calls() -> Iterator[list[Call]]:
+    """Within it, note the calls that wrote answers; the last one is that of the outermost engine."""
+    calls: list[Call] = []
+    token = _NOTED.set(calls)
+    try:
+        yield calls
+    finally:
+        _NOTED.reset(token)
 
 
 def _requested_top(llm: LLM, keywords: Mapping[str, Any]) -> int | None:

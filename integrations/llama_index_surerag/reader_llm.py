@@ -1,8 +1,9 @@
-"""A reader of surerag as an LLM of LlamaIndex: a local model whose answers come with their log-probabilities."""
+"""A reader of surerag as an LLM of LlamaIndex, so that a local model gives log-probabilities there."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing
 from typing import Any, TypeVar
 
 from llama_index.core.base.llms.types import (
@@ -21,8 +22,9 @@ from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_ca
 from pydantic import Field
 
 from llama_index_surerag.prompts import from_chat_messages
-from surerag.messages import Chunk, Generation, SamplingParams
+from surerag.messages import Chunk, Generation, Prompt, SamplingParams
 from surerag.readers import Reader
+from surerag.readers.protocol import close_iterator
 
 R = TypeVar("R", ChatResponse, CompletionResponse)
 
@@ -70,24 +72,24 @@ class ReaderLLM(LLM):
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """Return the answer to messages."""
-        [[answer]] = self.reader.generate([from_chat_messages(list(messages))], self._sampling(kwargs))
+        [[answer]] = self.reader.generate([_turns(messages)], self._sampling(kwargs))
         return _chat(answer.text, None, answer)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
         """Yield the answer to messages piece by piece."""
-        return _stream(self.reader.stream(from_chat_messages(list(messages)), self._sampling(kwargs)), _chat)
+        return _stream(self.reader.stream(_turns(messages), self._sampling(kwargs)), _chat)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
         """Like ``chat``."""
-        [[answer]] = await self.reader.agenerate([from_chat_messages(list(messages))], self._sampling(kwargs))
+        [[answer]] = await self.reader.agenerate([_turns(messages)], self._sampling(kwargs))
         return _chat(answer.text, None, answer)
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
         """Like ``stream_chat``."""
-        return _astream(self.reader.astream(from_chat_messages(list(messages)), self._sampling(kwargs)), _chat)
+        return _astream(self.reader.astream(_turns(messages), self._sampling(kwargs)), _chat)
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
@@ -114,6 +116,10 @@ class ReaderLLM(LLM):
         return _astream(self.reader.astream(prompt, self._sampling(kwargs)), _completion)
 
 
+def _turns(messages: Sequence[ChatMessage]) -> Prompt:
+    return from_chat_messages(list(messages))
+
+
 def _chat(text: str, delta: str | None, answer: Generation | None) -> ChatResponse:
     return ChatResponse(
         message=ChatMessage(role=MessageRole.ASSISTANT, content=text), delta=delta, raw=answer
@@ -128,15 +134,19 @@ def _stream(
     chunks: Iterator[Chunk], response: Callable[[str, str | None, Generation | None], R]
 ) -> Generator[R]:
     text = ""
-    for chunk in chunks:
-        text += chunk.text
-        yield response(text, chunk.text, chunk.generation)
+    try:
+        for chunk in chunks:
+            text += chunk.text
+            yield response(text, chunk.text, chunk.generation)
+    finally:
+        close_iterator(chunks)
 
 
 async def _astream(
-    chunks: AsyncIterator[Chunk], response: Callable[[str, str | None, Generation | None], R]
+    chunks: Any, response: Callable[[str, str | None, Generation | None], R]
 ) -> AsyncGenerator[R]:
     text = ""
-    async for chunk in chunks:
-        text += chunk.text
-        yield response(text, chunk.text, chunk.generation)
+    async with aclosing(chunks) as read:
+        async for chunk in read:
+            text += chunk.text
+            yield response(text, chunk.text, chunk.generation)
