@@ -1,8 +1,8 @@
-"""Query engines: L-RAG, DynQR, and one that abstains where a calibrated policy tells it to."""
+"""Query engines of methods: L-RAG and DynQR."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, ClassVar, Generic, Self, TypeVar
 
@@ -36,7 +36,6 @@ from llama_index_surerag.services import (
 )
 from llama_index_surerag.tier_one import SummarySource, tier_one
 from surerag import (
-    AbstentionPolicy,
     DynQROptions,
     DynQRResult,
     LazyRAG,
@@ -47,13 +46,13 @@ from surerag import (
     UncertaintyRewriter,
     Usage,
 )
+from surerag.calibration import scope_of
+from surerag.certainty import NO_WORDS, Certainty
 from surerag.component import Component
 from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, settled, stream
-from surerag.errors import InputError, check_kind
 from surerag.messages import Generation
 from surerag.options import Options
 from surerag.readers import Reader
-from surerag.text import ABSTENTION, check_abstention
 
 NOTHING = "Empty Response"
 """What LlamaIndex's synthesizers answer from no node at all."""
@@ -185,6 +184,11 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         """Return how the answer ended and what it cost, as plain values."""
         raise NotImplementedError
 
+    def _end(self, result: Any) -> dict[str, Any]:
+        """Return how the answer ended, and how sure the reader was of it, as plain values."""
+        certainty = replace(result.certainty, scope=scope_of(self._core))
+        return {**self._ended(result), "certainty": certainty.to_dict()}
+
     @dispatcher.span
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         return complete(self._answered(query_bundle, run, stream))
@@ -206,10 +210,12 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
                     response = self._streamed(await settled(stream(program, services, on_event=dispatch)))
                 else:
                     result = await settled(run(program, services, on_event=dispatch))
-                    metadata = {**self._decided(result), **self._ended(result)}
+                    metadata = {**self._decided(result), **self._end(result)}
                     response = Response(result.answer, source_nodes=self._nodes(result), metadata=metadata)
             except EmptyIndexError:
-                response = Response(NOTHING, metadata={self.SIGNAL: None, "finish": "empty"})
+                nothing = Certainty(reason=NO_WORDS).to_dict()
+                metadata = {self.SIGNAL: None, "certainty": nothing, "finish": "empty"}
+                response = Response(NOTHING, metadata=metadata)
                 if self._streaming and stream is astream:
                     response = AsyncStreamingResponse(_nothing(), metadata=response.metadata)
                 elif self._streaming:
@@ -222,7 +228,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
 
         def end(result: Any) -> None:
             # An answer that was to stand may have turned out to be empty, so that another one came.
-            metadata.update({**self._decided(result), **self._ended(result)})
+            metadata.update({**self._decided(result), **self._end(result)})
             nodes[:] = self._nodes(result)
 
         def pieces() -> Generator[str]:
@@ -413,78 +419,3 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
 
     def _ended(self, result: DynQRResult) -> dict[str, Any]:
         return answer_metadata(result.chosen.generation, result.usage)
-
-
-def _method_engines(engine: BaseQueryEngine) -> Iterator[MethodEngine[Any]]:
-    """Yield the engines of methods in an engine; LlamaIndex's own hold theirs in attributes."""
-    if isinstance(engine, MethodEngine):
-        yield engine
-        return
-    for value in vars(engine).values():
-        for one in value if isinstance(value, list | tuple) else [value]:
-            if isinstance(one, BaseQueryEngine):
-                yield from _method_engines(one)
-
-
-SIGNALS = (LazyRetrievalQueryEngine.SIGNAL, UncertaintyRewriteQueryEngine.SIGNAL)
-
-
-class AbstainingQueryEngine(Shareable, BaseQueryEngine):
-    """Returns another engine's answer only where its uncertainty is within the policy.
-
-    ``response.metadata`` gains ``abstained``, and ``probability`` (that the answer is right). A withheld
-    answer is nowhere in the response; an empty or cut one is withheld too, so that streams are read first.
-
-    Args:
-        engine: A ``LazyRetrievalQueryEngine`` or an ``UncertaintyRewriteQueryEngine``.
-        policy: From :func:`surerag.calibrate_abstention`, on that engine's ``core``.
-        abstention: Text in the place of an answer.
-        callback_manager: Receives LlamaIndex's callbacks.
-
-    Raises:
-        ConfigurationError: If the abstention is empty, or the policy was calibrated for another reader, gate,
-            retriever or prompt; also of an engine within others, as behind a router or a query transform.
-    """
-
-    def __init__(
-        self,
-        engine: BaseQueryEngine,
-        policy: AbstentionPolicy,
-        *,
-        abstention: str = ABSTENTION,
-        callback_manager: CallbackManager | None = None,
-    ) -> None:
-        check_kind(BaseQueryEngine, "a query engine", engine=engine)
-        check_kind(AbstentionPolicy, "what surerag.calibrate_abstention returns", policy=policy)
-        check_kind(str, "a text", abstention=abstention)
-        check_abstention(abstention)
-        for one in _method_engines(engine):
-            policy.check(one.core)
-        super().__init__(callback_manager=manager_of(callback_manager))
-        self._engine = engine
-        self._policy = policy
-        self._abstention = abstention
-
-    def _get_prompt_modules(self) -> PromptMixinType:
-        return {"engine": self._engine}
-
-    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        return self._selected(read_to_end(self._engine.query(query_bundle)))
-
-    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        return self._selected(await aread_to_end(await self._engine.aquery(query_bundle)))
-
-    def _selected(self, response: Any) -> Response:
-        metadata: dict[str, Any] = dict(response.metadata or {})
-        name = next((key for key in SIGNALS if key in metadata), None)
-        if name is None:
-            raise InputError(
-                f"the response has no {' or '.join(SIGNALS)} in its metadata",
-                hint="wrap a LazyRetrievalQueryEngine or an UncertaintyRewriteQueryEngine",
-            )
-        whole = metadata.get("finish", "stop") == "stop"
-        uncertainty = metadata[name] if whole else None
-        selected = self._policy.select(str(response), uncertainty, self._abstention)
-        metadata |= {"abstained": selected.abstained, "probability": selected.probability}
-        metadata.pop("original_answer", None)
-        return Response(selected.text, source_nodes=response.source_nodes, metadata=metadata)

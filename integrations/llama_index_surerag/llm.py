@@ -366,7 +366,7 @@ class LLMReader(Shareable, AskingReader):
             async with aclosing(_each(responses)) as each:
                 async for response in each:
                     part, shown = part_of(response, shown, logprobs=request.top is not None)
-                    says_end = says_end or part.finish is not None or _has_choices(response)
+                    says_end = says_end or part.finish is not None or has_choices(response.raw)
                     yield part
             if not says_end:
                 yield Part(finish="")
@@ -374,8 +374,8 @@ class LLMReader(Shareable, AskingReader):
             await _close(responses)
 
 
-def _has_choices(response: Any) -> bool:
-    raw = response.raw
+def has_choices(raw: Any) -> bool:
+    """Whether a raw response, or piece of a stream, has choices as OpenAI's have."""
     return bool(raw.get("choices") if isinstance(raw, Mapping) else getattr(raw, "choices", None))
 
 
@@ -416,7 +416,7 @@ def _read_by(stream: Any) -> list[Any]:
 
 def parts_of(response: Any, *, logprobs: bool) -> list[Part]:
     """Return the answers of a whole response: every choice of its raw one, else the response itself."""
-    raw = _plain(response.raw)
+    raw = plain(response.raw)
     if isinstance(raw, Mapping) and "choices" in raw and (raw["choices"] or not _text_of(response)):
         return readers.parts_of(raw, logprobs=logprobs)
     return [_own_part(response, raw, _text_of(response), "", logprobs=logprobs)]
@@ -424,7 +424,7 @@ def parts_of(response: Any, *, logprobs: bool) -> list[Part]:
 
 def part_of(response: Any, shown: str, *, logprobs: bool) -> tuple[Part, str]:
     """Return a stream's next piece, and all text so far; ``shown`` is that of the pieces before."""
-    raw = _plain(response.raw)
+    raw = plain(response.raw)
     if isinstance(raw, Mapping) and "choices" in raw:
         return next_part(raw, logprobs=logprobs), shown
     thoughts, _, text = shown.rpartition("\0")
@@ -434,13 +434,13 @@ def part_of(response: Any, shown: str, *, logprobs: bool) -> tuple[Part, str]:
     return part, f"{thoughts_now or thoughts}\0{text + delta}"
 
 
-def _plain(raw: Any) -> Any:
+def plain(raw: Any) -> Any:
     """Return a client's objects as the JSON values that they were made of."""
     if hasattr(raw, "model_dump"):
         return raw.model_dump(exclude_unset=True, warnings=False)
     if isinstance(raw, Mapping):
-        return {name: _plain(value) for name, value in raw.items()}
-    return [_plain(one) for one in raw] if isinstance(raw, list) else raw
+        return {name: plain(value) for name, value in raw.items()}
+    return [plain(one) for one in raw] if isinstance(raw, list) else raw
 
 
 def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bool) -> Part:

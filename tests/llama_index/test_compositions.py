@@ -37,6 +37,7 @@ from pydantic import BaseModel, Field
 
 import llama_index_surerag
 from llama_index_surerag import (
+    AbstainingChatEngine,
     AbstainingQueryEngine,
     ClusterCompressorPostprocessor,
     DeltaSePerEvaluator,
@@ -57,7 +58,7 @@ from llama_index_surerag import (
 from llama_index_surerag.engines import aread_to_end
 from llama_index_surerag.llm import LLMReader
 from llama_index_surerag.summaries import summary_id
-from surerag import FakeReader
+from surerag import AreYouSure, FakeReader
 from surerag.calibration import AbstentionPolicy
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
@@ -329,6 +330,7 @@ def keyed_parts() -> list[Any]:
         UncertaintyRewriteRetriever(index, llm, node_postprocessors=postprocessors),
         AbstainingQueryEngine(index.as_query_engine(llm=llm), policy),
         AbstainingQueryEngine(lazy, policy),
+        AbstainingChatEngine(index.as_chat_engine(llm=llm, chat_mode="context"), policy, ask=AreYouSure(llm)),
         ClusterCompressorPostprocessor(llm, model),
         DenseRefinerPostprocessor(llm, llm, embed_model=model, retriever=index),
         DenseEvaluator(llm, llm),

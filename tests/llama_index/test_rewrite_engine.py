@@ -276,17 +276,15 @@ async def test_abstains_where_there_is_nothing_to_answer_from(streaming: bool) -
 )
 def test_a_policy_of_another_reader_is_refused(wrap: Any) -> None:
     inner = LazyRetrievalQueryEngine.from_args(corpus.index(), knowing())
-    other = replace(policy(0.5), scope={**scope_of(inner.core), "reader": "other"})
+    other = replace(
+        policy(0.5), scope={**scope_of(inner.core), "reader": "other", "measure": "greatest_3_mean_entropy"}
+    )
     with pytest.raises(ConfigurationError, match="calibrated for the reader 'other'"):
         AbstainingQueryEngine(wrap(inner), other)
+    of_the_gate = replace(policy(0.5), scope=scope_of(inner.core))
+    with pytest.raises(ConfigurationError, match="calibrated with the score of a gate"):
+        AbstainingQueryEngine(wrap(inner), of_the_gate)
     assert scope_of(inner.core)["retriever"] == "VectorIndexRetriever"
-
-
-@pytest.mark.parametrize("change", [{"policy": 0.5}, {"engine": 7}, {"abstention": "…"}])
-def test_what_is_no_engine_policy_or_abstention_is_refused(change: dict[str, Any]) -> None:
-    arguments: dict[str, Any] = {"engine": engine(), "policy": policy(0.5)}
-    with pytest.raises(ConfigurationError, match=r"engine must be|policy must be|abstention is empty"):
-        AbstainingQueryEngine(**arguments | change)
 
 
 def test_an_answer_that_was_cut_is_withheld() -> None:
@@ -295,12 +293,6 @@ def test_an_answer_that_was_cut_is_withheld() -> None:
         inner = UncertaintyRewriteQueryEngine.from_args(corpus.index(), like(server))
         response = AbstainingQueryEngine(inner, policy(99.0)).query(KNOWN)
     assert response.metadata["abstained"] is True
-
-
-def test_refuses_an_engine_without_an_uncertainty() -> None:
-    plain = corpus.index().as_query_engine(llm=Own())
-    with pytest.raises(InputError, match="score or uncertainty"):
-        AbstainingQueryEngine(plain, policy(1.0)).query(KNOWN)
 
 
 @pytest.mark.parametrize("query", ["", " "])

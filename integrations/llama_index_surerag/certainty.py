@@ -1,0 +1,416 @@
+"""How sure an LLM is of its answers, in any engine or agent; and engines that show the sure answers alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from llama_index.core import Response
+from llama_index.core.agent.workflow import AgentOutput
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, MessageRole
+from llama_index.core.base.response.schema import (
+    RESPONSE_TYPE,
+    AsyncStreamingResponse,
+    PydanticResponse,
+    StreamingResponse,
+)
+from llama_index.core.callbacks import CallbackManager
+from llama_index.core.chat_engine.types import (
+    AgentChatResponse,
+    BaseChatEngine,
+    StreamingAgentChatResponse,
+)
+from llama_index.core.llms import LLM
+from llama_index.core.llms.structured_llm import StructuredLLM
+from llama_index.core.memory import BaseMemory
+from llama_index.core.prompts.mixin import PromptMixin, PromptMixinType
+from llama_index.core.schema import QueryBundle
+from llama_index.core.settings import Settings
+
+from llama_index_surerag.engines import MethodEngine, aread_to_end, read_to_end
+from llama_index_surerag.events import dispatch, warn
+from llama_index_surerag.llm import family_of, reader_of
+from llama_index_surerag.observing import (
+    KEY,
+    NO_MODEL,
+    NOT_ASKED,
+    NOT_WRITTEN,
+    Call,
+    noted_calls,
+    observe,
+    settings_of,
+)
+from llama_index_surerag.pickles import Shareable
+from llama_index_surerag.prompts import from_chat_messages
+from llama_index_surerag.reader_llm import ReaderLLM
+from llama_index_surerag.services import manager_of
+from surerag import AbstentionPolicy, Services
+from surerag.calibration import SelectedAnswer
+from surerag.certainty import NO_WORDS, Certainty
+from surerag.drivers import arun, complete, run, settled
+from surerag.errors import CapabilityError, ConfigurationError, InputError, check_kind
+from surerag.methods.second_opinion import SecondOpinion
+from surerag.readers import Reader
+from surerag.text import ABSTENTION, check_abstention
+
+_ASK_AGAIN = (
+    "to ask the LLM again instead, pass ask=surerag.AreYouSure(llm) or ask=surerag.SampleAgreement(llm) to "
+    "AbstainingQueryEngine"
+)
+
+
+def with_certainty(llm: LLM | Reader | None = None, *, top_logprobs: int = 5) -> LLM:
+    """Return the LLM with log-probabilities switched on, so that answers come with their certainty.
+
+    ``llm = with_certainty(OpenAI("gpt-4o-mini"))`` is all that a pipeline needs. It costs no call and no
+    token. The certainty, as :meth:`surerag.Certainty.to_dict` returns it, is in
+    ``response.metadata["certainty"]`` of any query engine or chat engine, and in ``output["certainty"]`` of
+    an agent; of a stream, once it has been read. It is also reported as an event, which is a ``MethodEvent``
+    with the name ``"surerag.certainty"``, and as ``surerag.certainty.…`` in the tags of the spans that return
+    the answer, and in the attributes of the OpenTelemetry span that is open then.
+
+    The LLM is not wrapped: the function returns a copy with the two settings, and observes LlamaIndex's
+    instrumentation in all of this process. Models that think before they answer may refuse log-probabilities.
+
+    Args:
+        llm: An LLM of OpenAI's API (``OpenAI``, ``AzureOpenAI``, ``OpenAILike`` for vLLM, Ollama, llama.cpp
+            and other servers); an LLM of your own that returns log-probabilities in ``raw`` or ``logprobs``;
+            or a reader of surerag, such as a ``TransformersReader``. ``Settings.llm`` if left out.
+        top_logprobs: Likeliest tokens to request with each token of an answer, which entropies need.
+
+    Raises:
+        CapabilityError: If the LLM's class returns no log-probabilities; the hint says what to do.
+        ConfigurationError: If it is no LLM or reader, or ``top_logprobs`` is not in 0 to 20.
+    """
+    check_kind(int, "a whole number", top_logprobs=top_logprobs)
+    if not 0 <= top_logprobs <= 20:
+        raise ConfigurationError(f"top_logprobs must be in 0 to 20, got {top_logprobs}")
+    llm = Settings.llm if llm is None else llm
+    llm = ReaderLLM(reader=llm) if isinstance(llm, Reader) else llm
+    check_kind(LLM, "an LLM of LlamaIndex, or a reader of surerag", llm=llm)
+    name, family = type(llm).__name__, family_of(llm)
+    if isinstance(llm, StructuredLLM):
+        raise ConfigurationError(
+            "a StructuredLLM asks the LLM inside it", hint="call with_certainty(llm).as_structured_llm(…)"
+        )
+    if {"logprobs", "top_logprobs"} <= type(llm).model_fields.keys():
+        llm = llm.model_copy(update={"logprobs": True, "top_logprobs": top_logprobs})
+    elif not family.logprobs:
+        hint = family.hint or "take an LLM of OpenAI's API, or with_certainty(TransformersReader(…))"
+        raise CapabilityError(f"{name} returns no log-probabilities", hint=f"{hint}; {_ASK_AGAIN}")
+    observe(llm)
+    return llm
+
+
+def certainty_in(response: Any) -> Certainty:
+    """Return the certainty that a response or an agent's output carries.
+
+    Args:
+        response: Of a query engine or chat engine, or the output of an agent. A stream has to be read first.
+
+    Raises:
+        InputError: If there is none.
+    """
+    values = response if isinstance(response, AgentOutput) else getattr(response, "metadata", None) or {}
+    if KEY not in values:
+        raise InputError(
+            "the response carries no certainty",
+            hint="build the LLM of the engine with with_certainty(llm); read streams to their end first",
+        )
+    return Certainty.from_dict(values.get(KEY))
+
+
+class _Selecting(Shareable):
+    """What engines share that show an answer only where the LLM is sure enough of it."""
+
+    _engine: Any
+    _policy: AbstentionPolicy | None
+    _abstention: str
+    _ask: SecondOpinion | None
+    _prompts: str
+    _reader: str
+
+    def _set_up(
+        self, engine: Any, policy: AbstentionPolicy | None, abstention: str, ask: SecondOpinion | None
+    ) -> None:
+        check_kind(AbstentionPolicy | None, "what surerag.calibrate_abstention returns", policy=policy)
+        check_kind(str, "a text", abstention=abstention)
+        check_kind(SecondOpinion | None, "surerag.AreYouSure(llm) or surerag.SampleAgreement(llm)", ask=ask)
+        check_abstention(abstention)
+        if ask is not None:
+            ask = replace(ask, model=reader_of(ask.model))
+        self._engine, self._policy, self._abstention, self._ask = engine, policy, abstention, ask
+        if policy is not None and policy.scope.get("gate") and not policy.scope.get("measure"):
+            raise ConfigurationError(
+                "the policy was calibrated with the score of a gate, not with the certainty of the answers",
+                hint="calibrate with rows from CalibrationRow.of(certainty_in(response), score)",
+            )
+        self._reader = ""
+        self._prompts = self._prompts_now()
+        self._check_engine()
+        observe()
+
+    def _prompts_now(self) -> str:
+        """Return a fingerprint of the engine's prompts; chat engines do not show theirs."""
+        return settings_of(self._engine) if isinstance(self._engine, PromptMixin) else ""
+
+    def _check_engine(self) -> None:
+        """Refuse to ask an engine that is not that of the policy, or whose prompts have changed since."""
+        prompts = self._prompts_now()
+        if prompts != self._prompts:
+            raise ConfigurationError(
+                f"the prompts of the engine changed after this {type(self).__name__} was built",
+                hint="restore the prompts, or calibrate again",
+            )
+        if self._policy is None:
+            return
+        methods = list(method_engines(self._engine))
+        for method in methods:
+            self._policy.check(method.core)
+        if not methods and prompts and self._policy.scope.get("settings"):
+            self._policy.check({"settings": prompts})
+
+    async def _selected(self, question: Any, prefix: str) -> tuple[Any, bool, SelectedAnswer]:
+        """Return the engine's response, read to its end, with the certainty in its metadata.
+
+        Beside it, return whether it was a stream, and what may be shown of it. With the prefix "a", the
+        asynchronous methods are called.
+        """
+        self._check_engine()
+        with noted_calls() as calls:
+            asked = await settled(_ask_engine(self._engine, question, prefix))
+            response = await settled((aread_to_end if prefix else read_to_end)(asked))
+        answer = str(response) if response.response else ""
+        if self._ask is None:
+            certainty = _measured(response)
+        else:
+            certainty = await self._asked_again(self._ask, calls, answer, prefix)
+        self._check_reader(certainty)
+        selected = SelectedAnswer(answer, abstained=False, probability=None)
+        if self._policy is not None:
+            if certainty.uncertainty is None and certainty.reason not in (NO_WORDS, NO_MODEL):
+                warn("certainty.unknown", reason=certainty.reason)
+            certainty = self._policy.assess(certainty)
+            selected = self._policy.select(answer, certainty, self._abstention)
+        told = {"abstained": selected.abstained, "probability": selected.probability}
+        response.metadata = {**(response.metadata or {}), KEY: certainty.to_dict(), **told}
+        response.metadata.pop("original_answer", None)
+        if selected.abstained and isinstance(self._engine, BaseChatEngine):
+            await self._correct_memory(answer, prefix)
+        return response, response is not asked, selected
+
+    async def _correct_memory(self, answer: str, prefix: str) -> None:
+        """Put the abstention in place of a withheld answer that a chat engine remembers."""
+        memory = getattr(self._engine, "_memory", None)
+        if not isinstance(memory, BaseMemory):
+            return
+        messages = list(await settled(getattr(memory, f"{prefix}get_all")()))
+        if messages and messages[-1].role == MessageRole.ASSISTANT and messages[-1].content == answer:
+            messages[-1] = ChatMessage(role=MessageRole.ASSISTANT, content=self._abstention)
+            await settled(getattr(memory, f"{prefix}set")(messages))
+
+    async def _asked_again(
+        self, ask: SecondOpinion, calls: Sequence[Call], answer: str, prefix: str
+    ) -> Certainty:
+        """Ask the LLM again how sure it is, behind the prompt that it answered."""
+        if not calls or calls[-1].prompt is None:
+            return Certainty(reason=NOT_WRITTEN)
+        prompt = calls[-1].prompt
+        turns = prompt if isinstance(prompt, str) else from_chat_messages(prompt)
+        program = ask.program(turns, answer)
+        drive: Any = arun if prefix else run
+        opinion: Certainty = await settled(drive(program, Services(reader=ask.model), on_event=dispatch))
+        settings = {"settings": self._prompts} if self._prompts else {}
+        return replace(opinion, scope={"reader": calls[-1].reader, **settings})
+
+    def _check_reader(self, certainty: Certainty) -> None:
+        """Refuse an answer of another model than that of the first answer."""
+        reader = certainty.scope.get("reader", "")
+        self._reader = self._reader or reader
+        if reader and reader != self._reader:
+            raise ConfigurationError(
+                f"the answers came from the model {self._reader!r}, and now come from {reader!r}",
+                hint="restore the model, or calibrate again",
+            )
+
+
+def _measured(response: Any) -> Certainty:
+    """Return the certainty that a response carries, or raise ConfigurationError where none can come."""
+    certainty = certainty_in(response) if KEY in (response.metadata or {}) else Certainty(reason=NOT_ASKED)
+    if certainty.reason == NOT_ASKED:
+        raise ConfigurationError(
+            NOT_ASKED, hint=f"build the engine with with_certainty(llm) in place of llm; {_ASK_AGAIN}"
+        )
+    return certainty
+
+
+def _ask_engine(engine: Any, question: Any, prefix: str) -> Any:
+    """Ask a query engine a query, or a chat engine a message, which may come with a conversation."""
+    if isinstance(engine, BaseQueryEngine):
+        return getattr(engine, f"{prefix}query")(question)
+    message = question.query_str if isinstance(question, QueryBundle) else question[0]
+    history = None if isinstance(question, QueryBundle) else question[1]
+    return getattr(engine, f"{prefix}chat")(message, history)
+
+
+def method_engines(engine: object) -> Iterator[MethodEngine[Any]]:
+    """Yield the engines of methods in an engine; LlamaIndex's own hold theirs in attributes."""
+    if isinstance(engine, MethodEngine):
+        yield engine
+        return
+    for value in vars(engine).values():
+        inner = value.values() if isinstance(value, dict) else value
+        for one in inner if isinstance(inner, Iterable) and not isinstance(inner, str) else [inner]:
+            if isinstance(one, BaseQueryEngine):
+                yield from method_engines(one)
+
+
+class AbstainingQueryEngine(_Selecting, BaseQueryEngine):
+    """Shows the answer of another engine only where the LLM was sure enough of it, else "I do not know.".
+
+    ``response.metadata`` has the ``certainty`` of the answer, whether it is withheld (``abstained``), and the
+    ``probability`` that it is right. A withheld answer is nowhere in the response; an empty or cut one is
+    withheld, too. Streams are read to their end before a word is shown: the response is then a stream of one
+    piece.
+
+    With every answer it is checked that model and prompts are those of the calibration.
+
+    Args:
+        engine: Any query engine or chat engine whose LLM is made by :func:`with_certainty`; or a
+            ``LazyRetrievalQueryEngine`` or ``UncertaintyRewriteQueryEngine``, over any LLM that returns
+            log-probabilities.
+        policy: From :func:`surerag.calibrate_abstention`, with answers of the same engine. None shows all
+            answers, with their certainty: so rows for a calibration are collected.
+        abstention: Text in place of an answer.
+        ask: For an LLM that gives no log-probabilities: :class:`surerag.AreYouSure` or
+            :class:`surerag.SampleAgreement`, which ask it again, and say what that costs.
+        callback_manager: Receives LlamaIndex's callbacks.
+
+    Raises:
+        ConfigurationError: If the abstention is empty, the policy was calibrated for another model, gate,
+            retriever or prompt, or the LLM is not asked for log-probabilities; some of that shows with the
+            first answer only.
+    """
+
+    def __init__(
+        self,
+        engine: BaseQueryEngine | BaseChatEngine,
+        policy: AbstentionPolicy | None,
+        *,
+        abstention: str = ABSTENTION,
+        ask: SecondOpinion | None = None,
+        callback_manager: CallbackManager | None = None,
+    ) -> None:
+        check_kind(BaseQueryEngine | BaseChatEngine, "a query engine or a chat engine", engine=engine)
+        super().__init__(callback_manager=manager_of(callback_manager))
+        self._set_up(engine, policy, abstention, ask)
+
+    def _get_prompt_modules(self) -> PromptMixinType:
+        return {"engine": self._engine} if isinstance(self._engine, PromptMixin) else {}
+
+    def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        response, is_stream, selected = complete(self._selected(query_bundle, ""))
+        if not is_stream:
+            return _shown(response, selected)
+        pieces = _piece(selected.text)
+        return StreamingResponse(pieces, response.source_nodes, response.metadata, selected.text)
+
+    async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
+        response, is_stream, selected = await self._selected(query_bundle, "a")
+        if not is_stream:
+            return _shown(response, selected)
+        pieces = _apiece(selected.text)
+        return AsyncStreamingResponse(pieces, response.source_nodes, response.metadata, selected.text)
+
+
+def _shown(response: Any, selected: SelectedAnswer) -> RESPONSE_TYPE:
+    """Return a response that shows what is selected; a structured answer stays, unless it is withheld."""
+    if isinstance(response, PydanticResponse) and not selected.abstained:
+        return response
+    return Response(selected.text, response.source_nodes, response.metadata)
+
+
+class AbstainingChatEngine(_Selecting, BaseChatEngine):
+    """Shows the answers of another chat engine only where the LLM was sure enough, else "I do not know.".
+
+    It takes what :class:`AbstainingQueryEngine` takes, and checks the same; ``response.metadata`` is that of
+    its responses. In the conversation that the engine remembers, the abstention stands in place of a withheld
+    answer. ``stream_chat`` yields the answer in one piece, when it is clear that it may be shown.
+    """
+
+    def __init__(
+        self,
+        engine: BaseChatEngine,
+        policy: AbstentionPolicy | None,
+        *,
+        abstention: str = ABSTENTION,
+        ask: SecondOpinion | None = None,
+    ) -> None:
+        check_kind(BaseChatEngine, "a chat engine", engine=engine)
+        self._set_up(engine, policy, abstention, ask)
+
+    def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
+        """Answer a message."""
+        return _as_chat(*complete(self._selected((message, chat_history), "")))
+
+    async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
+        """Like ``chat``."""
+        return _as_chat(*await self._selected((message, chat_history), "a"))
+
+    def stream_chat(
+        self, message: str, chat_history: list[ChatMessage] | None = None
+    ) -> StreamingAgentChatResponse:
+        """Answer a message in a stream of one piece."""
+        whole = self.chat(message, chat_history)
+        return _as_stream(whole, chat_stream=_message(whole.response))
+
+    async def astream_chat(
+        self, message: str, chat_history: list[ChatMessage] | None = None
+    ) -> StreamingAgentChatResponse:
+        """Like ``stream_chat``."""
+        whole = await self.achat(message, chat_history)
+        return _as_stream(whole, achat_stream=_amessage(whole.response))
+
+    def reset(self) -> None:
+        """Forget the conversation."""
+        self._engine.reset()
+
+    @property
+    def chat_history(self) -> list[ChatMessage]:
+        """The conversation so far."""
+        history: list[ChatMessage] = self._engine.chat_history
+        return history
+
+
+def _as_chat(response: Any, _: bool, selected: SelectedAnswer) -> AgentChatResponse:
+    """Return what is shown of a chat engine's response; sources may hold an answer that is withheld."""
+    sources = [] if selected.abstained else response.sources
+    nodes = response.source_nodes
+    return AgentChatResponse(selected.text, sources, nodes, metadata=response.metadata)
+
+
+def _as_stream(whole: AgentChatResponse, **stream: Any) -> StreamingAgentChatResponse:
+    """Return a response as a stream; the engine inside has remembered it already."""
+    response = StreamingAgentChatResponse(
+        sources=whole.sources, source_nodes=whole.source_nodes, is_writing_to_memory=False, **stream
+    )
+    response.metadata = whole.metadata  # type: ignore[attr-defined]  # as that of whole responses
+    return response
+
+
+def _piece(text: str) -> Generator[str]:
+    yield text
+
+
+async def _apiece(text: str) -> AsyncGenerator[str]:
+    yield text
+
+
+def _message(text: str) -> Generator[ChatResponse]:
+    yield ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=text), delta=text)
+
+
+async def _amessage(text: str) -> AsyncGenerator[ChatResponse]:
+    yield ChatResponse(message=ChatMessage(role=MessageRole.ASSISTANT, content=text), delta=text)

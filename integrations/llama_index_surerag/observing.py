@@ -1,0 +1,569 @@
+"""Which call of an LLM wrote the answer of an engine, and how sure the LLM was of it; no engine is wrapped.
+
+LlamaIndex reports calls and spans to its dispatcher. Each call is kept with the spans around it, so that
+queries of one engine that run at the same time, in tasks or in threads, are never mixed up. Where a span
+returns a response, the newest call that wrote the response's text gives its certainty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from llama_index.core.agent.workflow import AgentOutput
+from llama_index.core.base.base_query_engine import BaseQueryEngine
+from llama_index.core.base.llms.types import ChatMessage, ChatResponse, CompletionResponse
+from llama_index.core.base.response.schema import (
+    AsyncStreamingResponse,
+    PydanticResponse,
+    Response,
+    StreamingResponse,
+)
+from llama_index.core.chat_engine.types import AgentChatResponse, StreamingAgentChatResponse
+from llama_index.core.instrumentation.event_handlers import BaseEventHandler
+from llama_index.core.instrumentation.events.llm import (
+    LLMChatEndEvent,
+    LLMChatInProgressEvent,
+    LLMChatStartEvent,
+    LLMCompletionEndEvent,
+    LLMCompletionInProgressEvent,
+    LLMCompletionStartEvent,
+)
+from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
+from llama_index.core.llms import LLM
+from llama_index.core.prompts.mixin import PromptMixin
+from llama_index.core.workflow import StopEvent, Workflow
+from llama_index_instrumentation import root_dispatcher
+from llama_index_instrumentation.base import BaseEvent
+from llama_index_instrumentation.span import BaseSpan
+
+from llama_index_surerag.events import MethodEvent, dispatcher
+from llama_index_surerag.llm import has_choices, part_of, parts_of, plain
+from surerag.certainty import Certainty, certainty_of
+from surerag.errors import LogprobsError, ServiceError
+from surerag.messages import EntropyTrace, Generation, TokenTrace
+from surerag.readers import Part, next_part, split_thoughts
+from surerag.readers.logprobs import answer_tokens, token_of, trace_of_entries
+from surerag.readers.reading import finish_of
+
+logger = logging.getLogger("surerag")
+
+EVENT = "surerag.certainty"
+"""Name of the event with the certainty of an answer."""
+KEY = "certainty"
+"""Where the metadata of a response, and the output of an agent, have the certainty of the answer."""
+NO_MODEL = "no model answered"
+NOT_ASKED = "the model was not asked for log-probabilities"
+NOT_WRITTEN = "no single call of a model wrote the answer as it is shown"
+UNREADABLE = "the log-probabilities of the answer could not be read"
+
+_END: Any = object()
+_CALLS_KEPT = 32
+"""Newest calls that are kept with an open span: the answer is among them, and some agents run for days."""
+_LOCK = Lock()
+
+
+class Source:
+    """What writes a text: a call of an LLM, or an engine inside another one."""
+
+    def __init__(self) -> None:
+        self._ended = False
+        self._listeners: list[Callable[[], None]] = []
+
+    def end(self) -> None:
+        """Note that nothing more comes."""
+        with _LOCK:
+            self._ended, listeners, self._listeners = True, self._listeners, []
+        for listener in listeners:
+            listener()
+
+    def when_ended(self, listener: Callable[[], None]) -> None:
+        """Call a listener as soon as nothing more comes."""
+        with _LOCK:
+            if not self._ended:
+                self._listeners.append(listener)
+                return
+        listener()
+
+    def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
+        """Return the certainty of a text as plain values; None where the text comes from somewhere else.
+
+        A text of None stands for all that was written.
+        """
+        raise NotImplementedError
+
+
+class Answer(Source):
+    """The answer of an engine or agent.
+
+    Args:
+        values: What gets the certainty under :data:`KEY`: the metadata of a response, or an agent's output.
+        text: The answer; None where it is not known yet, or is no text.
+    """
+
+    def __init__(self, values: Any, text: str | None = None) -> None:
+        super().__init__()
+        self.values = values
+        self.text = text
+        self._span_id = ""
+        self._engine: BaseQueryEngine | None = None
+        self._tagged: list[BaseSpan] = []
+
+    def passes(self, span: _Span, span_id: str) -> None:
+        """Note that a span returns the answer; what other handlers keep of the span will get tags."""
+        self._span_id = self._span_id or span_id
+        if isinstance(span.instance, BaseQueryEngine):
+            self._engine = span.instance
+        for handler in root_dispatcher.span_handlers:
+            if (other := handler.open_spans.get(span_id)) is not None:
+                self._tagged.append(other)
+
+    def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
+        """Return the certainty of the answer, where it is this text that is shown."""
+        same = shown is None or self.text is None or shown.strip() == self.text.strip()
+        return self.values.get(KEY) if same else None
+
+    def report(self, *, as_event: bool) -> None:
+        """Report the certainty: as an event, and as attributes of the spans that return the answer."""
+        certainty = self.values.get(KEY)
+        if certainty is None:
+            return
+        if self._engine is not None and "gate" not in certainty["scope"]:
+            certainty["scope"]["settings"] = settings_of(self._engine)
+        if as_event:
+            data = {name: value for name, value in certainty.items() if name != "scope"}
+            dispatcher.event(MethodEvent(name=EVENT, data=data, span_id=self._span_id))
+        attributes = _attributes(certainty)
+        for span in self._tagged:
+            span.tags = {**span.tags, **attributes}
+        if (telemetry := sys.modules.get("opentelemetry.trace")) is not None:
+            telemetry.get_current_span().set_attributes(attributes)
+
+
+def settings_of(engine: PromptMixin) -> str:
+    """Return a fingerprint of all prompts of an engine, and of what is inside it."""
+    return _fingerprint(tuple(_prompt_texts(engine)))
+
+
+def _prompt_texts(part: PromptMixin) -> Iterator[str]:
+    # LlamaIndex makes spans of these methods, and copies all templates in get_prompts.
+    def call(name: str) -> Mapping[str, Any]:
+        method = getattr(type(part), name)
+        found: Mapping[str, Any] = getattr(method, "__wrapped__", method)(part)
+        return found
+
+    for prompt in call("_get_prompts").values():
+        yield prompt.get_template()
+    for inner in call("_get_prompt_modules").values():
+        yield from _prompt_texts(inner)
+
+
+@lru_cache(maxsize=1024)
+def _fingerprint(texts: tuple[str, ...]) -> str:
+    return hashlib.sha256("\0".join(texts).encode("utf-8", "replace")).hexdigest()[:16]
+
+
+def _attributes(certainty: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the certainty as attributes of a span: its numbers, and what they are."""
+    told = {name: certainty[name] for name in ("uncertainty", "probability", "measure", "tokens", "is_cut")}
+    told |= certainty["uncertainties"]
+    return {f"surerag.certainty.{name}": value for name, value in told.items() if value not in (None, "")}
+
+
+class Call(Source):
+    """One call of an LLM: what it returned, whole or in pieces, is read only where it is the answer.
+
+    Args:
+        llm: The LLM that is called.
+        top: Likeliest tokens that are requested with each token; None where that is not known.
+        prompt: What the LLM is asked: a text or messages; None where that is not known.
+    """
+
+    def __init__(self, llm: LLM, top: int | None, prompt: str | list[ChatMessage] | None = None) -> None:
+        super().__init__()
+        self.llm = llm
+        self.prompt = prompt
+        self._top = top
+        self._generation: Generation | None = None
+        self._pieces: list[Any] = []
+        self._so_far = ""
+
+    @property
+    def reader(self) -> str:
+        """Name of the model."""
+        return self.llm.metadata.model_name or self.llm.class_name()
+
+    def feed(self, response: Any) -> None:
+        """Take the next piece of a stream."""
+        if isinstance(response.raw, Generation):
+            self._generation = response.raw
+        elif has_choices(response.raw):
+            # A response holds all text so far, which would be kept with every piece.
+            self._pieces.append(response.raw)
+        else:
+            part, self._so_far = part_of(response, self._so_far, logprobs=True)
+            self._pieces.append(part)
+
+    def finish(self, response: Any) -> None:
+        """Take the whole response, or the last one of a stream, which was fed."""
+        if isinstance(getattr(response, "raw", None), Generation):
+            self._generation = response.raw
+        elif not self._pieces and response is not None:
+            self._pieces = [response]
+        self.end()
+
+    def returned(self, response: object) -> bool:
+        """Whether the call returned this very response."""
+        return any(piece is response for piece in self._pieces) or (
+            self._generation is not None and self._generation is getattr(response, "raw", None)
+        )
+
+    def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
+        """Return the certainty of a text that the call ended with, such as behind thoughts or steps."""
+        try:
+            found = self._certainty(shown)
+        except (LogprobsError, ServiceError) as error:
+            logger.warning("how sure the model was of an answer is not known: %s", error.message)
+            found = Certainty(reason=UNREADABLE)
+        return None if found is None else found.to_dict()
+
+    def _certainty(self, shown: str | None) -> Certainty | None:
+        parts = [part for piece in self._pieces for part in _parts_in(piece)]
+        text, is_cut = "".join(part.text for part in parts).strip(), _is_cut(parts)
+        if self._generation is not None:
+            text, is_cut = self._generation.text, self._generation.is_cut
+        shown = text if shown is None else shown.strip()
+        if not text.endswith(shown):
+            return None
+        thoughts, answer = split_thoughts(shown)
+        behind = bool(thoughts) or shown != text or any(part.thoughts for part in parts)
+        if self._generation is not None:
+            trace = _trace_within(self._generation.trace, answer, behind=behind)
+        else:
+            entries = [entry for part in parts for entry in part.entries]
+            trace = _trace_of(entries, answer, self._top, behind=behind) if entries else None
+        scope = {"reader": self.reader}
+        if trace is None and not getattr(self.llm, "logprobs", True):
+            return Certainty(is_cut=is_cut, reason=NOT_ASKED, scope=scope)
+        return certainty_of(trace, is_cut=is_cut, scope=scope)
+
+
+def _parts_in(piece: Any) -> Sequence[Part]:
+    """Return what a call kept, a whole response or a piece of a stream, as parts of its answer."""
+    if isinstance(piece, Part):
+        return [piece]
+    if isinstance(piece, ChatResponse | CompletionResponse):
+        return parts_of(piece, logprobs=True)[:1]
+    return [next_part(plain(piece), logprobs=True)]
+
+
+def _is_cut(parts: Sequence[Part]) -> bool:
+    reasons = [part.finish for part in parts if part.finish]
+    return bool(reasons) and finish_of(reasons[-1]) != "stop"
+
+
+def _trace_of(entries: Sequence[Any], answer: str, top: int | None, *, behind: bool) -> TokenTrace:
+    """Return the trace of the tokens of an answer, which may stand ``behind`` other tokens."""
+    inside = answer_tokens(map(token_of, entries), answer, thought=behind)
+    own = entries[inside.start : inside.stop]
+    fewest = min((len(entry.get("top_logprobs") or ()) for entry in own), default=0)
+    return trace_of_entries(own, top_logprobs=(top or fewest) if fewest else 0)
+
+
+def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> TokenTrace | None:
+    """Return the part of a trace that is the answer's, which may stand ``behind`` other tokens."""
+    if trace is None or not behind:
+        return trace
+    inside = answer_tokens(trace.tokens, answer, thought=True)
+    own = slice(inside.start, inside.stop)
+    entropy = trace.entropy and EntropyTrace(
+        trace.entropy.lower[own], trace.entropy.upper[own], trace.entropy.exact
+    )
+    return TokenTrace(trace.tokens[own], trace.logprobs[own], entropy)
+
+
+class _Span:
+    """An open span: what was written within it, and the span around it."""
+
+    def __init__(self, around: _Span | None, instance: Any, top: int | None) -> None:
+        self.around = around
+        self.instance = instance
+        self.top = top
+        self.sources: deque[Source] = deque(maxlen=_CALLS_KEPT)
+
+    def with_those_around(self) -> Iterator[_Span]:
+        """Yield this span, and the spans around it."""
+        span: _Span | None = self
+        while span is not None:
+            yield span
+            span = span.around
+
+    def add(self, source: Source) -> None:
+        """Keep a source with this span and the spans around it, and with that of the stream that is read."""
+        for span in self.with_those_around():
+            span.sources.append(source)
+        read = _READ.get()
+        if read is not None and (not read.sources or read.sources[-1] is not source):
+            read.sources.append(source)
+
+    @property
+    def newest(self) -> Source | None:
+        """What was written last."""
+        return self.sources[-1] if self.sources else None
+
+    def certainty(self, text: str | None) -> Mapping[str, Any] | None:
+        """Return the certainty of a text, by the newest source that wrote it; None if nobody wants it."""
+        sources = list(self.sources)
+        found = None
+        for source in reversed(sources):
+            if (found := source.certainty(text)) is not None:
+                if isinstance(source, Call) and (noted := _NOTED.get()) is not None:
+                    noted.append(source)
+                break
+        if found is None:
+            found = Certainty(reason=NOT_WRITTEN if sources else NO_MODEL).to_dict()
+        calls = [source for source in sources if isinstance(source, Call)]
+        wanted = not calls or any(_MARKED.get(id(call.llm)) is call.llm for call in calls)
+        return found if wanted or found["uncertainty"] is not None else None
+
+
+class _Spans(BaseSpanHandler[BaseSpan]):
+    """Keeps the calls within each open span, and gives a response its certainty where a span returns it."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in traces."""
+        return "SureragCertaintySpans"
+
+    def span_enter(
+        self, id_: str, bound_args: Any, instance: Any = None, parent_id: str | None = None, **_: Any
+    ) -> None:
+        """Note that a span begins."""
+        top = _requested_top(instance, bound_args.kwargs) if isinstance(instance, LLM) else None
+        _OPEN[id_] = _Span(_OPEN.get(parent_id or ""), instance, top)
+
+    def span_exit(
+        self, id_: str, bound_args: Any, instance: Any = None, result: Any = None, **_: Any
+    ) -> None:
+        """Note that a span ends, and what it returns."""
+        span = _OPEN.pop(id_, None)
+        if span is None:
+            return
+        if isinstance(result, Generator | AsyncGenerator):
+            if (call := _CALLS.get(id_)) is not None:
+                _STREAMS[result] = call
+        elif isinstance(result, ChatResponse | CompletionResponse):
+            _note_unreported(span, result)
+        else:
+            _note_answer(span, id_, result)
+
+    def span_drop(self, id_: str, bound_args: Any, instance: Any = None, **_: Any) -> None:
+        """Note that a span ends with an error."""
+        _OPEN.pop(id_, None)
+
+    def new_span(self, *_: Any, **__: Any) -> None:
+        """Make no span."""
+
+    def prepare_to_exit_span(self, *_: Any, **__: Any) -> None:
+        """Have no span to end."""
+
+    def prepare_to_drop_span(self, *_: Any, **__: Any) -> None:
+        """Have no span to end."""
+
+
+class _Events(BaseEventHandler):
+    """Collects what LLMs return, whole or in pieces."""
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in traces."""
+        return "SureragCertaintyEvents"
+
+    def handle(self, event: BaseEvent, **_: Any) -> None:
+        """Take an event of an LLM."""
+        span_id = event.span_id or ""
+        if isinstance(event, LLMChatInProgressEvent | LLMCompletionInProgressEvent):
+            if (call := _CALLS.get(span_id)) is not None:
+                call.feed(event.response)
+        elif isinstance(event, LLMChatStartEvent | LLMCompletionStartEvent):
+            if (span := _OPEN.get(span_id)) is not None:
+                chats = isinstance(event, LLMChatStartEvent)
+                call = Call(span.instance, span.top, event.messages if chats else event.prompt)
+                _CALLS[span_id] = call
+                span.add(call)
+        elif isinstance(event, LLMChatEndEvent | LLMCompletionEndEvent) and span_id in _CALLS:
+            _CALLS.pop(span_id).finish(event.response)
+
+
+_SPANS, _EVENTS = _Spans(), _Events()
+_OPEN: dict[str, _Span] = {}
+_CALLS: WeakValueDictionary[str, Call] = WeakValueDictionary()
+"""Calls by their spans, until they end; the spans around a call keep it, or the stream that it returns."""
+_STREAMS: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
+"""What writes a stream, for as long as somebody may read it."""
+_READ: ContextVar[_Span | None] = ContextVar("surerag_read", default=None)
+"""The span of the response whose stream is being read: LlamaIndex calls some LLMs only then."""
+_NOTED: ContextVar[list[Call] | None] = ContextVar("surerag_noted", default=None)
+_MARKED: WeakValueDictionary[int, LLM] = WeakValueDictionary()
+"""LLMs of which the user wants the certainty."""
+
+
+def observe(llm: LLM | None = None) -> None:
+    """Have the responses of this process carry the certainty of their answers; again does nothing more.
+
+    Responses from the ``llm`` say so where it gives no log-probabilities; those from others stay as they are.
+    """
+    if llm is not None:
+        _MARKED[id(llm)] = llm
+    if not any(handler is _SPANS for handler in root_dispatcher.span_handlers):
+        # Before the handlers that end their spans, so that those spans still take attributes.
+        root_dispatcher.span_handlers.insert(0, _SPANS)
+    if not any(handler is _EVENTS for handler in root_dispatcher.event_handlers):
+        root_dispatcher.event_handlers.insert(0, _EVENTS)
+
+
+@contextmanager
+def noted_calls() -> Iterator[list[Call]]:
+    """Within it, note the calls that wrote answers; the last one is that of the outermost engine."""
+    calls: list[Call] = []
+    token = _NOTED.set(calls)
+    try:
+        yield calls
+    finally:
+        _NOTED.reset(token)
+
+
+def _requested_top(llm: LLM, keywords: Mapping[str, Any]) -> int | None:
+    """Return how many of the likeliest tokens a call requests; None where that is not known."""
+    own = getattr(llm, "top_logprobs", None) if getattr(llm, "logprobs", None) else None
+    asked = keywords.get("top_logprobs", own)
+    return asked if isinstance(asked, int) else None
+
+
+def _note_unreported(span: _Span, response: Any) -> None:
+    """Keep the response of an LLM whose methods report no events."""
+    kept = isinstance(span.newest, Call) and span.newest.returned(response)
+    if isinstance(span.instance, LLM) and not kept:
+        call = Call(span.instance, span.top)
+        call.finish(response)
+        span.add(call)
+
+
+def _note_answer(span: _Span, span_id: str, result: Any) -> None:
+    """Give what a span returns its certainty, where it is a response, or the output of an agent."""
+    if isinstance(result, StopEvent):
+        # The last step of an agent returns it, too, and belongs to no instance.
+        output = result.result if isinstance(span.instance, Workflow) else None
+        if isinstance(output, AgentOutput):
+            _judge_whole(span, span_id, Answer(output, output.response.content or ""))
+    elif isinstance(result, StreamingResponse | AsyncStreamingResponse):
+        _follow_stream(span, span_id, result)
+    elif isinstance(result, StreamingAgentChatResponse):
+        _follow_chat(span, span_id, result)
+    elif isinstance(result, Response | PydanticResponse | AgentChatResponse):
+        text = result.response if isinstance(result.response, str) else None
+        _judge_whole(span, span_id, Answer(_metadata_of(result), text))
+
+
+def _metadata_of(response: Any) -> dict[str, Any]:
+    """Return a response's metadata, which are made where there are none."""
+    if getattr(response, "metadata", None) is None:
+        response.metadata = {}
+    metadata: dict[str, Any] = response.metadata
+    return metadata
+
+
+def _judge_whole(span: _Span, span_id: str, answer: Answer) -> None:
+    """Judge an answer that a span returns, and that spans around it may return, too."""
+    again = isinstance(span.newest, Answer) and span.newest.values is answer.values
+    answer.passes(span, span_id)
+    _judge(span, answer, as_event=not again)
+    if not again and span.around is not None:
+        span.around.add(answer)
+
+
+def _judge(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
+    """Give an answer the certainty of what wrote it, unless it has one, and report that."""
+    if KEY not in answer.values and (found := span.certainty(answer.text)) is not None:
+        answer.values[KEY] = dict(found)
+    answer.report(as_event=as_event)
+    answer.end()
+
+
+def _follow_stream(span: _Span, span_id: str, response: Any) -> None:
+    """Have a response carry the certainty once its stream has been read."""
+    answer = _STREAMS.get(response.response_gen)
+    if not isinstance(answer, Answer):
+        answer = Answer(_metadata_of(response))
+        read = _apieces if isinstance(response, AsyncStreamingResponse) else _pieces
+        response.response_gen = read(response.response_gen, span, answer)
+        _STREAMS[response.response_gen] = answer
+        if span.around is not None:
+            span.around.add(answer)
+    answer.passes(span, span_id)
+
+
+def _pieces(stream: Any, span: _Span, answer: Answer) -> Generator[Any]:
+    """Yield the pieces of a response; behind the last one its certainty is known."""
+    read, stream = list[str](), iter(stream)
+    try:
+        while True:
+            with _reading(span):
+                piece = next(stream, _END)
+            if piece is _END:
+                break
+            read.append(str(piece))
+            yield piece
+    finally:
+        if hasattr(stream, "close"):
+            stream.close()
+    answer.text = "".join(read)
+    _judge(span, answer)
+
+
+async def _apieces(stream: Any, span: _Span, answer: Answer) -> AsyncGenerator[Any]:
+    """Like ``_pieces``."""
+    read = list[str]()
+    try:
+        while True:
+            with _reading(span):
+                piece = await anext(stream, _END)
+            if piece is _END:
+                break
+            read.append(str(piece))
+            yield piece
+    finally:
+        if hasattr(stream, "aclose"):
+            await stream.aclose()
+    answer.text = "".join(read)
+    _judge(span, answer)
+
+
+@contextmanager
+def _reading(span: _Span) -> Iterator[None]:
+    """Within it, calls belong to the response whose stream is read."""
+    token = _READ.set(span)
+    try:
+        yield
+    finally:
+        _READ.reset(token)
+
+
+def _follow_chat(span: _Span, span_id: str, response: Any) -> None:
+    """Have a response of a chat engine, which a thread or a task reads, carry the certainty at its end."""
+    answer = Answer(_metadata_of(response))
+    answer.passes(span, span_id)
+    newest = span.newest
+    if newest is None:
+        _judge(span, answer)
+    else:
+        newest.when_ended(lambda: _judge(span, answer))

@@ -1,0 +1,152 @@
+"""A reader of surerag as an LLM of LlamaIndex, so that a local model gives log-probabilities there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from llama_index.core.base.llms.types import (
+    ChatMessage,
+    ChatResponse,
+    ChatResponseAsyncGen,
+    ChatResponseGen,
+    CompletionResponse,
+    CompletionResponseAsyncGen,
+    CompletionResponseGen,
+    LLMMetadata,
+    MessageRole,
+)
+from llama_index.core.llms import LLM
+from llama_index.core.llms.callbacks import llm_chat_callback, llm_completion_callback
+from pydantic import Field
+
+from llama_index_surerag.prompts import from_chat_messages
+from surerag.messages import Chunk, Generation, Prompt, SamplingParams
+from surerag.readers import Reader
+from surerag.readers.protocol import close_iterator
+
+R = TypeVar("R", ChatResponse, CompletionResponse)
+
+
+class ReaderLLM(LLM):
+    """An LLM of LlamaIndex that asks a reader of surerag.
+
+    The ``raw`` of a response, and of the last one of a stream, is the :class:`surerag.messages.Generation`
+    with the log-probabilities and entropies of its tokens.
+
+    Attributes:
+        reader: The reader, such as a :class:`surerag.TransformersReader`.
+        temperature: Of answers; 0 is greedy decoding.
+        max_tokens: Length of an answer at most; None for the reader's own limit.
+    """
+
+    reader: Reader = Field(exclude=True)
+    temperature: float = 0.0
+    max_tokens: int | None = None
+
+    @classmethod
+    def class_name(cls) -> str:
+        """Name in traces."""
+        return "surerag_reader_llm"
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        """Name, window and longest answer of the model."""
+        return LLMMetadata(
+            model_name=self.reader.name,
+            context_window=getattr(self.reader, "window", None) or LLMMetadata().context_window,
+            num_output=self._sampling({}).max_tokens,
+            is_chat_model=True,
+        )
+
+    def _sampling(self, keywords: dict[str, Any]) -> SamplingParams:
+        longest = keywords.get("max_tokens", self.max_tokens)
+        return SamplingParams(
+            temperature=keywords.get("temperature", self.temperature),
+            max_tokens=self.reader.max_tokens if longest is None else longest,
+            stop=tuple(keywords.get("stop") or ()),
+            trace="optional_entropy",
+        )
+
+    @llm_chat_callback()
+    def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """Return the answer to messages."""
+        [[answer]] = self.reader.generate([_turns(messages)], self._sampling(kwargs))
+        return _chat(answer.text, None, answer)
+
+    @llm_chat_callback()
+    def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
+        """Yield the answer to messages piece by piece."""
+        return _stream(self.reader.stream(_turns(messages), self._sampling(kwargs)), _chat)
+
+    @llm_chat_callback()
+    async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
+        """Like ``chat``."""
+        [[answer]] = await self.reader.agenerate([_turns(messages)], self._sampling(kwargs))
+        return _chat(answer.text, None, answer)
+
+    @llm_chat_callback()
+    async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
+        """Like ``stream_chat``."""
+        return _astream(self.reader.astream(_turns(messages), self._sampling(kwargs)), _chat)
+
+    @llm_completion_callback()
+    def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """Return the answer to a prompt."""
+        [[answer]] = self.reader.generate([prompt], self._sampling(kwargs))
+        return _completion(answer.text, None, answer)
+
+    @llm_completion_callback()
+    def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
+        """Yield the answer to a prompt piece by piece."""
+        return _stream(self.reader.stream(prompt, self._sampling(kwargs)), _completion)
+
+    @llm_completion_callback()
+    async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
+        """Like ``complete``."""
+        [[answer]] = await self.reader.agenerate([prompt], self._sampling(kwargs))
+        return _completion(answer.text, None, answer)
+
+    @llm_completion_callback()
+    async def astream_complete(
+        self, prompt: str, formatted: bool = False, **kwargs: Any
+    ) -> CompletionResponseAsyncGen:
+        """Like ``stream_complete``."""
+        return _astream(self.reader.astream(prompt, self._sampling(kwargs)), _completion)
+
+
+def _turns(messages: Sequence[ChatMessage]) -> Prompt:
+    return from_chat_messages(list(messages))
+
+
+def _chat(text: str, delta: str | None, answer: Generation | None) -> ChatResponse:
+    return ChatResponse(
+        message=ChatMessage(role=MessageRole.ASSISTANT, content=text), delta=delta, raw=answer
+    )
+
+
+def _completion(text: str, delta: str | None, answer: Generation | None) -> CompletionResponse:
+    return CompletionResponse(text=text, delta=delta, raw=answer)
+
+
+def _stream(
+    chunks: Iterator[Chunk], response: Callable[[str, str | None, Generation | None], R]
+) -> Generator[R]:
+    text = ""
+    try:
+        for chunk in chunks:
+            text += chunk.text
+            yield response(text, chunk.text, chunk.generation)
+    finally:
+        close_iterator(chunks)
+
+
+async def _astream(
+    chunks: Any, response: Callable[[str, str | None, Generation | None], R]
+) -> AsyncGenerator[R]:
+    text = ""
+    async with aclosing(chunks) as read:
+        async for chunk in read:
+            text += chunk.text
+            yield response(text, chunk.text, chunk.generation)
