@@ -148,10 +148,10 @@ def questions_to_show(
 ) -> int | None:
     """Return about how many pairs would show a mean difference as large as that of these, four times in five.
 
-    It is shown if the p-value of :func:`paired_p_value` is at most 5 % over the number of tests, as the first
-    of Holm's steps asks. For right and wrong answers the power is that of the exact test, and for many pairs
-    that of McNemar's test (Miettinen 1968) with the correction for its steps. For other scores it is the power
-    of a paired test of means.
+    It is shown if the p-value of :func:`paired_p_value` is at most 5 % over the number of tests, as the
+    first of Holm's steps asks. For right and wrong answers the power is that of the exact test, for many
+    of them that of McNemar's test (Miettinen 1968) with the correction for its steps. For other scores it
+    is the power of a paired test of means.
 
     Args:
         first: Shape [n].
