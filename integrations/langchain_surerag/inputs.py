@@ -15,7 +15,7 @@ from surerag.effects import Generate, ModelRole, Program, emit, perform
 from surerag.errors import MISCONFIGURED, InputError
 from surerag.messages import Message, Role
 from surerag.prompts import REWRITE_IN_CONVERSATION, in_conversation
-from surerag.readers import described
+from surerag.readers import in_plain_words
 
 ChainInput = str | BaseMessage | PromptValue | Sequence[BaseMessage] | dict[str, Any]
 _KEYS = ("question", "input", "query", "messages")
@@ -136,7 +136,7 @@ def standalone_question(
     except MISCONFIGURED:
         raise
     except Exception as error:
-        failure = described(error)
+        failure = in_plain_words(error)
         yield from emit("conversation.not_condensed", warning=True, question=question, reason=failure)
         return question
     alone = written.text.strip() or question

@@ -21,7 +21,7 @@ from llama_index_surerag.services import bound_services, manager_of
 from surerag import DynQRResult, UncertaintyRewriter
 from surerag.drivers import arun, complete, run, settled
 from surerag.errors import MISCONFIGURED, InputError
-from surerag.readers import Reader, described
+from surerag.readers import Reader, in_plain_words
 
 
 class DecidedNode(NodeWithScore):
@@ -128,5 +128,5 @@ async def _attempt(
     except (*MISCONFIGURED, InputError):
         raise
     except Exception as error:
-        warn("dynqr.failed", reason=described(error))
+        warn("dynqr.failed", reason=in_plain_words(error))
         return None

@@ -107,9 +107,12 @@ ANSWER_TOKENS = 256
 """Longest answer in tokens, where neither the user nor the model sets a limit."""
 
 
-TraceKind = Literal["none", "optional", "optional_entropy", "logprobs", "entropy"]
+TraceKind = Literal[
+    "none", "optional", "optional_entropy", "expected", "expected_entropy", "logprobs", "entropy"
+]
 """What an answer's trace holds: nothing, each token's log-probability, or its entropy as well. What is
-optional comes where the model gives it, and is no error where it does not."""
+optional comes where the model gives it, and is no error where it does not. What is expected may be missing,
+too, but it is an error where a service refuses to give it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,11 @@ class SamplingParams:
     @property
     def optional_trace(self) -> bool:
         """Whether an answer without log-probabilities will do."""
+        return self.trace.startswith(("optional", "expected"))
+
+    @property
+    def refusable_trace(self) -> bool:
+        """Whether an answer without them will do, even where a service refuses to give them."""
         return self.trace.startswith("optional")
 
     @property

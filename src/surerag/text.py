@@ -368,6 +368,22 @@ _CONTROL = re.compile(
 )
 
 
+_FORGING = re.compile(
+    # Line ends, escapes, changes of the direction of writing, and letters that no screen shows.
+    r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
+)
+
+
+def on_one_line(text: str) -> str:
+    r"""Return untrusted text as one line of a log; what could forge another line is escaped.
+
+    Example:
+        >>> on_one_line("Where?\n2026 CRITICAL root \x1b[31m\u202e")
+        'Where?\\n2026 CRITICAL root \\x1b[31m\\u202e'
+    """
+    return replace_surrogates(_FORGING.sub(lambda found: ascii(found[0])[1:-1], text))
+
+
 def printable(text: str) -> str:
     r"""Remove terminal control codes from untrusted text; line ends and tabs stay.
 

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from string import Formatter
 from typing import Any, Generic, TypeVar
 
 from surerag.drivers.answering import Failed
@@ -21,11 +22,24 @@ from surerag.effects import (
     StartGeneration,
 )
 from surerag.messages import Event, PartialGeneration, Result, Usage
+from surerag.readers.failures import described
 from surerag.services import Services
+from surerag.text import on_one_line
 
 R = TypeVar("R")
 Listener = Callable[[Event], None]
 logger = logging.getLogger("surerag")
+
+
+class _OneLine(logging.Filter):
+    """Escapes what a user's or a service's words could forge further lines of a log with."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.msg, record.args = on_one_line(record.getMessage()), ()
+        return True
+
+
+logger.addFilter(_OneLine())
 
 
 class Session(Generic[R]):
@@ -49,6 +63,7 @@ class Session(Generic[R]):
         self._on_event = on_event
         self._usage = Usage()
         self._started = time.perf_counter()
+        self._failure: BaseException | None = None
         self._open: dict[int, PartialGeneration] = {}
         self._token = object()
         self._queues = queues_of(services)
@@ -63,7 +78,7 @@ class Session(Generic[R]):
     def advance(self, outcome: Any) -> None:
         """Answer the current effect, or raise what it failed with, and run up to the next one or the end."""
         if isinstance(outcome, Failed):
-            error = outcome.error
+            error = self._failure = outcome.error
             self._step(lambda: self._program.throw(error))
         else:
             self._account(outcome)
@@ -96,8 +111,12 @@ class Session(Generic[R]):
                 self.result = replace(stop.value, usage=usage)  # type: ignore[assignment]  # the same type
 
     def _announce(self, event: Event) -> None:
-        if event.warning:
-            logger.warning("%s", sentence_of(event))
+        level = logging.WARNING if event.warning else logging.INFO
+        if logger.isEnabledFor(level):
+            failure, self._failure = (self._failure, None) if event.warning else (None, self._failure)
+            # What users do not see: the address, and what to do.
+            cause = "" if failure is None else f"; {described(failure)}"
+            logger.log(level, "%s%s", sentence_of(event), cause)
         if self._on_event is not None:
             self._on_event(event)
 
@@ -112,38 +131,59 @@ class Session(Generic[R]):
 
 
 _HAPPENED = {
-    "lazy_rag.gate": "The first answer cannot be judged, so that passages are searched",
-    "lazy_rag.cut_off": "The answer was cut off at its longest length",
+    "conversation.condensed": "The question was rewritten to stand alone",
+    "conversation.not_condensed": "The question could not be rewritten to stand alone and is asked as it is",
+    "lazy_rag.gate": "The gate decided",
+    "lazy_rag.answering": "The question is answered",
+    "lazy_rag.cut_off": "The answer was cut off after {tokens} tokens",
     "lazy_rag.nothing_retrieved": "The retriever returned no passages",
     "dynqr.nothing_retrieved": "The retriever returned no passages",
+    "dynqr.gate": "The uncertainty of the first answer was compared with its threshold",
+    "dynqr.unchanged": "The rewrite changes nothing, and the first answer stays",
     "dynqr.failed": "No rewrite was tried, and the first answer stays",
+    "dynqr.decided": "The less uncertain answer was chosen",
+    "dense.measured": "The uncertainty under the passages was measured",
+    "dense.invalid": "The uncertainty could not be measured",
+    "dense.no_parents": "The chunks were not cut anew",
     "dense.not_rephrased": "Some passages could not be rephrased and are left as they are",
     "dense.not_conclusive": "Too few answers are usable to say how certain they are",
+    "dense.out_of_calls": "The limit of {max_calls} calls was reached, and some passages were not measured",
     "dense.unclear_evaluation": "The model's reply is neither yes nor no, and counts as no",
+    "dense_refiner.documents_missing": "The documents behind some chunks are missing",
     "dense_refiner.failed": "The passages could not be refined and are returned as they came",
+    "dense_refiner.out_of_calls": "The limit of {max_calls} calls was reached before the refinement ended",
+    "dense_refiner.refined": "The passages were refined",
+    "edc2.compressed": "The passages were shortened from {tokens_before} to {tokens_after} tokens",
     "edc2.not_compressed": "The context, or a part of it, could not be shortened and is left as it is",
     "edc2.fallback": "Nothing was found relevant, so that the passages are left as they are",
-    "edc2.embedded_again": "The query's vector does not fit the passages', which are embedded again",
+    "edc2.unclear_relevance": "{replies} of {of} replies do not say whether their passage is relevant",
+    "edc2.embedded_again": "The query's vector has {query_dimensions} numbers and the passages' have "
+    "{passage_dimensions}, so that the passages are embedded again",
     "seper.frequency_weights": "Answers of unknown probability are weighed by how often they came",
-    "seper.truncated": "Some answers were cut off at their longest length",
+    "seper.invalid": "The belief could not be measured",
+    "seper.truncated": "{truncated} of {samples} sampled answers were cut off after {max_tokens} tokens",
+    "certainty.failed": "The model could not be asked how sure it is",
 }
+"""What each event says, with fields of its data."""
 _EXCERPT = 120
 """Characters of a question or reply in a log."""
 
 
 def sentence_of(event: Event) -> str:
-    """Return a warning as a sentence for a log; what :data:`_HAPPENED` lacks is told by its name.
+    """Return an event as a sentence for a log; one that :data:`_HAPPENED` lacks is told by its name.
 
     Example:
         >>> sentence_of(Event("dynqr.failed", {"question": "Who?", "reason": "time-out"}))
         'No rewrite was tried, and the first answer stays: time-out; question: Who? [dynqr.failed]'
     """
-    words = event.name.rpartition(".")[2].replace("_", " ")
+    words = event.name.rpartition(".")[2].replace("_", " ").capitalize()
     told = dict(event.data)
+    fields = [name for _, name, _, _ in Formatter().parse(_HAPPENED.get(event.name, words)) if name]
+    said = {name: told.pop(name, "some") for name in fields}
     reason = str(told.pop("reason", "") or "")
-    parts = [_HAPPENED.get(event.name, words.capitalize()) + (f": {reason}" if reason else "")]
+    parts = [_HAPPENED.get(event.name, words).format_map(said) + (f": {reason}" if reason else "")]
     for name, value in told.items():
         text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         short = text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]} …"
         parts.append(f"{name.replace('_', ' ')}: {short}")
-    return f"{'; '.join(parts)} [{event.name}]"
+    return on_one_line(f"{'; '.join(parts)} [{event.name}]")

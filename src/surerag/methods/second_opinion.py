@@ -14,7 +14,7 @@ from surerag.measures import Interval, discrete_semantic_entropy
 from surerag.messages import ANSWER_TOKENS, Generation, Message, Prompt, SamplingParams, as_messages
 from surerag.methods.shared import MUST_RAISE, meaning_clusters, yes_probability
 from surerag.prompts import ARE_YOU_SURE
-from surerag.readers.failures import described
+from surerag.readers.failures import in_plain_words
 
 _REPLY_TOKENS = 3
 
@@ -45,7 +45,7 @@ class SecondOpinion(ABC):
         except MUST_RAISE:
             raise
         except Exception as error:
-            yield from emit("certainty.failed", warning=True, reason=described(error))
+            yield from emit("certainty.failed", warning=True, reason=in_plain_words(error))
             return Certainty(reason="asking again failed")
 
     @abstractmethod

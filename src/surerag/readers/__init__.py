@@ -4,6 +4,7 @@ from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, R
 from surerag.readers.failures import (
     client_failure,
     described,
+    in_plain_words,
     is_secret_name,
     secrets_in,
     without_credentials,
@@ -18,6 +19,6 @@ from surerag.readers.threads import in_thread
 __all__ = [
     "ANY_VOCABULARY", "THINKING_TOKENS", "AskingReader", "Awaiting", "BaseReader", "Blocking", "Capabilities",
     "Keywords", "OpenReading", "Part", "Reader", "Reading", "Request", "client_failure", "described",
-    "entries_of", "in_thread", "is_secret_name", "next_part", "parts_of", "secrets_in", "split_thoughts",
-    "usage_of", "without_credentials",
+    "entries_of", "in_plain_words", "in_thread", "is_secret_name", "next_part", "parts_of", "secrets_in",
+    "split_thoughts", "usage_of", "without_credentials",
 ]  # fmt: skip

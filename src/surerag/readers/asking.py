@@ -67,6 +67,8 @@ Thinking = bool | Literal["unmarked"]
 """Whether a model thinks: no, yes, or yes and only the end of its thoughts is marked."""
 Keywords = dict[str, Any]
 """Settings of a request by OpenAI's names."""
+_GIVES_LOGPROBS, _GIVES_NO_LOGPROBS = "answers have log-probabilities", "answers have none"
+_WARNED_OF_LOGPROBS = "it was said that answers have no log-probabilities"
 _THINKS, CLOSES_THOUGHTS = "the model thinks before it answers", "an answer ended thoughts"
 _SEED_STEP = 0x9E3779B1
 _SEED_RANGE = 2**31
@@ -194,7 +196,7 @@ class AskingReader(BaseReader):
         if thinking not in (None, True, False, "unmarked"):
             raise ConfigurationError(f"thinking must be True, False, 'unmarked' or None, got {thinking!r}")
         self.thinking = thinking
-        self._together = self._gives_logprobs = True
+        self._together = True
         self.learned = Learned()
         self._usage = UsageCounter()
 
@@ -303,6 +305,11 @@ class AskingReader(BaseReader):
     # Verbs.
 
     @property
+    def gives_logprobs(self) -> bool:
+        """Whether answers come with log-probabilities, as far as this is known."""
+        return self.capabilities.logprobs and _GIVES_NO_LOGPROBS not in self.learned
+
+    @property
     def usage(self) -> Usage:
         """Requests that were answered, and the tokens that the server counted for them."""
         return self._usage.total
@@ -368,7 +375,7 @@ class AskingReader(BaseReader):
     # Requests.
 
     def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
-        useless = sampling.optional_trace and not self._gives_logprobs
+        useless = sampling.optional_trace and _GIVES_NO_LOGPROBS in self.learned
         return Request(prompt, sampling, None if useless else self._top(sampling))
 
     def _listed(self, request: Request) -> int | None:
@@ -456,12 +463,19 @@ class AskingReader(BaseReader):
         """Send a request and return its answers."""
         readings = await self.readings(request, calls)
         answers = [reading.generation() for reading in readings]
-        lacks = request.top is not None and any(answer.trace is None for answer in answers)
-        if lacks and self._gives_logprobs:
-            # Those of one answer may be unusable by chance; where there are none, there never are.
-            self._gives_logprobs = any(reading.entries for reading in readings)
-            warn_of_missing_logprobs(self.name)
+        if request.top is not None:
+            self._note_logprobs(request, readings, lacks=any(answer.trace is None for answer in answers))
         return answers
+
+    def _note_logprobs(self, request: Request, readings: Iterable[Reading], *, lacks: bool) -> None:
+        """Note whether answers have log-probabilities; only a model that never gave any gives none."""
+        readings = [reading for reading in readings if reading.text.strip()]
+        if any(reading.entries for reading in readings):
+            self.learned.note(_GIVES_LOGPROBS)
+        elif readings and _GIVES_LOGPROBS not in self.learned:
+            self.learned.note(_GIVES_NO_LOGPROBS)
+        if lacks and request.sampling.refusable_trace and self.learned.note(_WARNED_OF_LOGPROBS):
+            warn_of_missing_logprobs(self.name)
 
     async def readings(self, request: Request, calls: Blocking) -> list[Reading]:
         """Send a request; again, if what the model thought left no room for its answers."""
@@ -477,7 +491,7 @@ class AskingReader(BaseReader):
                 parts = await self._send(request, calls)
                 break
             except LogprobsError:
-                if not request.sampling.optional_trace or request.top is None:
+                if not request.sampling.refusable_trace or request.top is None:
                     raise
             request = request._replace(top=None)
         usage = self._counted(parts[0].usage, request.prompt)
@@ -552,6 +566,8 @@ class AskingReader(BaseReader):
                 request = request._replace(budget=self.thinking_tokens)
             else:
                 self._note(opened.reading)
+                if request.top is not None:
+                    self._note_logprobs(request, [opened.reading], lacks=begun.partial.trace is None)
                 return begun
 
     def open_reading(self, request: Request, calls: Blocking) -> OpenReading:
@@ -583,11 +599,9 @@ class AskingReader(BaseReader):
                         raise self._failure(failure)
                     trial += self._suggested(failure, request, keywords, trial)
                 except LogprobsError:
-                    if began or not request.sampling.optional_trace or request.top is None:
+                    if began or not request.sampling.refusable_trace or request.top is None:
                         raise
                     request = request._replace(top=None)
-                    self._gives_logprobs = False
-                    warn_of_missing_logprobs(self.name)
         finally:
             if began:
                 self._ended(reading)

@@ -20,7 +20,15 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from pydantic import BaseModel, SecretStr
 
-from surerag.errors import ContextLengthError, RefusedError, ServiceError, SureragError, TransientServiceError
+from surerag.errors import (
+    ContextLengthError,
+    LogprobsError,
+    RefusedError,
+    ServiceError,
+    SureragError,
+    ThinkingBudgetError,
+    TransientServiceError,
+)
 from surerag.readers.logprobs import without_surrogates
 
 E = TypeVar("E", bound=BaseException)
@@ -340,13 +348,33 @@ def shortened(text: str, size: int) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Return an error's class and text, without what looks like a key, for decisions, events and logs.
+    """Return an error's class and text, without what looks like a key, for logs and rows of a run.
 
     Example:
         >>> described(ValueError("no key sk-12345678 at https://ada:secret@host/"))
         'ValueError: no key [key] at https://[key]@host/'
     """
     return f"{type(error).__name__}: {_USER.sub('[key]@', masked(str(error)))}"
+
+
+_IN_WORDS = (
+    (ContextLengthError, "the text is too long for the model"),
+    (ThinkingBudgetError, "the model was still thinking when its tokens were spent"),
+    (TransientServiceError, "a service is busy, or cannot be reached"),
+    (LogprobsError, "the model gave no usable log-probabilities"),
+    (ServiceError, "a service sent a reply that cannot be used"),
+)
+
+
+def in_plain_words(error: BaseException) -> str:
+    """Return what failed as any user may read it, in decisions, metadata and events: no address, key or hint.
+
+    Example:
+        >>> in_plain_words(TransientServiceError("10.0.0.7:8000 answered 503", hint="raise max_retries"))
+        'TransientServiceError: a service is busy, or cannot be reached'
+    """
+    words = next((words for kind, words in _IN_WORDS if isinstance(error, kind)), "")
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def reason_of(error: BaseException) -> str:

@@ -257,7 +257,7 @@ def needed_parameters(sampling: SamplingParams) -> frozenset[str]:
     needed = {"model", "messages", "prompt"}
     if sampling.trace != "none":
         needed.add("logprobs")
-    if sampling.trace == "entropy":
+    if sampling.trace in ("entropy", "expected_entropy"):
         needed.add("top_logprobs")
     if sampling.n > 1 and sampling.temperature != 1:
         needed.add("temperature")

@@ -75,6 +75,11 @@ class BaseReader:
         raise NotImplementedError
 
     @property
+    def gives_logprobs(self) -> bool:
+        """Whether answers come with log-probabilities, as far as this is known."""
+        return self.capabilities.logprobs
+
+    @property
     def max_tokens(self) -> int:
         """Length of an answer, at most, where nobody sets another: the model's own limit, if it has one."""
         return ANSWER_TOKENS

@@ -137,7 +137,10 @@ def test_a_failure_leaves_the_original_or_the_best_context() -> None:
     candidates = passages(LETTERS)
     result = refiner(down, on_event=events.append).run(QUESTION, candidates)
     assert (result.stopped, result.answer, result.score, result.rounds) == ("failed", None, None, ())
-    assert (list(result.passages), result.failure) == (candidates[:3], "ServiceError: down")
+    assert (list(result.passages), result.failure) == (
+        candidates[:3],
+        "ServiceError: a service sent a reply that cannot be used",
+    )
     assert [event.name for event in events if event.warning] == ["dense_refiner.failed"]
     with pytest.raises(ServiceError, match="down"):
         refiner(down, on_failure="raise").run(QUESTION, candidates)

@@ -21,7 +21,7 @@ from surerag.methods.dense.chunking import chunk_passages
 from surerag.methods.dense.options import DenseRefinerOptions, Stop
 from surerag.methods.dense.result import DenseRefinerResult, DenseResult, Round, Stopped, best_round
 from surerag.methods.shared import MUST_RAISE, check_passages, check_question, embed_unit, unit_vectors
-from surerag.readers.failures import described
+from surerag.readers.failures import in_plain_words
 
 _DECIMALS = 6
 """Similarities are compared to this many decimals; ties go to the better rank."""
@@ -55,7 +55,7 @@ def refine_context(
     except Exception as error:
         if options.on_failure == "raise":
             raise
-        stopped, failure = "failed", described(error)
+        stopped, failure = "failed", in_plain_words(error)
         yield from emit("dense_refiner.failed", warning=True, question=question, reason=failure)
     yield from session.budget.warn("dense_refiner", question)
     best = best_round(rounds)

@@ -19,7 +19,7 @@ from surerag.methods.dynqr.result import Attempt, DynQRResult, finite
 from surerag.methods.dynqr.rewrites import alternated, read_rewrite
 from surerag.methods.shared import MUST_RAISE, check_question
 from surerag.prompts import format_passages, in_conversation, with_abstention
-from surerag.readers.failures import described
+from surerag.readers.failures import in_plain_words
 from surerag.text import is_abstention
 
 REWRITE_TOKENS = 64
@@ -66,7 +66,7 @@ def rewrite_when_uncertain(
             name = "dynqr.unchanged" if error.expected else "dynqr.failed"
             yield from emit(name, warning=not error.expected, question=question, reason=str(error))
         except Exception as error:
-            failure = described(error)
+            failure = in_plain_words(error)
             reason = f"{reason}; the first answer stays: {failure}"
             yield from emit("dynqr.failed", warning=True, question=question, reason=failure)
     chosen, verdict = _verified(original, candidates, options.verify)

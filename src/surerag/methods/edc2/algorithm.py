@@ -39,7 +39,7 @@ from surerag.methods.edc2.result import (
 )
 from surerag.methods.shared import MUST_RAISE, check_passages, check_question
 from surerag.prompts import format_passages
-from surerag.readers.failures import described
+from surerag.readers.failures import in_plain_words
 from surerag.text import split_sentences
 
 Measure = Callable[[Passage], int]
@@ -76,7 +76,7 @@ def compress_clusters(
         except Exception as error:
             if options.on_failure == "raise":
                 raise
-            reports = [replace(work.report(range(len(passages)), described(error)), warning=True)]
+            reports = [replace(work.report(range(len(passages)), in_plain_words(error)), warning=True)]
         for report in reports:
             if report.warning:
                 yield from emit(
@@ -180,7 +180,7 @@ class _Compression(NamedTuple):
     def _read(self, report: ClusterReport, reply: Generation | Exception) -> ClusterReport:
         """Tell a compression from a failure and from nothing relevant; named passages are quoted whole."""
         if isinstance(reply, Exception):
-            return replace(report, reason=described(reply), warning=True)
+            return replace(report, reason=in_plain_words(reply), warning=True)
         options, shown = self.options, self._texts(report)
         if reply.is_cut:
             # A reply that is cut may lack the relevant part, so the passages stay themselves.

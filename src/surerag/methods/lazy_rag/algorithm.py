@@ -28,7 +28,7 @@ from surerag.messages import (
     SamplingParams,
     TraceKind,
 )
-from surerag.methods.lazy_rag.gates import FirstPass, GateDecision, Interval
+from surerag.methods.lazy_rag.gates import FirstPass, Gate, GateDecision, Interval, gate_of_text
 from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGPlan, LazyRAGResult
 from surerag.methods.shared import (
@@ -40,13 +40,13 @@ from surerag.methods.shared import (
     typical_sample,
 )
 from surerag.prompts import format_passages, with_abstention
-from surerag.readers.failures import described
+from surerag.readers.failures import in_plain_words
 from surerag.text import begins_abstention, is_abstention, may_become_abstention
 
 _FIRST_TRACE: dict[Needs, TraceKind] = {
     "text": "optional_entropy",
-    "logprobs": "logprobs",
-    "entropy": "entropy",
+    "logprobs": "expected",
+    "entropy": "expected_entropy",
 }
 _LAST_TRACE: dict[Needs, TraceKind] = {
     "text": "optional_entropy",
@@ -56,7 +56,9 @@ _LAST_TRACE: dict[Needs, TraceKind] = {
 """The certainty of every answer goes by one measure, whether or not its passages were retrieved."""
 
 
-def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program[LazyRAGResult]:
+def lazy_rag(
+    question: str, options: LazyRAGOptions, max_tokens: int, gate: Gate | None = None
+) -> Program[LazyRAGResult]:
     """Answer a question by the inference of section III.
 
     1. Answer from the summaries (Eq. 1), as far as the gate reads it, or abstain where they do not tell.
@@ -65,18 +67,19 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
 
     The gate also opens if the first answer abstains, is empty or cut off at ``max_tokens``, if the first pass
     fails in a way that may pass, and if no summary is found, or the nearest document has none. Where no
-    passage is retrieved, the prompt of the first pass is answered. Errors are those of
-    :meth:`surerag.LazyRAG.program`.
+    passage is retrieved, the prompt of the first pass is answered. Where the first answer comes without the
+    log-probabilities that the gate reads, :class:`AbstentionGate` takes its place. ``gate`` is a gate in place
+    of that of the options. Errors are those of :meth:`surerag.LazyRAG.program`.
     """
     check_question(question)
-    steps = _Steps(question, options, max_tokens)
+    steps = _Steps(question, options, max_tokens, gate or options.resolved_gate)
     failure = ""
     try:
         yield from steps.start()
     except MUST_RAISE:
         raise
     except Exception as error:
-        failure = f"the first pass failed: {described(error)}"
+        failure = f"the first pass failed: {in_plain_words(error)}"
     decision = steps.decision(failure)
     yield from emit("lazy_rag.gate", warning=bool(failure), question=question, **decision.to_dict())
     if not decision.retrieve:
@@ -102,10 +105,10 @@ def lazy_rag(question: str, options: LazyRAGOptions, max_tokens: int) -> Program
 class _Steps:
     """The steps for one question; without a summary of the nearest document there is no first answer."""
 
-    def __init__(self, question: str, options: LazyRAGOptions, max_tokens: int) -> None:
+    def __init__(self, question: str, options: LazyRAGOptions, max_tokens: int, gate: Gate) -> None:
         self.question = question
         self.options = options
-        self.gate = options.resolved_gate
+        self.gate = gate
         self.abstention = options.first_abstention
         self.sampling = SamplingParams(max_tokens=max_tokens, trace=_LAST_TRACE[self.gate.needs])
         self.summaries: Sequence[Passage] = ()
@@ -151,6 +154,8 @@ class _Steps:
         ]
 
     def _measure(self, first_pass: FirstPass) -> None:
+        if self.gate.needs != "text" and first_pass.answer.text.strip() and first_pass.answer.trace is None:
+            self.gate = gate_of_text(self.gate, self.abstention)
         if self.flaw:
             return
         score = self.gate.score(first_pass)

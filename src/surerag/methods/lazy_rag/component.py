@@ -13,14 +13,16 @@ from surerag.effects import Program
 from surerag.errors import InputError
 from surerag.messages import Passage
 from surerag.methods.lazy_rag.algorithm import lazy_rag
-from surerag.methods.lazy_rag.gates import check_gate
+from surerag.methods.lazy_rag.gates import Gate, check_gate, gate_of_text
 from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.methods.shared import check_threshold
+from surerag.readers.parameters import Learned, LeftOutWarning
 from surerag.readers.protocol import Reader
 from surerag.services import Retriever, Services
 from surerag.text import check_abstention
 
+_BY_TEXT = "L-RAG decides by the text alone"
 _AGREEMENTS = 20
 """Questions in a row whose samples are equal before a component warns that its reader does not sample."""
 
@@ -64,6 +66,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
     """Tier 1: an index of summaries, or the summary of the only document as text."""
 
     _equal_samples: int = PrivateAttr(0)
+    _learned: Learned = PrivateAttr(default_factory=Learned)
 
     def __init__(
         self,
@@ -84,6 +87,14 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         check_threshold(self.threshold, self)
         return services
 
+    @property
+    def gate_in_use(self) -> Gate:
+        """The gate that decides: that of the options, or of the text, where the reader gives no more."""
+        gate, reader = self.resolved_gate, self.services.reader
+        if gate.needs == "text" or reader is None or reader.gives_logprobs or self.first_abstention is None:
+            return gate
+        return gate_of_text(gate, self.first_abstention)
+
     def program(self, question: str) -> Program[LazyRAGResult]:
         """Return the method at work on one question, for a driver of your own.
 
@@ -91,9 +102,26 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
             InputError: If the question is empty.
             ServiceError: If retrieving or the second pass fails.
         """
-        result = yield from lazy_rag(question, self, self.answer_tokens)
+        result = yield from lazy_rag(question, self, self.answer_tokens, self.gate_in_use)
+        self._watch_gate(result)
         self._watch_samples(result)
         return result
+
+    def _watch_gate(self, result: LazyRAGResult) -> None:
+        """Warn once if the gate of the text decided in the place of another."""
+        reader, gate = self.services.reader, self.resolved_gate.name
+        if result.decision.gate == gate or not self._learned_of(reader).note(_BY_TEXT):
+            return
+        warnings.warn(
+            f"{getattr(reader, 'name', 'the reader')} returned no usable log-probabilities, so that L-RAG "
+            f"decides by the gate {result.decision.gate} in place of {gate}",
+            LeftOutWarning,
+            stacklevel=2,
+        )
+
+    def _learned_of(self, reader: object) -> Learned:
+        learned: Learned = getattr(reader, "learned", self._learned)
+        return learned
 
     def _watch_samples(self, result: LazyRAGResult) -> None:
         """Warn once if a gate that samples saw no difference on many questions in a row."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 
-from surerag.errors import ConfigurationError, LogprobsError, check_at_least
+from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, check_at_least
 from surerag.measures import discrete_semantic_entropy, margin_bounds
 from surerag.messages import Generation
 from surerag.methods.shared import N_SAMPLES, Needs, check_reports, trace_of
@@ -293,6 +293,20 @@ GATES: dict[str, type[EntropyGate | MarginGate | DisagreementGate | AbstentionGa
     gate.name: gate for gate in (EntropyGate, MarginGate, DisagreementGate, AbstentionGate)
 }
 """The gates that the option ``gate`` knows by name."""
+
+
+def gate_of_text(gate: Gate, abstention: str | None) -> AbstentionGate:
+    """Return the gate that takes the place of one whose reader gives no log-probabilities.
+
+    Raises:
+        CapabilityError: If the first pass is not asked to abstain, so that there is none.
+    """
+    if abstention is None:
+        raise CapabilityError(
+            f"the gate {gate.name} needs log-probabilities, and an answer came without them",
+            hint="set abstention to None, so that the gate of the text can decide; or use another reader",
+        )
+    return AbstentionGate()
 
 
 def check_gate(gate: Gate, reader: Reader) -> None:
