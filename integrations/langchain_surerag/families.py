@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from langchain_core.language_models import BaseLanguageModel
-from langchain_core.runnables import Runnable, RunnableSequence, RunnableWithFallbacks
+from langchain_core.runnables import Runnable, RunnableWithFallbacks
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.configurable import DynamicRunnable
 
@@ -251,9 +251,7 @@ def leaves(
             bound = {**bound, **_configured(model, chosen)}
             for one in inner_runnables(model):
                 yield from leaves(one, chosen, bound, retried=retried)
-        case Runnable() if not isinstance(model, RunnableSequence) and callable(
-            getattr(model, "lc_id", None)
-        ):
+        case Runnable() if type(model).__name__ == "_ConfigurableModel":
             # What init_chat_model makes of a name that the config may change answers as its default does.
             prefix: str = getattr(model, "_config_prefix", "")
             own = {name.removeprefix(prefix): value for name, value in chosen.items()}

@@ -3,33 +3,71 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, Self, TypeVar
 
 from langchain_core.messages import BaseMessage, convert_to_messages
 from langchain_core.prompt_values import PromptValue
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from surerag import SamplingParams
-from surerag.effects import Generate, ModelRole, Program, emit, perform
+from surerag.effects import (
+    Effect,
+    Generate,
+    ModelRole,
+    Program,
+    Retrieve,
+    StartGeneration,
+    emit,
+    handled,
+    perform,
+)
 from surerag.errors import MISCONFIGURED, InputError
-from surerag.messages import Message, Role
-from surerag.prompts import REWRITE_IN_CONVERSATION, in_conversation
+from surerag.messages import Message, Role, Template
+from surerag.prompts import in_conversation
 from surerag.readers import in_plain_words
 
 ChainInput = str | BaseMessage | PromptValue | Sequence[BaseMessage] | dict[str, Any]
 _KEYS = ("question", "input", "query", "messages")
 _HISTORY_KEYS = ("chat_history", "history")
+R = TypeVar("R")
 _QUESTION_TOKENS = 64
-"""Length of a condensed question, at most."""
+"""Tokens of a rewritten question, at most, beside as many as the question has characters."""
 _ROLES: Mapping[str, Role] = {"human": "user", "ai": "assistant", "system": "system"}
 _TEXT_BLOCKS = ("text", "reasoning", "thinking", "refusal", "tool_use", "tool_call", "function_call")
 
 
 class QuestionInput(BaseModel):
-    """Arguments of a chain that is used as a tool."""
+    """Arguments of a tool that a chain is behind."""
 
     question: str = Field(description="question to answer")
+
+
+class ConversationInput(BaseModel):
+    """What a chain takes: a question, or messages; in a mapping also the conversation before the question."""
+
+    model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
+
+    question: Any = Field(None, description="question to answer, or messages that end with it")
+    input: Any = Field(None, description="the same, by the name that LangChain's chains give it")
+    query: Any = Field(None, description="the same, by the name of RetrievalQA")
+    messages: list[Any] | None = Field(None, description="messages that end with the question")
+    chat_history: list[Any] | None = Field(None, description="messages before the question")
+    history: list[Any] | None = Field(None, description="the same, by another name")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_question(cls, value: Any) -> Any:
+        return value if isinstance(value, Mapping | cls) else {"question": value}
+
+    @model_validator(mode="after")
+    def _check_question(self) -> Self:
+        try:
+            query_of(self)
+        except InputError as error:
+            raise ValueError(str(error)) from error
+        return self
 
 
 class Query(NamedTuple):
@@ -42,10 +80,10 @@ class Query(NamedTuple):
 def query_of(value: Any) -> Query:
     """Read a question and its conversation, in any form in which LangChain passes them."""
     if isinstance(value, BaseModel) and not isinstance(value, BaseMessage | PromptValue):
-        value = value.model_dump()
+        value = dict(value)
     if not isinstance(value, Mapping):
         return _query(value)
-    key = next((name for name in _KEYS if name in value), None)
+    key = next((name for name in _KEYS if value.get(name) is not None), None)
     if key is None:
         raise InputError(
             f"there is no question among {sorted(map(str, value))}", hint='pass it under the key "question"'
@@ -126,19 +164,42 @@ def role_of(kind: str) -> Role:
 
 
 def standalone_question(
-    question: str, history: Sequence[Message], role: ModelRole = "reader"
+    question: str, history: Sequence[Message], prompt: Template, role: ModelRole = "rewriter"
 ) -> Program[str]:
-    """Have a model write a question that stands alone after its conversation; failure leaves it as it is."""
-    prompt = in_conversation(history, REWRITE_IN_CONVERSATION.render(query=question))
-    sampling = SamplingParams(max_tokens=_QUESTION_TOKENS, trace="none")
+    """Have a model write a question that stands alone after its conversation.
+
+    The question stays as it is, with a warning, where the model fails, or where its text is cut off.
+    """
+    asked = in_conversation(history, prompt.render(query=question))
+    # A long question has a long rewrite, and no token is longer than the text.
+    sampling = SamplingParams(max_tokens=_QUESTION_TOKENS + len(question), trace="none")
     try:
-        [[written]] = yield from perform(Generate([prompt], sampling, role=role))
+        [[written]] = yield from perform(Generate([asked], sampling, role=role))
     except MISCONFIGURED:
         raise
     except Exception as error:
         failure = in_plain_words(error)
-        yield from emit("conversation.not_condensed", warning=True, question=question, reason=failure)
-        return question
-    alone = written.text.strip() or question
-    yield from emit("conversation.condensed", question=question, alone=alone)
-    return alone
+    else:
+        failure = f"the rewritten question was {'withheld' if written.finish != 'length' else 'cut off'}"
+        if not written.is_cut:
+            alone = written.text.strip() or question
+            yield from emit("conversation.condensed", question=question, alone=alone)
+            return alone
+    yield from emit("conversation.not_condensed", warning=True, question=question, reason=failure)
+    return question
+
+
+def shown_conversation(
+    program: Program[R], history: Sequence[Message], searched: str, ends: Callable[..., Any]
+) -> Program[R]:
+    """Run a program with a conversation before its prompts, and with ``searched`` for its searches."""
+
+    def handle(effect: Effect[Any]) -> Program[Any]:
+        match effect:
+            case Retrieve():
+                effect = replace(effect, query=searched)
+            case Generate() | StartGeneration():
+                effect = replace(effect, prompts=[in_conversation(history, one) for one in effect.prompts])
+        return (yield effect)
+
+    return handled(program, handle, ends)

@@ -18,7 +18,14 @@ from pydantic import BaseModel
 
 from langchain_surerag.base import SerializablePart, service_field
 from langchain_surerag.documents import documents_of
-from langchain_surerag.inputs import ChainInput, QuestionInput, query_of, standalone_question
+from langchain_surerag.inputs import (
+    ChainInput,
+    ConversationInput,
+    QuestionInput,
+    query_of,
+    shown_conversation,
+    standalone_question,
+)
 from langchain_surerag.models import reader_of
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import (
@@ -27,17 +34,20 @@ from langchain_surerag.runs import (
     Blocking,
     Calls,
     collect_message_ids,
+    end_of_program,
     listener_of,
+    of_clients_class,
     stream_whole,
     with_purposes,
 )
 from langchain_surerag.summaries import summaries_of, summary_tier
-from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, Passage
+from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, Passage, Services
 from surerag.calibration import scope_of
 from surerag.drivers import astream, complete, stream
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import Message
+from surerag.prompts import REWRITE_IN_CONVERSATION, PromptSet
 
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
@@ -54,8 +64,9 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
 
     The input is a question, messages or a prompt's value; or a mapping that holds one of these under
     ``question``, ``input``, ``query`` or ``messages``, and a conversation under ``chat_history``,
-    ``history``, or any other key that holds messages; the reader then writes a question that stands alone
-    first (one more call). The output is a dictionary:
+    ``history``, or any other key that holds messages; a model then first writes a question that stands alone
+    (one more call; see ``rewrite_follow_ups``, ``rewriter`` and ``show_conversation``). The output is a
+    dictionary:
 
     - ``answer``: the answer's text;
     - ``context``: what the reader saw: the summaries, which have ``is_summary`` in their metadata, and behind
@@ -65,7 +76,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     - ``finish``: ``"stop"``, ``"length"``, ``"content_filter"``, or ``"empty"`` for no answer;
     - ``message``: the answer as a message, for a graph's ``messages``, with the id under which it was
       streamed, so that LangGraph's ``stream_mode="messages"`` shows it once;
-    - with ``return_details``: ``question`` (as it was condensed), ``summaries``, ``passages``, ``abstained``
+    - with ``return_details``: ``question`` (as it was searched), ``summaries``, ``passages``, ``abstained``
       and ``usage``.
 
     ``stream`` yields context and decision first, then the answer in pieces. The events ``lazy_rag.gate`` and
@@ -79,13 +90,24 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         CapabilityError: If the gate needs log-probabilities that the model does not give.
     """
 
-    SERVICES = ("llm", "retriever", "summaries")
+    SERVICES = ("llm", "retriever", "summaries", "rewriter")
+    PROMPTS = PromptSet(**{**LazyRAGOptions.PROMPTS, "rewrite_in_conversation": REWRITE_IN_CONVERSATION})
 
     llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
     retriever: Any = service_field("Tier 2: a retriever, or a runnable from a question to documents.")
     summaries: Any = service_field(
         "Tier 1: a vector store or retriever of summaries, what summaries_of makes, or one summary as text."
     )
+    rewriter: Any = service_field("A model that rewrites follow-up questions; llm itself if left out.")
+
+    rewrite_follow_ups: bool = True
+    """Whether a model first rewrites the question of a conversation so that it stands alone, by the prompt
+    ``rewrite_in_conversation``, with the slot ``query``. If not, the question is searched as it is."""
+
+    show_conversation: bool = False
+    """Whether the conversation stands before the prompts of the answer; the question is then answered as it
+    was asked, and a rewritten one is only searched for."""
+
     summaries_are_public: bool = False
     """Whether everybody may see every summary, whatever the retriever would find for them."""
 
@@ -151,25 +173,30 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
                 yield chunk
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
-        """Return the arguments that ``as_tool`` shows to a model."""
-        return QuestionInput
+        """Return a model of what :meth:`invoke` takes."""
+        return ConversationInput
 
     # The method.
 
     def _make_core(self) -> LazyRAG:
         summaries = summary_tier(self.summaries, self.retriever, public=self.summaries_are_public)
-        return LazyRAG(reader_of(self.llm), retriever_of(self.retriever), summaries, **self.options())
+        options, names = self.options(), LazyRAGOptions.PROMPTS
+        options["prompts"] = {name: prompt for name, prompt in self.prompts.items() if name in names}
+        if self.rewriter is not None:
+            reader_of(self.rewriter)  # raises where it is no model
+        return LazyRAG(reader_of(self.llm), retriever_of(self.retriever), summaries, **options)
 
     async def _run(self, value: Any, calls: Calls) -> ChainOutput:
         ids = collect_message_ids()
-        result = await calls.run(ensure_config(), self._program(value), self.core.services)
+        result = await calls.run(ensure_config(), self._program(value), self._services)
         await stream_whole(result.answer, ids, calls.callback_manager)
         return {**_opening(result), "answer": result.answer, **self._details(result, ids)}
 
     def _pieces(self, inputs: Iterator[Any]) -> Iterator[ChainOutput]:
         ids = collect_message_ids()
         program = with_purposes(self._program(next(inputs)))
-        with stream(program, self.core.services, on_event=listener_of(ensure_config())) as answer:
+        listener = listener_of(ensure_config())
+        with of_clients_class(), stream(program, self._services, on_event=listener) as answer:
             plan = answer.announced
             yield _opening(plan)
             for piece in answer:
@@ -181,26 +208,37 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         ids = collect_message_ids()
         program = with_purposes(self._program(await anext(inputs)))
         async with AsyncListener(ensure_config()) as listener:
-            answer = await astream(program, self.core.services, on_event=listener)
-            async with answer:
-                # Everybody has the decision before the first word.
-                await listener.delivered()
-                plan = answer.announced
-                yield _opening(plan)
-                async for piece in answer:
-                    yield AddableDict(answer=piece)
-                await stream_whole(answer.result.answer, ids, Awaiting.callback_manager)
-                yield self._closing(answer.result, plan, ids)
+            with of_clients_class():
+                answer = await astream(program, self._services, on_event=listener)
+                async with answer:
+                    # Everybody has the decision before the first word.
+                    await listener.delivered()
+                    plan = answer.announced
+                    yield _opening(plan)
+                    async for piece in answer:
+                        yield AddableDict(answer=piece)
+                    await stream_whole(answer.result.answer, ids, Awaiting.callback_manager)
+                    yield self._closing(answer.result, plan, ids)
+
+    @property
+    def _services(self) -> Services:
+        services: Services = self.core.services
+        return services if self.rewriter is None else replace(services, rewriter=reader_of(self.rewriter))
 
     def _program(self, value: Any) -> Program[LazyRAGResult]:
         core: LazyRAG = self.core
         question, history = query_of(value)
-        return self._condensed(question, history) if history else core.program(question)
+        return self._in_conversation(question, history) if history else core.program(question)
 
-    def _condensed(self, question: str, history: Sequence[Message]) -> Program[LazyRAGResult]:
-        alone = yield from standalone_question(question, history)
-        result: LazyRAGResult = yield from self.core.program(alone)
-        return result
+    def _in_conversation(self, question: str, history: Sequence[Message]) -> Program[LazyRAGResult]:
+        alone = question
+        if self.rewrite_follow_ups:
+            alone = yield from standalone_question(question, history, self.prompts["rewrite_in_conversation"])
+        program = self.core.program(question if self.show_conversation else alone)
+        if self.show_conversation:
+            program = shown_conversation(program, history, alone, end_of_program)
+        result: LazyRAGResult = yield from program
+        return replace(result, question=alone)
 
     def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan, ids: Sequence[str]) -> ChainOutput:
         """Return the last chunk; with what was retrieved after a kept answer turned out to be empty."""

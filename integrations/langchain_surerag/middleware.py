@@ -24,7 +24,7 @@ from langgraph.types import Command
 
 from langchain_surerag.documents import documents_of
 from langchain_surerag.inputs import spoken_turns, standalone_question
-from langchain_surerag.models import ModelReader, prompt_value, reader_from_model
+from langchain_surerag.models import ModelReader, prompt_value, reader_from_model, reader_of
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import TAGS, Awaiting, Blocking, Calls, end_of_program, without_streaming
@@ -33,8 +33,8 @@ from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, Passage, readers
 from surerag.drivers import complete, settled
 from surerag.effects import Effect, Program, Retrieve, handled
 from surerag.errors import LogprobsRefusedError, MissingServiceError, SureragError, check_at_least, check_kind
-from surerag.messages import Message
-from surerag.prompts import format_passages, with_abstention
+from surerag.messages import Message, Template
+from surerag.prompts import REWRITE_IN_CONVERSATION, as_template, format_passages, with_abstention
 from surerag.readers import ANY_VOCABULARY, THINKING_TOKENS, Capabilities, Part, split_thoughts
 from surerag.text import is_abstention
 
@@ -163,9 +163,12 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         summaries: Tier 1, as for the chain. Without it the first answer comes from the conversation alone,
             and is asked to abstain only where ``abstention`` is set or ``gate`` is ``"abstention"``.
         summaries_are_public: Whether everybody may see every summary, as for the chain.
+        rewrite_follow_ups: Whether a model rewrites a follow-up for the search, so that it stands alone.
+        rewriter: A model that does so; the agent's own if left out.
         vocabulary_size: Tokens that the model can emit; bounds the entropy from above.
         **options: Those of :class:`~langchain_surerag.LazyRetrievalChain`. Lengths are the agent's own where
-            ``max_tokens`` is None; the prompt ``closed_book`` is the question as it stands.
+            ``max_tokens`` is None; the prompt ``closed_book`` is the question as it stands, and
+            ``rewrite_in_conversation`` is that of follow-ups.
 
     Raises:
         ConfigurationError: If an option is unknown or out of bounds, or the retriever is none.
@@ -180,6 +183,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         summaries: Any = None,
         *,
         summaries_are_public: bool = False,
+        rewrite_follow_ups: bool = True,
+        rewriter: Any = None,
         vocabulary_size: int = ANY_VOCABULARY,
         **options: Any,
     ) -> None:
@@ -188,10 +193,18 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
             raise MissingServiceError("there is no retriever", hint="pass store.as_retriever()")
         check_at_least(2, vocabulary_size=vocabulary_size)
         check_kind(bool, "True or False", summaries_are_public=summaries_are_public)
+        check_kind(bool, "True or False", rewrite_follow_ups=rewrite_follow_ups)
+        self._rewriter = None if rewriter is None else reader_of(rewriter)
         prompts = options.pop("prompts", {})
         if isinstance(prompts, Mapping):
-            prompts = {"closed_book": "{question}", **prompts}
+            prompts = {
+                "closed_book": "{question}",
+                "rewrite_in_conversation": REWRITE_IN_CONVERSATION,
+                **prompts,
+            }
             prompts = {name: prompt_of(name, prompt) for name, prompt in prompts.items()}
+            rewrite = as_template("rewrite_in_conversation", prompts.pop("rewrite_in_conversation"))
+            self._rewrite_prompt = rewrite.require("query") if rewrite_follow_ups else None
         self.options = LazyRAGOptions(prompts=prompts, **options)
         _ = self.options.resolved_threshold  # raises where an option is not the gate's
         asks = summaries is not None or self.options.resolved_gate.name == "abstention"
@@ -229,8 +242,10 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
                 return first
         reader, text = AgentReader(request, handler, self.options, self._vocabulary_size), str(question.text)
         core = LazyRAG(reader, self._retriever, self._summaries, **self.options.options())
-        services = replace(core.services, rewriter=reader_from_model(request.model))
-        program = _search_standalone(core.program(text), text, spoken_turns(request.messages[:-1]))
+        services = replace(core.services, rewriter=self._rewriter or reader_from_model(request.model))
+        program = core.program(text)
+        if (history := spoken_turns(request.messages[:-1])) and self._rewrite_prompt:
+            program = _search_standalone(program, text, history, self._rewrite_prompt)
         try:
             result = await calls.run(ensure_config(), program, services)
         except _ToolsCalled as called:
@@ -274,17 +289,17 @@ async def _respond(request: Request, handler: Handler, config: RunnableConfig) -
 
 
 def _search_standalone(
-    program: Program[LazyRAGResult], question: str, history: Sequence[Message]
+    program: Program[LazyRAGResult], question: str, history: Sequence[Message], prompt: Template
 ) -> Program[LazyRAGResult]:
     """Run a program whose search is for a question that stands alone after its conversation."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         if isinstance(effect, Retrieve) and effect.tier == "passages":
-            alone = yield from standalone_question(question, history, role="rewriter")
+            alone = yield from standalone_question(question, history, prompt)
             effect = replace(effect, query=alone)
         return (yield effect)
 
-    return handled(program, handle, end_of_program) if history else program
+    return handled(program, handle, end_of_program)
 
 
 def answer_of(response: Response) -> AIMessage | None:

@@ -94,7 +94,7 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
     a search and an answer, and twice that with the rewriting where the reader is uncertain.
 
     Options can be set for one call (``invoke(query, top_n=3)``); ``k``, LangChain's own word, means
-    ``top_n``. It serialises as the chain does.
+    ``top_n``, here and there. It serialises as the chain does.
 
     Raises:
         ConfigurationError: If an option is out of bounds.
@@ -106,6 +106,8 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
     """Key in a document's metadata for the decision; None writes none."""
 
     def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
+        if "k" in options:
+            options["top_n"] = options.pop("k")
         super().__init__(**{"llm": llm, "retriever": retriever, **options})
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from functools import lru_cache
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 from uuid import uuid4
@@ -27,6 +28,7 @@ from langchain_core.tracers.base import AsyncBaseTracer, BaseTracer
 from surerag import Services, readers
 from surerag.drivers import arun, run, settled
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, StartGeneration, handled
+from surerag.errors import SureragError
 from surerag.messages import Event
 
 T = TypeVar("T")
@@ -250,6 +252,53 @@ def has_run(config: RunnableConfig) -> bool:
     return getattr(config.get("callbacks"), "parent_run_id", None) is not None
 
 
+@contextmanager
+def of_clients_class() -> Iterator[None]:
+    """Raise what a client's failure became as an error of that client's class, too.
+
+    ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` and ``with_retry`` then see it.
+    """
+    try:
+        yield
+    except SureragError as error:
+        cause = error.__cause__
+        if cause is None or isinstance(cause, SureragError) or not isinstance(cause, Exception):
+            raise
+        failure = _of_both(error, cause)
+    else:
+        return
+    raise failure from cause
+
+
+def _of_both(error: SureragError, cause: Exception) -> SureragError:
+    """Return an error of ours that is a client's, too, with what that carries, such as its status."""
+    try:
+        kind = _class_of_both(type(error), type(cause))
+        both: SureragError = kind.__new__(kind, *error.args)
+    except TypeError:  # of classes in C not every pair has a common layout
+        return error
+    vars(both).update({**vars(cause), **vars(error)})
+    return both.with_traceback(error.__traceback__)
+
+
+@lru_cache(maxsize=256)
+def _class_of_both(ours: type[SureragError], theirs: type[Exception]) -> type[SureragError]:
+    if issubclass(ours, theirs):
+        return ours
+
+    def reduced(self: SureragError) -> tuple[Any, ...]:
+        return _rebuilt, (ours, self.args, {"message": self.message, "hint": self.hint})
+
+    return type(ours.__name__, (ours, theirs), {"__module__": ours.__module__, "__reduce__": reduced})
+
+
+def _rebuilt(kind: type[SureragError], arguments: tuple[Any, ...], carried: dict[str, Any]) -> SureragError:
+    """Return an error of our class alone, as it arrives in another process."""
+    error = kind.__new__(kind, *arguments)
+    vars(error).update(carried)
+    return error
+
+
 class Blocking(readers.Blocking):
     """Calls of a runnable in this thread, several in threads of their own; coroutines over it do not wait."""
 
@@ -257,7 +306,7 @@ class Blocking(readers.Blocking):
 
     async def run(self, config: RunnableConfig, program: Program[T], services: Services) -> T:
         """Answer a program's effects under the run of a config."""
-        with set_config_context(config) as context:
+        with of_clients_class(), set_config_context(config) as context:
             return context.run(run, with_purposes(program), services, on_event=listener_of(config))
 
 
@@ -269,7 +318,7 @@ class Awaiting(readers.Awaiting):
     async def run(self, config: RunnableConfig, program: Program[T], services: Services) -> T:
         """Answer a program's effects under the run of a config."""
         async with AsyncListener(config) as listener:
-            with set_config_context(config) as context:
+            with of_clients_class(), set_config_context(config) as context:
                 work = arun(with_purposes(program), services, on_event=listener)
                 return await asyncio.create_task(work, context=context)
 

@@ -29,8 +29,8 @@ from openai import InternalServerError
 from pydantic import BaseModel, Field
 
 from langchain_surerag import LazyRetrievalChain, LazyRetrievalMiddleware
-from surerag import EntropyGate, MarginGate
-from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError
+from surerag import EntropyGate, FakeReader, MarginGate
+from surerag.errors import CapabilityError, ConfigurationError, MissingServiceError, PromptError
 from tests.langchain.conftest import HashEmbeddings, chat
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -459,6 +459,26 @@ async def test_a_follow_up_is_searched_as_it_stands_alone(server: FakeOpenAI, as
     server.answers = lambda prompt: "" if "Rewrite" in prompt else answers(prompt)
     await run(agent, asynchronously, value)
     assert searches == [QUESTION, "Where was she born?"]
+
+
+@both
+async def test_how_a_follow_up_is_searched_can_be_chosen(
+    server: FakeOpenAI, asynchronously: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    value = {"messages": [HumanMessage("Who is Ada?"), AIMessage("A painter."), HumanMessage("And she?")]}
+    other = FakeReader(lambda prompt: QUESTION if "Alone:" in prompt else "no")
+    for options, searched in (
+        ({}, "And she?"),  # a rewrite that is cut off asks something else
+        ({"rewrite_follow_ups": False}, "And she?"),
+        ({"rewriter": other, "prompts": {"rewrite_in_conversation": "Alone: {query}"}}, QUESTION),
+    ):
+        server.answers = lambda prompt: "town " * 400 if "Rewrite" in prompt else answers(prompt)
+        agent = create_agent(chat(server), middleware=[lazy(threshold=OPEN, **options)])
+        await run(agent, asynchronously, value)
+        assert searches.pop() == searched
+    assert caplog.text.count("conversation.not_condensed") == 1
+    with pytest.raises(PromptError, match="query"):
+        lazy(prompts={"rewrite_in_conversation": "Alone: {question}"})
 
 
 async def test_async_never_uses_the_sync_way(server: FakeOpenAI, monkeypatch: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from langchain_core.documents import Document
 from langchain_core.indexing import InMemoryRecordManager, aindex, index
 from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
 
+from cookbooks import documents_change_langchain
 from langchain_surerag import LazyRetrievalChain, SummaryStore, summaries_of
 from surerag import FakeReader
 from surerag.errors import ConfigurationError, InputError
@@ -297,3 +299,16 @@ def test_where_chunks_do_not_tell_their_document_every_question_is_searched(kind
     for one in (lazy, configured):
         output = one.invoke(QUESTION)
         assert (output["answer"], output["decision"]["retrieve"]) == ("14 days", False)
+
+
+@pytest.mark.parametrize("name", documents_change_langchain.STORES)
+def test_documents_change_over_the_stores_that_are_installed(name: str, tmp_path: Path) -> None:
+    if find_spec(documents_change_langchain.STORES[name].package) is None:
+        pytest.skip("not installed")
+    assert documents_change_langchain.run(name, tmp_path) == [
+        ("two documents", 2, 2, "30 days", False),
+        ("one added", 3, 3, "30 days", False),
+        ("one changed", 3, 4, "14 days", False),
+        ("a restart", 3, 4, "14 days", False),
+        ("one deleted", 2, 4, "I do not know.", True),
+    ]

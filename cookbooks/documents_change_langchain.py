@@ -1,0 +1,213 @@
+"""Documents change: what L-RAG answers as documents are added, changed and deleted, and after a restart.
+
+    python cookbooks/documents_change_langchain.py             # every store that is installed
+    python cookbooks/documents_change_langchain.py FAISS Qdrant
+
+Two stores follow the documents by LangChain's own ``index``: one of chunks, which is searched, and one of
+summaries, which L-RAG reads first. A record manager in a file remembers what each of them holds, so that a
+restart adds nothing anew, and a model writes each summary once. Put your own model, embeddings and documents
+in the places of those below.
+
+Needs ``pip install 'surerag[langchain]' langchain-classic sqlalchemy``, and for the stores
+``langchain-community faiss-cpu``, ``langchain-qdrant`` or ``langchain-chroma``.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+from uuid import NAMESPACE_URL, uuid5
+
+from langchain_classic.indexes import SQLRecordManager
+from langchain_core.documents import Document
+from langchain_core.embeddings import Embeddings
+from langchain_core.indexing import index
+from langchain_core.vectorstores import InMemoryVectorStore, VectorStore
+from langchain_text_splitters import RecursiveCharacterTextSplitter
+
+from langchain_surerag import LazyRetrievalChain, SummaryStore
+from surerag import FakeReader
+from surerag.encoders import HashingEncoder
+
+DIMENSIONS = 256
+QUESTION = "How long do customers have to get money back?"
+REFUND = "Customers get money back within {days}. Write to the shop, and add the receipt of what you bought."
+LUNCH = "Lunch is at noon in the hall. On Fridays there is fish, and the kitchen closes at two."
+SUPPORT = "Support answers on weekdays from 9 to 17. Call the number on the receipt, or write an email."
+
+
+class HashedWords(Embeddings):
+    """Stands for an embedding model: texts that share words are near. It needs no download."""
+
+    def __init__(self) -> None:
+        self._encoder = HashingEncoder(DIMENSIONS)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        """Return a vector for each text."""
+        return [[float(value) for value in row] for row in self._encoder.encode(texts, "document")]
+
+    def embed_query(self, text: str) -> list[float]:
+        """Return the vector of a question."""
+        return self.embed_documents([text])[0]
+
+
+def answer_or_summarize(prompt: str) -> str:
+    """Stand for a model: name the days that a prompt holds, which is an answer, and a summary of that page."""
+    days = next((days for days in ("30 days", "14 days") if days in prompt), None)
+    if "Summar" in prompt:
+        return f"Customers get money back within {days}." if days else "About lunch or support."
+    return days or "I do not know."
+
+
+def identity_of(document: Document) -> str:
+    """Return a UUID of a text and its metadata, by which LangChain's ``index`` knows a document again."""
+    return str(uuid5(NAMESPACE_URL, f"{sorted(document.metadata.items())}\n{document.page_content}"))
+
+
+class Stores(NamedTuple):
+    """Makes or opens the store of a name in a folder, and closes it."""
+
+    open: Callable[[Path, str], VectorStore]
+    close: Callable[[VectorStore, Path, str], Any]
+    package: str
+
+
+def open_memory(folder: Path, name: str) -> VectorStore:
+    """Load LangChain's store in memory from a file."""
+    path = folder / f"{name}.json"
+    return (
+        InMemoryVectorStore.load(str(path), HashedWords())
+        if path.exists()
+        else InMemoryVectorStore(HashedWords())
+    )
+
+
+def open_faiss(folder: Path, name: str) -> VectorStore:
+    """Load a FAISS index from files."""
+    import faiss
+    from langchain_community.docstore.in_memory import InMemoryDocstore
+    from langchain_community.vectorstores import FAISS
+
+    if (folder / f"{name}.faiss").exists():
+        return FAISS.load_local(str(folder), HashedWords(), name, allow_dangerous_deserialization=True)
+    return FAISS(HashedWords(), faiss.IndexFlatL2(DIMENSIONS), InMemoryDocstore(), {})
+
+
+def open_qdrant(folder: Path, name: str) -> VectorStore:
+    """Open a collection of Qdrant in a folder."""
+    from langchain_qdrant import QdrantVectorStore
+    from qdrant_client import QdrantClient, models
+
+    client = QdrantClient(path=str(folder / name))
+    if not client.collection_exists(name):
+        vectors = models.VectorParams(size=DIMENSIONS, distance=models.Distance.COSINE)
+        client.create_collection(name, vectors_config=vectors)
+    return QdrantVectorStore(client, name, HashedWords())
+
+
+def open_chroma(folder: Path, name: str) -> VectorStore:
+    """Open a collection of Chroma in a folder."""
+    from langchain_chroma import Chroma
+
+    return Chroma(name, HashedWords(), persist_directory=str(folder / "chroma"))
+
+
+STORES = {
+    "InMemory": Stores(
+        open_memory, lambda one, folder, name: one.dump(str(folder / f"{name}.json")), "langchain_core"
+    ),  # type: ignore[attr-defined]
+    "FAISS": Stores(open_faiss, lambda one, folder, name: one.save_local(str(folder), name), "faiss"),  # type: ignore[attr-defined]
+    "Qdrant": Stores(open_qdrant, lambda one, folder, name: one.client.close(), "langchain_qdrant"),  # type: ignore[attr-defined]
+    "Chroma": Stores(open_chroma, lambda one, folder, name: None, "langchain_chroma"),
+}
+
+
+class Application:
+    """A chain over two stores in a folder, and the way in which its documents change."""
+
+    def __init__(self, stores: Stores, folder: Path, reader: FakeReader) -> None:
+        self._stores, self._folder = stores, folder
+        self._chunks = stores.open(folder, "chunks")
+        self._held = stores.open(folder, "summaries")
+        self.summaries = SummaryStore(self._held, summarize=reader)
+        self.chain = LazyRetrievalChain(reader, self._chunks.as_retriever(), self.summaries)
+        address = f"sqlite:///{folder / 'records.db'}"
+        self._records = {name: SQLRecordManager(name, db_url=address) for name in ("chunks", "summaries")}
+        for records in self._records.values():
+            records.create_schema()
+
+    def update(self, documents: Sequence[Document]) -> None:
+        """Bring both stores up to date with all documents that there are now."""
+        splitter = RecursiveCharacterTextSplitter(chunk_size=60, chunk_overlap=0)
+        settings: Any = {"cleanup": "full", "source_id_key": "source", "key_encoder": identity_of}
+        index(splitter.split_documents(documents), self._records["chunks"], self._chunks, **settings)
+        index(documents, self._records["summaries"], self.summaries, **settings)
+
+    def close(self) -> None:
+        """Write down what is held in memory."""
+        self._stores.close(self._chunks, self._folder, "chunks")
+        self._stores.close(self._held, self._folder, "summaries")
+
+
+class Row(NamedTuple):
+    """What is so after a step."""
+
+    step: str
+    summaries: int
+    written: int
+    answer: str
+    searched: bool
+
+
+def documents(*texts: str) -> list[Document]:
+    """Return documents of texts; each has its first word as its source."""
+    return [Document(text, metadata={"source": f"{text.split()[0].lower()}.md"}) for text in texts]
+
+
+def run(name: str, folder: Path) -> list[Row]:
+    """Add, change and delete documents, restart in between, and ask after each step."""
+    reader = FakeReader(answer_or_summarize, entropy=0.1)
+    rows: list[Row] = []
+    application = Application(STORES[name], folder, reader)
+
+    def after(step: str) -> None:
+        written = sum("Summar" in str(prompt) for prompt in reader.prompts)
+        output = application.chain.invoke(QUESTION)
+        held = application.summaries.similarity_search(QUESTION, 99)
+        rows.append(Row(step, len(held), written, output["answer"], output["decision"]["retrieve"]))
+
+    application.update(documents(REFUND.format(days="30 days"), LUNCH))
+    after("two documents")
+    application.update(documents(REFUND.format(days="30 days"), LUNCH, SUPPORT))
+    after("one added")
+    application.update(documents(REFUND.format(days="14 days"), LUNCH, SUPPORT))
+    after("one changed")
+    application.close()
+    application = Application(STORES[name], folder, reader)
+    application.update(documents(REFUND.format(days="14 days"), LUNCH, SUPPORT))
+    after("a restart")
+    application.update(documents(LUNCH, SUPPORT))
+    after("one deleted")
+    application.close()
+    return rows
+
+
+def main(names: Sequence[str]) -> None:
+    """Print a table for each store."""
+    warnings.filterwarnings("ignore", category=DeprecationWarning)
+    for name in names or [name for name, stores in STORES.items() if find_spec(stores.package)]:
+        print(f"{name:<15} summaries  written  searched  answer")
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+            for row in run(name, Path(folder)):
+                searched = "yes" if row.searched else "no"
+                print(f"{row.step:<15} {row.summaries:>9} {row.written:>8} {searched:>9}  {row.answer}")
+        print()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
