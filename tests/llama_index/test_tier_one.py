@@ -195,9 +195,7 @@ def asked(lazy: LazyRetrievalQueryEngine) -> list[Any]:
 
 
 def shown_in(responses: list[Any]) -> list[Any]:
-    return [
-        node.node for one in responses for node in one.source_nodes if node.metadata.get("tier") == "summary"
-    ]
+    return [node.node for one in responses for node in one.source_nodes if node.metadata.get("is_summary")]
 
 
 @pytest.mark.parametrize("make", SHOWN.values(), ids=SHOWN)
@@ -341,4 +339,5 @@ def test_a_passage_that_a_summary_repeats_stands_in_the_prompt_once() -> None:
     response = LazyRetrievalQueryEngine.from_args(index, reader).query("How long is the Orun?")
     assert response.metadata["retrieve"]
     assert str(reader.history[-1].prompts[0]).count(text) == 1
-    assert [node.metadata for node in response.source_nodes] == [{"page": 7}]
+    of_passage, of_summary = [node.metadata for node in response.source_nodes]
+    assert (of_passage, of_summary) == ({"page": 7}, {"page": 7, "is_summary": True})
