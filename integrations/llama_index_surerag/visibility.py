@@ -124,7 +124,23 @@ def unknown_in(source: BaseRetriever | BaseIndex[Any]) -> str:
         return f"a {type(index).__name__} may leave documents out in a way of its own"
     if index._object_map:
         return "the index has an object_map, which puts other contents in the place of its nodes"
-    return _unknown_in_store(index.vector_store) if type(index) is VectorStoreIndex else ""
+    if type(index) is not VectorStoreIndex:
+        return ""
+    filters = getattr(source, "_filters", None)
+    return _unknown_in_store(index.vector_store) or _unknown_in_filters(index.vector_store, filters)
+
+
+def _unknown_in_filters(store: Any, filters: MetadataFilters | None) -> str:
+    """Return why it is not known what filters leave out; LlamaIndex's own store in memory is known."""
+    if filters is None or isinstance(store, SimpleVectorStore):
+        return ""
+    for one in filters.filters:
+        if isinstance(one, MetadataFilters):
+            if found := _unknown_in_filters(store, one):
+                return found
+        elif one.operator not in _COMPARISONS:
+            return f"what the operator {one.operator.value!r} leaves out differs between vector stores"
+    return ""
 
 
 def _unknown_in_store(store: Any) -> str:
