@@ -18,13 +18,13 @@ with extra("llama-index"):
     from llama_index_surerag.rewriting import UncertaintyRewriteRetriever, UncertaintyRewriteTransform
     from llama_index_surerag.semantic_node_parser import SemanticNodeParser
     from llama_index_surerag.services import EmbeddingEncoder, NodeRetriever
-    from llama_index_surerag.summaries import summary_index, summary_nodes
+    from llama_index_surerag.summaries import DocumentSummarizer, summary_index, summary_nodes
 
 __all__ = [
     "AbstainingChatEngine", "AbstainingQueryEngine", "ClusterCompressorPostprocessor", "DeltaSePerEvaluator",
-    "DenseEvaluator", "DenseRefinerPostprocessor", "EmbeddingEncoder", "LazyRetrievalQueryEngine",
-    "MethodEvaluationResult", "MethodEvent", "MethodStreamEvent", "NodeRetriever", "ReaderLLM",
-    "SemanticNodeParser", "UncertaintyRewriteQueryEngine", "UncertaintyRewriteRetriever",
+    "DenseEvaluator", "DenseRefinerPostprocessor", "DocumentSummarizer", "EmbeddingEncoder",
+    "LazyRetrievalQueryEngine", "MethodEvaluationResult", "MethodEvent", "MethodStreamEvent", "NodeRetriever",
+    "ReaderLLM", "SemanticNodeParser", "UncertaintyRewriteQueryEngine", "UncertaintyRewriteRetriever",
     "UncertaintyRewriteTransform", "certainty_in", "reader_from_llm", "streamed_to", "summary_index",
     "summary_nodes", "with_certainty",
 ]  # fmt: skip

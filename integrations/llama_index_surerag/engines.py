@@ -56,6 +56,8 @@ from surerag.readers import Reader
 
 NOTHING = "Empty Response"
 """What LlamaIndex's synthesizers answer from no node at all."""
+SUMMARY_KEY = "is_summary"
+"""Key in the metadata of a summary among an answer's sources."""
 C = TypeVar("C", bound=Component[Any])
 M = TypeVar("M", bound=Options)
 
@@ -290,7 +292,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
     ``threshold``), ``passage_ids`` and ``summary_ids``, how the answer ended (``finish``: ``"stop"``,
     ``"length"``, ``"content_filter"`` or ``"empty"``), and what it cost. ``source_nodes`` are what the reader
     was shown for its answer: the retrieved nodes, if the gate opened, and the summaries, whose metadata have
-    ``tier: "summary"``. A summary that a retrieved node repeats is not shown again. When streaming, the
+    ``is_summary``. A summary that a retrieved node repeats stands in the prompt once. When streaming, the
     decision is there before the first word; ``finish`` and costs come when the stream has been read.
 
     Build it with :meth:`from_args`.
@@ -378,8 +380,8 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
 def _as_summary(node: NodeWithScore) -> NodeWithScore:
     """Return a node that says that it is a summary, to people and not to models."""
     for hidden in (node.node.excluded_llm_metadata_keys, node.node.excluded_embed_metadata_keys):
-        hidden.append("tier")
-    node.node.metadata["tier"] = "summary"
+        hidden.append(SUMMARY_KEY)
+    node.node.metadata[SUMMARY_KEY] = True
     return node
 
 

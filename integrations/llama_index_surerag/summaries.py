@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -31,13 +31,16 @@ from llama_index.core.schema import (
     NodeRelationship,
     RelatedNodeInfo,
     TextNode,
+    TransformComponent,
 )
 from llama_index.core.settings import Settings
 from llama_index.core.storage.index_store import SimpleIndexStore
 
 from llama_index_surerag.llm import reader_of
+from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.services import EmbeddingEncoder
 from llama_index_surerag.visibility import listed_ids
+from surerag.component import Service
 from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError, check_kind
 from surerag.readers import Reader
@@ -91,6 +94,40 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
     return _summarized(parts, summarize)
 
 
+class DocumentSummarizer(WithoutKeys, TransformComponent):
+    """Summarizes documents in an ``IngestionPipeline``, which keeps the summaries in any vector store.
+
+    With ``docstore_strategy=DocstoreStrategy.UPSERTS_AND_DELETE``, only new and changed documents are
+    summarized, and the summaries of documents that are no longer passed are deleted.
+
+    Args:
+        summarize: How, see :func:`summary_nodes`.
+
+    Raises:
+        ConfigurationError: If it is no way to summarize.
+    """
+
+    summarize: Service[Any] = 2
+
+    def __init__(self, summarize: Summarize = 2) -> None:
+        _summarizer(summarize)  # raises where it is none
+        super().__init__(summarize=summarize)
+
+    def to_dict(self, **kwargs: Any) -> dict[str, Any]:
+        """Return settings as plain values, with the name of a model; the pipeline's cache depends on them."""
+        how = self.summarize
+        told = (
+            how
+            if isinstance(how, int | str)
+            else _model_name(how) or getattr(how, "__qualname__", str(type(how)))
+        )
+        return {**super().to_dict(**kwargs), "summarize": told}
+
+    def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[TextNode]:
+        """Return a summary of each document."""
+        return _summarized(_parts(nodes, self.summarize), self.summarize)
+
+
 def summary_index(
     source: BaseIndex[Any] | Iterable[BaseNode],
     summarize: Summarize = 2,
@@ -131,8 +168,10 @@ def summary_index(
     documents = None if isinstance(source, BaseIndex) else {part.document for part in parts}
     changed = _delete_others(index, {part.id for part in parts}, documents) or encoder != index.summary
     index.summary = encoder
-    # What a model has written of these very chunks is not asked for again.
-    left = iter([part for part in parts if not (asked and part.is_kept_in(index))])
+    # What a model has written of the same contents is not asked for again.
+    kept = [part.kept_in(index) for part in parts] if asked else []
+    changed = update(index, [node for node in kept if node is not None]) or changed
+    left = iter([part for part, node in zip(parts, kept, strict=True) if node is None] if asked else parts)
     while portion := list(islice(left, _WRITTEN_AT_ONCE if asked else None)):
         changed = update(index, _summarized(portion, summarize)) or changed
         if asked:
@@ -171,16 +210,24 @@ class _Part:
         shared = {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
         return Document(id_=self.document, text=_joined(self.chunks), metadata=shared)
 
-    def is_kept_in(self, index: VectorStoreIndex) -> bool:
-        """Whether an index has the summary of these very chunks, by this model."""
+    def kept_in(self, index: VectorStoreIndex) -> TextNode | None:
+        """Return the summary of the same contents, by the same model, that an index has."""
         kept = index.docstore.get_document(self.id, raise_error=False)
-        return kept is not None and kept.relationships == self.relationships
+        if not isinstance(kept, TextNode) or _contents(kept.relationships) != _contents(self.relationships):
+            return None
+        return kept.model_copy(update={"relationships": self.relationships})
+
+
+def _contents(relationships: Mapping[NodeRelationship, Any]) -> tuple[Any, ...]:
+    """Return what a summary was made of, without the ids that an index gives its chunks."""
+    source, chunks = relationships[NodeRelationship.SOURCE], relationships.get(NodeRelationship.CHILD, [])
+    return source.node_id, source.hash, source.metadata, sorted(str(chunk.hash) for chunk in chunks)
 
 
 def _parts(nodes: Sequence[BaseNode], summarize: Summarize) -> list[_Part]:
     """Return what is summarized apart: the chunks of a document that have the same metadata, if any text."""
     grouped: dict[str, dict[str, list[BaseNode]]] = {}
-    maker = reader_of(summarize).name if isinstance(summarize, LLM | Reader) else ""
+    maker = _model_name(summarize)
     for node in nodes:
         kind: type = type(node)
         if not issubclass(kind, BaseNode):
@@ -204,10 +251,7 @@ def _parts(nodes: Sequence[BaseNode], summarize: Summarize) -> list[_Part]:
 
 
 def _summarized(parts: Sequence[_Part], summarize: Summarize = 2) -> list[TextNode]:
-    how: Any = summarize
-    if isinstance(summarize, DocumentSummaryIndex):
-        how = _summaries_in(summarize)
-    summarizer = summarizer_of(how, LLM | Reader, reader_of)
+    summarizer = _summarizer(summarize)
     documents = [part.joined() for part in parts]
     plain = [
         PlainDocument(one.node_id, one.text, str(one.metadata.get("title") or ""), one.metadata)
@@ -224,6 +268,16 @@ def _summarized(parts: Sequence[_Part], summarize: Summarize = 2) -> list[TextNo
         )
         for part, one in zip(parts, with_summaries(plain, summarizer(plain, documents)), strict=True)
     ]
+
+
+def _summarizer(summarize: Summarize) -> Callable[[Sequence[PlainDocument], Sequence[Any]], list[str]]:
+    how: Any = _summaries_in(summarize) if isinstance(summarize, DocumentSummaryIndex) else summarize
+    return summarizer_of(how, LLM | Reader, reader_of)
+
+
+def _model_name(summarize: Summarize) -> str:
+    """Return the name of the model that writes summaries; empty where none does."""
+    return reader_of(summarize).name if isinstance(summarize, LLM | Reader) else ""
 
 
 def _summaries_in(index: DocumentSummaryIndex) -> Callable[[BaseNode], str]:

@@ -178,13 +178,15 @@ class _ShownSummaries(InnerRetriever):
         for one in found:
             if isinstance(self._summaries, BaseRetriever) and not _is_made_here(one.node):
                 shown.append(one)
-            elif search.outdated(one.node):
+                continue
+            verdict = search.verdict(one.node)
+            if verdict == "outdated":
                 self._tell(one.node)
                 # Where it is the nearest, the engine searches.
                 outdated = copy_of(one)
                 outdated.node.metadata[NO_SUMMARY] = True
                 shown.append(outdated)
-            elif search.shows(one.node):
+            elif verdict == "shown":
                 shown.append(one)
         return shown
 

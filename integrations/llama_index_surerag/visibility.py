@@ -6,7 +6,7 @@ not understood is refused: a class of one's own, an unknown setting, a store tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from llama_index.core import (
@@ -37,7 +37,7 @@ from llama_index.core.postprocessor import (
 from llama_index.core.postprocessor.rankGPT_rerank import RankGPTRerank
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.retrievers import VectorIndexRetriever
-from llama_index.core.schema import BaseNode
+from llama_index.core.schema import BaseNode, RelatedNodeInfo
 from llama_index.core.vector_stores.simple import SimpleVectorStore
 from llama_index.core.vector_stores.types import (
     BasePydanticVectorStore,
@@ -124,7 +124,23 @@ def unknown_in(source: BaseRetriever | BaseIndex[Any]) -> str:
         return f"a {type(index).__name__} may leave documents out in a way of its own"
     if index._object_map:
         return "the index has an object_map, which puts other contents in the place of its nodes"
-    return _unknown_in_store(index.vector_store) if type(index) is VectorStoreIndex else ""
+    if type(index) is not VectorStoreIndex:
+        return ""
+    filters = getattr(source, "_filters", None)
+    return _unknown_in_store(index.vector_store) or _unknown_in_filters(index.vector_store, filters)
+
+
+def _unknown_in_filters(store: Any, filters: MetadataFilters | None) -> str:
+    """Return why it is not known what filters leave out; LlamaIndex's own store in memory is known."""
+    if filters is None or isinstance(store, SimpleVectorStore):
+        return ""
+    for one in filters.filters:
+        if isinstance(one, MetadataFilters):
+            if found := _unknown_in_filters(store, one):
+                return found
+        elif one.operator not in _COMPARISONS:
+            return f"what the operator {one.operator.value!r} leaves out differs between vector stores"
+    return ""
 
 
 def _unknown_in_store(store: Any) -> str:
@@ -209,14 +225,12 @@ class Search:
         """Return why it is not known what the search leaves out now; an empty text where it is."""
         return unknown_in(self._source)
 
-    def outdated(self, summary: BaseNode) -> bool:
-        """Whether a summary was made of what the index does not hold in this form."""
-        return self._chunks_behind(summary) is None
-
-    def shows(self, summary: BaseNode) -> bool:
-        """Whether the search may return every chunk that a summary was made of."""
+    def verdict(self, summary: BaseNode) -> Literal["shown", "denied", "outdated"]:
+        """Return whether the search may return every chunk that a summary was made of, as they are now."""
         chunks = self._chunks_behind(summary)
-        return chunks is not None and all(self._admitted(chunks))
+        if chunks is None:
+            return "outdated"
+        return "shown" if all(self._admitted(chunks)) else "denied"
 
     def _setting(self, name: str) -> Any:
         return getattr(self._source, name, None) if self._restricted else None
@@ -236,12 +250,7 @@ class Search:
         """Return the chunks that a summary was made of; None where one is gone or has changed."""
         made_of, document = summary.child_nodes or [], summary.source_node
         if made_of:
-            chunks = {chunk.node_id: chunk for chunk in self._held([one.node_id for one in made_of])}
-            same = all(
-                one.node_id in chunks and one.hash in (None, *self._hashes(chunks[one.node_id]))
-                for one in made_of
-            )
-            return list(chunks.values()) if same else None
+            return self._same_chunks(made_of, document)
         if document is None:
             return None
         found = self._held_of(document.node_id)
@@ -254,6 +263,21 @@ class Search:
         # A parser's chunks name their neighbours: one that is missing was deleted.
         beside = {near.node_id for chunk in found for near in (chunk.prev_node, chunk.next_node) if near}
         return found if found and same and beside <= {chunk.node_id for chunk in found} else None
+
+    def _same_chunks(
+        self, made_of: Sequence[RelatedNodeInfo], document: RelatedNodeInfo | None
+    ) -> list[BaseNode] | None:
+        """Return the chunks that a summary was made of; None where one is gone or has changed."""
+        held = {chunk.node_id: chunk for chunk in self._held([one.node_id for one in made_of])}
+        if all(
+            one.node_id in held and one.hash in (None, *self._hashes(held[one.node_id])) for one in made_of
+        ):
+            return list(held.values())
+        # An index that is built anew gives its chunks new ids.
+        found = [] if document is None else self._held_of(document.node_id)
+        alike = [next((chunk for chunk in found if one.hash in self._hashes(chunk)), None) for one in made_of]
+        same = [chunk for chunk in alike if chunk is not None]
+        return same if len(same) == len(made_of) else None
 
     def _hashes(self, chunk: BaseNode) -> set[str | None]:
         """Return a chunk's hash as it is, and as it was before a restart, if the index tells."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from typing import Any
+from uuid import uuid4
 
 import faiss
 import pytest
@@ -20,7 +21,9 @@ from llama_index.core import (
 )
 from llama_index.core.base.base_retriever import BaseRetriever
 from llama_index.core.indices.query.query_transform.base import IdentityQueryTransform
+from llama_index.core.ingestion import DocstoreStrategy, IngestionPipeline
 from llama_index.core.llms import MockLLM
+from llama_index.core.node_parser import SentenceSplitter
 from llama_index.core.postprocessor import (
     FixedRecencyPostprocessor,
     KeywordNodePostprocessor,
@@ -39,6 +42,7 @@ from llama_index.core.retrievers import (
     VectorIndexRetriever,
 )
 from llama_index.core.schema import IndexNode, NodeRelationship, NodeWithScore, RelatedNodeInfo, TextNode
+from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.vector_stores import SimpleVectorStore
 from llama_index.core.vector_stores.types import (
     FilterCondition,
@@ -195,9 +199,7 @@ def asked(lazy: LazyRetrievalQueryEngine) -> list[Any]:
 
 
 def shown_in(responses: list[Any]) -> list[Any]:
-    return [
-        node.node for one in responses for node in one.source_nodes if node.metadata.get("tier") == "summary"
-    ]
+    return [node.node for one in responses for node in one.source_nodes if node.metadata.get("is_summary")]
 
 
 @pytest.mark.parametrize("make", SHOWN.values(), ids=SHOWN)
@@ -341,4 +343,58 @@ def test_a_passage_that_a_summary_repeats_stands_in_the_prompt_once() -> None:
     response = LazyRetrievalQueryEngine.from_args(index, reader).query("How long is the Orun?")
     assert response.metadata["retrieve"]
     assert str(reader.history[-1].prompts[0]).count(text) == 1
-    assert [node.metadata for node in response.source_nodes] == [{"page": 7}]
+    of_passage, of_summary = [node.metadata for node in response.source_nodes]
+    assert (of_passage, of_summary) == ({"page": 7}, {"page": 7, "is_summary": True})
+
+
+def in_qdrant() -> Any:
+    store = pytest.importorskip("llama_index.vector_stores.qdrant")
+    client = pytest.importorskip("qdrant_client").QdrantClient(":memory:")
+    return store.QdrantVectorStore("chunks", client=client)
+
+
+def in_chroma() -> Any:
+    store = pytest.importorskip("llama_index.vector_stores.chroma")
+    client = pytest.importorskip("chromadb").EphemeralClient()
+    return store.ChromaVectorStore(chroma_collection=client.get_or_create_collection(uuid4().hex))
+
+
+@pytest.mark.parametrize("made_of", ["chunks", "documents"])
+@pytest.mark.parametrize("store", [in_qdrant, in_chroma])
+def test_summaries_are_filtered_as_a_store_that_holds_the_texts(store: Any, made_of: str) -> None:
+    documents = [
+        Document(id_=name, text=f"The {name} has a tower. It is high.", metadata={"tenant": tenant})
+        for name, tenant in {"town": "a", "city": "b", "lake": "b"}.items()
+    ]
+    documents.append(Document(id_="hill", text="The hill has no tower. It is high."))
+    pipeline = IngestionPipeline(
+        transformations=[SentenceSplitter(), HashEmbedding()],
+        vector_store=store(),
+        docstore=SimpleDocumentStore(),
+        docstore_strategy=DocstoreStrategy.UPSERTS_AND_DELETE,
+    )
+    chunks = pipeline.run(documents=documents)
+    index = VectorStoreIndex.from_vector_store(pipeline.vector_store, embed_model=HashEmbedding())
+    summaries = summary_index(documents if made_of == "documents" else chunks, embed_model=HashEmbedding())
+
+    def shown(**settings: Any) -> set[str]:
+        lazy, _ = built(index, index.as_retriever(**settings), summaries=summaries, n_summaries=9)
+        found = lazy.core.services.summaries.retrieve("Which has a tower?", 9)
+        return {one.origin.node.ref_doc_id for one in found if "no_summary" not in one.metadata}
+
+    assert shown() == {"town", "city", "lake", "hill"}
+    assert shown(filters=filters(("tenant", "==", "a"))) == {"town"}
+    assert shown(filters=filters(("tenant", "!=", "b"))) == {"town"}  # stores differ where there is no tenant
+    assert shown(filters=filters(("tenant", "in", ["b"]))) == {"city", "lake"}
+    assert shown(filters=filters(("tenant", "==", "a"), ("tenant", "==", "b"), condition="or")) == {
+        "town",
+        "city",
+        "lake",
+    }
+    assert shown(doc_ids=["lake"]) == {"lake"}
+    with pytest.raises(ConfigurationError, match=r"not known.*'text_match'"):
+        shown(filters=filters(("tenant", "text_match", "a")))
+    pipeline.run(documents=documents[:2])
+    assert shown() == {"town", "city"}
+    index.delete_nodes([chunk.node_id for chunk in chunks if chunk.ref_doc_id == "town"])
+    assert shown() == {"city"}

@@ -90,7 +90,6 @@ def lazy_rag(
         decision = replace(decision, retrieve=True, reason="empty first answer")
     yield from steps.cancel()
     passages = yield from perform(Retrieve(question, options.top_n))  # Eq. 5
-    steps.leave_out_summaries_in(passages)
     if not passages:
         yield from emit("lazy_rag.nothing_retrieved", warning=True, question=question)
     yield from steps.announce(decision, passages)
@@ -146,13 +145,6 @@ class _Steps:
             self.first_pass = FirstPass((yield from self._read_on()))
             self._measure(self.first_pass)
 
-    def leave_out_summaries_in(self, passages: Sequence[Passage]) -> None:
-        """Leave out summaries that passages repeat; a framework may put metadata before a passage's text."""
-        texts = tuple(passage.text.strip() for passage in passages)
-        self.summaries = [
-            one for one in self.summaries if not any(text.endswith(one.text.strip()) for text in texts)
-        ]
-
     def _measure(self, first_pass: FirstPass) -> None:
         if self.gate.needs != "text" and first_pass.answer.text.strip() and first_pass.answer.trace is None:
             self.gate = gate_of_text(self.gate, self.abstention)
@@ -173,10 +165,15 @@ class _Steps:
     def prompt(self, passages: Sequence[Passage], abstention: str | None) -> Prompt:
         """Return the prompt of section III-D for what there is: nothing, one context, or both (Eq. 6).
 
-        A text that is both a summary and a passage, as that of a short document, is shown once.
+        A text that is both a summary and a passage, as that of a short document, is shown once. A framework
+        may put metadata before a passage's text.
         """
-        retrieved = {passage.text.strip() for passage in passages}
-        context = "\n".join(one.text for one in self.summaries if one.text.strip() not in retrieved)
+        retrieved = tuple(passage.text.strip() for passage in passages)
+        context = "\n".join(
+            one.text
+            for one in self.summaries
+            if not any(text.endswith(one.text.strip()) for text in retrieved)
+        )
         details = format_passages(passage.text for passage in passages)
         prompts, question = self.options.prompts, self.question
         prompt: Prompt
