@@ -14,7 +14,6 @@ from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.callbacks.manager import adispatch_custom_event, dispatch_custom_event
-from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import (
     Runnable,
@@ -103,7 +102,9 @@ def _listing(model: Any, top_logprobs: int, handler: CertaintyHandler) -> Any:
         case RunnableWithFallbacks():
             first, *others = _listing_each(model.runnables, top_logprobs, handler)
             return model.model_copy(update={"runnable": first, "fallbacks": others})
-        case BaseLanguageModel() | Runnable() if not isinstance(model, RunnableSequence):
+        case Runnable() if callable(getattr(model, "lc_id", None)) and not isinstance(
+            model, RunnableSequence
+        ):
             return _listing_leaf(model, top_logprobs, handler)
     raise ConfigurationError(
         f"expected a chat model or an LLM, got {type(model).__name__}",
@@ -396,10 +397,10 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         await settled(dispatch(EVENT, certainty.to_dict(), config=config))
         manager: Any = config["callbacks"]
         tracer = next((one for one in manager.handlers if isinstance(one, LangChainTracer)), None)
-        client = self._client or (tracer and tracer.client)
+        client = self._client or (None if tracer is None else tracer.client)
         if client is not None:
-            run = tracer and tracer.run_map.get(str(manager.parent_run_id))
-            _send_feedback(client, manager.parent_run_id, run and run.trace_id, certainty)
+            run = None if tracer is None else tracer.run_map.get(str(manager.parent_run_id))
+            _send_feedback(client, manager.parent_run_id, None if run is None else run.trace_id, certainty)
 
 
 class _Sum:

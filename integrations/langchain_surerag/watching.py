@@ -178,7 +178,13 @@ class Watcher(BaseCallbackHandler):
         """Take note of the end of a run."""
         self._leave(run_id, outputs)
 
-    on_tool_end = on_retriever_end = on_chain_end
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
+        """Take note of the end of a run."""
+        self._leave(run_id, output)
+
+    def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
+        """Take note of the end of a run."""
+        self._leave(run_id, documents)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Take note of a run that failed."""
