@@ -72,8 +72,8 @@ PARTS: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (langchain.reader_from_model, {"model": FakeListChatModel(responses=["x"])}),
     (langchain.CertaintyHandler, {}),
     (langchain.SelectiveAnswer, {"chain": SEARCH, "policy": POLICY}),
-    (langchain.with_certainty, {"chain": SEARCH}),
-    (langchain.asking_logprobs, {"model": ChatOpenAI(model="toy", api_key="k")}),  # type: ignore[arg-type]
+    (langchain.CertaintyChain, {"chain": SEARCH}),
+    (langchain.with_certainty, {"llm": ChatOpenAI(model="toy", api_key="k")}),  # type: ignore[arg-type]
     (llama_index.AbstainingQueryEngine, {"engine": NODES.as_query_engine(llm=Own()), "policy": POLICY}),
     (langchain.create_lazy_retrieval_tool, {"chain": SEARCH, "name": "n", "description": "d"}),
 ]

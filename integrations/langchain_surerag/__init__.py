@@ -6,9 +6,9 @@ from surerag.errors import extra
 
 with extra("langchain"):
     from langchain_surerag.certainty import (
+        CertaintyChain,
         CertaintyHandler,
         SelectiveAnswer,
-        asking_logprobs,
         with_certainty,
     )
     from langchain_surerag.chat import ChatReader
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from langchain_surerag.middleware import LazyRetrievalMiddleware
 
 __all__ = [
-    "CertaintyHandler", "ChatReader", "ClusterCompressor", "DeltaSePerEvaluator", "DenseEvaluator",
-    "DenseRefiner", "EmbeddingEncoder", "LazyRetrievalChain", "LazyRetrievalMiddleware", "SelectiveAnswer",
-    "SemanticTextSplitter", "SummaryStore", "UncertaintyRewriteRetriever", "UncertaintyRewriter",
-    "asking_logprobs", "create_lazy_retrieval_tool", "reader_from_model", "summaries_of", "with_certainty",
+    "CertaintyChain", "CertaintyHandler", "ChatReader", "ClusterCompressor", "DeltaSePerEvaluator",
+    "DenseEvaluator", "DenseRefiner", "EmbeddingEncoder", "LazyRetrievalChain", "LazyRetrievalMiddleware",
+    "SelectiveAnswer", "SemanticTextSplitter", "SummaryStore", "UncertaintyRewriteRetriever",
+    "UncertaintyRewriter", "create_lazy_retrieval_tool", "reader_from_model", "summaries_of", "with_certainty",
 ]  # fmt: skip
 
 

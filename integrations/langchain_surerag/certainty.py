@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any, cast
 from uuid import UUID
 
+from langchain_core.callbacks import BaseCallbackManager
 from langchain_core.callbacks.manager import adispatch_custom_event, dispatch_custom_event
-from langchain_core.language_models import BaseLanguageModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import (
     Runnable,
@@ -27,6 +27,7 @@ from langchain_core.runnables.utils import AddableDict
 from langchain_core.tracers import LangChainTracer
 
 from langchain_surerag.base import Part
+from langchain_surerag.chat import ChatReader
 from langchain_surerag.families import Leaf, inner_runnables
 from langchain_surerag.inputs import role_of
 from langchain_surerag.models import reader_of
@@ -45,71 +46,114 @@ SecondOpinion = AreYouSure | SampleAgreement
 Abstention = str | Callable[[Any], str]
 EVENT = "surerag.certainty"
 """Name of the custom event with the certainty of an answer."""
+WITHOUT_LOGPROBS = (
+    "pass ask=surerag.AreYouSure(llm) to CertaintyChain or SelectiveAnswer, which asks it again; or take a "
+    "model in this process, langchain_surerag.ChatReader(reader)"
+)
 HOW_TO_ASK = (
-    "build the chain with asking_logprobs(llm) in place of llm; for a model that gives no log-probabilities "
-    "pass ask=surerag.AreYouSure(llm) or ask=surerag.SampleAgreement(llm)"
+    "build the chain with langchain_surerag.with_certainty(llm) in place of llm; for a model that gives no "
+    "log-probabilities, pass ask=surerag.AreYouSure(llm) to CertaintyChain or SelectiveAnswer"
 )
 _KEPT_RUNS = 1000
 
 
-def asking_logprobs(model: Any, top_logprobs: int = 5) -> Any:
-    """Return a model that lists log-probabilities with every answer, and is else what it was.
+def with_certainty(
+    llm: Any,
+    policy: AbstentionPolicy | None = None,
+    *,
+    measure: Measure | None = None,
+    top_logprobs: int = 5,
+) -> Any:
+    """Return the model with log-probabilities switched on, and a certainty in every message that it writes.
 
-    ``ChatOpenAI`` stays ``ChatOpenAI``: tools, structured output, streams and fallbacks work as before. The
-    log-probabilities cost no call and no token.
+    ``llm = with_certainty(ChatOpenAI(model="gpt-4o-mini"))`` is all that a chain, graph or agent needs. It
+    costs no call and no token. The model is not wrapped: a ``ChatOpenAI`` stays a ``ChatOpenAI``, so that
+    tools, structured output, streams, retries and fallbacks work as before. The values of
+    :meth:`surerag.Certainty.to_dict` are in ``message.response_metadata["certainty"]``; of a stream, in the
+    last chunk. Where a chain ends in a parser, so that its output is no message, see :class:`CertaintyChain`
+    and :class:`CertaintyHandler`.
 
     Args:
-        model: A chat model or an LLM; bindings, retries, fallbacks and alternatives around it stay.
-        top_logprobs: How many of the likeliest tokens to list with each; OpenAI lists up to 20.
+        llm: A chat model or an LLM; bindings, retries and fallbacks around it stay. Of several models, those
+            that return no log-probabilities answer without a certainty.
+        policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
+        measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
+        top_logprobs: How many of the likeliest tokens to list with each token; OpenAI lists up to 20.
 
     Raises:
         CapabilityError: If LangChain's class for the model returns no log-probabilities.
-        ConfigurationError: If there is no model in it.
+        ConfigurationError: If there is no model in it, or a setting is out of bounds.
 
     Example:
         >>> from langchain_openai import ChatOpenAI
-        >>> llm = asking_logprobs(ChatOpenAI(model="gpt-4o-mini", api_key="…"))
+        >>> llm = with_certainty(ChatOpenAI(model="gpt-4o-mini", api_key="…"))
         >>> type(llm).__name__, llm.logprobs, llm.top_logprobs
         ('ChatOpenAI', True, 5)
     """
     check_kind(int, "a whole number", top_logprobs=top_logprobs)
     check_at_least(1, top_logprobs=top_logprobs)
+    return _listing(llm, top_logprobs, CertaintyHandler(policy, measure=measure))
+
+
+def _listing(model: Any, top_logprobs: int, handler: CertaintyHandler) -> Any:
     match model:
         case RunnableBindingBase():
-            return model.model_copy(update={"bound": asking_logprobs(model.bound, top_logprobs)})
+            return model.model_copy(update={"bound": _listing(model.bound, top_logprobs, handler)})
         case RunnableWithFallbacks():
-            first, *others = (asking_logprobs(one, top_logprobs) for one in model.runnables)
+            first, *others = _listing_each(model.runnables, top_logprobs, handler)
             return model.model_copy(update={"runnable": first, "fallbacks": others})
-        case BaseLanguageModel() | Runnable() if not isinstance(model, RunnableSequence):
-            return _asking(model, top_logprobs)
+        case Runnable() if callable(getattr(model, "lc_id", None)) and not isinstance(
+            model, RunnableSequence
+        ):
+            return _listing_leaf(model, top_logprobs, handler)
     raise ConfigurationError(
         f"expected a chat model or an LLM, got {type(model).__name__}",
         hint="pass the model itself, before it becomes part of a chain",
     )
 
 
-def _asking(model: Any, top_logprobs: int) -> Any:
-    family = Leaf(model, {}).family
-    if family.logprobs is None:
-        raise CapabilityError(
-            f"{type(model).__name__} returns no log-probabilities",
-            hint="pass ask=surerag.AreYouSure(llm) or ask=surerag.SampleAgreement(llm) to with_certainty or "
-            "SelectiveAnswer; of a model in this process, take langchain_surerag.ChatReader(reader)",
-        )
-    wanted = {"logprobs": True, "top_logprobs": min(top_logprobs, family.most_top)}
-    keywords = family.keywords(wanted, model)
-    fields = getattr(type(model), "model_fields", {})
-    if not keywords.keys() <= fields.keys():
-        return model.bind(**keywords)
-    copied = model.model_copy(update=keywords)
-    copied.__dict__.pop("_serialized", None)  # which was written down before
+def _listing_each(models: Iterator[Any], top_logprobs: int, handler: CertaintyHandler) -> list[Any]:
+    found: list[Any] = []
+    failures: list[CapabilityError] = []
+    for model in models:
+        try:
+            found.append(_listing(model, top_logprobs, handler))
+        except CapabilityError as error:
+            found.append(model)
+            failures.append(error)
+    if len(failures) == len(found):
+        raise failures[0]
+    return found
+
+
+def _listing_leaf(model: Any, top_logprobs: int, handler: CertaintyHandler) -> Any:
+    family, keywords = Leaf(model, {}).family, {}
+    if not isinstance(model, ChatReader):
+        if family.logprobs is None:
+            raise CapabilityError(
+                f"{type(model).__name__} returns no log-probabilities", hint=WITHOUT_LOGPROBS
+            )
+        wanted = {"logprobs": True, "top_logprobs": min(top_logprobs, family.most_top)}
+        keywords = family.keywords(wanted, model)
+    if not {"callbacks", *keywords} <= getattr(type(model), "model_fields", {}).keys():
+        return model.bind(**keywords).with_config(callbacks=[handler])
+    copied = model.model_copy(update={**keywords, "callbacks": _with_handler(model.callbacks, handler)})
+    copied.__dict__.pop("_serialized", None)  # the settings as they were before
     return copied
+
+
+def _with_handler(callbacks: Any, handler: CertaintyHandler) -> Any:
+    if isinstance(callbacks, BaseCallbackManager):
+        more = callbacks.copy()
+        more.add_handler(handler)
+        return more
+    return [*(callbacks or ()), handler]
 
 
 class CertaintyHandler(Watcher):
     """Tells how sure a model was of every answer, in any chain, graph or agent: one line, nothing wrapped.
 
-    Pass it as a callback, for a model that lists log-probabilities (:func:`asking_logprobs`). It costs no
+    Pass it as a callback, for a model that lists log-probabilities (:func:`with_certainty`). It costs no
     call and no token. The message of each answer gets the values in ``response_metadata["certainty"]``; a
     stream, in its last chunk. The certainty of a run is that of the answer which the run shows: of the last
     answer of a model whose text is in the output. Calls of tools do not count, and neither do attempts that
@@ -186,42 +230,6 @@ class CertaintyHandler(Watcher):
             self._on_answer(tree.root, certainty)
 
 
-def with_certainty(
-    chain: Runnable[Any, Any],
-    policy: AbstentionPolicy | None = None,
-    *,
-    measure: Measure | None = None,
-    ask: SecondOpinion | None = None,
-    langsmith_client: Any = None,
-) -> RunnableWithCertainty:
-    """Return a runnable whose output has a ``certainty`` beside the answer, for any chain, graph or agent.
-
-    The output is a mapping: that of the chain, or ``{"answer": …}`` of a text or message; beside it, under
-    ``certainty``, the values of :meth:`surerag.Certainty.to_dict`. A stream yields what the chain yields,
-    texts and messages as ``{"answer": …}``, and ``{"certainty": …}`` last. The custom event
-    ``surerag.certainty`` has the same values, and LangSmith gets them as feedback where it traces the run, or
-    where its client is passed.
-
-    Args:
-        chain: Ends in a model that lists log-probabilities (:func:`asking_logprobs`).
-        policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
-        measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
-        ask: How to find out by asking again, of a model without log-probabilities:
-            :class:`surerag.AreYouSure` or :class:`surerag.SampleAgreement`, which say what they cost.
-        langsmith_client: Gets the feedback where LangSmith does not trace the run.
-
-    Example:
-        >>> from langchain_core.output_parsers import StrOutputParser
-        >>> from surerag import FakeReader
-        >>> from langchain_surerag import ChatReader
-        >>> chain = with_certainty(ChatReader(FakeReader(["Velm"], entropy=0.25)) | StrOutputParser())
-        >>> output = chain.invoke("Where was Ada born?")
-        >>> output["answer"], output["certainty"]["uncertainty"], output["certainty"]["measure"]
-        ('Velm', 0.25, 'greatest_3_mean_entropy')
-    """
-    return RunnableWithCertainty(chain, policy, measure=measure, ask=ask, langsmith_client=langsmith_client)
-
-
 class _Once(Watcher):
     """Watches one call of a runnable, whose runs it all takes for one."""
 
@@ -235,8 +243,32 @@ class _Once(Watcher):
         return self.tree
 
 
-class RunnableWithCertainty(Runnable[Any, dict[str, Any]]):
-    """A runnable with a certainty beside its answer; see :func:`with_certainty`."""
+class CertaintyChain(Runnable[Any, dict[str, Any]]):
+    """Any chain, graph or agent, with a ``certainty`` beside its answer.
+
+    The output is a mapping: that of the chain, or ``{"answer": …}`` of a text or message; beside it, under
+    ``certainty``, the values of :meth:`surerag.Certainty.to_dict`. A stream yields what the chain yields,
+    texts and messages as ``{"answer": …}``, and ``{"certainty": …}`` last. The custom event
+    ``surerag.certainty`` has the same values, and LangSmith gets them as feedback where it traces the run, or
+    where its client is passed.
+
+    Args:
+        chain: Ends in a model that lists log-probabilities (:func:`with_certainty`).
+        policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
+        measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
+        ask: How to find out by asking again, of a model without log-probabilities:
+            :class:`surerag.AreYouSure` or :class:`surerag.SampleAgreement`, which say what they cost.
+        langsmith_client: Gets the feedback where LangSmith does not trace the run.
+
+    Example:
+        >>> from langchain_core.output_parsers import StrOutputParser
+        >>> from surerag import FakeReader
+        >>> from langchain_surerag import ChatReader
+        >>> chain = CertaintyChain(ChatReader(FakeReader(["Velm"], entropy=0.25)) | StrOutputParser())
+        >>> output = chain.invoke("Where was Ada born?")
+        >>> output["answer"], output["certainty"]["uncertainty"], output["certainty"]["measure"]
+        ('Velm', 0.25, 'greatest_3_mean_entropy')
+    """
 
     def __init__(
         self,
@@ -365,10 +397,10 @@ class RunnableWithCertainty(Runnable[Any, dict[str, Any]]):
         await settled(dispatch(EVENT, certainty.to_dict(), config=config))
         manager: Any = config["callbacks"]
         tracer = next((one for one in manager.handlers if isinstance(one, LangChainTracer)), None)
-        client = self._client or (tracer and tracer.client)
+        client = self._client or (None if tracer is None else tracer.client)
         if client is not None:
-            run = tracer and tracer.run_map.get(str(manager.parent_run_id))
-            _send_feedback(client, manager.parent_run_id, run and run.trace_id, certainty)
+            run = None if tracer is None else tracer.run_map.get(str(manager.parent_run_id))
+            _send_feedback(client, manager.parent_run_id, None if run is None else run.trace_id, certainty)
 
 
 class _Sum:
@@ -413,10 +445,10 @@ def _last_answer(messages: Any) -> AIMessage | None:
 # Withholding.
 
 
-class SelectiveAnswer(RunnableWithCertainty):
+class SelectiveAnswer(CertaintyChain):
     """Runs a chain, graph or agent, and shows its answer only where the model was sure enough of it.
 
-    The output is that of :func:`with_certainty`, with ``abstained`` and ``probability`` (that the answer is
+    The output is that of :class:`CertaintyChain`, with ``abstained`` and ``probability`` (that the answer is
     right; None where the policy tells none). Where the model was not sure enough, the abstention takes the
     place of the answer, also in the messages and texts of the output that repeat it. Nothing that may be
     withheld is streamed: ``stream`` waits until it is clear whether the answer may be shown, and yields the
@@ -424,12 +456,12 @@ class SelectiveAnswer(RunnableWithCertainty):
     checkpointer saves what its model said.
 
     Args:
-        chain: Ends in a model that lists log-probabilities (:func:`asking_logprobs`).
+        chain: Ends in a model that lists log-probabilities (:func:`with_certainty`).
         policy: From :func:`surerag.calibrate_abstention`. With every answer it is checked that the model, its
             settings and the template of its prompt are those of the calibration.
         abstention: Text in place of an answer, or a function from the input to it.
-        ask: See :func:`with_certainty`.
-        langsmith_client: See :func:`with_certainty`.
+        ask: As of :class:`CertaintyChain`.
+        langsmith_client: As of :class:`CertaintyChain`.
 
     Raises:
         ConfigurationError: If the abstention is empty, the policy was calibrated for another reader or other

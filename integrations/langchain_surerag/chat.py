@@ -89,7 +89,7 @@ class ChatReader(BaseChatModel):
     ) -> Iterator[ChatGenerationChunk]:
         with stream(self._program(messages, stop, settings), Services(reader=self.reader)) as answer:
             for piece in answer:
-                yield ChatGenerationChunk(message=AIMessageChunk(piece))
+                yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
             yield _last_chunk(answer.result)
 
     async def _astream(
@@ -102,13 +102,17 @@ class ChatReader(BaseChatModel):
         program = self._program(messages, stop, settings)
         async with await astream(program, Services(reader=self.reader)) as answer:
             async for piece in answer:
-                yield ChatGenerationChunk(message=AIMessageChunk(piece))
+                yield ChatGenerationChunk(message=AIMessageChunk(content=piece))
             yield _last_chunk(answer.result)
 
     def _program(
         self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, settings: Mapping[str, Any]
     ) -> Program[Generation]:
-        chosen = {"temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed}
+        chosen: dict[str, Any] = {
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "seed": self.seed,
+        }
         chosen |= {name: settings[name] for name in chosen if name in settings}
         chosen["max_tokens"] = chosen["max_tokens"] or self.reader.max_tokens
         sampling = SamplingParams(stop=tuple(stop or ()), trace="optional_entropy", **chosen)
@@ -134,6 +138,9 @@ def _result(answer: Generation) -> ChatResult:
 
 def _last_chunk(answer: Generation) -> ChatGenerationChunk:
     message = AIMessageChunk(
-        "", response_metadata=_metadata(answer), usage_metadata=_usage(answer), chunk_position="last"
+        content="",
+        response_metadata=_metadata(answer),
+        usage_metadata=_usage(answer),
+        chunk_position="last",
     )
     return ChatGenerationChunk(message=message)

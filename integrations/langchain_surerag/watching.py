@@ -18,10 +18,10 @@ from langchain_core.outputs import LLMResult
 from langchain_surerag.families import FAMILIES
 from langchain_surerag.models import part_of
 from langchain_surerag.runs import TAGS
-from surerag import SamplingParams, certainty_of
+from surerag import certainty_of
 from surerag.certainty import NO_LOGPROBS, Certainty, Measure, check_measure
-from surerag.errors import InputError, SureragError
-from surerag.readers import Part, Reading
+from surerag.errors import InputError, LogprobsError, SureragError
+from surerag.readers import Part, finish_of, split_thoughts, trace_of_answer
 
 METADATA_KEY = "certainty"
 """Key of a message's ``response_metadata`` with the values of its certainty."""
@@ -31,7 +31,6 @@ NO_ANSWER = "no model answered in this run"
 
 _KEYS = tuple(dict.fromkeys(family.logprobs for family in FAMILIES))
 _SETTINGS_OF_ONE_CALL = frozenset({"stream", "stream_options", "stream_usage", "user", "metadata", "run_id"})
-_READ_WHOLE = SamplingParams(max_tokens=2**31, trace="optional_entropy")
 _MOST_LEAVES = 10_000
 logger = logging.getLogger("surerag")
 
@@ -179,7 +178,13 @@ class Watcher(BaseCallbackHandler):
         """Take note of the end of a run."""
         self._leave(run_id, outputs)
 
-    on_tool_end = on_retriever_end = on_chain_end
+    def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
+        """Take note of the end of a run."""
+        self._leave(run_id, output)
+
+    def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
+        """Take note of the end of a run."""
+        self._leave(run_id, documents)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
         """Take note of a run that failed."""
@@ -220,7 +225,7 @@ class Watcher(BaseCallbackHandler):
         call.parts.append(_part(chunk))
         message = getattr(chunk, "message", None)
         if isinstance(message, AIMessageChunk) and message.chunk_position == "last":
-            call.certainty = self._certainty(_joined(call.parts), call)
+            call.certainty = self._certainty(_joined(call.parts), call, message)
             _note(message, call.certainty)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
@@ -242,23 +247,23 @@ class Watcher(BaseCallbackHandler):
         self._leave(run_id, output)
 
     def _certainty(self, part: Part, call: _Call, message: Any = None) -> Certainty:
-        told = None if part.entries else told_in(getattr(message, "response_metadata", None))
-        if told is not None:  # by a model of surerag, which knows its exact entropies
-            told = replace(told if self._measure is None else told.by(self._measure), scope=call.scope)
-            return self.assessed(told)
+        told = told_in(getattr(message, "response_metadata", None))
+        if told is not None and told.uncertainties:  # by a ChatReader, or by the handler of with_certainty
+            told = told.by(self._measure or told.measure)
+            return self.assessed(replace(told, scope=call.scope))
         if not part.entries:
             asked = any(call.settings.get(name) for name in ("logprobs", "top_logprobs", "response_logprobs"))
             return Certainty(reason=NO_LOGPROBS if asked else NOT_ASKED, scope=call.scope)
-        reading = Reading(_READ_WHOLE, top=_alternatives(part, call.settings))
+        thoughts, answer = split_thoughts(part.text)
+        thought, top = bool(thoughts or part.thoughts), _alternatives(call.settings)
         try:
-            reading.feed(part)
-            answer = reading.generation()
-        except SureragError as error:
+            trace = trace_of_answer(part.entries, answer, top_logprobs=top, thought=thought)
+        except LogprobsError as error:
             logger.warning("certainty.unreadable: %s", error)
             return Certainty(reason=UNREADABLE, scope=call.scope)
-        return self.assessed(
-            certainty_of(answer.trace, measure=self._measure, is_cut=answer.is_cut, scope=call.scope)
-        )
+        is_cut = bool(part.finish) and finish_of(part.finish) != "stop"
+        certainty = certainty_of(trace, measure=self._measure, is_cut=is_cut, scope=call.scope)
+        return self.assessed(certainty)
 
 
 def _part(piece: Any) -> Part:
@@ -281,12 +286,12 @@ def _note(message: BaseMessage, certainty: Certainty) -> None:
     message.response_metadata = {**message.response_metadata, METADATA_KEY: certainty.to_dict()}
 
 
-def _alternatives(part: Part, settings: Mapping[str, Any]) -> int:
-    """Return how many alternatives to each token were requested, else as many as are listed everywhere."""
+def _alternatives(settings: Mapping[str, Any]) -> int | None:
+    """Return how many alternatives to each token were requested, where that is known."""
     for name in ("top_logprobs", "logprobs"):  # a number of the chat API, or of the completions API
         if isinstance(number := settings.get(name), int) and not isinstance(number, bool):
             return number
-    return min(len(entry.get("top_logprobs") or ()) for entry in part.entries)
+    return None
 
 
 def _scope(serialized: Any, settings: Mapping[str, Any], template: Any) -> dict[str, str]:
@@ -294,9 +299,13 @@ def _scope(serialized: Any, settings: Mapping[str, Any], template: Any) -> dict[
     names: Any = (serialized or {}).get("id") or [settings.get("_type") or "model"]
     model = next((settings[name] for name in ("model", "model_name") if settings.get(name)), "")
     lasting = {name: value for name, value in settings.items() if name not in _SETTINGS_OF_ONE_CALL}
-    written = json.dumps([lasting, _wording(template)], sort_keys=True, default=lambda _: "")
-    fingerprint = hashlib.sha256(written.encode()).hexdigest()[:16]
-    return {"reader": f"{names[-1]}({model})", "settings": fingerprint}
+    scope = {"reader": f"{names[-1]}({model})", "settings": _fingerprint(lasting)}
+    return scope if template is None else {**scope, "prompt": _fingerprint(_wording(template))}
+
+
+def _fingerprint(value: Any) -> str:
+    written = json.dumps(value, sort_keys=True, default=lambda _: "")
+    return hashlib.sha256(written.encode()).hexdigest()[:16]
 
 
 def _wording(template: Any) -> Any:

@@ -633,7 +633,7 @@ class AbstentionPolicy(_Policy):
         knots: Ascending uncertainties with ``probabilities`` of a right answer; interpolated in between. Both
             are empty where the uncertainty tells nothing: where the interval of ``auroc`` holds one half.
         auroc: How well the uncertainty tells wrong answers of the sample from right ones (AUROC), with its
-            interval; None where all are right, or all wrong.
+            interval, among answers with words; None where all are right, or all wrong.
         scope: What it belongs to; see :func:`scope_of`.
 
     Example:
@@ -793,8 +793,9 @@ def calibrate_abstention(
     groups = group_numbers([row.group for row in rows], n)
     threshold = _threshold_of_risk(uncertainty, right, groups, max_risk, 1 - confidence)
     answered = uncertainty <= threshold
-    area = auroc(uncertainty, right, groups, confidence=confidence)
-    knots, probabilities = _probabilities(uncertainty, right, groups, area)
+    words = np.isfinite(uncertainty)
+    area = auroc(uncertainty[words], right[words], groups[words], confidence=confidence)
+    knots, probabilities = _probabilities(uncertainty[words], right[words], groups[words], area)
     return AbstentionPolicy(
         threshold=threshold,
         max_risk=max_risk,
@@ -823,7 +824,7 @@ def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
 
 
 def _probabilities(
-    uncertainty: Floats, right: NDArray[np.bool_], groups: Sequence[object], area: Estimate | None
+    uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], area: Estimate | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return knots and probabilities of a right answer at each; none where uncertainty tells nothing."""
     if area is not None and (area.interval is None or area.interval.lower <= 0.5):
@@ -847,20 +848,18 @@ def _isotonic(uncertainty: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Fl
     return steps.thresholds, fitted
 
 
-def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: Sequence[object]) -> float:
+def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp]) -> float:
     """Return how much of what a fit tells of answers holds for others, in [0, 1].
 
     It is the slope of a regression of the outcomes on what fits on the other groups tell of them, both less
     the share of right answers among those others.
     """
-    numbers = {group: number for number, group in enumerate(dict.fromkeys(groups))}
-    places = np.array([numbers[group] for group in groups])
-    finite, rng = np.isfinite(uncertainty), np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     told_and_true = told_squared = 0.0
     for _ in range(_ROUNDS):
-        fold = (rng.permutation(len(numbers)) % _FOLDS)[places]
+        fold = (rng.permutation(groups.max() + 1) % _FOLDS)[groups]
         for part in range(_FOLDS):
-            others, own = (fold != part) & finite, (fold == part) & finite
+            others, own = fold != part, fold == part
             if not others.any() or not own.any():
                 continue
             share = right[others].mean()

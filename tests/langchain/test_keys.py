@@ -35,6 +35,7 @@ def retriever() -> Any:
 
 
 PARTS: dict[str, Callable[[], Any]] = {
+    "CertaintyChain": lambda: lc.CertaintyChain(model(), ask=AreYouSure(model())),
     "CertaintyHandler": lambda: lc.CertaintyHandler(),
     "ChatReader": lambda: lc.ChatReader(lc.reader_from_model(model())),
     "ClusterCompressor": lambda: lc.ClusterCompressor(model(), embeddings()),
@@ -56,7 +57,6 @@ PARTS: dict[str, Callable[[], Any]] = {
     "UncertaintyRewriteRetriever": lambda: lc.UncertaintyRewriteRetriever(model(), retriever()),
     "UncertaintyRewriter": lambda: lc.UncertaintyRewriter(model(), retriever()),
     "reader_from_model": lambda: lc.reader_from_model(model()),
-    "with_certainty": lambda: lc.with_certainty(model(), ask=AreYouSure(model())),
     "create_lazy_retrieval_tool": lambda: lc.create_lazy_retrieval_tool(
         lc.LazyRetrievalChain(model(), retriever(), "Towns."), "search", "Searches."
     ),
@@ -64,7 +64,7 @@ PARTS: dict[str, Callable[[], Any]] = {
 
 
 def test_all_that_holds_services_is_among_the_parts() -> None:
-    assert set(lc.__all__) - set(PARTS) == {"summaries_of", "asking_logprobs"}
+    assert set(lc.__all__) - set(PARTS) == {"summaries_of", "with_certainty"}
 
 
 @pytest.mark.parametrize("name", PARTS)

@@ -31,6 +31,7 @@ _ROUNDED_UP = 1e-3
 _LAST_MARK = re.compile("|".join(map(re.escape, CLOSING_MARKS)).encode())
 _ESCAPED = re.compile(r"(?:bytes:)?((?:\\x[0-9a-fA-F]{2})+)")
 _UNKNOWN = "\ufffd"
+_UNKNOWN_BYTES = _UNKNOWN.encode()
 _SPACE = b" \t\n\r\x0b\x0c"
 
 
@@ -117,6 +118,36 @@ def trace_of_entries(
     return TokenTrace(tokens, values, EntropyTrace(lower, upper, exact=False))
 
 
+def trace_of_answer(
+    entries: Sequence[Mapping[str, Any]],
+    answer: str,
+    *,
+    top_logprobs: int | None = None,
+    thought: bool = False,
+) -> TokenTrace:
+    """Return the trace of an answer among the entries of a reply that somebody else asked for.
+
+    Args:
+        entries: All entries of the reply; some servers list those of thoughts and of stop texts, too.
+        answer: The answer's text, without thoughts.
+        top_logprobs: How many of the likeliest tokens were requested for each; None for as many as every
+            entry lists, where nobody knows. Where an entry lists none, the trace has no entropies.
+        thought: Whether the model thought first.
+
+    Raises:
+        LogprobsError: If the tokens do not spell the answer, or a log-probability is none.
+
+    Example:
+        >>> reply = [{"token": token, "logprob": -0.5} for token in ("<think>", "Hm", "</think>", "Velm")]
+        >>> trace_of_answer(reply, "Velm", thought=True).tokens
+        ('Velm',)
+    """
+    inside = answer_tokens(map(token_of, entries), answer, thought=thought)
+    own = entries[inside.start : inside.stop]
+    fewest = min((len(entry.get("top_logprobs") or ()) for entry in own), default=0)
+    return trace_of_entries(own, top_logprobs=(top_logprobs or fewest) if fewest else 0)
+
+
 def end_logprob(behind: Sequence[Mapping[str, Any]], stop: Sequence[str] = ()) -> float | None:
     r"""Return the log-probability [nats] of the end token of an answer that ended by itself.
 
@@ -147,7 +178,12 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
         )
     values = sorted(
         (
-            _number(token, item.get("logprob") if isinstance(item, Mapping) else item, listed=True)
+            # The check of an abstract class is slow, and every alternative to every token comes by here.
+            _number(
+                token,
+                item.get("logprob") if type(item) is dict or isinstance(item, Mapping) else item,
+                listed=True,
+            )
             for item in listed
         ),
         reverse=True,
@@ -198,11 +234,10 @@ def _text(entry: Mapping[str, Any]) -> str:
 def token_of(entry: Mapping[str, Any]) -> str | bytes:
     """Return what a token spells: its bytes, where the server lists them, else its text."""
     spelled: Any = entry.get("bytes")
-    valid = (
-        isinstance(spelled, list) and spelled and all(isinstance(b, int) and 0 <= b < 256 for b in spelled)
-    )
-    if valid and _UNKNOWN.encode() not in bytes(spelled):
-        return bytes(spelled)
+    if isinstance(spelled, list) and spelled:
+        with suppress(TypeError, ValueError):  # of what are no bytes
+            if _UNKNOWN_BYTES not in (token := bytes(spelled)):
+                return token
     return _text(entry)
 
 
