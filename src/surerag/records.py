@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from threading import Lock
 from typing import Any, NamedTuple
@@ -131,6 +131,18 @@ def csv_records(rows: Sequence[Record]) -> list[Record]:
         for at, row in enumerate(rows)
         if at != header or len(rows) == header + 1
     ]
+
+
+def row_text(row: Mapping[str, Any]) -> str:
+    r"""Return a row as a paragraph, with a line ``column: value`` for each cell.
+
+    Example:
+        >>> row_text({"name": "Ada", "town": "Velm"})
+        'name: Ada\ntown: Velm'
+    """
+    return "\n".join(
+        ": ".join(filter(None, (column, " ".join(str(value).split())))) for column, value in row.items()
+    )
 
 
 def parse_json(text: str, name: str, line: int = 1) -> Any:

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ import pytest
 from surerag.documents import (
     FileNotesWarning,
     SkippedFilesWarning,
-    _converter,
     load_documents,
     split_front_matter,
 )
+from surerag.documents.converted import converter
 from surerag.errors import InputError, MissingExtraError
 from surerag.framing import as_data, labels
 from surerag.retrieval import chunk_documents, lead_summary
@@ -257,11 +258,12 @@ def test_a_page_is_read_without_its_navigation(tmp_path: Path, body: str, expect
 
 def test_pages_of_a_pdf_without_text_are_named(tmp_path: Path) -> None:
     pytest.importorskip("markitdown")
-    (tmp_path / "a.pdf").write_bytes(old_folder._pdf("Text.", "", "More.", ""))
+    text = [(72, 720, "Text.")]
+    (tmp_path / "a.pdf").write_bytes(old_folder.pdf_of(text, [], text, []))
     with pytest.warns(FileNotesWarning, match=r"a.pdf \(no text on page 2, 4"):
         loaded = load_documents(tmp_path)
     assert loaded.documents[0].metadata["pages_without_text"] == "2, 4"
-    (tmp_path / "a.pdf").write_bytes(old_folder._pdf("", ""))
+    (tmp_path / "a.pdf").write_bytes(old_folder.pdf_of([], []))
     with pytest.raises(InputError, match="no text on page 1, 2"):
         load_documents(tmp_path)
 
@@ -280,6 +282,55 @@ def test_a_folder_of_thirty_years(tmp_path: Path) -> None:
     assert {name: note.rpartition(" ")[2] for name, note in loaded.notes.items() if "guess" in note} == (
         old_folder.GUESSED
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        (
+            "a.eml",
+            b"From: \xff\xfe <@\nContent-Type: multipart/mixed; boundary=x\n\n--x\nContent-Type: text/html",
+        ),
+        ("a.eml", b"Content-Type: text/plain; charset=no-such\nContent-Transfer-Encoding: base64\n\n!!!"),
+        ("a.mbox", b"From \nFrom \nFrom x"),
+        ("a.ipynb", b'{"nbformat": 4, "metadata": null, "cells": ["x", {"outputs": 3}]}'),
+        ("a.ipynb", b'{"nbformat": 4'),
+        ("a.srt", b"00:00:01,000 --> 00:00:02,000"),
+        ("a.tex", rb"\begin{document}\section{\emph{"),
+    ],
+)
+def test_damaged_files_of_any_kind_stop_nothing(tmp_path: Path, name: str, data: bytes) -> None:
+    pytest.importorskip("markitdown")
+    (tmp_path / name).write_bytes(data)
+    (tmp_path / "good.txt").write_text("About Velm.")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        loaded = load_documents(tmp_path)
+    read = {document.metadata["path"] for document in loaded.documents} | set(loaded.skipped)
+    assert read == {name, "good.txt"}
+
+
+@pytest.mark.parametrize(
+    ("gaps", "rows"),
+    [((0, 30, 75, 115), 8), ((0, 140, 280, 400), 3), ((0, 25, 74, 114), 30)],
+)
+def test_tables_of_a_pdf_without_lines_keep_their_rows(
+    tmp_path: Path, gaps: Sequence[int], rows: int
+) -> None:
+    pytest.importorskip("markitdown")
+    prose = "The lighthouse of Velm was built in 1912 by the engineer Ada Voss, who kept it for thirty years."
+    table = [[str(at), f"Town{at}", str(1000 + 17 * at), f"M{at}"] for at in range(1, rows + 1)]
+    lines = [(72, 760 - 14 * at, prose) for at in range(8)]
+    cells = [
+        (72 + x, 620 - 14 * at, cell)
+        for at, row in enumerate(table)
+        for x, cell in zip(gaps, row, strict=True)
+    ]
+    (tmp_path / "a.pdf").write_bytes(old_folder.pdf_of(lines + cells, lines))
+    [document] = load_documents(tmp_path).documents
+    read = [[cell.strip() for cell in line.strip("| ").split("|")] for line in document.text.split("\n")]
+    assert [row for row in table if row not in read] == []
+    assert document.text.count(prose) == 16
 
 
 LONG = 100_000
@@ -326,7 +377,7 @@ def test_no_shape_of_a_text_takes_long(tmp_path: Path, shape: str) -> None:
 
 def test_a_missing_converter_names_the_pip_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "markitdown", None)
-    _converter.cache_clear()
+    converter.cache_clear()
     (tmp_path / "a.html").write_text("<p>Velm</p>")
     with pytest.raises(
         MissingExtraError, match=r"a.html cannot be read: .*'markitdown'.*surerag\[documents\]"

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from surerag import FakeReader
+from surerag.cli import app, compare, models
 from surerag.documents import Document, FileNotesWarning, SkippedFilesWarning, load_documents
 from surerag.encoders import HashingEncoder
+from surerag.evaluation import EvaluationRun
 from surerag.retrieval import MissingSummariesWarning
 from tests.documents import old_folder
 
 TABLES = {
     "1998/crew.csv", "2003/export.csv", "2008/stock.xlsx", "2018/settings.json", "2019/ships.json",
-    "2020/prices.tsv",
+    "2020/prices.tsv", "2017/list",
 }  # fmt: skip
+WITHOUT_PROSE = {*TABLES, "2005/parts.pdf", "2015/depth.ipynb"}
+"""Documents that no sentence sums up, so that questions on them are searched for."""
 
 
 @pytest.fixture
@@ -34,11 +40,36 @@ def outcomes(documents: Sequence[Document], answer: Any) -> dict[str, tuple[bool
 
 
 def check(documents: Sequence[Document], answers: dict[str, tuple[bool, str]]) -> None:
-    assert {name for name, (searched, _) in answers.items() if searched} == TABLES
+    assert {name for name, (searched, _) in answers.items() if searched} == WITHOUT_PROSE
     for document in documents:
         first = document.text.replace("\u2028", " ").strip().split("\n\n")[0] if document.rows else ""
         assert first in answers[document.id][1], "a row with its header"
     assert {document.id for document in documents if document.rows} == TABLES
+
+
+def test_compare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("markitdown")
+    folder = old_folder.make_folder(tmp_path / "docs")
+    with pytest.warns((SkippedFilesWarning, FileNotesWarning)):
+        texts = {one.id: " ".join(one.text.split()) for one in load_documents(folder).documents}
+    rows = [{"question": text[:300], "answers": [name], "id": name} for name, text in texts.items()]
+    (tmp_path / "questions.json").write_text(json.dumps(rows))
+    monkeypatch.setattr(compare, "load_reader", lambda *_, **__: FakeReader(lambda prompt: "Velm"))
+    monkeypatch.setattr(models, "load_encoder", lambda: HashingEncoder(4096))
+    monkeypatch.chdir(tmp_path)
+    command = ("compare", "questions.json", "--documents", "docs", "--systems", "plain")
+    with pytest.warns((SkippedFilesWarning, FileNotesWarning)) as told:
+        result = CliRunner().invoke(app.app, command)
+    assert result.exit_code == 0, result.output
+    said = " ".join(str(one.message) for one in told)
+    assert [name for name in old_folder.SKIPPED if name not in said] == []
+    with EvaluationRun("run.db") as run:
+        shown = {
+            row.question.id: " ".join(" ".join(row.answer.contexts).split()) for row in run.rows if row.answer
+        }
+    assert shown.keys() == old_folder.READ.keys()
+    beginnings = {name: " ".join(text.split()[:8]) for name, text in old_folder.READ.items()}
+    assert [name for name, text in beginnings.items() if text not in shown[name]] == []
 
 
 def test_langchain(documents: Sequence[Document]) -> None:
@@ -60,7 +91,7 @@ def test_langchain(documents: Sequence[Document]) -> None:
     mine = [LangChainDocument(one.text, id=one.id, metadata={**one.metadata}) for one in documents]
     store = InMemoryVectorStore(Hashing())
     store.add_documents(RecursiveCharacterTextSplitter(chunk_size=300, chunk_overlap=0).split_documents(mine))
-    with pytest.warns(MissingSummariesWarning, match="of 23 documents have no summary"):
+    with pytest.warns(MissingSummariesWarning, match="of 42 documents have no summary"):
         chain = LazyRetrievalChain.from_documents(
             mine,
             FakeReader(lambda prompt: "Velm", entropy=0.0),

@@ -1,40 +1,60 @@
 """Documents: files of a local folder as texts.
 
-Text, Markdown, reStructuredText, CSV and JSON are read here, other kinds by markitdown. docs/documents.md
-has a table of what each kind of file becomes.
+Text, Markdown, reStructuredText, CSV and JSON are read here; mail, notebooks, subtitles and TeX in ``texts``;
+pages, PDF and office files in ``converted``. docs/documents.md has a table of what each kind of file becomes.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
-from surerag.errors import InputError, MissingExtraError, extra
-from surerag.records import Record, csv_records, csv_rows, json_records, key_of_rows
+from surerag.documents.converted import CONVERTED, convert, html_as_markdown, read_pdf, read_workbook
+from surerag.documents.texts import (
+    Mail,
+    kind_by_content,
+    read_mail,
+    read_mailbox,
+    read_notebook,
+    read_subtitles,
+    read_tex,
+)
+from surerag.errors import InputError, MissingExtraError
+from surerag.records import Record, csv_records, csv_rows, json_records, key_of_rows, row_text
 from surerag.text import decode
 
 __all__ = ["Document", "FileNotesWarning", "LoadedDocuments", "SkippedFilesWarning", "load_documents"]
 
-TEXT, RST, MARKDOWN = frozenset({".txt", ".text"}), frozenset({".rst"}), frozenset({".md", ".markdown"})
+TEXT = frozenset({".txt", ".text", ".log"})
+CODE = frozenset(
+    (
+        ".bash .bat .c .cc .cfg .conf .cpp .cs .css .cxx .go .h .hpp .ini .java .jl .js .jsx .kt .kts .lua "
+        ".mjs .php .pl .proto .ps1 .py .r .rb .rs .sass .scala .scss .sh .sql .swift .tf .toml .ts .tsx .vue "
+        ".yaml .yml"
+    ).split()
+)
+"""Source code and settings; their text is kept as it stands, and has no headings."""
+MARKED_UP = frozenset({".adoc", ".asciidoc", ".org", ".rst"})
+MARKDOWN = frozenset({".markdown", ".md", ".mdx", ".qmd", ".rmd"})
 TABLES, JSON = frozenset({".csv", ".tsv"}), frozenset({".json", ".jsonl", ".ndjson"})
 MARKUP = frozenset({".html", ".htm", ".xhtml", ".xml"})
-CONVERTED = frozenset({".pdf", ".docx", ".pptx", ".xlsx", ".epub"})
-"""Binary kinds of files that markitdown converts to Markdown."""
-KINDS = TEXT | RST | MARKDOWN | TABLES | JSON | MARKUP | CONVERTED
+MAIL, SUBTITLES = frozenset({".eml", ".mbox"}), frozenset({".srt", ".vtt"})
+OTHERS = frozenset({".ipynb", ".latex", ".tex"})
+KINDS = TEXT | CODE | MARKED_UP | MARKDOWN | TABLES | JSON | MARKUP | MAIL | SUBTITLES | OTHERS | CONVERTED
+_WITHOUT_HEADINGS = TEXT | CODE | TABLES | JSON | MAIL | SUBTITLES
 
-_NOT_CONTENT = re.compile(r"\.|~\$|(?:Thumbs\.db|desktop\.ini|__MACOSX)\Z|[^\n]*~\Z", re.IGNORECASE)
-"""Names of hidden files, lock files of office programs, caches of file managers, and editors' backups."""
+_NOT_CONTENT = re.compile(
+    r"\.|~\$|(?:Thumbs\.db|desktop\.ini|__MACOSX|__pycache__|node_modules)\Z|[^\n]*~\Z", re.IGNORECASE
+)
+"""Names of hidden files, lock files of office programs, caches, installed packages, and editors' backups."""
 
 _SIGNATURES = {
     b"%PDF-": "a PDF file",
@@ -52,10 +72,6 @@ _FRONT_MATTER_LIMIT = 20_000
 _TEXT_KEYS = ("text", "content", "contents", "page_content", "body")
 """Columns that hold a whole document in each row."""
 
-_NAVIGATION_NAMES = {
-    "nav", "navbar", "navigation", "menu", "sidebar", "breadcrumb", "breadcrumbs", "footer", "header",
-    "related",
-}  # fmt: skip
 _UNDERLINES, _SHORTEST_UNDERLINE = set("=-~^\"'*+#`"), 3
 _LISTED = 20
 _NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,18})?|true|false")
@@ -193,26 +209,39 @@ def _files(root: Path) -> Iterator[Path]:
 
 
 def _read(path: Path, name: str, root: Path, max_bytes: int) -> _File:
-    suffix, stem = PurePosixPath(name).suffix.lower(), PurePosixPath(name).stem
-    if suffix not in KINDS:
-        raise _UnreadableError(f"no known kind of file: {suffix or 'it has no suffix'}")
+    suffix, stem = _suffix(name), PurePosixPath(name).stem
+    if suffix and suffix not in KINDS:
+        raise _UnreadableError(f"no known kind of file: {suffix}")
     try:
         if not path.resolve().is_relative_to(root.resolve()) or not path.is_file():
             raise _UnreadableError("not a regular file of this folder")
         if path.stat().st_size > max_bytes:
             raise _UnreadableError(f"more than {max_bytes:,} bytes")
         data = path.read_bytes()
+        suffix = suffix or kind_by_content(data)
         _check_kind(data, suffix)
-        file = _read_binary(data, suffix) if suffix in CONVERTED else _read_text(data, suffix, name, stem)
+        if suffix == ".mbox":
+            file = _File()
+            _take_messages(file, read_mailbox(path), name)
+        elif suffix in CONVERTED:
+            file = _read_binary(data, suffix)
+        else:
+            file = _read_text(data, suffix, name, stem)
     except (OSError, RuntimeError, InputError) as error:
         raise _UnreadableError(getattr(error, "strerror", None) or str(error)) from error
     if not file.text.strip() and not file.documents:
         raise _UnreadableError("; ".join(file.notes) or "no text")
-    if not file.title and suffix not in TEXT | TABLES | JSON:
+    if not file.title and suffix not in _WITHOUT_HEADINGS:
         file.title = _first_heading(file.text)
     file.title = file.title or stem
     file.metadata["path"] = name
     return file
+
+
+def _suffix(name: str) -> str:
+    """Return a file's suffix; none where it is a number, or a part of a sentence, as in ``of 3.5.2019``."""
+    suffix = PurePosixPath(name).suffix.lower()
+    return "" if suffix[1:].isdigit() or " " in suffix else suffix
 
 
 def _check_kind(data: bytes, suffix: str) -> None:
@@ -228,6 +257,8 @@ def _check_kind(data: bytes, suffix: str) -> None:
 
 
 def _read_text(data: bytes, suffix: str, name: str, stem: str) -> _File:
+    if suffix == ".eml":
+        return _mail_file(read_mail(data))
     declared = _DECLARED.search(data, 0, _DECLARED_WITHIN) if suffix in MARKUP else None
     decoded = decode(data, declared[1].decode() if declared else "")
     file = _File(decoded.text.replace("\r\n", "\n").replace("\r", "\n"))
@@ -246,12 +277,50 @@ def _read_text(data: bytes, suffix: str, name: str, stem: str) -> _File:
         _take_records(file, csv_records(rows), name, stem)
     elif suffix in JSON:
         _take_records(file, _main_records(json_records(file.text, "the file")), name, stem)
+    elif suffix == ".xml":  # what follows is UTF-8, whatever it was
+        text = re.sub(r"(<\?xml[^>]{0,99}?) encoding=[\"'][^\"']{1,40}[\"']", r"\1", file.text, count=1)
+        file.text = convert(text.encode("utf-8", "replace"), suffix, charset="utf-8")
     elif suffix in MARKUP:
-        if suffix == ".xml":  # what follows is UTF-8, whatever it was
-            text = re.sub(r"(<\?xml[^>]{0,99}?) encoding=[\"'][^\"']{1,40}[\"']", r"\1", file.text, count=1)
-        else:
-            text, file.title = _main_html(file.text)
-        file.text = _convert(text.encode("utf-8", "replace"), suffix, charset="utf-8")
+        file.text, file.title = html_as_markdown(file.text)
+    elif suffix == ".ipynb":
+        file.text = read_notebook(file.text)
+    elif suffix in SUBTITLES:
+        file.text = read_subtitles(file.text)
+    elif suffix in OTHERS:
+        file.text, file.title = read_tex(file.text)
+    return file
+
+
+def _mail_file(mail: Mail) -> _File:
+    attached = [f"what is attached was not read: {', '.join(mail.attachments)}"] if mail.attachments else []
+    return _File(mail.text, mail.title, dict(mail.metadata), attached)
+
+
+def _take_messages(file: _File, messages: Iterable[Mail], name: str) -> None:
+    """Make each message of a mailbox a document."""
+    attachments: list[str] = []
+    for number, mail in enumerate(messages, 1):
+        attachments += mail.attachments
+        if mail.text:
+            title = mail.title or f"{PurePosixPath(name).stem}, {number}"
+            file.documents.append(
+                Document(f"{name}:{number}", mail.text, title, {**mail.metadata, "path": name})
+            )
+    if attachments:
+        file.notes.append(f"what is attached was not read: {len(attachments)} files")
+
+
+def _read_binary(data: bytes, suffix: str) -> _File:
+    if suffix == ".xlsx":
+        return _File(read_workbook(data), rows=True)
+    if suffix != ".pdf":
+        return _File(convert(data, suffix))
+    text, blank = read_pdf(data)
+    file = _File(text)
+    if blank:
+        numbers = ", ".join(map(str, blank))
+        file.metadata["pages_without_text"] = numbers
+        file.notes.append(f"no text on page {numbers}: a picture, perhaps; a program for OCR can add it")
     return file
 
 
@@ -356,10 +425,10 @@ def _take_records(file: _File, records: Iterable[Record], name: str, stem: str) 
     columns = {column for _, row in rows for column in row}
     key = next((key for key in _TEXT_KEYS if key in columns), None)
     if key is None:
-        file.text, file.rows = "\n\n".join(filter(None, (_row_text(row) for _, row in rows))), True
+        file.text, file.rows = "\n\n".join(filter(None, (row_text(row) for _, row in rows))), True
         return
     for line, row in rows:
-        text = str(row.pop(key, "")) or _row_text(row)
+        text = str(row.pop(key, "")) or row_text(row)
         title = str(row.pop("title", "")) or f"{stem}, {line}"
         if text.strip():
             file.documents.append(Document(f"{name}:{line}", text, title, {**row, "path": name}))
@@ -376,142 +445,3 @@ def _fields(value: Any) -> Iterator[tuple[str, str | int | float | bool]]:
             stack.extend(reversed([(f"{name}.{key}" if name else str(key), part) for key, part in inner]))
         elif one is not None and one != "":
             yield name, one
-
-
-def _row_text(row: Mapping[str, Any]) -> str:
-    return "\n".join(
-        ": ".join(filter(None, (column, " ".join(str(value).split())))) for column, value in row.items()
-    )
-
-
-# Pages and office files
-
-
-def _main_html(text: str) -> tuple[str, str]:
-    """Return a page without its navigation and tables that only lay it out, and its title."""
-    with extra("documents"):
-        from bs4 import BeautifulSoup
-    soup = BeautifulSoup(text, "lxml")  # closes what old pages leave open, such as <p> and <li>
-    title = " ".join(soup.title.get_text().split()) if soup.title else ""
-    for tag in soup(["script", "style", "noscript", "template"]):
-        tag.decompose()
-    whole = str(soup)
-    for tag in soup(_is_navigation):
-        tag.decompose()
-    for table in soup("table"):
-        if not table.find("th") and table.find(["p", "table", "h1", "h2", "h3", "div", "font"]):
-            for tag in [table, *table(["tbody", "tr", "td"])]:
-                tag.name = "div"
-    body, main = soup.body or soup, soup("main")
-    if len(main) == 1 and 2 * len(main[0].get_text()) > len(body.get_text()):
-        body = main[0]
-    return (str(body) if body.get_text().strip() else whole), title
-
-
-def _is_navigation(tag: Any) -> bool:
-    if tag.decomposed:
-        return False
-    if tag.name in ("nav", "aside") or tag.get("role") in ("navigation", "banner", "contentinfo", "search"):
-        return True
-    if tag.name in ("header", "footer"):
-        return tag.find_parent(["article", "main", "section"]) is None
-    names = {
-        part for name in (tag.get("id") or "", *(tag.get("class") or ())) for part in re.split(r"[-_]", name)
-    }
-    if not names & _NAVIGATION_NAMES:
-        return False
-    links = sum(len(link.get_text()) for link in tag("a"))
-    return 2 * links > len(tag.get_text(strip=True))
-
-
-@cache
-def _converter(suffix: str) -> Any:
-    """Return a converter; for binary kinds one that takes no damaged file for a text."""
-    with extra("documents"):
-        from markitdown import MarkItDown, converters
-    if suffix not in CONVERTED:
-        return MarkItDown(enable_plugins=False)
-    converter = MarkItDown(enable_builtins=False, enable_plugins=False)
-    converter.register_converter(getattr(converters, f"{suffix[1:].capitalize()}Converter")())
-    return converter
-
-
-def _convert(data: bytes, suffix: str, **info: str) -> str:
-    """Convert a file to Markdown."""
-    converter = _converter(suffix)
-    from markitdown import MissingDependencyException, StreamInfo
-
-    try:
-        text = converter.convert_stream(
-            io.BytesIO(data), stream_info=StreamInfo(extension=suffix, **info)
-        ).text_content
-    except Exception as error:  # parsers of damaged files fail in any way
-        attempts = getattr(error, "attempts", None)
-        cause = attempts[-1].exc_info[1] if attempts else error
-        if isinstance(cause, MissingDependencyException):
-            with extra("documents"):
-                raise cause.__cause__ or cause from None
-        raise _UnreadableError(_what_is_wrong(cause)) from error
-    return str(text.replace("\f", "\n\n").encode("utf-8", "replace").decode())
-
-
-def _what_is_wrong(error: BaseException) -> str:
-    """Return why a file cannot be converted, in its parser's words."""
-    if type(error).__name__ == "PDFPasswordIncorrect":
-        return "it opens with a password"
-    return f"damaged: {' '.join(str(error).split())[:200] or type(error).__name__}"
-
-
-def _read_binary(data: bytes, suffix: str) -> _File:
-    if suffix == ".xlsx":
-        return _read_workbook(data)
-    file = _File(_convert(data, suffix))
-    if suffix == ".pdf" and (pages := _blank_pages(data)):
-        numbers = ", ".join(map(str, pages))
-        file.metadata["pages_without_text"] = numbers
-        file.notes.append(f"no text on page {numbers}: a picture, perhaps; a program for OCR can add it")
-    return file
-
-
-def _blank_pages(data: bytes) -> list[int]:
-    """Return the numbers of a PDF's pages without text, from 1."""
-    with extra("documents"):
-        import pypdfium2
-    try:
-        with pypdfium2.PdfDocument(data) as pdf:
-            return [
-                number
-                for number, page in enumerate(pdf, 1)
-                if not page.get_textpage().get_text_range().strip()
-            ]
-    except pypdfium2.PdfiumError:  # it was read all the same
-        return []
-
-
-def _read_workbook(data: bytes) -> _File:
-    """Read each sheet as a table."""
-    with extra("documents"):
-        from openpyxl import load_workbook
-    try:
-        book = load_workbook(io.BytesIO(data), read_only=True, data_only=True)
-        sheets = {
-            sheet.title: [
-                Record(number, [_cell_text(cell) for cell in row])
-                for number, row in enumerate(sheet.iter_rows(values_only=True), 1)
-                if any(cell is not None for cell in row)
-            ]
-            for sheet in book.worksheets
-        }
-    except Exception as error:  # parsers of damaged files fail in any way
-        raise _UnreadableError(_what_is_wrong(error)) from error
-    parts = []
-    for title, rows in sheets.items():
-        text = "\n\n".join(_row_text(record.value) for record in csv_records(rows))
-        parts += [f"## {title}" if len(sheets) > 1 and text else "", text]
-    return _File("\n\n".join(filter(None, parts)), rows=True)
-
-
-def _cell_text(cell: Any) -> str:
-    if isinstance(cell, datetime) and not (cell.hour or cell.minute or cell.second):
-        return cell.date().isoformat()
-    return "" if cell is None else str(cell).strip()

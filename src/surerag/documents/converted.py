@@ -1,0 +1,181 @@
+"""Pages, PDF and office files as Markdown: by markitdown, and by closer readers of tables."""
+
+from __future__ import annotations
+
+import io
+import re
+from datetime import datetime
+from functools import cache
+from typing import Any
+
+from surerag.documents.pdf import page_with_tables
+from surerag.errors import InputError, extra
+from surerag.records import Record, csv_records, row_text
+
+CONVERTED = frozenset({".pdf", ".docx", ".pptx", ".xlsx", ".epub"})
+"""Binary kinds of files."""
+
+_NAVIGATION_NAMES = {
+    "nav", "navbar", "navigation", "menu", "sidebar", "breadcrumb", "breadcrumbs", "footer", "header",
+    "related",
+}  # fmt: skip
+_NOT_WORD = re.compile(r"[\W_]+")
+
+
+def html_as_markdown(text: str) -> tuple[str, str]:
+    """Return a page as Markdown, without its navigation, and its title."""
+    text, title = _main_html(text)
+    return convert(text.encode("utf-8", "replace"), ".html", charset="utf-8"), title
+
+
+def _main_html(text: str) -> tuple[str, str]:
+    """Return a page without its navigation and tables that only lay it out, and its title."""
+    with extra("documents"):
+        from bs4 import BeautifulSoup
+    soup = BeautifulSoup(text, "lxml")  # closes what old pages leave open, such as <p> and <li>
+    title = " ".join(soup.title.get_text().split()) if soup.title else ""
+    for tag in soup(["script", "style", "noscript", "template"]):
+        tag.decompose()
+    whole = str(soup)
+    for tag in soup(_is_navigation):
+        tag.decompose()
+    for table in soup("table"):
+        if not table.find("th") and table.find(["p", "table", "h1", "h2", "h3", "div", "font"]):
+            for tag in [table, *table(["tbody", "tr", "td"])]:
+                tag.name = "div"
+    body, main = soup.body or soup, soup("main")
+    if len(main) == 1 and 2 * len(main[0].get_text()) > len(body.get_text()):
+        body = main[0]
+    return (str(body) if body.get_text().strip() else whole), title
+
+
+def _is_navigation(tag: Any) -> bool:
+    if tag.decomposed:
+        return False
+    if tag.name in ("nav", "aside") or tag.get("role") in ("navigation", "banner", "contentinfo", "search"):
+        return True
+    if tag.name in ("header", "footer"):
+        return tag.find_parent(["article", "main", "section"]) is None
+    names = {
+        part for name in (tag.get("id") or "", *(tag.get("class") or ())) for part in re.split(r"[-_]", name)
+    }
+    if not names & _NAVIGATION_NAMES:
+        return False
+    links = sum(len(link.get_text()) for link in tag("a"))
+    return 2 * links > len(tag.get_text(strip=True))
+
+
+@cache
+def converter(suffix: str) -> Any:
+    """Return a converter; for binary kinds one that takes no damaged file for a text."""
+    with extra("documents"):
+        from markitdown import MarkItDown, converters
+    if suffix not in CONVERTED:
+        return MarkItDown(enable_plugins=False)
+    converter = MarkItDown(enable_builtins=False, enable_plugins=False)
+    converter.register_converter(getattr(converters, f"{suffix[1:].capitalize()}Converter")())
+    return converter
+
+
+def convert(data: bytes, suffix: str, **info: str) -> str:
+    """Return a file as Markdown, or raise InputError if it is damaged or locked."""
+    markitdown = converter(suffix)
+    from markitdown import MissingDependencyException, StreamInfo
+
+    try:
+        text = markitdown.convert_stream(
+            io.BytesIO(data), stream_info=StreamInfo(extension=suffix, **info)
+        ).text_content
+    except Exception as error:  # parsers of damaged files fail in any way
+        attempts = getattr(error, "attempts", None)
+        cause = attempts[-1].exc_info[1] if attempts else error
+        if isinstance(cause, MissingDependencyException):
+            with extra("documents"):
+                raise cause.__cause__ or cause from None
+        raise InputError(_what_is_wrong(cause)) from error
+    return str(text.replace("\f", "\n\n").encode("utf-8", "replace").decode())
+
+
+def _what_is_wrong(error: BaseException) -> str:
+    """Return why a file cannot be converted, in its parser's words."""
+    if type(error).__name__ == "PDFPasswordIncorrect":
+        return "it opens with a password"
+    return f"damaged: {' '.join(str(error).split())[:200] or type(error).__name__}"
+
+
+def read_pdf(data: bytes) -> tuple[str, list[int]]:
+    """Return a PDF's text, and the numbers of its pages without text, from 1.
+
+    Where the rows of a table came apart, the page is read anew by where its characters stand.
+    """
+    with extra("documents"):
+        import pypdfium2
+    try:
+        pdf = pypdfium2.PdfDocument(data)
+    except pypdfium2.PdfiumError:  # markitdown says what is wrong with it, or reads it all the same
+        return convert(data, ".pdf"), []
+    with pdf:
+        text = convert(data, ".pdf")
+        blank = [number for number, page in enumerate(pdf, 1) if not _page_text(page).strip()]
+        anew = {at: found for at, page in enumerate(pdf) if (found := page_with_tables(page))}
+        lines = {_NOT_WORD.sub(" ", line).strip() for line in text.split("\n")}
+        if all(
+            _NOT_WORD.sub(" ", " ".join(row)).strip() in lines for _, rows in anew.values() for row in rows
+        ):
+            return text, blank
+        pages = [anew[at][0] if at in anew else _one_page(pdf, at) for at in range(len(pdf))]
+    return "\n\n".join(filter(None, map(str.strip, pages))), blank
+
+
+def _page_text(page: Any) -> str:
+    text: str = page.get_textpage().get_text_range()
+    return text
+
+
+def _one_page(pdf: Any, at: int) -> str:
+    """Return the text of one page."""
+    import pypdfium2
+
+    file = io.BytesIO()
+    with pypdfium2.PdfDocument.new() as single:
+        single.import_pages(pdf, [at])
+        single.save(file)
+    return convert(file.getvalue(), ".pdf")
+
+
+def read_workbook(data: bytes) -> str:
+    """Return a paragraph for each row of each sheet."""
+    sheets = workbook_rows(data)
+    parts = []
+    for title, rows in sheets.items():
+        text = "\n\n".join(row_text(record.value) for record in csv_records(rows))
+        parts += [f"## {title}" if len(sheets) > 1 and text else "", text]
+    return "\n\n".join(filter(None, parts))
+
+
+def workbook_rows(data: bytes) -> dict[str, list[Record]]:
+    """Return the rows of each sheet that are not empty, as texts.
+
+    Raises:
+        InputError: If the file is damaged.
+    """
+    with extra("documents"):
+        from openpyxl import load_workbook
+    try:
+        book = load_workbook(io.BytesIO(data), read_only=True, data_only=True)
+        return {
+            sheet.title: [
+                Record(number, [_cell_text(cell) for cell in row])
+                for number, row in enumerate(sheet.iter_rows(values_only=True), 1)
+                if any(cell is not None for cell in row)
+            ]
+            for sheet in book.worksheets
+        }
+    except Exception as error:  # parsers of damaged files fail in any way
+        raise InputError(_what_is_wrong(error)) from error
+
+
+def _cell_text(cell: Any) -> str:
+    if isinstance(cell, datetime) and not (cell.hour or cell.minute or cell.second):
+        return cell.date().isoformat()
+    return "" if cell is None else str(cell).strip()

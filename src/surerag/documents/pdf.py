@@ -1,0 +1,195 @@
+"""Tables and lists of PDF pages: rows of cells, found by the places of the characters, ruled or not.
+
+A line holds the characters at one height. A gap as wide as the line is high divides it into cells.
+Lines below each other are a table if their cells leave gaps from the first line to the last, and if the cells
+are too short to be prose in columns. Items of a list, with a number or mark before each, are found alike.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, NamedTuple
+
+CELL_GAP, WORD_GAP = 0.9, 0.12
+"""Gaps between characters that divide cells and words, in heights of a line."""
+PARAGRAPH_GAP, TABLE_GAP = 0.6, 2.5
+"""Distances between lines that divide paragraphs, and that no table has inside, in heights of a line."""
+LEAST_ROWS = 3
+SHORT_CELL = 25
+"""Characters of a cell, at most, in half of a table's columns; lines of prose are longer."""
+MARK = 3
+"""Characters of a number or mark before the items of a list, at most."""
+MOST_COLUMNS_OF_PROSE = 0.3
+"""Share of lines outside tables that have several cells, at most; pages with more have columns of prose."""
+
+
+class Character(NamedTuple):
+    """A character and its box, in points from the page's lower left corner."""
+
+    text: str
+    left: float
+    bottom: float
+    right: float
+    top: float
+
+
+@dataclass(slots=True)
+class Cell:
+    """A text without wide gaps in a line."""
+
+    text: str
+    left: float
+    right: float
+
+
+@dataclass(slots=True)
+class Line:
+    """Cells at one height, from left to right."""
+
+    cells: list[Cell]
+    bottom: float
+    top: float
+
+    @property
+    def height(self) -> float:
+        """Height of its highest character."""
+        return max(self.top - self.bottom, 1.0)
+
+
+Row = list[str]
+
+
+def page_with_tables(page: Any) -> tuple[str, list[Row]] | None:
+    """Return a page's text with its tables in Markdown, and all their rows; None where it has no table.
+
+    Args:
+        page: A ``PdfPage`` of pypdfium2.
+    """
+    characters = _characters(page)
+    if page.get_rotation() or any(unicodedata.bidirectional(one.text) in ("R", "AL") for one in characters):
+        return None
+    lines = _lines(characters)
+    parts: list[str] = []
+    tables: list[Row] = []
+    outside: list[Line] = []
+    at = 0
+    while at < len(lines):
+        rows, end = _table(lines, at)
+        if rows:
+            parts += ["", _markdown(rows), ""]
+            tables += rows
+            at = end
+            continue
+        line = lines[at]
+        if at and lines[at - 1].bottom - line.top > PARAGRAPH_GAP * line.height:
+            parts.append("")
+        parts.append(" ".join(cell.text for cell in line.cells))
+        outside.append(line)
+        at += 1
+    in_columns = sum(len(line.cells) > 1 for line in outside)
+    if not tables or in_columns > MOST_COLUMNS_OF_PROSE * max(len(outside), 1):
+        return None
+    return "\n".join(parts).strip(), tables
+
+
+def _characters(page: Any) -> list[Character]:
+    """Return what is written on a page, without white space and what PDFium adds."""
+    from pypdfium2 import raw
+
+    text = page.get_textpage()
+    characters = []
+    for at in range(text.count_chars()):
+        letter = chr(raw.FPDFText_GetUnicode(text, at))
+        if letter.isspace() or not letter.isprintable() or raw.FPDFText_IsGenerated(text, at) == 1:
+            continue
+        characters.append(Character(letter, *text.get_charbox(at, loose=True)))
+    return characters
+
+
+def _lines(characters: Sequence[Character]) -> list[Line]:
+    """Return lines from the top of a page to its bottom."""
+    lines: list[list[Character]] = []
+    for one in sorted(characters, key=lambda one: -(one.top + one.bottom)):
+        last = lines[-1][0] if lines else None
+        height = one.top - one.bottom
+        if last is None or abs(last.top + last.bottom - one.top - one.bottom) > height:
+            lines.append([])
+        lines[-1].append(one)
+    return [_line(sorted(line, key=lambda one: one.left)) for line in lines]
+
+
+def _line(characters: Sequence[Character]) -> Line:
+    line = Line([], min(one.bottom for one in characters), max(one.top for one in characters))
+    for one in characters:
+        gap = one.left - line.cells[-1].right if line.cells else line.height
+        if gap >= CELL_GAP * line.height:
+            line.cells.append(Cell("", one.left, one.right))
+        elif gap > WORD_GAP * line.height:
+            line.cells[-1].text += " "
+        line.cells[-1].text += one.text
+        line.cells[-1].right = max(one.right, line.cells[-1].right)
+    return line
+
+
+def _table(lines: Sequence[Line], start: int) -> tuple[list[Row], int]:
+    """Return the rows of the table that begins at a line, and where it ends; no rows where none begins."""
+    if len(lines[start].cells) < 2:
+        return [], start
+    columns = [(cell.left, cell.right) for cell in lines[start].cells]
+    end = start + 1
+    while end < len(lines):
+        line = lines[end]
+        joined = _joined([*columns, *((cell.left, cell.right) for cell in line.cells)])
+        continues = len(line.cells) > 1 or (joined[0] == columns[0] and len(joined) == len(columns))
+        is_far = lines[end - 1].bottom - line.top > TABLE_GAP * line.height
+        if is_far or not continues or len(joined) < len(columns):
+            break
+        columns, end = joined, end + 1
+    rows = list(_rows(lines[start:end], columns))
+    return (rows, end) if _is_table(rows) else ([], start)
+
+
+def _joined(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Join spans that overlap."""
+    joined: list[tuple[float, float]] = []
+    for left, right in sorted(spans):
+        if joined and left < joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(right, joined[-1][1]))
+        else:
+            joined.append((left, right))
+    return joined
+
+
+def _rows(lines: Sequence[Line], columns: Sequence[tuple[float, float]]) -> Iterator[Row]:
+    """Yield rows with a cell for each column; a line that only goes on with cells is part of its row."""
+    row: Row = []
+    for line in lines:
+        texts = ["" for _ in columns]
+        for cell in line.cells:
+            place = next(at for at, (left, right) in enumerate(columns) if left <= cell.left <= right)
+            texts[place] = f"{texts[place]} {cell.text}".strip()
+        if row and not texts[0] and 2 * sum(map(bool, texts)) <= len(texts):
+            row = [" ".join(filter(None, pair)) for pair in zip(row, texts, strict=True)]
+            continue
+        if row:
+            yield row
+        row = texts
+    yield row
+
+
+def _is_table(rows: Sequence[Row]) -> bool:
+    if len(rows) < LEAST_ROWS:
+        return False
+    lengths = [median(len(cell) for cell in column if cell) for column in zip(*rows, strict=True)]
+    return 2 * sum(length <= SHORT_CELL for length in lengths) >= len(lengths)
+
+
+def _markdown(rows: Sequence[Row]) -> str:
+    if len(rows[0]) == 2 and max(len(row[0]) for row in rows) <= MARK:
+        return "\n".join(map(" ".join, rows))
+    header, *others = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows)
+    rule = " | ".join("---" for _ in rows[0])
+    return "\n".join(f"| {line} |" for line in (header, rule, *others))
