@@ -349,6 +349,50 @@ def test_probabilities_are_calibrated() -> None:
     assert least <= middle <= most and least < most
 
 
+@pytest.mark.parametrize("copies", [1, 4])
+def test_where_uncertainty_tells_nothing_no_probability_is_told(copies: int) -> None:
+    """A fit in the sample called the surest .84 where .60 were right. Copies of a question are one group."""
+    rng, surest, withheld, samples = np.random.default_rng(5), [], 0, 150
+    for _ in range(samples):
+        once = answers(rng, 60, informs=0.0)
+        rows = [replace(row, group=str(number)) for number, row in enumerate(once) for _ in range(copies)]
+        policy = calibrate_abstention(rows, max_risk=0.2)
+        told = policy.probability_at(min(row.uncertainty for row in rows))
+        withheld += told is None
+        assert (told is None) == (policy.knots == ()) == bool(policy.withheld)
+        surest.append(np.mean([row.score_without for row in rows]) if told is None else told)
+    assert withheld / samples >= 0.95 - 2.33 * math.sqrt(0.95 * 0.05 / samples)
+    assert np.mean(surest) - 0.6 <= 2.33 * np.std(surest) / math.sqrt(samples)
+
+
+@pytest.mark.parametrize("informs", [0.7, 2.0])
+def test_the_probability_of_the_surest_is_not_above_the_truth(informs: float) -> None:
+    rng, told = np.random.default_rng(6), []
+    truth = answers(rng, 50_000, informs=informs)
+    cut = np.quantile([row.uncertainty for row in truth], 0.1)
+    right = np.mean([row.score_without for row in truth if row.uncertainty <= cut])
+    for _ in range(60):
+        policy = calibrate_abstention(answers(rng, 200, informs=informs), max_risk=0.2)
+        if policy.knots:
+            told.append(
+                np.mean(
+                    [policy.probability_at(row.uncertainty) for row in truth[:500] if row.uncertainty <= cut]
+                )
+            )
+    assert len(told) > 50
+    assert right - 0.08 <= np.mean(told) <= right + 2.33 * np.std(told) / math.sqrt(len(told))
+
+
+def test_empty_answers_do_not_make_an_uncertainty_tell() -> None:
+    rng = np.random.default_rng(7)
+    rows = [*answers(rng, 200, informs=0.0), *(CalibrationRow(math.inf, 0.0) for _ in range(100))]
+    policy = calibrate_abstention(rows, max_risk=0.2)
+    assert policy.probability_at(0.0) is None and policy.probability_at(math.inf) == 0.0
+    assert policy.auroc is not None and policy.auroc.n == 200
+    assert "did not tell right from wrong answers in 300 questions: AUROC" in policy.withheld
+    assert calibration.AbstentionPolicy.from_dict(policy.to_dict()) == policy
+
+
 def test_nothing_is_answered_where_uncertainty_does_not_inform() -> None:
     policy = calibrate_abstention(answers(np.random.default_rng(2), 250, informs=0.0), max_risk=0.1)
     assert (policy.threshold, policy.coverage, policy.risk) == (-math.inf, 0.0, None)
