@@ -43,7 +43,7 @@ from llama_index_surerag.observing import (
     settings_of,
 )
 from llama_index_surerag.pickles import Shareable
-from llama_index_surerag.prompts import from_chat_messages
+from llama_index_surerag.prompts import NestedPrompts, from_chat_messages
 from llama_index_surerag.reader_llm import ReaderLLM
 from llama_index_surerag.services import manager_of
 from surerag import AbstentionPolicy, Services
@@ -267,7 +267,7 @@ def method_engines(engine: object) -> Iterator[MethodEngine[Any]]:
                 yield from method_engines(one)
 
 
-class AbstainingQueryEngine(_Selecting, BaseQueryEngine):
+class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
     """Shows the answer of another engine only where the LLM was sure enough of it, else "I do not know.".
 
     ``response.metadata`` has the ``certainty`` of the answer, whether it is withheld (``abstained``), and the

@@ -16,6 +16,7 @@ from llama_index.core.indices.base import BaseIndex
 from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.prompts.mixin import PromptDictType, PromptMixinType
+from llama_index.core.response_synthesizers import ResponseMode
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
@@ -23,7 +24,7 @@ from llama_index_surerag.llm import reader_of
 from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.postprocessors import MethodPostprocessor
-from llama_index_surerag.prompts import as_templates, llama_templates
+from llama_index_surerag.prompts import as_templates, changed_prompts, llama_templates
 from llama_index_surerag.services import (
     EmptyIndexError,
     NodeRetriever,
@@ -50,6 +51,7 @@ from surerag.calibration import scope_of
 from surerag.certainty import NO_WORDS, Certainty
 from surerag.component import Component
 from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, settled, stream
+from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import Generation
 from surerag.options import Options
 from surerag.readers import Reader
@@ -62,8 +64,52 @@ C = TypeVar("C", bound=Component[Any])
 M = TypeVar("M", bound=Options)
 
 
+_ELSEWHERE = {
+    "output_cls": "the answer is a text; make an object of it with "
+    "llm.structured_predict(Answer, PromptTemplate('{text}'), text=str(response))",
+    "response_synthesizer": "the engine writes the answer itself; pass prompts={…}",
+    "refine_template": "the engine answers in one prompt, and refines nothing; pass prompts={…}",
+    "summary_template": "the engine answers in one prompt; pass prompts={…}",
+    "simple_template": "for answers without passages pass prompts={'closed_book': …}",
+    "use_async": "call await engine.aquery(question)",
+}
+"""What LlamaIndex's engines take, and what takes its place here."""
+
+
+def _without_conventions(kind: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options without those by which LlamaIndex's engines say what these engines do anyway.
+
+    Raises:
+        ConfigurationError: If one asks for something else; its text names what takes its place.
+    """
+    ours = dict(options)
+    for name in _ELSEWHERE.keys() & ours.keys():
+        raise ConfigurationError(f"{name} is not for an engine of surerag", hint=_ELSEWHERE[name])
+    if kind is DynQROptions and ours.pop("streaming", False):
+        raise ConfigurationError(
+            "this engine cannot stream: which answer it returns is decided when both are there",
+            hint="take a LazyRetrievalQueryEngine, or an UncertaintyRewriteRetriever in an engine of yours",
+        )
+    mode = ours.pop("response_mode", ResponseMode.COMPACT)
+    if mode not in (ResponseMode.COMPACT, ResponseMode.SIMPLE_SUMMARIZE):
+        raise ConfigurationError(
+            f"response_mode={mode!r} asks an LLM several times, or never",
+            hint="leave it out: the engine answers in one prompt with what fits, as 'simple_summarize' does",
+        )
+    if "text_qa_template" in ours:
+        if kind is not DynQROptions:
+            raise ConfigurationError(
+                "text_qa_template is one prompt, and there are two",
+                hint="pass prompts={'from_context': …, 'from_context_and_details': …}; the first may be the "
+                "text_qa_template, the second has the slot {details} for what was retrieved",
+            )
+        ours["prompts"] = {"answer": ours.pop("text_qa_template"), **(ours.get("prompts") or {})}
+    return ours
+
+
 def checked(kind: type[M], options: Mapping[str, Any], llm: object) -> M:
     """Return a method's options, checked; prompts may be LlamaIndex templates."""
+    options = _without_conventions(kind, options)
     if isinstance(options.get("prompts"), Mapping):
         options = {**options, "prompts": as_templates(options["prompts"], llm)}
     return kind(**options)
@@ -137,7 +183,8 @@ class MethodPart(Shareable, Generic[C]):
         return {}
 
     def _update_prompts(self, prompts: PromptDictType) -> None:
-        self._core = self._core.with_options(prompts={**self._core.prompts, **as_templates(prompts)})
+        if changed := changed_prompts(prompts, self._get_prompts()):
+            self._core = self._core.with_options(prompts={**self._core.prompts, **as_templates(changed)})
 
 
 class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
@@ -145,10 +192,19 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
 
     SIGNAL: ClassVar[str]
     """Metadata key of the uncertainty."""
+    METHOD: ClassVar[type[Component[Any]]]
 
     def __init__(
         self, core: C, *, streaming: bool = False, callback_manager: CallbackManager | None = None
     ) -> None:
+        if not isinstance(core, self.METHOD) or not isinstance(core.services.retriever, NodeRetriever):
+            name = type(self).__name__
+            raise ConfigurationError(
+                f"a {name} is built around a {self.METHOD.__name__} over a NodeRetriever, "
+                f"got {type(core).__name__}",
+                hint=f"call {name}.from_args(index, llm)",
+            )
+        check_kind(bool, "True or False", streaming=streaming)
         self._core = core
         self._streaming = streaming
         super().__init__(callback_manager=manager_of(callback_manager))
@@ -299,6 +355,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
     """
 
     SIGNAL = "score"
+    METHOD = LazyRAG
 
     @classmethod
     def from_args(
@@ -399,6 +456,10 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
     """
 
     SIGNAL = "uncertainty"
+    METHOD = UncertaintyRewriter
+
+    def __init__(self, core: UncertaintyRewriter, *, callback_manager: CallbackManager | None = None) -> None:
+        super().__init__(core, callback_manager=callback_manager)
 
     @classmethod
     def from_args(

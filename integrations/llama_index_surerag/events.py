@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
 
@@ -15,6 +15,7 @@ from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 
 from surerag.drivers import sentence_of
+from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import Event
 
 dispatcher = get_dispatcher(__name__)
@@ -71,9 +72,12 @@ def streamed_to(ctx: Context) -> Iterator[None]:
     """Within it, whatever parts decide goes to a workflow's stream as a :class:`MethodStreamEvent`.
 
     Args:
-        ctx: The context of a step, or of an agent's tool.
+        ctx: The context of a step, or of an agent's tool, async or not.
+
+    Raises:
+        ConfigurationError: If no workflow runs with this context.
     """
-    loop = asyncio.get_running_loop()
+    loop = _loop_of(ctx)
 
     def write(event: Event) -> None:
         streamed = MethodStreamEvent(name=event.name, data=dict(event.data), warning=event.warning)
@@ -85,3 +89,19 @@ def streamed_to(ctx: Context) -> Iterator[None]:
         yield
     finally:
         _listeners.reset(token)
+
+
+def _loop_of(ctx: Context) -> asyncio.AbstractEventLoop:
+    """Return the event loop of a workflow; steps and tools that are not async work in threads beside it."""
+    check_kind(Context, "the context of a workflow's step", ctx=ctx)
+    with suppress(RuntimeError):
+        return asyncio.get_running_loop()
+    found: Any = ctx
+    for name in ("_face", "_internal_adapter", "_queues", "complete"):  # workflows have no public name for it
+        found = getattr(found, name, None)
+    if isinstance(found, asyncio.Task):
+        return found.get_loop()
+    raise ConfigurationError(
+        "no workflow runs with this context",
+        hint="enter streamed_to(ctx) within a step, or a tool of an agent",
+    )

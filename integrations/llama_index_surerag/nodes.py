@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from llama_index.core.node_parser.node_utils import build_nodes_from_splits
-from llama_index.core.schema import BaseNode, MetadataMode, NodeWithScore, TextNode
+from llama_index.core.schema import BaseNode, ImageNode, MetadataMode, NodeWithScore, TextNode
 
 from surerag import SOURCES_KEY, Passage
 
@@ -26,6 +26,15 @@ def copy_of(node: NodeWithScore) -> NodeWithScore:
 def has_text(node: NodeWithScore) -> bool:
     """Whether a node has a text of its own; an image has none."""
     return bool(node.node.get_content(metadata_mode=MetadataMode.NONE).strip())
+
+
+def has_picture(node: NodeWithScore) -> bool:
+    """Whether a node carries an image, a sound or a film beside its text."""
+    inner = node.node
+    if isinstance(inner, ImageNode):
+        return True
+    media = ("image_resource", "audio_resource", "video_resource")
+    return any(getattr(inner, name, None) is not None for name in media)
 
 
 def passages_of(nodes: Iterable[NodeWithScore], *, vectors: bool = False) -> list[Passage]:

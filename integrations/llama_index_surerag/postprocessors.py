@@ -20,7 +20,7 @@ from pydantic import model_validator
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
-from llama_index_surerag.nodes import copy_of, has_text, nodes_of, passages_of, shown_text
+from llama_index_surerag.nodes import copy_of, has_picture, has_text, nodes_of, passages_of, shown_text
 from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.prompts import WithPrompts
 from llama_index_surerag.services import NodeRetriever, bound_services, bundle_of, encoder_of, retriever_of
@@ -127,8 +127,9 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
     By default the most relevant third comes back, three nodes at least; with ``variant="copy"``, compressed
     ones. A compressed node has its best source's id, score, relationships and metadata; ``compressed_from``
     in its metadata lists all sources with their ids, scores and metadata, ``compressed_sentences`` which
-    source supports each sentence. Others come back as copies, those without text at the end. No node that
-    goes in is changed, and an LLM is shown those of the metadata that all sources share.
+    source supports each sentence. Others come back as copies; at the end those without text, and, where nodes
+    are compressed, those with pictures. No node that goes in is changed, and an LLM is shown those of the
+    metadata that all sources share.
 
     Where the LLM fails, the nodes (of a cluster) stay as they are, with a warning and a ``MethodEvent``;
     without a query the first nodes come back. Prompts are texts or LlamaIndex templates. With
@@ -177,7 +178,7 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
         return self.room(n_nodes)
 
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[EDC2Result]:
-        passages = passages_of(nodes, vectors=True)
+        passages = passages_of([node for node in nodes if not self._passes(node)], vectors=True)
         # The query's own vector and the nodes' are of the index's model; one alone is of no use.
         carried = all(passage.embedding is not None for passage in passages)
         program: Program[EDC2Result] = self._core.program(
@@ -186,7 +187,11 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
         return program
 
     def _nodes_of(self, result: EDC2Result, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-        return [*nodes_of(result.passages), *(copy_of(node) for node in nodes if not has_text(node))]
+        return [*nodes_of(result.passages), *(copy_of(node) for node in nodes if self._passes(node))]
+
+    def _passes(self, node: NodeWithScore) -> bool:
+        """Whether a node comes back as it is: it has no text, or a picture, which a compression has not."""
+        return not has_text(node) or (self.compresses and has_picture(node))
 
 
 class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRefinerOptions):

@@ -101,6 +101,37 @@ def llama_templates(prompts: Mapping[str, Template]) -> PromptDictType:
     }
 
 
+def changed_prompts(prompts: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the prompts that differ from those of now; ``get_prompts`` lists what an option may rule out."""
+    return {name: prompt for name, prompt in prompts.items() if name not in now or now[name] != prompt}
+
+
+def update_nested_prompts(part: PromptMixin, prompts: PromptDictType) -> None:
+    """Replace prompts of a part and of the parts inside it; ``a:b:c`` is the prompt ``c`` of ``b`` of ``a``.
+
+    Raises:
+        PromptError: If there is no part of this name.
+    """
+    modules = part._get_prompt_modules()
+    of_parts: dict[str, PromptDictType] = {}
+    for name, prompt in prompts.items():
+        module, inner = name.split(":", 1) if ":" in name else ("", name)
+        if module and module not in modules:
+            raise PromptError(f"there is no part {module!r}", hint=f"parts are {sorted(modules)}")
+        of_parts.setdefault(module, {})[inner] = prompt
+    part._update_prompts(of_parts.pop("", {}))
+    for module, inner_prompts in of_parts.items():
+        update_nested_prompts(modules[module], inner_prompts)
+
+
+class NestedPrompts(PromptMixin):
+    """A mixin for parts around others, whose prompts ``update_prompts`` takes at any depth."""
+
+    def update_prompts(self, prompts_dict: PromptDictType) -> None:
+        """Replace prompts, by the names that ``get_prompts`` gives them; others stay."""
+        update_nested_prompts(self, prompts_dict)
+
+
 class WithPrompts(Options, PromptMixin):
     """Options whose prompts are LlamaIndex templates too, and the method that is made of them."""
 
@@ -123,7 +154,8 @@ class WithPrompts(Options, PromptMixin):
         return {}
 
     def _update_prompts(self, prompts: PromptDictType) -> None:
-        self.prompts: Mapping[str, Any] = {**self.prompts, **prompts}
+        if changed := changed_prompts(prompts, self._get_prompts()):
+            self.prompts: Mapping[str, Any] = {**self.prompts, **changed}
 
 
 def chat_messages(llm: LLM, prompt: Prompt) -> list[ChatMessage]:

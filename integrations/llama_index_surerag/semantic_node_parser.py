@@ -19,6 +19,7 @@ from llama_index_surerag.services import encoder_of
 from surerag import SemanticChunk, SemanticChunker, SemanticChunkerOptions
 from surerag.component import Function, Service
 from surerag.drivers import arun, complete, run, settled
+from surerag.errors import ConfigurationError
 from surerag.services import Encoder
 
 _BATCH = 64
@@ -48,7 +49,17 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
     _core: SemanticChunker = PrivateAttr()
 
     def __init__(self, embed_model: BaseEmbedding | Encoder | None = None, **options: Any) -> None:
+        if "breakpoint_percentile_threshold" in options:
+            raise ConfigurationError(
+                "breakpoint_percentile_threshold is not for this parser",
+                hint="fit the similarity to your documents: parser.with_quantile(documents, 0.75)",
+            )
         super().__init__(**{"embed_model": embed_model, **options})
+
+    @classmethod
+    def from_defaults(cls, embed_model: BaseEmbedding | Encoder | None = None, **options: Any) -> Self:
+        """Build a parser, as LlamaIndex's own parsers are built."""
+        return cls(embed_model, **options)
 
     @classmethod
     def class_name(cls) -> str:

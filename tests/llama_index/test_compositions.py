@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from llama_index.core import VectorStoreIndex
+from llama_index.core import PromptTemplate, VectorStoreIndex
 from llama_index.core.agent.workflow import FunctionAgent, ReActAgent
 from llama_index.core.base.response.schema import Response
 from llama_index.core.callbacks import CallbackManager, CBEventType, LlamaDebugHandler
@@ -36,6 +36,7 @@ from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, 
 from pydantic import BaseModel, Field
 
 import llama_index_surerag
+import surerag
 from llama_index_surerag import (
     AbstainingChatEngine,
     AbstainingQueryEngine,
@@ -62,6 +63,8 @@ from surerag import AreYouSure, FakeReader
 from surerag.calibration import AbstentionPolicy
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
+from surerag.errors import ConfigurationError, PromptError
+from surerag.retrieval import PassageIndex
 from tests.clean_process import loaded_by
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, knowing, like
@@ -187,6 +190,39 @@ async def test_an_agents_tool_streams_decisions() -> None:
     output = await handler
     assert str(output).startswith(f"Tool: {FOUND_ANSWER}")
     assert any(isinstance(event, MethodStreamEvent) and event.name == "lazy_rag.gate" for event in events)
+
+
+class AskingInAThread(Workflow):
+    @step
+    def answer(self, ctx: Context, ev: StartEvent) -> StopEvent:
+        with streamed_to(ctx):
+            return StopEvent(result=str(lazy().query(UNKNOWN)))
+
+
+async def test_a_step_that_is_not_async_streams_decisions() -> None:
+    handler = AskingInAThread().run()
+    events = [event async for event in handler.stream_events()]
+    assert str(await handler).startswith(FOUND_ANSWER)
+    assert any(isinstance(event, MethodStreamEvent) and event.name == "lazy_rag.gate" for event in events)
+
+
+async def test_a_tool_that_is_not_async_streams_decisions() -> None:
+    def atlas(ctx: Context, input: str) -> str:
+        """Rivers."""
+        with streamed_to(ctx):
+            return str(lazy().query(input))
+
+    atlas.__annotations__ = {"ctx": Context, "input": str, "return": str}
+    handler = FunctionAgent(tools=[atlas], llm=Calling()).run(user_msg=UNKNOWN)
+    events = [event async for event in handler.stream_events()]
+    assert str(await handler).startswith(f"Tool: {FOUND_ANSWER}")
+    assert any(isinstance(event, MethodStreamEvent) and event.name == "lazy_rag.gate" for event in events)
+
+
+def test_events_are_streamed_to_a_running_workflow_alone() -> None:
+    for ctx, message in ((Context(AskingInAThread()), "no workflow runs"), ("ctx", "ctx must be")):
+        with pytest.raises(ConfigurationError, match=message), streamed_to(ctx):  # type: ignore[arg-type]  # tested
+            pass
 
 
 # Events and spans
@@ -340,6 +376,101 @@ def keyed_parts() -> list[Any]:
         NodeRetriever(index.as_retriever(), postprocessors),
         reader_from_llm(llm),
     ]
+
+
+def prompted_parts() -> list[Any]:
+    """Every part with prompts, and parts around parts."""
+    index = corpus.index()
+    policy = AbstentionPolicy(1.0, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
+    plain = index.as_query_engine(llm=Own())
+    return [
+        *(part for part in keyed_parts() if hasattr(part, "update_prompts")),
+        ClusterCompressorPostprocessor(FakeReader(), corpus.HashEmbedding(), variant="copy"),
+        ClusterCompressorPostprocessor(FakeReader(), corpus.HashEmbedding(), task="verify"),
+        AbstainingQueryEngine(TransformQueryEngine(plain, UncertaintyRewriteTransform(index, Own())), policy),
+    ]
+
+
+def test_prompts_that_were_read_can_be_written() -> None:
+    parts = prompted_parts()
+    assert len(parts) > 10
+    for part in parts:
+        before = part.get_prompts()
+        part.update_prompts(before)
+        after = part.get_prompts()
+        assert {name: one.get_template() for name, one in after.items()} == {
+            name: one.get_template() for name, one in before.items()
+        }
+
+
+def test_a_prompt_deep_inside_is_replaced_and_an_unknown_part_is_named() -> None:
+    part = prompted_parts()[-1]
+    names = [name for name in part.get_prompts() if name.count(":") == 3]
+    assert "engine:query_engine:response_synthesizer:text_qa_template" in names
+    part.update_prompts({names[0]: PromptTemplate("Say {context_str} {query_str}")})
+    assert part.get_prompts()[names[0]].get_template() == "Say {context_str} {query_str}"
+    with pytest.raises(PromptError, match=r"no part 'other'.*'engine'"):
+        part.update_prompts({"other:text_qa_template": PromptTemplate("x")})
+
+
+@pytest.mark.parametrize("kind", [LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine])
+def test_a_constructor_refuses_what_cannot_work_and_names_from_args(kind: Any) -> None:
+    index, reader = corpus.index(), knowing()
+    core = surerag.LazyRAG(
+        reader,
+        PassageIndex.from_passages([surerag.Passage(KNOWN)], HashingEncoder()),
+        "Ada was born in Velm.",
+    )
+    other = UncertaintyRewriteQueryEngine if kind is LazyRetrievalQueryEngine else LazyRetrievalQueryEngine
+    for wrong in (
+        index,
+        index.as_retriever(),
+        "text",
+        3,
+        None,
+        reader,
+        core,
+        other.from_args(index, reader).core,
+    ):
+        with pytest.raises(ConfigurationError, match=rf"{kind.__name__}.from_args\(index, llm\)"):
+            kind(wrong)
+    made = kind.from_args(index, reader)
+    assert str(kind(made.core).query(KNOWN)) == str(made.query(KNOWN))
+
+
+@pytest.mark.parametrize("kind", [LazyRetrievalQueryEngine, UncertaintyRewriteQueryEngine])
+@pytest.mark.parametrize(
+    ("option", "value", "named"),
+    [
+        ("output_cls", BaseModel, "structured_predict"),
+        ("response_mode", "tree_summarize", "in one prompt"),
+        ("response_mode", "refine", "in one prompt"),
+        ("response_synthesizer", object(), "prompts="),
+        ("refine_template", PromptTemplate("{query_str}"), "prompts="),
+        ("simple_template", PromptTemplate("{query_str}"), "closed_book"),
+        ("use_async", True, "aquery"),
+        ("similarity_top_k", 3, "top_n"),
+    ],
+)
+def test_what_llama_indexs_engines_take_is_refused_with_what_takes_its_place(
+    kind: Any, option: str, value: Any, named: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        kind.from_args(corpus.index(), knowing(), **{option: value})
+
+
+def test_what_is_right_of_llama_indexs_conventions_is_taken() -> None:
+    index, reader = corpus.index(), knowing()
+    template = PromptTemplate("Read {context_str} and say {query_str}")
+    for mode in ("compact", "simple_summarize"):
+        assert LazyRetrievalQueryEngine.from_args(index, reader, response_mode=mode)
+    rewriting = UncertaintyRewriteQueryEngine.from_args(index, reader, text_qa_template=template)
+    rewriting.query(KNOWN)
+    assert str(reader.history[0].prompts[0]).startswith("Read ")
+    with pytest.raises(ConfigurationError, match="from_context_and_details"):
+        LazyRetrievalQueryEngine.from_args(index, reader, text_qa_template=template)
+    with pytest.raises(ConfigurationError, match="cannot stream"):
+        UncertaintyRewriteQueryEngine.from_args(index, reader, streaming=True)
 
 
 def test_no_part_shows_its_keys() -> None:

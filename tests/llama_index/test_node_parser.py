@@ -146,3 +146,10 @@ async def test_the_event_loop_goes_on() -> None:
 
 def test_encoders_of_surerag_pass() -> None:
     assert SemanticNodeParser(HashingEncoder()).to_dict()["encoder"] == HashingEncoder().name
+
+
+def test_it_is_built_as_llama_indexs_parsers_are() -> None:
+    made = SemanticNodeParser.from_defaults(HashEmbedding(), chunk_size=20, include_prev_next_rel=False)
+    assert (made.chunk_size, made.include_prev_next_rel) == (20, False)
+    with pytest.raises(ConfigurationError, match="with_quantile"):
+        SemanticNodeParser.from_defaults(embed_model=HashEmbedding(), breakpoint_percentile_threshold=95)

@@ -17,7 +17,9 @@ from llama_index.core.query_engine import CitationQueryEngine, RetrieverQueryEng
 from llama_index.core.schema import (
     ImageNode,
     IndexNode,
+    MediaResource,
     MetadataMode,
+    Node,
     NodeRelationship,
     NodeWithScore,
     QueryBundle,
@@ -211,6 +213,26 @@ def test_nodes_of_every_kind_pass(part: Any) -> None:
     assert isinstance(results["i"].node, IndexNode)
     assert results["i"].score is None
     assert isinstance(results["p"].node, ImageNode)
+
+
+@pytest.mark.parametrize("options", [{"variant": "copy"}, {"variant": "paper"}, {"task": "answer"}])
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_picture_with_a_caption_survives_a_compression(options: dict[str, Any], alone: bool) -> None:
+    pictures = [
+        NodeWithScore(node=ImageNode(id_="p", text="Ada was born in Velm.", image="aGk="), score=0.5),
+        NodeWithScore(
+            node=Node(
+                id_="q",
+                text_resource=MediaResource(text="Ada was born in Velm."),
+                image_resource=MediaResource(data=b"aGk="),
+            )
+        ),
+    ]
+    texts = [] if alone else scored("Ada, a painter, was born in Velm.", "Bo came later.")
+    postprocessor = compressor(FakeReader(default=SHORT), **options)
+    results = postprocessor.postprocess_nodes([*pictures, *texts], query_str=KNOWN)
+    assert [node for node in results if node.node_id in ("p", "q")] == pictures
+    assert alone or len(results) > 2
 
 
 @pytest.mark.parametrize("fault", ["500", "HTML", "no choices", "empty answer", "cut", "withheld"])
