@@ -57,7 +57,7 @@ class HashedWords(Embeddings):
 
 
 def answer_or_summarize(prompt: str) -> str:
-    """Stand for a model: name the days that a prompt holds, which is an answer, and a summary of that page."""
+    """Stand for a model, which says of a text about days how many there are."""
     days = next((days for days in ("30 days", "14 days") if days in prompt), None)
     if "Summar" in prompt:
         return f"Customers get money back within {days}." if days else "About lunch or support."

@@ -27,7 +27,6 @@ from langchain_surerag.inputs import (
     standalone_question,
 )
 from langchain_surerag.models import reader_of
-from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import (
     AsyncListener,
     Awaiting,
@@ -40,7 +39,7 @@ from langchain_surerag.runs import (
     stream_whole,
     with_purposes,
 )
-from langchain_surerag.summaries import summaries_of, summary_tier
+from langchain_surerag.summaries import summaries_of, tiers_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, Passage, Services
 from surerag.calibration import scope_of
 from surerag.drivers import astream, complete, stream
@@ -57,6 +56,9 @@ logger = logging.getLogger("surerag")
 ChainOutput = dict[str, Any]
 SUMMARY_KEY = "is_summary"
 """Metadata by which a summary in the output differs from a passage."""
+
+
+_PROMPTS: dict[str, Any] = {**LazyRAGOptions.PROMPTS, "rewrite_in_conversation": REWRITE_IN_CONVERSATION}
 
 
 class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[Any, ChainOutput]):
@@ -91,7 +93,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     """
 
     SERVICES = ("llm", "retriever", "summaries", "rewriter")
-    PROMPTS = PromptSet(**{**LazyRAGOptions.PROMPTS, "rewrite_in_conversation": REWRITE_IN_CONVERSATION})
+    PROMPTS = PromptSet(**_PROMPTS)
 
     llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
     retriever: Any = service_field("Tier 2: a retriever, or a runnable from a question to documents.")
@@ -179,12 +181,12 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     # The method.
 
     def _make_core(self) -> LazyRAG:
-        summaries = summary_tier(self.summaries, self.retriever, public=self.summaries_are_public)
+        summaries, retriever = tiers_of(self.summaries, self.retriever, public=self.summaries_are_public)
         options, names = self.options(), LazyRAGOptions.PROMPTS
         options["prompts"] = {name: prompt for name, prompt in self.prompts.items() if name in names}
         if self.rewriter is not None:
             reader_of(self.rewriter)  # raises where it is no model
-        return LazyRAG(reader_of(self.llm), retriever_of(self.retriever), summaries, **options)
+        return LazyRAG(reader_of(self.llm), retriever, summaries, **options)
 
     async def _run(self, value: Any, calls: Calls) -> ChainOutput:
         ids = collect_message_ids()

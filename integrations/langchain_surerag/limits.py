@@ -248,10 +248,11 @@ def _local_faiss(store: Any) -> tuple[Any, ...]:
 _SUMMARY_STORE = "langchain_surerag.stores.SummaryStore"
 IN_MEMORY = "langchain_core.vectorstores.in_memory.InMemoryVectorStore"
 FAISS = "langchain_community.vectorstores.faiss.FAISS"
+CHROMA = "langchain_chroma.vectorstores.Chroma"
 _STORES: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any], tuple[Any, ...]]]] = {
     IN_MEMORY: (callable, _local),
     FAISS: (_is_faiss_filter, _local_faiss),
-    "langchain_chroma.vectorstores.Chroma": (_names_all, lambda store: ()),
+    CHROMA: (_names_all, lambda store: ()),
     "langchain_qdrant.qdrant.QdrantVectorStore": (_names_all_of_qdrant, lambda store: ()),
     "langchain_surerag.stores.MemoryStore": (callable, lambda store: ()),
 }

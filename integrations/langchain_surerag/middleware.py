@@ -28,7 +28,7 @@ from langchain_surerag.models import ModelReader, prompt_value, reader_from_mode
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import TAGS, Awaiting, Blocking, Calls, end_of_program, without_streaming
-from langchain_surerag.summaries import summary_tier
+from langchain_surerag.summaries import tiers_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, Passage, readers
 from surerag.drivers import complete, settled
 from surerag.effects import Effect, Program, Retrieve, handled
@@ -214,7 +214,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         # An empty summary: the first answer comes from the conversation alone.
         self._summaries: Any = SimpleNamespace(retrieve=lambda query, k: [Passage("")])
         if summaries is not None:
-            self._summaries = summary_tier(summaries, retriever, public=summaries_are_public)
+            self._summaries, self._retriever = tiers_of(summaries, retriever, public=summaries_are_public)
         self._vocabulary_size = vocabulary_size
 
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:

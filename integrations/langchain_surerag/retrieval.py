@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
+from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.retrievers import BaseRetriever, RetrieverLike
 from langchain_core.runnables import Runnable
@@ -18,8 +19,12 @@ from langchain_surerag.documents import passages_of
 from langchain_surerag.families import inner_runnables
 from surerag import Passage
 from surerag.errors import ConfigurationError, SureragError, check_kind
+from surerag.lru import LRUDict
 from surerag.readers import client_failure, in_thread, secrets_in
 from surerag.services import Encoder, Retriever, normalised_rows
+
+_REMEMBERED = 64
+"""Questions whose vectors an encoder remembers: a question that both tiers search is embedded once."""
 
 
 class EmbeddingEncoder:
@@ -36,12 +41,13 @@ class EmbeddingEncoder:
         model = next((name for name in names if isinstance(name, str) and name), "")
         self.name = f"{type(embeddings).__name__}({model})"
         """Identity of the model: its class and the model it names."""
+        self._questions: LRUDict[list[float]] = LRUDict(_REMEMBERED)
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
         """Return L2-normalised vectors [texts, dimensions]; a ServiceError unless there is one a text."""
         try:
             if kind == "query":
-                return normalised_rows([self._embeddings.embed_query(text) for text in texts], len(texts))
+                return normalised_rows([self.embed_question(text) for text in texts], len(texts))
             return normalised_rows(self._embeddings.embed_documents(list(texts)), len(texts))
         except Exception as error:
             failure = self._failure(error)
@@ -54,12 +60,24 @@ class EmbeddingEncoder:
             return await in_thread(self.encode, texts, kind)
         try:
             if kind == "query":
-                vectors = await asyncio.gather(*(self._embeddings.aembed_query(text) for text in texts))
+                vectors = await asyncio.gather(*map(self.aembed_question, texts))
                 return normalised_rows(vectors, len(texts))
             return normalised_rows(await self._embeddings.aembed_documents(list(texts)), len(texts))
         except Exception as error:
             failure = self._failure(error)
         raise failure
+
+    def embed_question(self, text: str) -> list[float]:
+        """Return the model's own vector of a question; of one that was embedded just now, the same."""
+        if (vector := self._questions.get(text)) is None:
+            self._questions.put(text, vector := self._embeddings.embed_query(text))
+        return vector
+
+    async def aembed_question(self, text: str) -> list[float]:
+        """Like :meth:`embed_question`, with the model's own async method."""
+        if (vector := self._questions.get(text)) is None:
+            self._questions.put(text, vector := await self._embeddings.aembed_query(text))
+        return vector
 
     def _failure(self, error: Exception) -> SureragError:
         return client_failure(error, self.name, secrets_in(vars(self._embeddings)))
@@ -70,6 +88,23 @@ def encoder_of(embeddings: Any) -> Any:
     kinds = Embeddings | Encoder | None
     check_kind(kinds, "an embedding model", embeddings=embeddings, hint="pass embeddings=…")
     return EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings
+
+
+class QuestionRetriever(VectorStoreRetriever):
+    """A vector store's retriever that shares the vector of a question with another."""
+
+    encoder: Any
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any, **options: Any) -> list[Document]:
+        vector = self.encoder.embed_question(query)
+        return self.vectorstore.similarity_search_by_vector(vector, **{**self.search_kwargs, **options})
+
+    async def _aget_relevant_documents(
+        self, query: str, *, run_manager: Any, **options: Any
+    ) -> list[Document]:
+        vector = await self.encoder.aembed_question(query)
+        search = self.vectorstore.asimilarity_search_by_vector
+        return await search(vector, **{**self.search_kwargs, **options})
 
 
 class RunnableRetriever:

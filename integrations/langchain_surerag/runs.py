@@ -273,7 +273,8 @@ def of_clients_class() -> Iterator[None]:
 def _of_both(error: SureragError, cause: Exception) -> SureragError:
     """Return an error of ours that is a client's, too, with what that carries, such as its status."""
     try:
-        kind = _class_of_both(type(error), type(cause))
+        kinds: tuple[Any, Any] = type(error), type(cause)
+        kind = _class_of_both(*kinds)
         both: SureragError = kind.__new__(kind, *error.args)
     except TypeError:  # of classes in C not every pair has a common layout
         return error

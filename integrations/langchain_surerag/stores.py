@@ -65,7 +65,7 @@ class MemoryStore(VectorStore):
 
     def __init__(self, embeddings: Any) -> None:
         self._embeddings = embeddings
-        self._encoder = encoder_of(embeddings)
+        self.encoder = encoder_of(embeddings)
         self._index: PassageIndex | None = None
 
     @property
@@ -85,11 +85,11 @@ class MemoryStore(VectorStore):
         names = [str(one.id) for one in documents] if ids is None else [*ids]
         passages = map(passage_of, documents)
         held = [replace(one, id=name) for name, one in zip(names, passages, strict=True)]
-        fresh = PassageIndex.from_passages(held, self._encoder)
+        fresh = PassageIndex.from_passages(held, self.encoder)
         kept = self._without(names)
         if kept is not None:
             vectors = np.concatenate([kept.vectors, fresh.vectors])
-            fresh = PassageIndex([*kept.passages, *held], vectors, self._encoder)
+            fresh = PassageIndex([*kept.passages, *held], vectors, self.encoder)
         self._index = fresh
         return names
 
@@ -104,7 +104,7 @@ class MemoryStore(VectorStore):
         if index is None or len(places) == len(index):
             return index
         held = [index.passages[at] for at in places]
-        return PassageIndex(held, index.vectors[places], self._encoder) if held else None
+        return PassageIndex(held, index.vectors[places], self.encoder) if held else None
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return documents by their ids."""

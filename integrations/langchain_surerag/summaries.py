@@ -12,11 +12,12 @@ from typing import Any
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
 from langchain_core.runnables import Runnable
-from langchain_core.vectorstores import VectorStore
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from langchain_surerag.documents import passage_of
 from langchain_surerag.following import Snapshot
 from langchain_surerag.limits import (
+    CHROMA,
     FAISS,
     IN_MEMORY,
     Condition,
@@ -26,7 +27,7 @@ from langchain_surerag.limits import (
     limits_of,
     path_of,
 )
-from langchain_surerag.retrieval import retriever_of
+from langchain_surerag.retrieval import EmbeddingEncoder, QuestionRetriever, retriever_of
 from langchain_surerag.runs import Awaiting, Blocking, Calls
 from langchain_surerag.stores import MemoryStore, Record, Summarize, SummaryStore, shown, shown_metadata
 from surerag import Passage
@@ -38,6 +39,8 @@ from surerag.services import Retriever
 
 _AT_ONCE = 256
 """Documents that are summarized and added to a vector store at once."""
+_BY_VECTOR = (IN_MEMORY, FAISS, CHROMA)
+"""Stores that find the same by a question's vector as by the question."""
 _REMEDIES = (
     "pass a retriever of your own for the summaries, which shows only what its user may see; or, if "
     "everybody may see every summary, summaries_are_public=True"
@@ -117,6 +120,12 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
     return retriever_of(summaries)
 
 
+def tiers_of(summaries: Any, retriever: Any, *, public: bool = False) -> tuple[Any, Any]:
+    """Return the summaries that may be shown, see :func:`summary_tier`, and the retriever, as services."""
+    tier = summary_tier(summaries, retriever, public=public)
+    return tier, retriever_of(tier.beside(retriever) if isinstance(tier, SummaryTier) else retriever)
+
+
 def _understood(retriever: Any) -> tuple[Limits, str]:
     """Return what limits a retriever; and why that is not known, in words, or an empty text."""
     try:
@@ -157,12 +166,17 @@ class SummaryTier:
         inner = self._summaries.inner
         arguments = {} if limits.filter is None else {"filter": _filter_of(limits, inner)}
         self._in_memory = isinstance(inner, MemoryStore)
-        # Searches in memory are no runs of their own in a trace.
-        self._search = (
-            partial(_search_in_memory, inner, arguments)
-            if self._in_memory
-            else partial(_search_in_store, inner.as_retriever(search_kwargs=arguments))
-        )
+        shared = isinstance(inner.embeddings, Embeddings) and path_of(inner) in _BY_VECTOR
+        self._encoder = inner.encoder if isinstance(inner, MemoryStore) else None
+        if isinstance(inner, MemoryStore):
+            # Searches in memory are no runs of their own in a trace.
+            self._search = partial(_search_in_memory, inner, arguments)
+        else:
+            retriever = inner.as_retriever(search_kwargs=arguments)
+            if shared:
+                self._encoder = EmbeddingEncoder(inner.embeddings)
+                retriever = _sharing(retriever, self._encoder)
+            self._search = partial(_search_in_store, retriever)
         self._chunks = limits.chunks
         for store in self._chunks:
             self._summaries.snapshots.setdefault(store, Snapshot(store, self._summaries))
@@ -171,6 +185,18 @@ class SummaryTier:
                 "summaries in memory cannot follow this retriever's documents: where these are deleted or "
                 "changed, hold summaries in a vector store, and bring it up to date by LangChain's index"
             )
+
+    def beside(self, retriever: Any) -> Any:
+        """Return the retriever; a store's, with the same embedding model, does not embed a question again."""
+        if (
+            path_of(retriever) == path_of(VectorStoreRetriever)
+            and retriever.search_type == "similarity"
+            and path_of(retriever.vectorstore) in _BY_VECTOR
+            and isinstance(self._encoder, EmbeddingEncoder)
+            and retriever.vectorstore.embeddings is self._summaries.embeddings
+        ):
+            return _sharing(retriever, self._encoder)
+        return retriever
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
         """Return the nearest summaries, ``k`` at most."""
@@ -204,6 +230,11 @@ class SummaryTier:
             else:
                 passages.append(passage)
         return passages
+
+
+def _sharing(retriever: VectorStoreRetriever, encoder: EmbeddingEncoder) -> VectorStoreRetriever:
+    fields = {name: getattr(retriever, name) for name in retriever.model_fields_set}
+    return QuestionRetriever(**{"name": type(retriever).__name__, **fields, "encoder": encoder})
 
 
 async def _search_in_memory(

@@ -301,6 +301,45 @@ def test_where_chunks_do_not_tell_their_document_every_question_is_searched(kind
         assert (output["answer"], output["decision"]["retrieve"]) == ("14 days", False)
 
 
+class Counting(HashEmbeddings):
+    """Counts the questions that it embeds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions: list[str] = []
+
+    def embed_query(self, text: str) -> list[float]:
+        self.questions.append(text)
+        return super().embed_query(text)
+
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        return [HashEmbeddings.embed_query(self, text) for text in texts]
+
+
+@pytest.mark.parametrize("tier", ["memory", "store"])
+@pytest.mark.parametrize("kind", [None, empty_faiss])
+async def test_a_question_that_is_searched_in_both_tiers_is_embedded_once(kind: Any, tier: str) -> None:
+    embeddings = Counting()
+    chunks = kind() if kind else InMemoryVectorStore(embeddings)
+    if kind:
+        chunks.embedding_function = embeddings
+    chunks.add_documents(DOCUMENTS)
+    store = None if tier == "memory" else InMemoryVectorStore(embeddings)
+    summaries = summaries_of(DOCUMENTS, embeddings=embeddings, store=store)
+    retriever = chunks.as_retriever(search_kwargs={"k": 2, "filter": None}, tags=["mine"])
+    lazy = LazyRetrievalChain(
+        FakeReader(lambda _: "?", entropy=2.0), retriever, summaries, return_details=True
+    )
+    output = lazy.invoke("Where was Ada born?")
+    assert [one.id for one in output["passages"]] == [
+        one.id for one in retriever.invoke("Where was Ada born?")
+    ]
+    await lazy.ainvoke("Where is Tarn?")
+    assert embeddings.questions == ["Where was Ada born?", "Where was Ada born?", "Where is Tarn?"]
+    runs = [event async for event in lazy.astream_events("Where?") if event["event"] == "on_retriever_start"]
+    assert [(run["name"], "mine" in run["tags"]) for run in runs][-1] == ("VectorStoreRetriever", True)
+
+
 @pytest.mark.parametrize("name", documents_change_langchain.STORES)
 def test_documents_change_over_the_stores_that_are_installed(name: str, tmp_path: Path) -> None:
     if find_spec(documents_change_langchain.STORES[name].package) is None:
