@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +220,77 @@ def test_questions_with_commas_stand_in_one_column(tmp_path: Path) -> None:
 def test_reference_answers_stand_under_the_names_of_usual_data_sets(tmp_path: Path, column: str) -> None:
     (tmp_path / "q.jsonl").write_text(json.dumps({"question": "Where?", column: ["Velm"]}), encoding="utf-8")
     assert read_questions(tmp_path / "q.jsonl")[0].references == ("Velm",)
+
+
+REFERENCES = {
+    "Ada": ("Ada",),
+    "Ada; Ada Voss": ("Ada", "Ada Voss"),
+    "Ada | the engineer": ("Ada", "the engineer"),
+    "Ada\nAda Voss\n": ("Ada", "Ada Voss"),
+    '["Ada; Bo", "Ada"]': ("Ada; Bo", "Ada"),
+    "['Ada', 'Bo']": ("Ada", "Bo"),
+    "It was built by Ada Voss in 1912; since then nobody has lived in the tower of Velm.": (
+        "It was built by Ada Voss in 1912; since then nobody has lived in the tower of Velm.",
+    ),
+    "1912": ("1912",),
+    "1912;": ("1912;",),
+}
+
+
+def cells_of(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
+    if path.suffix == ".xlsx":
+        openpyxl = pytest.importorskip("openpyxl")
+        book = openpyxl.Workbook()
+        for row in (header, *rows):
+            book.active.append(list(row))
+        book.save(path)
+        return path
+    with path.open("w", newline="") as file:
+        csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",").writerows([header, *rows])
+    return path
+
+
+@pytest.mark.parametrize("name", ["q.csv", "q.tsv", "q.xlsx"])
+def test_several_answers_stand_in_a_cell_as_people_write_them(name: str, tmp_path: Path) -> None:
+    rows = [(f"Question {n}?", cell) for n, cell in enumerate(REFERENCES)]
+    path = cells_of(tmp_path / name, ("question", "answers"), rows)
+    with pytest.warns(FileNotesWarning, match=r"3 cells hold several right answers.*'Ada; Ada Voss'") as told:
+        questions = read_questions(path)
+    assert [question.references for question in questions] == [*REFERENCES.values()]
+    assert len(told) == 1
+
+
+def test_a_list_of_jsonl_is_not_divided(tmp_path: Path) -> None:
+    (tmp_path / "q.jsonl").write_text(
+        '{"question": "Who?", "answers": ["Ada; Bo"]}\n{"question": "I?", "answer": "a; b"}'
+    )
+    assert [one.references for one in read_questions(tmp_path / "q.jsonl")] == [("Ada; Bo",), ("a; b",)]
+
+
+def test_a_workbook_is_read_as_people_keep_it(tmp_path: Path) -> None:
+    openpyxl = pytest.importorskip("openpyxl")
+    book = openpyxl.Workbook()
+    book.create_sheet("Questions")
+    for row in ([None, None], ["Frage", "Antwort"], ["Wann?", 1912], ["Wer?", "Ada"]):
+        book["Questions"].append(row)
+    book.create_sheet("Notes").append(["later"])
+    book.save(tmp_path / "q.xlsx")
+    with pytest.warns(FileNotesWarning, match=r"of its sheets 'Questions' is read, and not 'Notes'"):
+        questions = read_questions(tmp_path / "q.xlsx", columns={"question": "Frage", "answers": "Antwort"})
+    assert [(one.text, one.references) for one in questions] == [("Wann?", ("1912",)), ("Wer?", ("Ada",))]
+    cells_of(tmp_path / "q.xlsx", ("Frage",), [("Wann?",)])
+    with pytest.raises(InputError, match="line 2 has no question; its columns are Frage"):
+        read_questions(tmp_path / "q.xlsx")
+    (tmp_path / "cut.xlsx").write_bytes(b"PK")
+    with pytest.raises(InputError, match=r"cut.xlsx: damaged"):
+        read_questions(tmp_path / "cut.xlsx")
+    with pytest.raises(InputError, match=r"q.xls has no known ending. Save it as .xlsx"):
+        read_questions(tmp_path / "q.xls")
+
+
+def test_any_name_of_a_field_names_its_column(tmp_path: Path) -> None:
+    path = cells_of(tmp_path / "q.csv", ("frage", "antwort", "id"), [("Wer?", "Ada", "7")])
+    for named in ({"question": "frage", "answers": "antwort"}, {"query": "frage", "references": "antwort"}):
+        assert read_questions(path, columns=named) == [Question("Wer?", ("Ada",), id="7")]
+    with pytest.raises(InputError, match="the column of references is named twice: 'antwort' and 'id'"):
+        read_questions(path, columns={"question": "frage", "answers": "antwort", "references": "id"})

@@ -1,4 +1,4 @@
-"""Questions with reference answers, read from JSONL, JSON, CSV or Parquet files."""
+"""Questions with reference answers, read from JSONL, JSON, CSV, XLSX or Parquet files."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import ast
 import hashlib
 import json
 import math
+import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from surerag.documents import FileNotesWarning
+from surerag.documents.converted import workbook_rows
 from surerag.errors import InputError, extra
 from surerag.records import Record, csv_rows, json_records, key_of_rows
 from surerag.text import decode
@@ -40,6 +42,10 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
 """Names of columns by field: those of RAGAS, LangSmith, DeepEval and SQuAD, too; the first counts."""
 
 _EXAMPLE = '{"question": "Who founded it?", "answers": ["Ada Voss"]}'
+TABLES = (".csv", ".tsv", ".xlsx")
+"""Files of cells."""
+_DIVIDERS, _ANSWER_WORDS = (r"\s*\n\s*", r"\|", ";"), 8
+"""Marks between answers in a cell; and the words of an answer, at most, that a semicolon divides."""
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
 _DOCUMENT_KEYS = (
     "document_id",
@@ -89,23 +95,32 @@ class Question:
 
 
 def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None) -> list[Question]:
-    """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` or ``.parquet``.
+    """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv``, ``.xlsx`` or ``.parquet``.
 
-    Any encoding is read; commas, semicolons, tabs or bars divide cells. Columns are named by field (question,
-    references, contexts, id, system, group) where :data:`ALIASES` has them not.
+    Any encoding is read; commas, semicolons, tabs or bars divide cells. Of a workbook the first sheet that is
+    not empty is read. A cell of a table holds several answers as a list in JSON, or divided by line breaks,
+    ``|`` or ``;``.
+
+    Args:
+        path: The file.
+        columns: Columns by field (question, references, contexts, id, system, group), or by any name that
+            :data:`ALIASES` has for it, where the file names them otherwise.
 
     Raises:
         InputError: If the file cannot be read, has no column of questions, or a row has no question; with
             line and column.
-        MissingExtraError: If pyarrow is needed and not installed.
+        MissingExtraError: If pyarrow or openpyxl is needed and not installed.
 
     Warns:
-        FileNotesWarning: If its encoding is a guess.
+        FileNotesWarning: If its encoding is a guess, a cell was divided into several answers, or a workbook
+            has further sheets.
     """
-    names = dict(columns or {})
-    if unknown := set(names) - set(ALIASES):
-        raise InputError(f"there is no field {sorted(unknown)[0]!r}; fields are {', '.join(ALIASES)}")
-    questions = [_question(record.value, names, f"{path}, {record.place}") for record in _records(Path(path))]
+    path = Path(path)
+    names = _by_field(columns or {})
+    divide = _Divider() if path.suffix.lower() in TABLES else None
+    questions = [_question(one.value, names, f"{path}, {one.place}", divide) for one in _records(path)]
+    if divide is not None and divide.cells:
+        warnings.warn(f"{path}: {divide}", FileNotesWarning, stacklevel=2)
     if not questions:
         raise InputError(f"{path} holds no questions", hint=f"write one a line, such as {_EXAMPLE}")
     return list({question.key: question for question in questions}.values())
@@ -133,10 +148,50 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
     return list({question.key: question for question in questions}.values())
 
 
+def _by_field(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return columns by field, of which any alias is a name, too."""
+    names: dict[str, str] = {}
+    for name, column in columns.items():
+        field = next((field for field in ALIASES if name == field or name in ALIASES[field]), None)
+        if field is None:
+            raise InputError(f"there is no field {name!r}; fields are {', '.join(ALIASES)}")
+        if field in names:
+            raise InputError(f"the column of {field} is named twice: {names[field]!r} and {column!r}")
+        names[field] = column
+    return names
+
+
+class _Divider:
+    """Divides cells into several answers, and notes how often, and the first."""
+
+    def __init__(self) -> None:
+        self.cells, self.first = 0, ""
+
+    def __call__(self, value: Any) -> Any:
+        """Return the answers of a cell that is divided by line breaks, ``|`` or ``;``; others as they are."""
+        for mark in _DIVIDERS if isinstance(value, str) else ():
+            parts = [part.strip() for part in re.split(mark, value) if part.strip()]
+            if len(parts) > 1 and (mark != ";" or max(len(part.split()) for part in parts) <= _ANSWER_WORDS):
+                self.cells += 1
+                self.first = self.first or value
+                return parts
+        return value
+
+    def __str__(self) -> str:
+        cells = "1 cell holds" if self.cells == 1 else f"{self.cells} cells hold"
+        return (
+            f"{cells} several right answers, divided at line breaks, | or ;, such as "
+            f"{ascii(self.first)[:80]}; "
+            'an answer with such a mark in it is written as a list in JSON: ["one; and the same"]'
+        )
+
+
 def _records(path: Path) -> Iterable[Record]:
     kind = path.suffix.lower()
-    if kind not in (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet"):
-        raise InputError(f"{path} has no known ending", hint="name it .jsonl, .json, .csv, .tsv or .parquet")
+    if kind not in (*TABLES, ".json", ".jsonl", ".ndjson", ".parquet"):
+        raise InputError(
+            f"{path} has no known ending", hint="save it as .xlsx, .csv, .tsv, .jsonl, .json or .parquet"
+        )
     try:
         if kind == ".parquet":
             with extra("evaluation"):
@@ -145,9 +200,14 @@ def _records(path: Path) -> Iterable[Record]:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
+    if kind == ".xlsx":
+        return _table(_first_sheet(data, path), path)
     text = _decoded(data, path)
-    if kind in (".csv", ".tsv"):
-        return _table(text, "\t" if kind == ".tsv" else "", path)
+    if kind in TABLES:
+        try:
+            return _table(csv_rows(text, "\t" if kind == ".tsv" else ""), path)
+        except InputError as error:
+            raise InputError(f"{path}, {error}") from error
     records = json_records(text, str(path))
     rows = key_of_rows(records)
     if rows is not None and not any(name in records[0].value for name in ALIASES["question"]):
@@ -155,11 +215,23 @@ def _records(path: Path) -> Iterable[Record]:
     return records
 
 
-def _table(text: str, delimiter: str, path: Path) -> Iterator[Record]:
+def _first_sheet(data: bytes, path: Path) -> list[Record]:
     try:
-        header, *rows = csv_rows(text, delimiter) or [Record(1, [])]
+        sheets = {title: rows for title, rows in workbook_rows(data).items() if rows}
     except InputError as error:
-        raise InputError(f"{path}, {error}") from error
+        raise InputError(f"{path}: {error}") from error
+    title, *others = sheets or {"": []}
+    if others:
+        warnings.warn(
+            f"{path}: of its sheets {title!r} is read, and not {', '.join(map(repr, others))}",
+            FileNotesWarning,
+            stacklevel=2,
+        )
+    return sheets.get(title, [])
+
+
+def _table(records: Sequence[Record], path: Path) -> Iterator[Record]:
+    header, *rows = records or [Record(1, [])]
     for row in rows:
         if any(row.value[len(header.value) :]):
             raise InputError(
@@ -191,7 +263,7 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def _question(record: Any, names: Mapping[str, str], place: str) -> Question:
+def _question(record: Any, names: Mapping[str, str], place: str, divide: _Divider | None = None) -> Question:
     if not isinstance(record, Mapping):
         raise InputError(
             f"{place} is a {type(record).__name__}, not an object with columns", hint=f"write {_EXAMPLE}"
@@ -206,13 +278,12 @@ def _question(record: Any, names: Mapping[str, str], place: str) -> Question:
             hint=f"name the column: --columns question={(name := next(iter(near), 'NAME'))}, or in Python "
             f"columns={{'question': {name!r}}}",
         )
-    references, contexts = (
-        _texts(flat.get(one or ""), f"{place}, column {one!r}")
-        for one in (columns["references"], columns["contexts"])
-    )
+    answers, passages = (flat.get(columns[field] or "") for field in ("references", "contexts"))
+    references = _texts(divide(answers) if divide else answers, f"{place}, column {columns['references']!r}")
+    contexts = _texts(passages, f"{place}, column {columns['contexts']!r}")
     others = (flat.get(columns[field] or "") for field in ("id", "system", "group"))
     name, system, group = ("" if value is None else str(value) for value in others)
-    group = group or _document_of(flat.get(columns["contexts"] or ""))
+    group = group or _document_of(passages)
     return Question(
         _text(flat[column], f"{place}, column {column!r}"), references, contexts, name, system, group
     )
