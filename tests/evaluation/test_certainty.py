@@ -126,18 +126,26 @@ def test_what_certainty_tells_is_said_and_also_that_it_tells_nothing() -> None:
         perfect=lambda number: (True, certainty_of(traced(0.1 * number))),
         silent=lambda number: (True, None),
     )
-    useful, useless, backwards, perfect = certainties(run, "useful", {name: name for name in run.systems})
+    names = {name: name for name in run.systems}
+    useful, useless, backwards, perfect = (certainties(run, name, names)[0] for name in run.systems[:4])
     surest = surest_answers(run, "useful")
     assert surest and surest.auroc and surest.tells == "wrong answers" and surest.n == 300
     half, everything = surest.right[0.5], surest.right[1]
     assert half.value > everything.value + 0.05 and half.n == 150 and everything.n == 300
-    assert surest.curve[1.0] == everything and min(surest.curve) == pytest.approx(10 / 300)
-    assert f"(AUROC {surest.auroc.text(digits=2)}; 0.5 is chance)" in useful
-    assert f"of the surest 50 % of the answers {100 * half.value:.0f} % are right" in useful
+    assert surest.curve[1.0] == everything and min(surest.curve) == pytest.approx(0.1)
+    area = surest.auroc.text(digits=2)
+    assert f"(AUROC {area}; 0.5 is chance)" in useful
+    assert f"Of the surest 50 % of the answers {100 * half.value:.0f} % are right" in useful
     assert "useless's answers tells nothing here" in useless and "its interval holds 0.5" in useless
     assert "do not go by its certainty" in backwards
     assert perfect == "All 300 answers of perfect are right, so that certainty has nothing to tell apart."
     assert surest_answers(run, "silent") is None
+    found = certainties(run, "perfect", names)
+    assert (
+        found[1] == f"It is less sure of the wrong answers than of the right ones of useful (AUROC {area})."
+    )
+    assert found[2].startswith("How sure it is tells nothing (the interval") and "of useless (" in found[2]
+    assert len(found) == 4
 
 
 def test_the_surest_answers_are_those_of_a_calibration_and_empty_ones_are_never_sure() -> None:
@@ -172,10 +180,10 @@ def test_the_page_and_the_terminal_show_the_surest(tmp_path: Path) -> None:
     write_report(run, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text("utf-8")
     assert text.count("right answers of the surest, %") >= 2 and "How sure is each answer?" in text
-    assert 'data-label="of the surest 70 %"' in text and "no further call" in text
+    assert 'data-label="right of the surest 70 %, %"' in text and "no further call" in text
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
     console.print(terminal_table(run))
-    assert "certainty: AUROC" in console.export_text()
+    assert "AUROC of" in console.export_text()
 
 
 def plain_with(n: int, **rights: Callable[[int], bool]) -> EvaluationRun:

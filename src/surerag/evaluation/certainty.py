@@ -18,7 +18,7 @@ SHARES = (0.5, 0.7, 0.9)
 RIGHT = 0.5
 """Score from which an answer counts as right."""
 _CURVE_FROM = 10
-"""Answers below which a curve shows nothing."""
+"""Answers, and tenth of them, from which on a curve is drawn."""
 _CURVE_POINTS = 60
 
 
@@ -81,7 +81,8 @@ def surest_answers(run: EvaluationRun, system: str) -> SurestAnswers | None:
     uncertainty = np.array([row.uncertainty for row in rows])
     right = np.array([float(row.score_without or 0) >= RIGHT for row in rows])
     groups = group_numbers([row.group for row in rows], len(rows))
-    counts = np.unique(np.linspace(min(_CURVE_FROM, len(rows)), len(rows), _CURVE_POINTS).round().astype(int))
+    least = min(max(_CURVE_FROM, len(rows) // 10), len(rows))
+    counts = np.unique(np.linspace(least, len(rows), _CURVE_POINTS).round().astype(int))
     return SurestAnswers(
         next((row.scope["measure"] for row in rows if "measure" in row.scope), ""),
         len(rows),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from surerag.certainty import NO_LOGPROBS, NO_WORDS
 from surerag.evaluation.certainty import SurestAnswers, surest_answers
@@ -105,17 +105,35 @@ def comparisons(
 
 
 def certainties(run: EvaluationRun, baseline: str, names: Mapping[str, str]) -> list[str]:
-    """Return what the certainty of each system's answers tells, the baseline's first."""
+    """Return what the certainty of answers tells: of the baseline at length, of other systems in short."""
     systems = sorted(run.comparable, key=lambda system: system != baseline)
-    found = {system: surest_answers(run, system) for system in systems}
-    sentences = [_certainty(names[system], surest) for system, surest in found.items() if surest]
-    without = [system for system in systems if found[system] is None and _lacks_logprobs(run, system)]
-    if without:
-        answers = f"answers of {', '.join(names[system] for system in without)}"
+    found = {system: surest for system in systems if (surest := surest_answers(run, system))}
+    sentences = [_certainty(names[system], found[system]) for system in list(found)[:1]]
+    others: dict[str, list[str]] = {}
+    for system, surest in list(found.items())[1:]:
+        area = f"AUROC {surest.auroc.text(digits=2)}" if surest.auroc else f"all {surest.n} are alike"
+        others.setdefault(surest.tells, []).append(f"{names[system]} ({area})")
+    sentences += [f"{_OF_OTHERS[tells]} {_listed(of)}." for tells, of in others.items()]
+    if without := [names[one] for one in systems if one not in found and _lacks_logprobs(run, one)]:
         sentences.append(
-            f"The model gave no log-probabilities with the {answers}: nothing tells how sure it was of them."
+            f"The model gave no log-probabilities with the answers of {_listed(without)}: nothing tells how "
+            "sure it was of them."
         )
     return sentences
+
+
+_OF_OTHERS = {
+    "wrong answers": "It is less sure of the wrong answers than of the right ones of",
+    "nothing": "How sure it is tells nothing (the interval of the AUROC holds 0.5, which is chance) of",
+    "the opposite": "It is surer, which is no good sign, of the wrong answers than of the right ones of",
+    "not known": "Right and wrong answers cannot be told apart, since there is only one kind, of",
+}
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Return texts as a list in a sentence."""
+    *first, last = texts
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def _certainty(name: str, surest: SurestAnswers) -> str:
@@ -127,7 +145,7 @@ def _certainty(name: str, surest: SurestAnswers) -> str:
         half, most = surest.right[0.5], surest.right[0.7]
         return (
             f"The model is less sure of {name}'s wrong answers than of its right ones (AUROC {area}; 0.5 is "
-            f"chance): of the surest 50 % of the answers {_percent(half)} are right, of the surest 70 % "
+            f"chance). Of the surest 50 % of the answers {_percent(half)} are right, of the surest 70 % "
             f"{_percent(most)}, of all {_percent(surest.right[1])}."
         )
     if surest.tells == "the opposite":
@@ -325,8 +343,7 @@ def _costs(run: EvaluationRun, system: str, baseline: str) -> str:
         else:
             parts.append(f"{100 * abs(change):.0f} % {'more' if change > 0 else less} {unit}")
     share, of_baseline = searched(run, system), searched(run, baseline)
-    *first, last = parts or [""]
-    text = f"It takes {' and '.join(filter(None, [', '.join(first), last]))}" if parts else ""
+    text = f"It takes {_listed(parts)}" if parts else ""
     if share is not None and share != of_baseline:
         text = f"It searches for {100 * share:.0f} % of the questions" + (
             f", and t{text[4:]}" if text else ""

@@ -101,8 +101,9 @@ def terminal_table(run: EvaluationRun, baseline: str = "", prices: Prices = (0.0
         table.add_column(escape_markup(printable(system)), justify="right", overflow="fold")
     columns = table_columns(run, baseline, prices)
     for name, by_system in certainty_columns(run).items():
-        label = {"AUROC": "certainty: AUROC", "answers": ""}.get(name, f"right {name}")
-        columns |= {label: {system: by_system.get(system, "–") for system in run.comparable}} if label else {}
+        if name not in ("answers", "right of all, %"):
+            label = "AUROC of certainty" if name == "AUROC" else name
+            columns[label] = {system: by_system.get(system, "–") for system in run.comparable}
     for name, column in columns.items():
         # An interval goes below its value, so that four systems fit into eighty columns.
         texts = (escape_markup(printable(value).replace(" [", "\n[")) for value in (name, *column.values()))
@@ -246,7 +247,7 @@ def certainty_columns(run: EvaluationRun) -> dict[str, Mapping[str, str]]:
         "AUROC": {system: estimate_text(surest.auroc) for system, surest in found.items()}
     }
     for share in (*SHARES, 1):
-        name = "right of all, %" if share == 1 else f"of the surest {100 * share:.0f} %"
+        name = "right of all, %" if share == 1 else f"right of the surest {100 * share:.0f} %, %"
         columns[name] = {
             system: surest.right[share].text(scale=100, digits=0) for system, surest in found.items()
         }
@@ -272,7 +273,8 @@ def _certainty_section(run: EvaluationRun, sentences: Sequence[str]) -> str:
     note = (
         f"Certainty is measured by {measures}. It comes with the answer and takes no further call and "
         "no further token. AUROC: how often the model is less sure of a wrong answer than of a right one; "
-        "0.5 is chance, at 1 it always is. Intervals are at 95 %."
+        "0.5 is chance, at 1 it always is. Intervals are at 95 %. A curve shows how many of the surest "
+        "answers are right, with its interval; the dotted line is at the share of all answers."
     )
     if unmeasured := sum(one.unmeasured for one in surest):
         note += f" {unmeasured} answers came without log-probabilities and are left out."
