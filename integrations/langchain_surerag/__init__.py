@@ -29,7 +29,8 @@ __all__ = [
     "CertaintyChain", "CertaintyHandler", "ChatReader", "ClusterCompressor", "DeltaSePerEvaluator",
     "DenseEvaluator", "DenseRefiner", "EmbeddingEncoder", "LazyRetrievalChain", "LazyRetrievalMiddleware",
     "SelectiveAnswer", "SemanticTextSplitter", "SummaryStore", "UncertaintyRewriteRetriever",
-    "UncertaintyRewriter", "create_lazy_retrieval_tool", "reader_from_model", "summaries_of", "with_certainty",
+    "UncertaintyRewriter", "create_lazy_retrieval_tool", "reader_from_model", "summaries_of",
+    "with_certainty",
 ]  # fmt: skip
 
 

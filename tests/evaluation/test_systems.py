@@ -111,7 +111,8 @@ def test_a_component_that_does_not_answer_is_refused(parts: Parts) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["lasy", "lazy+plain", "plain@1", "lazy@x", "none+compressed", "lazy@nan", ""]
+    "name",
+    ["lasy", "lazy+plain", "plain@0", "plain@1.5", "selected@4", "lazy@x", "none+compressed", "lazy@nan", ""],
 )
 def test_unknown_names_are_refused(name: str, parts: Parts) -> None:
     with pytest.raises(ConfigurationError):

@@ -29,7 +29,7 @@ from surerag.cli.models import (
 )
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import Question, read_questions
-from surerag.evaluation.findings import findings
+from surerag.evaluation.findings import MARGIN, findings
 from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, parse_requirement, write_junit
 from surerag.evaluation.report import forecast, terminal_table, write_report
 from surerag.evaluation.systems import Parts, build_system, parse_system
@@ -44,7 +44,8 @@ Systems = Annotated[
     str,
     typer.Option(
         help="plain, lazy, rewritten, compressed, selected, answered, refined, none, strong, oracle; sums "
-        "such as lazy+compressed; thresholds such as lazy@0.8. The first one is the baseline."
+        "such as lazy+compressed; thresholds such as lazy@0.8; numbers of passages such as plain@4. The "
+        "first one is the baseline."
     ),
 ]
 Require = Annotated[
@@ -52,6 +53,12 @@ Require = Annotated[
     typer.Option(
         help='Requirement to test, such as "accuracy(lazy) >= accuracy(plain) - 0.05": exit code 3 if it '
         "fails, 4 if it is undecided. JUnit XML is written beside the run."
+    ),
+]
+Margin = Annotated[
+    float,
+    typer.Option(
+        min=0, max=100, help="Loss in points that does not matter, if a system is cheaper or shows less."
     ),
 ]
 DryRun = Annotated[
@@ -71,6 +78,7 @@ def compare(
     columns: Columns = "",
     run: RunFile = Path("run.db"),
     require: Require = None,
+    margin: Margin = 100 * MARGIN,
     at_a_time: AtATime = 1,
     dry_run: DryRun = 0,
     price_in: PriceIn = 0.0,
@@ -93,7 +101,7 @@ def compare(
         indexed, asked = f"{documents} ({len(corpus.passages):,} passages)", f"{questions} ({len(items):,})"
         rows.record(provenance(reader, base_url, {"documents": indexed, "questions": asked}))
         if not dry_run:
-            show_findings(findings(rows))
+            show_findings(findings(rows, margin=margin / 100))
         prices = price_in, price_out
         show(terminal_table(rows, prices=prices))
         if dry_run:
@@ -102,7 +110,7 @@ def compare(
         verdicts = [check_requirement(rows, text) for text in require or ()]
         page = run.with_suffix(".html")
         with step("Writing the report"):
-            write_report(rows, page, prices=prices, verdicts=verdicts)
+            write_report(rows, page, prices=prices, verdicts=verdicts, margin=margin / 100)
     for verdict in verdicts:
         show(str(verdict))
     if verdicts:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from surerag.certainty import NO_LOGPROBS, NO_WORDS
+from surerag.evaluation.certainty import SurestAnswers, surest_answers
+from surerag.evaluation.passages import excludes_loss, fewest, passage_counts, questions_to_exclude
 from surerag.evaluation.run import FAILURES, EvaluationRun
 from surerag.evaluation.statistics import (
+    COSTS,
     SIGNIFICANCE,
     Comparison,
     compare_systems,
@@ -14,12 +18,13 @@ from surerag.evaluation.statistics import (
     questions_to_show,
     summarize,
 )
+from surerag.measures.statistics import Estimate, paired_difference
 from surerag.text import printable
 
 MARGIN = 0.02
 """Loss that its interval must exclude for a cheaper system to be recommended."""
 SAVING = 0.1
-"""Share of searches or tokens that makes it cheaper."""
+"""Share of searches, tokens, calls or seconds that makes it cheaper."""
 MANY = 10_000
 """Questions above which no number is told."""
 WORTH = "delta_seper"
@@ -45,11 +50,40 @@ def searched(run: EvaluationRun, system: str) -> float | None:
     return sum(map(bool, flags)) / len(flags) if flags else None
 
 
-def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] | None = None) -> list[str]:
-    """Return a recommendation, what a run shows of each system, and its costs; labels are names to show."""
+def findings(
+    run: EvaluationRun,
+    baseline: str = "",
+    labels: Mapping[str, str] | None = None,
+    margin: float = MARGIN,
+) -> list[str]:
+    """Return everything that a run shows, in sentences, the recommendation first.
+
+    Args:
+        run: The run.
+        baseline: The system that others are compared with; empty for the first.
+        labels: Names to show for systems.
+        margin: Loss of the mean score that does not matter.
+    """
+    names = names_of(run, labels)
+    return [
+        *comparisons(run, baseline, names, margin),
+        *certainties(run, baseline, names),
+        *numbers_of_passages(run, margin),
+        *problems(run, names),
+    ]
+
+
+def names_of(run: EvaluationRun, labels: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return names to show for the systems of a run."""
+    return {system: printable((labels or {}).get(system, system)) for system in run.systems}
+
+
+def comparisons(
+    run: EvaluationRun, baseline: str, names: Mapping[str, str], margin: float = MARGIN
+) -> list[str]:
+    """Return a recommendation, and what a run shows of each system and its costs."""
     systems = run.comparable
     baseline = baseline or (systems[0] if systems else "")
-    names = {system: printable((labels or {}).get(system, system)) for system in run.systems}
     others = [system for system in systems if system != baseline]
     sentences: list[str] = []
     compared: dict[str, Comparison] = {}
@@ -61,13 +95,114 @@ def findings(run: EvaluationRun, baseline: str = "", labels: Mapping[str, str] |
     elif others and baseline in systems:
         compared = {one.system: one for one in compare_systems(run, run.measures[0], baseline)}
         if run.measures[0] in (*run.metrics, WORTH):  # of another score more may be worse
-            sentences += _recommendation(run, compared, baseline, names)
+            sentences += _recommendation(run, compared, baseline, names, margin)
         others.sort(key=lambda name: -compared[name].difference.value if name in compared else math.inf)
     for system in others:
         one = compared.get(system)
-        difference = "" if one is None else _difference(run, run.measures[0], one, baseline, names)
+        difference = "" if one is None else _difference(run, run.measures[0], one, baseline, names, margin)
         sentences.append(f"{difference} {_costs(run, system, baseline)}".strip())
-    return [*filter(None, sentences), *problems(run, names)]
+    return list(filter(None, sentences))
+
+
+def certainties(run: EvaluationRun, baseline: str, names: Mapping[str, str]) -> list[str]:
+    """Return what the certainty of answers tells: of the baseline at length, of other systems in short."""
+    systems = sorted(run.comparable, key=lambda system: system != baseline)
+    found = {system: surest for system in systems if (surest := surest_answers(run, system))}
+    sentences = [_certainty(names[system], found[system]) for system in list(found)[:1]]
+    others: dict[str, list[str]] = {}
+    for system, surest in list(found.items())[1:]:
+        area = f"AUROC {surest.auroc.text(digits=2)}" if surest.auroc else f"all {surest.n} are alike"
+        others.setdefault(surest.tells, []).append(f"{names[system]} ({area})")
+    sentences += [f"{_OF_OTHERS[tells]} {_listed(of)}." for tells, of in others.items()]
+    if without := [names[one] for one in systems if one not in found and _lacks_logprobs(run, one)]:
+        sentences.append(
+            f"The model gave no log-probabilities with the answers of {_listed(without)}: nothing tells how "
+            "sure it was of them."
+        )
+    return sentences
+
+
+_OF_OTHERS = {
+    "wrong answers": "It is less sure of the wrong answers than of the right ones of",
+    "nothing": "How sure it is tells nothing (the interval of the AUROC holds 0.5, which is chance) of",
+    "the opposite": "It is surer, which is no good sign, of the wrong answers than of the right ones of",
+    "not known": "Right and wrong answers cannot be told apart, since there is only one kind, of",
+}
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Return texts as a list in a sentence."""
+    *first, last = texts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _certainty(name: str, surest: SurestAnswers) -> str:
+    if surest.auroc is None:
+        right = "right" if surest.right[1].value == 1 else "wrong"
+        return f"All {surest.n} answers of {name} are {right}, so that certainty has nothing to tell apart."
+    area = surest.auroc.text(digits=2)
+    if surest.tells == "wrong answers":
+        half, most = surest.right[0.5], surest.right[0.7]
+        return (
+            f"The model is less sure of {name}'s wrong answers than of its right ones (AUROC {area}; 0.5 is "
+            f"chance). Of the surest 50 % of the answers {_percent(half)} are right, of the surest 70 % "
+            f"{_percent(most)}, of all {_percent(surest.right[1])}."
+        )
+    if surest.tells == "the opposite":
+        return (
+            f"The model is surer of {name}'s wrong answers than of its right ones (AUROC {area}; 0.5 is "
+            "chance): do not go by its certainty."
+        )
+    return (
+        f"How sure the model is of {name}'s answers tells nothing here: the AUROC is {area} with {surest.n} "
+        "answers, and its interval holds 0.5, which is chance."
+    )
+
+
+def _percent(estimate: Estimate) -> str:
+    return f"{100 * estimate.value:.0f} %"
+
+
+def _lacks_logprobs(run: EvaluationRun, system: str) -> bool:
+    answers = [row.answer for row in run.answered(system).values() if row.answer]
+    reasons = [answer.certainty.reason for answer in answers if answer.certainty]
+    return bool(reasons) and all(reason in (NO_LOGPROBS, NO_WORDS) for reason in reasons)
+
+
+def numbers_of_passages(run: EvaluationRun, margin: float = MARGIN) -> list[str]:
+    """Return how few passages lose nothing that matters, where the run has plain RAG with several numbers."""
+    counts = passage_counts(run, margin)
+    if not counts:
+        return []
+    most, least, points = counts[0], fewest(counts), f"{100 * margin:g} points"
+    sentences = []
+    if least is not most and least.difference is not None:
+        found = f"{_points(least.difference)}, {least.difference.n} questions"
+        sentences.append(
+            f"Show {least.passages} passages in place of {most.passages}: the answers lose less than "
+            f"{points} ({found}). {_costs(run, least.system, most.system)}"
+        )
+    next_one = next((count for count in counts if not count.loses_nothing), None)
+    if next_one is None or next_one.difference is None:
+        return sentences
+    difference = next_one.difference
+    text = (
+        f"With {next_one.passages} passages it is not shown that the answers lose less than {points} against "
+        f"{most.passages}: {_points(difference)}, {difference.n} questions."
+    )
+    if difference.interval is not None and difference.interval.upper < 0:
+        text = (
+            f"With {next_one.passages} passages the answers are worse than with {most.passages}: "
+            f"{_points(difference)}, {difference.n} questions."
+        )
+    elif (needed := questions_to_exclude(difference, margin)) is not None:
+        many = f"more than {MANY:,}" if needed > MANY else f"about {_rounded(needed)}"
+        text += f" If both numbers are equally good, {many} questions would show it."
+    return [*sentences, text]
+
+
+def _points(difference: Estimate) -> str:
+    return f"{difference.text('+', 100, 1)} points"
 
 
 def problems(run: EvaluationRun, names: Mapping[str, str]) -> list[str]:
@@ -90,16 +225,20 @@ def problems(run: EvaluationRun, names: Mapping[str, str]) -> list[str]:
 
 
 def _recommendation(
-    run: EvaluationRun, compared: Mapping[str, Comparison], baseline: str, names: Mapping[str, str]
+    run: EvaluationRun,
+    compared: Mapping[str, Comparison],
+    baseline: str,
+    names: Mapping[str, str],
+    margin: float,
 ) -> list[str]:
     wording = _WORTH_MORE if run.measures[0] == WORTH else _ANSWERS_BETTER
     can = {name: one for name, one in compared.items() if base_of(run, name) not in NO_CANDIDATES}
     shown = {name: one for name, one in can.items() if one.adjusted < SIGNIFICANCE}
     better = [name for name, one in shown.items() if one.difference.value > 0]
-    cheaper = [name for name, one in can.items() if _is_cheaper(run, one, baseline)]
+    cheaper = [name for name in can if _is_cheaper(run, name, baseline, margin, len(compared))]
     other, why = names[baseline], f"{wording[0]} {names[baseline]} here"
     if wording is _ANSWERS_BETTER and not better:
-        better, why = cheaper, f"it is cheaper, and loses less than {100 * MARGIN:g} points against {other}"
+        better, why = cheaper, f"it is cheaper, and loses less than {100 * margin:g} points against {other}"
     if better:
         best = names[max(better, key=lambda name: can[name].difference.value)]
         return [f"Take {best}: {why}."]
@@ -118,21 +257,36 @@ _WORTH_MORE = (
 )
 
 
-def _is_cheaper(run: EvaluationRun, one: Comparison, baseline: str) -> bool:
-    """Whether a system saves searches or tokens, takes more of neither, and loses less than the margin."""
-    if one.difference.interval is None or one.difference.interval.lower < -MARGIN:
+def _is_cheaper(run: EvaluationRun, system: str, baseline: str, margin: float, tests: int) -> bool:
+    """Whether a system saves searches, tokens, calls or time, takes more of none, and loses little.
+
+    Its interval is at 95 % over the number of systems, so that several are as seldom wrong as one.
+    """
+    confidence = 1 - SIGNIFICANCE / tests
+    both = pairs(run, system, baseline, run.measures[0])
+    if not excludes_loss(paired_difference(*both, confidence=confidence), margin):
         return False
-    changes = [_change(run, one.system, baseline, "tokens")]
-    mine, theirs = searched(run, one.system), searched(run, baseline)
-    if mine is not None and theirs:
-        changes.append(mine / theirs - 1)
-    return any(change is not None and change <= -SAVING for change in changes) and not any(
-        change is not None and change > SAVING for change in changes
-    )
+    mine, theirs = searched(run, system), searched(run, baseline)
+    changes = [mine / theirs - 1] if mine is not None and theirs else []
+    for cost in COSTS:
+        change = _change(run, system, baseline, cost)
+        if change is None:
+            continue
+        interval = paired_difference(
+            *pairs(run, system, baseline, cost), confidence=confidence, bounds=None
+        ).interval
+        by_chance = change <= -SAVING and interval is not None and interval.upper >= 0
+        changes.append(0.0 if by_chance else change)
+    return min(changes, default=0.0) <= -SAVING and max(changes) <= SAVING
 
 
 def _difference(
-    run: EvaluationRun, measure: str, one: Comparison, baseline: str, names: Mapping[str, str]
+    run: EvaluationRun,
+    measure: str,
+    one: Comparison,
+    baseline: str,
+    names: Mapping[str, str],
+    margin: float,
 ) -> str:
     name, other, n = names[one.system], names[baseline], one.difference.n
     right = measure in run.metrics
@@ -158,27 +312,38 @@ def _difference(
     tests = len(run.comparable) - 1
     size = questions_to_show(*pairs(run, one.system, baseline, measure), tests=tests)
     if size is None:
-        return f"{text} They did equally well."
+        return f"{text} {_no_difference(one.difference, margin if right else None)}"
     if size > MANY:
         return f"{text} A difference as small as here would take more than {MANY:,} questions."
     return f"{text} If the difference is as large as here, about {_rounded(size)} questions would show it."
 
 
+def _no_difference(difference: Estimate, margin: float | None) -> str:
+    """Return what can be said of two systems whose means are equal."""
+    if margin is None or difference.interval is None:
+        return "Their means are equal here."
+    most = max(-difference.interval.lower, difference.interval.upper)
+    if most < margin:
+        return f"They do equally well, within {100 * margin:g} points."
+    return f"They did equally well here, and may still differ by {100 * most:.0f} points."
+
+
 def _costs(run: EvaluationRun, system: str, baseline: str) -> str:
     """Return what a system searches and takes, against the baseline."""
     parts = []
-    for cost, unit, less in (("tokens", "tokens", "fewer"), ("seconds", "time", "less")):
+    units = (("tokens", "tokens", "fewer"), ("calls", "calls", "fewer"), ("seconds", "time", "less"))
+    for cost, unit, less in units:
         change = _change(run, system, baseline, cost)
         if change is None:
             continue
         if round(100 * change) == 0:
-            parts.append(f"as {'many' if cost == 'tokens' else 'much'} {unit}")
+            parts.append(f"as {'much' if cost == 'seconds' else 'many'} {unit}")
         elif change > 2:
             parts.append(f"{1 + change:.1f} times the {unit}")
         else:
             parts.append(f"{100 * abs(change):.0f} % {'more' if change > 0 else less} {unit}")
     share, of_baseline = searched(run, system), searched(run, baseline)
-    text = f"It takes {' and '.join(parts)}" if parts else ""
+    text = f"It takes {_listed(parts)}" if parts else ""
     if share is not None and share != of_baseline:
         text = f"It searches for {100 * share:.0f} % of the questions" + (
             f", and t{text[4:]}" if text else ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -15,9 +14,21 @@ from rich import box
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
-from surerag.errors import MissingExtraError, extra, writing
-from surerag.evaluation.findings import base_of, findings, searched
+from surerag.errors import writing
+from surerag.evaluation.certainty import RIGHT, SHARES, surest_answers
+from surerag.evaluation.charts import bar_charts, certainty_charts
+from surerag.evaluation.findings import (
+    MARGIN,
+    base_of,
+    certainties,
+    comparisons,
+    names_of,
+    numbers_of_passages,
+    problems,
+    searched,
+)
 from surerag.evaluation.gate import Verdict
+from surerag.evaluation.passages import passage_counts
 from surerag.evaluation.run import EvaluationRun, Row
 from surerag.evaluation.statistics import COSTS, compare_systems, summarize
 from surerag.measures.closed import is_closed
@@ -89,7 +100,12 @@ def terminal_table(run: EvaluationRun, baseline: str = "", prices: Prices = (0.0
     table.add_column("", overflow="fold")
     for system in run.comparable:
         table.add_column(escape_markup(printable(system)), justify="right", overflow="fold")
-    for name, column in table_columns(run, baseline, prices).items():
+    columns = table_columns(run, baseline, prices)
+    for name, by_system in certainty_columns(run).items():
+        if name not in ("answers", "right of all, %"):
+            label = "AUROC of certainty" if name == "AUROC" else name
+            columns[label] = {system: by_system.get(system, "–") for system in run.comparable}
+    for name, column in columns.items():
         # An interval goes below its value, so that four systems fit into eighty columns.
         texts = (escape_markup(printable(value).replace(" [", "\n[")) for value in (name, *column.values()))
         table.add_row(*texts)
@@ -187,27 +203,27 @@ def write_report(
     verdicts: Sequence[Verdict] = (),
     title: str = "",
     labels: Mapping[str, str] | None = None,
+    margin: float = MARGIN,
 ) -> None:
-    """Write the run as one HTML page without scripts: what it shows, a table, charts, and every question.
+    """Write the run as one HTML page without scripts: what it shows, tables, charts, and every question.
 
     An empty baseline is the first system; prices are money for a million tokens read, and for a million
-    written; labels are names to show for systems in the sentences.
+    written; labels are names to show for systems in the sentences; a loss of the mean score below the margin
+    does not matter.
     """
-    columns = table_columns(run, baseline, prices)
-    body = ""
-    for system in run.comparable:
-        cells = {"system": system, **{name: column[system] for name, column in columns.items()}}
-        body += f"<tr>{''.join(_cell(*cell) for cell in cells.items())}</tr>"
-    first, *others = findings(run, baseline, labels) or [""]
+    baseline = baseline or next(iter(run.comparable), "")
+    names = names_of(run, labels)
+    first, *others = [*comparisons(run, baseline, names, margin), *problems(run, names)] or [""]
     page = Template(files("surerag.evaluation").joinpath("page.html").read_text("utf-8")).substitute(
-        head="".join(f"<th>{_html(name)}</th>" for name in ("system", *columns)),
         title=_html(title or f"{', '.join(run.comparable)}: {len(run.questions)} questions"),
         finding=f'<p class="finding">{_html(first)}</p>' if first else "",
-        details="".join(f"<li>{_html(text)}</li>" for text in others),
+        details=_list(others),
         gates="".join(f'<p class="{one.outcome}">{_html(str(one))}</p>' for one in verdicts),
         notes=_html(notes(run)),
-        body=body,
-        charts=charts(run, baseline),
+        table=_table("system", table_columns(run, baseline, prices)),
+        charts=bar_charts(run, baseline),
+        certainty=_certainty_section(run, certainties(run, baseline, names)),
+        passages=_passages_section(run, margin),
         questions=_question_list(run),
         about="".join(f"<dt>{_html(name)}</dt><dd>{_html(text)}</dd>" for name, text in run.about.items()),
     )
@@ -215,55 +231,83 @@ def write_report(
         Path(path).write_text(page, encoding="utf-8")
 
 
-def charts(run: EvaluationRun, baseline: str = "") -> str:
-    """Return SVG charts, a line for each system: its metric with the interval, its searches, its costs."""
+def _list(sentences: Sequence[str]) -> str:
+    return f"<ul>{''.join(f'<li>{_html(text)}</li>' for text in sentences)}</ul>" if sentences else ""
+
+
+def _table(first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
+    """Return a table with a row for each system; on a narrow screen each row becomes a list."""
+    head = "".join(f"<th>{_html(name)}</th>" for name in (first, *columns))
+    rows = ""
+    for system in next(iter(columns.values()), {}):
+        cells = {first: system, **{name: column[system] for name, column in columns.items()}}
+        rows += f"<tr>{''.join(_cell(*cell) for cell in cells.items())}</tr>"
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
+
+
+def certainty_columns(run: EvaluationRun) -> dict[str, Mapping[str, str]]:
+    """Return what certainty tells by column: its AUROC, and what is right among the surest answers."""
     systems = run.comparable
-    shares = {s: Estimate(100 * v, None, 0) for s in systems if (v := searched(run, s)) is not None}
-    panels = {f"{name}, with intervals of 95 %": summarize(run, name) for name in run.measures[:1]}
-    panels["questions searched for, %"] = {**shares}
-    panels |= {f"{cost} a question": summarize(run, cost) for cost in ("tokens", "seconds")}
-    filled = {title: {s: one for s in systems if (one := of.get(s))} for title, of in panels.items()}
-    try:
-        return "".join(
-            f"<figure>{_chart(title, values, baseline or next(iter(systems)))}</figure>"
-            for title, values in filled.items()
-            if len(values) > 1
-        )
-    except MissingExtraError as error:
-        return f"<p><small>No charts: {_html(str(error))}</small></p>"
+    found = {system: surest for system in systems if (surest := surest_answers(run, system))}
+    if not found:
+        return {}
+    columns: dict[str, Mapping[str, str]] = {
+        "AUROC": {system: estimate_text(surest.auroc) for system, surest in found.items()}
+    }
+    for share in (*SHARES, 1):
+        name = "right of all, %" if share == 1 else f"right of the surest {100 * share:.0f} %, %"
+        columns[name] = {
+            system: surest.right[share].text(scale=100, digits=0) for system, surest in found.items()
+        }
+    columns["answers"] = {system: str(surest.n) for system, surest in found.items()}
+    return columns
 
 
-def _chart(title: str, values: Mapping[str, Estimate], baseline: str) -> str:
-    """Return a chart of one value for each system; names are ticks of an axis, where nothing covers them."""
-    with extra("evaluation"):
-        import matplotlib as mpl
-        from matplotlib.backends.backend_svg import FigureCanvasSVG
-        from matplotlib.figure import Figure
-    ink, mark = "#010203", "#040506"  # replaced by colours of the page, which has a dark mode
-    colours = dict.fromkeys(("text.color", "axes.edgecolor", "xtick.color", "ytick.color"), ink)
-    settings: Any = {**colours, "svg.fonttype": "none", "svg.hashsalt": title, "text.parse_math": False}
-    with mpl.rc_context(settings):
-        figure = Figure(figsize=(4.8, 1.0 + 0.34 * len(values)), layout="constrained")
-        FigureCanvasSVG(figure)
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
-        axes = figure.add_subplot()
-        for place, one in enumerate(values.values()):
-            axes.plot(one.interval or [one.value] * 2, [place] * 2, color=mark, alpha=0.5)
-            axes.plot(one.value, place, "o", color=mark)
-        names = [name if len(name) < 25 else f"{name[:22]} …" for name in map(printable, values)]
-        axes.set_yticks(range(len(names)), names)
-        if baseline in values:
-            axes.axvline(values[baseline].value, color=ink, linewidth=0.8, linestyle=":")
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.locator_params(axis="x", nbins=5)
-        if min(one.value for one in values.values()) >= 0:
-            axes.set_xlim(left=0)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        buffer = io.StringIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
-    svg = buffer.getvalue()[buffer.getvalue().index("<svg") :]
-    return svg.replace(ink, "currentColor").replace(mark, "var(--blue)")
+_MEASURES = {
+    "greatest_3_mean_entropy": "the mean entropy of those three tokens of an answer that have most of it",
+    "negative_log_likelihood": "the negative log-likelihood of an answer",
+}
+
+
+def _certainty_section(run: EvaluationRun, sentences: Sequence[str]) -> str:
+    """Return what certainty tells, in sentences, a table and curves; nothing where no system reports it."""
+    if not sentences:
+        return ""
+    section = f"<h2>How sure is each answer?</h2>{_list(sentences)}"
+    if not (columns := certainty_columns(run)):
+        return section
+    surest = [one for system in run.comparable if (one := surest_answers(run, system))]
+    measures = " or ".join(_MEASURES.get(one, one) for one in dict.fromkeys(one.measure for one in surest))
+    note = (
+        f"Certainty is measured by {measures}. It comes with the answer and takes no further call and "
+        "no further token. AUROC: how often the model is less sure of a wrong answer than of a right one; "
+        "0.5 is chance, at 1 it always is. Intervals are at 95 %. A curve shows how many of the surest "
+        "answers are right, with its interval; the dotted line is at the share of all answers."
+    )
+    if unmeasured := sum(one.unmeasured for one in surest):
+        note += f" {unmeasured} answers came without log-probabilities and are left out."
+    curves = f'<div class="charts">{certainty_charts(run)}</div>'
+    return f"{section}{_table('system', columns)}<p><small>{_html(note)}</small></p>{curves}"
+
+
+def _passages_section(run: EvaluationRun, margin: float) -> str:
+    """Return how many passages are enough, where the run has plain RAG with several numbers of them."""
+    counts = passage_counts(run, margin)
+    if not counts:
+        return ""
+    metric = next(name for name in run.measures if name in run.metrics)
+    right = summarize(run, metric)
+    columns: dict[str, dict[str, str]] = {
+        "passages": {one.system: str(one.passages) for one in counts},
+        metric: {one.system: estimate_text(right[one.system]) for one in counts},
+        f"Δ to {counts[0].passages}": {one.system: estimate_text(one.difference, "+") for one in counts},
+    }
+    for cost in COSTS:
+        means = summarize(run, cost)
+        values = {one.system: (found := means[one.system]) and found.value for one in counts}
+        columns[cost] = _cells(values, number_text)
+    sentences = _list(numbers_of_passages(run, margin))
+    return f"<h2>How many passages?</h2>{sentences}{_table('system', columns)}"
 
 
 def _cell(name: str, text: str) -> str:
@@ -305,7 +349,7 @@ def _question_list(run: EvaluationRun) -> str:
 
 
 def _kind(score: float | None) -> str:
-    return "" if score is None else "right" if score >= 0.5 else "wrong"
+    return "" if score is None else "right" if score >= RIGHT else "wrong"
 
 
 def _question(

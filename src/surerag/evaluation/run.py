@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from surerag.calibration import CalibrationRow
+from surerag.certainty import DEFAULT_MEASURE, MEASURES, NO_LOGPROBS, WITHOUT_ALTERNATIVES, Certainty
 from surerag.errors import (
     MISCONFIGURED,
     ConfigurationError,
@@ -323,6 +324,33 @@ class EvaluationRun:
             )
         return rows
 
+    def certainty_rows(self, system: str, metric: str = "", measure: str = "") -> list[CalibrationRow]:
+        """Return the certainty and the score of each answer of a system, for ``calibrate_abstention``.
+
+        Answers without log-probabilities and questions without references are left out.
+
+        Args:
+            system: Any system whose answers carry their certainty.
+            metric: Score of the answers; empty for the first metric of the run.
+            measure: The measure of certainty to go by; empty for ``DEFAULT_MEASURE``, or where an answer was
+                not measured by it ``WITHOUT_ALTERNATIVES``.
+        """
+        scores = self.values(system, metric or next(iter(self.metrics)))
+        found = [
+            (row.question, certainty, scores[key])
+            for key, row in self.answered(system).items()
+            if key in scores and row.answer and (certainty := row.answer.certainty) is not None
+        ]
+        measured = [certainty for _, certainty, _ in found if certainty.measure]
+        if not measure:
+            all_have_it = all(DEFAULT_MEASURE in certainty.uncertainties for certainty in measured)
+            measure = DEFAULT_MEASURE if all_have_it else WITHOUT_ALTERNATIVES
+        return [
+            CalibrationRow.of(one, score, id=question.text, group=question.group)
+            for question, certainty, score in found
+            if (one := certainty.by(measure) if certainty.measure else certainty).reason != NO_LOGPROBS
+        ]
+
     def to_parquet(self, path: str | Path) -> None:
         """Write the rows as Parquet, a column for each metric among them; ``key`` tells questions apart."""
         with extra("evaluation"):
@@ -341,6 +369,7 @@ class EvaluationRun:
                 "group": row.question.group,
                 "answer": None if row.answer is None else row.answer.text,
                 **{name: getattr(row.answer, name, None) for name in of_answer},
+                **_middles(None if row.answer is None else row.answer.certainty),
                 "error": row.error,
                 **{name: row.measured(name) for name in (*_USAGE, "seconds")},
                 "at_a_time": row.at_a_time,
@@ -399,7 +428,13 @@ class EvaluationRun:
         answer = None
         if row.answer is not None:
             usage = None if row.answer.usage is None else asdict(row.answer.usage)
-            answer = {**vars(row.answer), "usage": usage, "scores": dict(row.answer.scores)}
+            certainty = None if row.answer.certainty is None else row.answer.certainty.to_dict()
+            answer = {
+                **vars(row.answer),
+                "usage": usage,
+                "scores": dict(row.answer.scores),
+                "certainty": certainty,
+            }
         place = (system.fingerprint, row.question.key, system.name)
         values = (json.dumps(answer, default=float), row.error, row.seconds, row.at_a_time)
         with _storage_errors(self.path), self._writes, self._db:
@@ -617,6 +652,12 @@ def _asked_by_one_process(path: Path | None, systems: Sequence[str]) -> Iterator
                 beside.unlink(missing_ok=True)
 
 
+def _middles(certainty: Certainty | None) -> dict[str, float | None]:
+    """Return every measure of a certainty; None for those that could not be taken."""
+    found = {} if certainty is None else certainty.uncertainties
+    return {name: math.fsum(found[name]) / 2 if name in found else None for name in MEASURES}
+
+
 def _question(text: str) -> Question:
     asked, references, contexts, *names = json.loads(text)
     return Question(asked, tuple(references), tuple(contexts), *names)
@@ -627,4 +668,13 @@ def _answer(text: str) -> EvaluationAnswer | None:
     if values is None:
         return None
     usage = None if values["usage"] is None else Usage(**values["usage"])
-    return EvaluationAnswer(**{**values, "contexts": tuple(values["contexts"]), "usage": usage})
+    certainty = values.get("certainty")
+    return EvaluationAnswer(
+        **{
+            **values,
+            "contexts": tuple(values["contexts"]),
+            "sources": tuple(values.get("sources", ())),
+            "usage": usage,
+            "certainty": None if certainty is None else Certainty.from_dict(certainty),
+        }
+    )

@@ -5,25 +5,28 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import chain
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, chain
 from types import CodeType
 from typing import Any, TypeVar
 
 from surerag import drivers
 from surerag.calibration import scope_of
+from surerag.certainty import Certainty, certainty_of
 from surerag.component import AnsweringComponent, Component
 from surerag.effects import Effect, Generate, Program, Retrieve, handled, perform
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation.questions import Question
-from surerag.messages import ANSWER_TOKENS, Generation, Passage, Result, SamplingParams, Usage
+from surerag.messages import ANSWER_TOKENS, Generation, Passage, Result, SamplingParams, TokenTrace, Usage
 from surerag.methods.dense.component import DenseRefiner
 from surerag.methods.dynqr.component import UncertaintyRewriter
 from surerag.methods.edc2.component import ClusterCompressor
 from surerag.methods.lazy_rag.component import LazyRAG
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, SELECT_ANSWER, format_passages, selected_answer
-from surerag.readers.protocol import Reader
+from surerag.readers.protocol import Reader, tokens_of_trace
 from surerag.retrieval.index import USUAL_K
 from surerag.services import Encoder, Entailer, Retriever, Services
 
@@ -32,7 +35,8 @@ R = TypeVar("R")
 STEPS = ("compressed", "refined")
 NAMES = ("plain", "lazy", "rewritten", *STEPS, "selected", "answered", "none", "strong", "oracle")
 """Names of pipelines, of which ``docs/compare.md`` has a table. ``compressed`` and ``refined`` also follow
-another one, as in ``lazy+compressed``; ``lazy@0.8`` and ``rewritten@inf`` set the threshold."""
+another one, as in ``lazy+compressed``; ``lazy@0.8`` and ``rewritten@inf`` set the threshold, and ``plain@4``
+the number of passages."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +46,13 @@ class EvaluationAnswer:
     Attributes:
         text: The answer.
         contexts: Texts that its model was shown; empty where there are none, or the system reports none.
+        sources: Where each of these texts comes from, such as a file's name; empty where that is not known.
         usage: Calls and tokens; None where the system does not report them.
         finish: ``"length"`` for an answer that was cut off.
         uncertainty: Of the answer, or of the first answer of a method that decides by it.
         acted: Whether a method retrieved or rewrote; None where that is no question.
         scores: Further measurements by name.
+        certainty: How sure the model was of this answer; None where the system does not report it.
     """
 
     text: str
@@ -56,6 +62,8 @@ class EvaluationAnswer:
     uncertainty: float | None = None
     acted: bool | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
+    certainty: Certainty | None = None
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,15 +129,24 @@ def as_answer(value: Any) -> EvaluationAnswer:
             hint="return a text, a mapping with 'answer' and 'contexts', or an EvaluationAnswer",
         )
     found = [items for name in _CONTEXTS if (items := _read(value, name)) and not _is_text(items)]
-    contexts = [item if _is_text(item) else _first(item, _PASSAGES, _is_text) for item in chain(*found)]
+    read = [
+        (
+            item if _is_text(item) else _first(item, _PASSAGES, _is_text),
+            _first(item, _SOURCES, _is_text) or "",
+        )
+        for item in chain(*found)
+    ]
+    shown = [(passage, source) for passage, source in read if passage is not None]
     uncertainty = _first(value, _UNCERTAINTIES, _is_number)
     return EvaluationAnswer(
         text,
-        tuple(text for text in contexts if text is not None),
+        tuple(passage for passage, _ in shown),
         _usage(_first(value, _USAGES, bool)),
         str(_first(value, _FINISHES, bool) or ""),
         None if uncertainty is None else float(uncertainty),
         _first(value, _ACTED, lambda one: isinstance(one, bool)),
+        certainty=_certainty(value),
+        sources=tuple(source for _, source in shown) if any(source for _, source in shown) else (),
     )
 
 
@@ -142,6 +159,12 @@ _TEXTS = [
 ]
 _CONTEXTS = ("summaries", "passages", "contexts", "context", "source_nodes", "source_documents", "documents")
 _PASSAGES = ("node.text", "text", "page_content")
+_SOURCES = [
+    f"{place}metadata.{name}"
+    for place in ("", "node.")
+    for name in ("path", "file_name", "filename", "source", "file_path", "url")
+]
+_CERTAINTIES = ("certainty", "metadata.certainty", "response_metadata.certainty")
 _UNCERTAINTIES = (
     "decision.score", "original.uncertainty", "metadata.original_uncertainty",
     "metadata.score", "uncertainty",
@@ -160,6 +183,18 @@ def _read(value: Any, path: str) -> Any:
 
 def _first(value: Any, paths: Sequence[str], holds: Callable[[Any], bool]) -> Any:
     return next((found for path in paths if holds(found := _read(value, path))), None)
+
+
+def _certainty(value: Any) -> Certainty | None:
+    """Return how sure a model was of an answer, where that came with it; other things may have this name."""
+    for path in _CERTAINTIES:
+        found = _read(value, path)
+        if isinstance(found, Certainty):
+            return found
+        if isinstance(found, Mapping):
+            with suppress(InputError):
+                return Certainty.from_dict(found)
+    return None
 
 
 def _is_text(value: Any) -> bool:
@@ -240,22 +275,31 @@ class PipelineResult(Result):
     passages: tuple[Passage, ...]
     generation: Generation
 
+    @property
+    def certainty(self) -> Certainty:
+        """How sure the reader was of the answer, by every measure that its log-probabilities allow."""
+        return certainty_of(self.generation.trace, is_cut=self.generation.is_cut)
+
 
 def parse_system(name: str) -> tuple[str, float | None, list[str]]:
-    """Return the base, the threshold and the further steps that a pipeline's name stands for."""
+    """Return the base, the threshold or number of passages, and the further steps that a name stands for."""
     base, *steps = name.split("+")
     if base in STEPS:
         base, steps = "plain", [base, *steps]
-    base, _, threshold = base.partition("@")
+    base, at, number = base.partition("@")
     try:
-        limit = float(threshold) if threshold else None
+        limit = float(number) if at else None
     except ValueError:
         limit = math.nan
-    wrong_limit = limit is not None and (math.isnan(limit) or base not in ("lazy", "rewritten"))
+    if limit is None or base in ("lazy", "rewritten"):
+        wrong_limit = limit is not None and math.isnan(limit)
+    else:
+        wrong_limit = base != "plain" or not (limit >= 1 and limit.is_integer())
     if base not in NAMES or not set(steps) <= set(STEPS) or wrong_limit:
         raise ConfigurationError(
             f"there is no system {name!r}",
-            hint=f"choose of {', '.join(NAMES)}, and sums such as lazy+compressed or lazy@0.8",
+            hint=f"choose of {', '.join(NAMES)}, and of sums, thresholds and numbers of passages such as "
+            "lazy+compressed, lazy@0.8 and plain@4",
         )
     if steps and base in ("none", "oracle"):
         raise ConfigurationError(f"{name!r}: nothing is retrieved that a further step could work on")
@@ -263,7 +307,7 @@ def parse_system(name: str) -> tuple[str, float | None, list[str]]:
 
 
 def build_system(name: str, parts: Parts) -> System:
-    """Build a pipeline by its name: a base, ``@`` a threshold, and steps after ``+``.
+    """Build a pipeline by its name: a base, ``@`` a threshold or a number of passages, and steps after ``+``.
 
     Raises:
         ConfigurationError: If the name is unknown.
@@ -271,6 +315,8 @@ def build_system(name: str, parts: Parts) -> System:
         CapabilityError: If the reader cannot do what the method needs.
     """
     base, limit, steps = parse_system(name)
+    if base == "plain" and limit is not None:
+        parts = replace(parts, top_n=int(limit))
     settings: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
     method: Component[Any] | None = None
     if base in ("lazy", "strong", "rewritten"):
@@ -370,7 +416,8 @@ def _answer_from(question: Question, passages: Sequence[Passage], max_tokens: in
         if passages
         else CLOSED_BOOK.render(question=question.text)
     )
-    [[answer]] = yield from perform(Generate([prompt], SamplingParams(max_tokens=max_tokens, trace="none")))
+    sampling = SamplingParams(max_tokens=max_tokens, trace="optional_entropy")
+    [[answer]] = yield from perform(Generate([prompt], sampling))
     return PipelineResult(answer.text, tuple(passages), answer)
 
 
@@ -385,9 +432,22 @@ def _select(
     candidates = format_passages(passage.text for passage in answered.passages)
     prompt = SELECT_ANSWER.render(answers=candidates, question=question.text)
     # The reasons come before the answer.
-    sampling = SamplingParams(max_tokens=max_tokens + ANSWER_TOKENS, trace="none")
+    sampling = SamplingParams(max_tokens=max_tokens + ANSWER_TOKENS, trace="optional_entropy")
     [[reply]] = yield from perform(Generate([prompt], sampling))
-    return PipelineResult(selected_answer(reply.text), answered.passages, reply)
+    answer = selected_answer(reply.text)
+    if reply.trace is not None and answer != reply.text:
+        reply = replace(reply, trace=_trace_of_end(reply.trace, answer))
+    return PipelineResult(answer, answered.passages, reply)
+
+
+def _trace_of_end(trace: TokenTrace, text: str) -> TokenTrace | None:
+    """Return the trace of the tokens that hold the last occurrence of a text; None where none do."""
+    start = "".join(trace.tokens).rfind(text)
+    if start < 0:
+        return None
+    ends = list(accumulate(map(len, trace.tokens)))
+    first, last = bisect_right(ends, start), bisect_left(ends, start + len(text))
+    return tokens_of_trace(trace, slice(first, last + 1))
 
 
 def after_retrieval(program: Program[R], step: Component[Any]) -> Program[R]:

@@ -202,11 +202,16 @@ def in_groups(
 
 def first_tokens(trace: TokenTrace, count: int) -> TokenTrace:
     """Return the trace of the first ``count`` tokens."""
+    return tokens_of_trace(trace, slice(count))
+
+
+def tokens_of_trace(trace: TokenTrace, part: slice) -> TokenTrace:
+    """Return the trace of some of the tokens."""
     entropy = trace.entropy and EntropyTrace(
-        trace.entropy.lower[:count], trace.entropy.upper[:count], trace.entropy.exact
+        trace.entropy.lower[part], trace.entropy.upper[part], trace.entropy.exact
     )
-    energy = trace.logsumexp and trace.logsumexp[:count]
-    return TokenTrace(trace.tokens[:count], trace.logprobs[:count], entropy, energy)
+    energy = trace.logsumexp and trace.logsumexp[part]
+    return TokenTrace(trace.tokens[part], trace.logprobs[part], entropy, energy)
 
 
 def begun_from_whole(generation: Generation, n_tokens: int) -> PartialGeneration:

@@ -65,11 +65,17 @@ def lazy_rag(
     2. If the gate's score (Eq. 2 and 3) is at most τ (Eq. 4), that answer is finished and returned.
     3. Otherwise it is stopped; retrieve (Eq. 5), and answer from summaries and passages (Eq. 6 and 7).
 
-    The gate also opens if the first answer abstains, is empty or cut off at ``max_tokens``, if the first pass
-    fails in a way that may pass, and if no summary is found, or the nearest document has none. Where no
-    passage is retrieved, the prompt of the first pass is answered. Where the first answer comes without the
-    log-probabilities that the gate reads, :class:`AbstentionGate` takes its place. ``gate`` is a gate in place
-    of that of the options. Errors are those of :meth:`surerag.LazyRAG.program`.
+    The gate also opens if the first answer abstains, is empty or was cut off at ``max_tokens``; if the first
+    pass fails in a way that may pass; and if no summary is found, or the nearest document has none. Where no
+    passage is retrieved, the prompt of the first pass is answered. If the first answer comes without the
+    log-probabilities that the gate reads, :class:`AbstentionGate` decides in its place. Errors are those of
+    :meth:`surerag.LazyRAG.program`.
+
+    Args:
+        question: What is asked.
+        options: Of the method.
+        max_tokens: Length of an answer, at most, in tokens.
+        gate: Decides in place of the gate of the options.
     """
     check_question(question)
     steps = _Steps(question, options, max_tokens, gate or options.resolved_gate)

@@ -1,0 +1,113 @@
+"""What the certainty of a system's answers tells: which of them are wrong, and how right the surest are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surerag.evaluation.run import EvaluationRun
+from surerag.measures import auroc
+from surerag.measures.statistics import Estimate, Floats, group_numbers, mean_interval
+
+SHARES = (0.5, 0.7, 0.9)
+"""Shares of the answers, the surest first, of which it is told how many are right."""
+RIGHT = 0.5
+"""Score from which an answer counts as right."""
+_CURVE_FROM = 10
+"""Answers, and tenth of them, from which on a curve is drawn."""
+_CURVE_POINTS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class SurestAnswers:
+    """What the certainty of one system's answers tells.
+
+    Attributes:
+        measure: The measure of certainty that the answers are ordered by.
+        n: Answers that have a certainty and a score.
+        unmeasured: Answers with a score that came without log-probabilities.
+        auroc: How well certainty tells wrong answers from right ones; None where there is only one kind.
+        right: Share of right answers among the surest 50, 70, 90 and 100 %, by :data:`SHARES` and 1.
+        curve: The same for many shares, ascending.
+    """
+
+    measure: str
+    n: int
+    unmeasured: int
+    auroc: Estimate | None
+    right: Mapping[float, Estimate]
+    curve: Mapping[float, Estimate]
+
+    @property
+    def tells(self) -> Literal["wrong answers", "nothing", "the opposite", "not known"]:
+        """What the interval of the AUROC shows; it shows nothing where it holds one half, which is chance."""
+        if self.auroc is None or self.auroc.interval is None:
+            return "not known"
+        lower, upper = self.auroc.interval
+        return "wrong answers" if lower > 0.5 else "the opposite" if upper < 0.5 else "nothing"
+
+
+def surest_answers(run: EvaluationRun, system: str) -> SurestAnswers | None:
+    """Return what certainty tells of a system's answers; None where no answer has both certainty and score.
+
+    An answer is right from a score of one half on, by the first metric of the run. Of a graded metric that is
+    a choice; "contains" and "exact_match" are 0 or 1.
+
+    Raises:
+        ConfigurationError: If the run has no such system.
+
+    Example:
+        >>> from surerag.certainty import certainty_of
+        >>> from surerag.evaluation import EvaluationAnswer, evaluate
+        >>> from surerag.messages import TokenTrace
+        >>> def answer(question):  # a model that is less sure where it is wrong
+        ...     number = int(question)
+        ...     trace = TokenTrace(("x",), (-0.01 * number,))
+        ...     return EvaluationAnswer("no" if number > 30 else "yes", certainty=certainty_of(trace))
+        >>> run = evaluate({"plain": answer}, [(str(number), "yes") for number in range(40)])
+        >>> surest = surest_answers(run, "plain")
+        >>> surest.tells, surest.auroc.value, surest.right[0.7].value, surest.right[1].value
+        ('wrong answers', 1.0, 1.0, 0.775)
+    """
+    metric = next((name for name in run.measures if name in run.metrics), "")
+    rows = run.certainty_rows(system, metric) if metric else []
+    if not rows:
+        return None
+    rows.sort(key=lambda row: row.uncertainty)
+    uncertainty = np.array([row.uncertainty for row in rows])
+    right = np.array([float(row.score_without or 0) >= RIGHT for row in rows])
+    groups = group_numbers([row.group for row in rows], len(rows))
+    least = min(max(_CURVE_FROM, len(rows) // 10), len(rows))
+    counts = np.unique(np.linspace(least, len(rows), _CURVE_POINTS).round().astype(int))
+    return SurestAnswers(
+        next((row.scope["measure"] for row in rows if "measure" in row.scope), ""),
+        len(rows),
+        len(run.values(system, metric).keys() & run.answered(system).keys()) - len(rows),
+        auroc(uncertainty, right, groups.tolist()),
+        {share: _right_among(uncertainty, right, groups, _count(share, len(rows))) for share in (*SHARES, 1)},
+        {count / len(rows): _right_among(uncertainty, right, groups, count) for count in counts.tolist()},
+    )
+
+
+def _count(share: float, n: int) -> int:
+    return max(1, round(share * n))
+
+
+def _right_among(
+    uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], count: int
+) -> Estimate:
+    """Return the share of right answers among the first ``count``, which are the surest.
+
+    Where answers that are equally sure stand on both sides of the border, each of them counts as their mean.
+    """
+    shown = right[:count].astype(np.float64)
+    first, end = (
+        int(np.searchsorted(uncertainty, uncertainty[count - 1], side)) for side in ("left", "right")
+    )
+    if end > count:
+        shown[first:] = right[first:end].mean()
+    return mean_interval(shown, groups[:count].tolist())

@@ -1,0 +1,113 @@
+"""Charts of a run, as SVG in the colours of the page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from functools import partial
+from html import escape
+from typing import Any
+
+from surerag.errors import MissingExtraError, extra
+from surerag.evaluation.certainty import SurestAnswers, surest_answers
+from surerag.evaluation.findings import searched
+from surerag.evaluation.run import EvaluationRun
+from surerag.evaluation.statistics import summarize
+from surerag.measures.statistics import Estimate
+from surerag.text import printable
+
+_INK, _MARK = "#010203", "#040506"
+"""Replaced by colours of the page, which has a dark mode."""
+_WIDTH = 4.8
+"""Inches of a chart, which is as wide as the screen of a telephone."""
+
+
+def bar_charts(run: EvaluationRun, baseline: str = "") -> str:
+    """Return charts with a line for each system: its metric with the interval, its searches, its costs."""
+    systems = run.comparable
+    shares = {s: Estimate(100 * v, None, 0) for s in systems if (v := searched(run, s)) is not None}
+    panels = {f"{name}, with intervals of 95 %": summarize(run, name) for name in run.measures[:1]}
+    panels["questions searched for, %"] = {**shares}
+    panels |= {f"{cost} a question": summarize(run, cost) for cost in ("tokens", "seconds")}
+    filled = {title: {s: one for s in systems if (one := of.get(s))} for title, of in panels.items()}
+    baseline = baseline or next(iter(systems), "")
+    try:
+        return "".join(
+            _figure(title, 1.0 + 0.34 * len(values), partial(_draw_lines, values=values, baseline=baseline))
+            for title, values in filled.items()
+            if len(values) > 1
+        )
+    except MissingExtraError as error:
+        return f"<p><small>No charts: {escape(printable(str(error)))}</small></p>"
+
+
+def certainty_charts(run: EvaluationRun) -> str:
+    """Return a curve for each system: the share of right answers among the surest, by how many are shown."""
+    found = {system: surest for system in run.comparable if (surest := surest_answers(run, system))}
+    ends = [estimate.interval or (0, 1) for one in found.values() for estimate in one.curve.values()]
+    lowest = min((lower for lower, _ in ends), default=0.0)
+    try:
+        return "".join(
+            _figure(
+                f"{printable(system)}: right answers of the surest, %",
+                2.6,
+                partial(_draw_curve, surest=surest, lowest=lowest),
+            )
+            for system, surest in found.items()
+        )
+    except MissingExtraError:
+        return ""  # the bar charts say so
+
+
+def _figure(title: str, height: float, draw: Callable[[Any], None]) -> str:
+    """Return a figure with one pair of axes."""
+    with extra("evaluation"):
+        import matplotlib as mpl
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+    colours = dict.fromkeys(
+        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), _INK
+    )
+    settings: Any = {**colours, "svg.fonttype": "none", "svg.hashsalt": title, "text.parse_math": False}
+    with mpl.rc_context(settings):
+        figure = Figure(figsize=(_WIDTH, height), layout="constrained")
+        FigureCanvasSVG(figure)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=11)
+        axes = figure.add_subplot()
+        draw(axes)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        buffer = io.StringIO()
+        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    svg = buffer.getvalue()[buffer.getvalue().index("<svg") :]
+    return f"<figure>{svg.replace(_INK, 'currentColor').replace(_MARK, 'var(--blue)')}</figure>"
+
+
+def _draw_lines(axes: Any, values: Mapping[str, Estimate], baseline: str) -> None:
+    """Draw one value for each system; names are ticks of an axis, where nothing covers them."""
+    for place, one in enumerate(values.values()):
+        axes.plot(one.interval or [one.value] * 2, [place] * 2, color=_MARK, alpha=0.5)
+        axes.plot(one.value, place, "o", color=_MARK)
+    names = [name if len(name) < 25 else f"{name[:22]} …" for name in map(printable, values)]
+    axes.set_yticks(range(len(names)), names)
+    if baseline in values:
+        axes.axvline(values[baseline].value, color=_INK, linewidth=0.8, linestyle=":")
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.locator_params(axis="x", nbins=5)
+    if min(one.value for one in values.values()) >= 0:
+        axes.set_xlim(left=0)
+
+
+def _draw_curve(axes: Any, surest: SurestAnswers, lowest: float) -> None:
+    """Draw the share of right answers with its interval, and dotted the share among all answers."""
+    shown = [100 * share for share in surest.curve]
+    ends = [one.interval or (one.value, one.value) for one in surest.curve.values()]
+    lower, upper = ([100 * end for end in of] for of in zip(*ends, strict=True))
+    axes.fill_between(shown, lower, upper, color=_MARK, alpha=0.15, linewidth=0)
+    axes.plot(shown, [100 * one.value for one in surest.curve.values()], color=_MARK)
+    axes.axhline(100 * surest.right[1].value, color=_INK, linewidth=0.8, linestyle=":")
+    axes.set_xlim(0, 100)
+    axes.set_ylim(10 * int(10 * lowest), 100.5)
+    axes.set_xlabel("answers shown, the surest first, %")
+    axes.locator_params(nbins=5)
+    axes.grid(axis="y", color=_INK, alpha=0.12)

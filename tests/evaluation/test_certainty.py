@@ -1,0 +1,231 @@
+"""What certainty tells in a run, and how many passages are enough."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from surerag import FakeReader, Passage, Usage
+from surerag.calibration import calibrate_abstention
+from surerag.certainty import MEASURES, Certainty, certainty_of
+from surerag.encoders import HashingEncoder
+from surerag.evaluation import EvaluationAnswer, EvaluationRun, build_system, evaluate, write_report
+from surerag.evaluation.certainty import surest_answers
+from surerag.evaluation.findings import certainties, findings, numbers_of_passages
+from surerag.evaluation.passages import passage_counts
+from surerag.evaluation.report import terminal_table
+from surerag.evaluation.systems import NAMES, Parts, System, as_answer
+from surerag.messages import EntropyTrace, TokenTrace
+from surerag.methods.lazy_rag.component import FixedSummary
+from surerag.readers.fake import reply
+
+PASSAGES = [
+    Passage(f"Ada {number} was born in Velm.", metadata={"path": f"{number}.md"}) for number in range(12)
+]
+
+
+class Retriever:
+    """Finds the first passages."""
+
+    def retrieve(self, query: str, k: int | None) -> list[Passage]:
+        return PASSAGES[: k or 5]
+
+
+def traced(*entropies: float) -> TokenTrace:
+    return TokenTrace(
+        ("x",) * len(entropies), (-0.1,) * len(entropies), EntropyTrace(entropies, entropies, exact=True)
+    )
+
+
+def run_of(n: int, **systems: Callable[[int], tuple[bool, Certainty | None]]) -> EvaluationRun:
+    def answering(of: Callable[[int], tuple[bool, Certainty | None]]) -> Callable[[str], EvaluationAnswer]:
+        def answer(question: str) -> EvaluationAnswer:
+            right, certainty = of(int(question.split()[1]))
+            return EvaluationAnswer("yes, it is" if right else "it is", certainty=certainty)
+
+        return answer
+
+    questions = [(f"q {number}", "yes, it is") for number in range(n)]
+    return evaluate({name: answering(of) for name, of in systems.items()}, questions, metrics=("contains",))
+
+
+def of_chance(seed: int, slope: float) -> Callable[[int], tuple[bool, Certainty]]:
+    """Answers of which more are wrong where the model is less sure, by a slope."""
+    rng = np.random.default_rng(seed)
+    doubts, chances = rng.uniform(size=(2, 1000))
+
+    def answer(number: int) -> tuple[bool, Certainty]:
+        right = chances[number] < 0.7 - slope * (doubts[number] - 0.5)
+        return bool(right), certainty_of(traced(float(doubts[number])))
+
+    return answer
+
+
+@pytest.mark.parametrize("name", [*NAMES, "lazy+compressed", "plain@2"])
+def test_every_pipeline_stores_how_sure_its_answer_was(name: str, tmp_path: Path) -> None:
+    reader = FakeReader(lambda prompt: reply("in Velm", entropy=[0.2, 1.4], logprobs=[-0.1, -1.2]))
+    parts = Parts(reader, Retriever(), FixedSummary("A town."), HashingEncoder(), top_n=3, max_tokens=8)
+    questions = [{"question": "Where?", "answers": "Velm", "contexts": ["In Velm."]}]
+    evaluate({name: build_system(name, parts)}, questions, tmp_path / "run.db").close()
+    with EvaluationRun(tmp_path / "run.db") as run:
+        [row] = run.rows
+    assert row.answer and row.answer.certainty, row.error
+    assert set(row.answer.certainty.uncertainties) == set(MEASURES)
+    assert row.answer.certainty.uncertainty == pytest.approx(0.8)
+    if name.startswith("plain"):
+        assert row.answer.usage and row.answer.usage.requests == len(reader.history) == 1
+        assert row.answer.sources == tuple(f"{n}.md" for n in range(2 if "@" in name else 3))
+
+
+def test_certainty_after_reasons_is_that_of_the_answer_alone() -> None:
+    def answer(prompt: str) -> object:
+        if prompt.startswith("Compare the candidate"):
+            return reply("Reasoning: both.\nSelected answer: Velm", entropy=[2, 2, 2, 2, 0.5])
+        return "Velm."
+
+    parts = Parts(FakeReader(answer), Retriever(), None, HashingEncoder())  # type: ignore[arg-type]
+    [row] = evaluate({"answered": build_system("answered", parts)}, ["Where?"]).rows
+    assert row.answer and row.answer.text == "Velm" and row.answer.certainty
+    assert row.answer.certainty.tokens == 1 and row.answer.certainty.uncertainty == 0.5
+
+
+def test_a_model_without_log_probabilities_answers_and_the_page_says_so(tmp_path: Path) -> None:
+    parts = Parts(FakeReader("Velm", logprob=None, entropy=None), Retriever())
+    run = evaluate({"plain": build_system("plain", parts)}, [("Where?", "Velm"), ("Who?", "Ada")])
+    assert [row.error for row in run.rows] == ["", ""]
+    text = "no log-probabilities with the answers of plain: nothing tells how sure it was of them."
+    assert text in findings(run)[-1]
+    write_report(run, tmp_path / "page.html")
+    assert text in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_certainty_comes_from_metadata_of_frameworks_and_other_things_of_this_name_do_not_matter() -> None:
+    values = certainty_of(traced(0.5, 1.5)).to_dict()
+    for answer in (
+        {"answer": "x", "certainty": values},
+        {"answer": "x", "metadata": {"certainty": values}},
+        {"content": "x", "response_metadata": {"certainty": values}},
+    ):
+        found = as_answer(answer).certainty
+        assert found is not None and found.uncertainty == 1.0
+    assert as_answer({"answer": "x", "certainty": 0.9}).certainty is None
+    assert as_answer({"answer": "x", "certainty": {"of": "what"}}).certainty is None
+
+
+def test_what_certainty_tells_is_said_and_also_that_it_tells_nothing() -> None:
+    run = run_of(
+        300,
+        useful=of_chance(0, 0.6),
+        useless=of_chance(1, 0.0),
+        reversed=of_chance(2, -0.6),
+        perfect=lambda number: (True, certainty_of(traced(0.1 * number))),
+        silent=lambda number: (True, None),
+    )
+    names = {name: name for name in run.systems}
+    useful, useless, backwards, perfect = (certainties(run, name, names)[0] for name in run.systems[:4])
+    surest = surest_answers(run, "useful")
+    assert surest and surest.auroc and surest.tells == "wrong answers" and surest.n == 300
+    half, everything = surest.right[0.5], surest.right[1]
+    assert half.value > everything.value + 0.05 and half.n == 150 and everything.n == 300
+    assert surest.curve[1.0] == everything and min(surest.curve) == pytest.approx(0.1)
+    area = surest.auroc.text(digits=2)
+    assert f"(AUROC {area}; 0.5 is chance)" in useful
+    assert f"Of the surest 50 % of the answers {100 * half.value:.0f} % are right" in useful
+    assert "useless's answers tells nothing here" in useless and "its interval holds 0.5" in useless
+    assert "do not go by its certainty" in backwards
+    assert perfect == "All 300 answers of perfect are right, so that certainty has nothing to tell apart."
+    assert surest_answers(run, "silent") is None
+    found = certainties(run, "perfect", names)
+    assert (
+        found[1] == f"It is less sure of the wrong answers than of the right ones of useful (AUROC {area})."
+    )
+    assert found[2].startswith("How sure it is tells nothing (the interval") and "of useless (" in found[2]
+    assert len(found) == 4
+
+
+def test_the_surest_answers_are_those_of_a_calibration_and_empty_ones_are_never_sure() -> None:
+    def answer(number: int) -> tuple[bool, Certainty]:
+        return number < 60, certainty_of(traced(0.01 * number) if number < 90 else TokenTrace((), ()))
+
+    run = run_of(100, plain=answer)
+    rows = run.certainty_rows("plain")
+    assert sum(row.uncertainty == math.inf for row in rows) == 10
+    surest = surest_answers(run, "plain")
+    assert surest and surest.right[0.5].value == 1 and surest.right[0.9].value == pytest.approx(60 / 90)
+    assert calibrate_abstention(rows, max_risk=0.2).threshold >= 0.5
+    by_logprobs = run.certainty_rows("plain", measure="negative_log_likelihood")
+    assert {row.uncertainty for row in by_logprobs} == {0.1, math.inf}
+
+
+def test_equally_sure_answers_count_as_their_mean_whatever_their_order() -> None:
+    shares = []
+    for order in (1, -1):
+        run = run_of(
+            20, plain=lambda number, order=order: ((number * order) % 20 < 10, certainty_of(traced(0.5)))
+        )
+        surest = surest_answers(run, "plain")
+        assert surest and surest.auroc
+        shares += [surest.right[0.5].value, surest.auroc.value]
+    assert shares == [0.5] * 4
+
+
+def test_the_page_and_the_terminal_show_the_surest(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    run = run_of(60, plain=of_chance(0, 0.8), other=of_chance(1, 0))
+    write_report(run, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert text.count("right answers of the surest, %") >= 2 and "How sure is each answer?" in text
+    assert 'data-label="right of the surest 70 %, %"' in text and "no further call" in text
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    console.print(terminal_table(run))
+    assert "AUROC of" in console.export_text()
+
+
+def plain_with(n: int, **rights: Callable[[int], bool]) -> EvaluationRun:
+    """Return a run of plain RAG with some numbers of passages, such as plain_10."""
+
+    def build(name: str, right: Callable[[int], bool]) -> System:
+        passages = int(name.partition("_")[2])
+
+        def answer(question: object) -> EvaluationAnswer:
+            number = int(question.text.split()[1])  # type: ignore[attr-defined]
+            shown = tuple(f"passage {place}" for place in range(passages))
+            usage = Usage(1, 100 * passages, 10)
+            return EvaluationAnswer("right" if right(number) else "wrong", shown, usage)
+
+        return System(f"plain@{passages}", answer, {"system": f"plain@{passages}", "top_n": passages})
+
+    systems = {f"plain@{name.partition('_')[2]}": build(name, right) for name, right in rights.items()}
+    return evaluate(systems, [(f"q {number}", "right") for number in range(n)], metrics=("contains",))
+
+
+def test_the_fewest_passages_that_lose_nothing_that_matters() -> None:
+    run = plain_with(
+        900, plain_10=lambda i: i % 5 > 0, plain_2=lambda i: i % 3 > 0, plain_4=lambda i: i % 5 > 0 or i == 0
+    )
+    most, four, two = passage_counts(run, 0.02)
+    assert (most.passages, four.loses_nothing, two.loses_nothing) == (10, True, False)
+    first, second = numbers_of_passages(run)
+    assert first.startswith("Show 4 passages in place of 10: the answers lose less than 2 points (+0.1 [")
+    assert "59 % fewer tokens, as many calls and" in first
+    assert second.startswith("With 2 passages the answers are worse than with 10: -13.3 [")
+    [sentence] = numbers_of_passages(run, 0.5)
+    assert sentence.startswith("Show 2 passages in place of 10")
+
+
+def test_few_questions_do_not_show_that_fewer_passages_are_enough() -> None:
+    run = plain_with(35, plain_10=lambda i: i % 5 > 0, plain_4=lambda i: i % 5 != 1)
+    [sentence] = numbers_of_passages(run)
+    assert "it is not shown that the answers lose less than 2 points against 10: +0.0 [" in sentence
+    assert "questions would show it" in sentence
+    # With more passages not shown to be as good, no smaller number is, however good it looks.
+    run = plain_with(
+        900, plain_10=lambda i: i % 5 > 0, plain_4=lambda i: i % 2 > 0, plain_1=lambda i: i % 5 > 0
+    )
+    assert [one.loses_nothing for one in passage_counts(run, 0.02)] == [True, False, False]
+    assert passage_counts(plain_with(5, plain_3=lambda i: True), 0.02) == []
