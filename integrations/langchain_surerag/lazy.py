@@ -39,6 +39,7 @@ from langchain_surerag.runs import (
     stream_whole,
     with_purposes,
 )
+from langchain_surerag.stores import shown_metadata
 from langchain_surerag.summaries import summaries_of, tiers_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, Passage, Services
 from surerag.calibration import scope_of
@@ -284,7 +285,9 @@ def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
 
 def _marked(summaries: Iterable[Passage]) -> list[Document]:
     """Return summaries as documents with a mark in their metadata, which passages do not have."""
-    return documents_of([replace(one, metadata={**one.metadata, SUMMARY_KEY: True}) for one in summaries])
+    return documents_of(
+        [replace(one, metadata={**shown_metadata(one.metadata), SUMMARY_KEY: True}) for one in summaries]
+    )
 
 
 def _check_no_options(options: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from langchain_core.documents import Document
@@ -91,20 +91,41 @@ def encoder_of(embeddings: Any) -> Any:
 
 
 class QuestionRetriever(VectorStoreRetriever):
-    """A vector store's retriever that shares the vector of a question with another."""
+    """A vector store's retriever that shares the vector of a question with another.
 
+    It searches as the retriever that it stands for does at that time, whose settings may be changed.
+    """
+
+    original: VectorStoreRetriever
     encoder: Any
 
+    @classmethod
+    def of(cls, retriever: VectorStoreRetriever, encoder: EmbeddingEncoder) -> Self:
+        """Return what stands for a retriever, also in a trace."""
+        fields = {name: getattr(retriever, name) for name in retriever.model_fields_set}
+        name = retriever.get_name()
+        return cls(**{"name": name, **fields, "original": retriever, "encoder": encoder})
+
+    @property
+    def _is_near(self) -> bool:
+        """Whether the nearest documents in the same store are searched for."""
+        return self.original.search_type == "similarity" and self.original.vectorstore is self.vectorstore
+
     def _get_relevant_documents(self, query: str, *, run_manager: Any, **options: Any) -> list[Document]:
+        if not self._is_near:
+            return self.original._get_relevant_documents(query, run_manager=run_manager, **options)
         vector = self.encoder.embed_question(query)
-        return self.vectorstore.similarity_search_by_vector(vector, **{**self.search_kwargs, **options})
+        settings = {**self.original.search_kwargs, **options}
+        return self.vectorstore.similarity_search_by_vector(vector, **settings)
 
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: Any, **options: Any
     ) -> list[Document]:
+        if not self._is_near:
+            return await self.original._aget_relevant_documents(query, run_manager=run_manager, **options)
         vector = await self.encoder.aembed_question(query)
-        search = self.vectorstore.asimilarity_search_by_vector
-        return await search(vector, **{**self.search_kwargs, **options})
+        settings = {**self.original.search_kwargs, **options}
+        return await self.vectorstore.asimilarity_search_by_vector(vector, **settings)
 
 
 class RunnableRetriever:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -20,7 +20,6 @@ from langchain_surerag.limits import (
     CHROMA,
     FAISS,
     IN_MEMORY,
-    Condition,
     Limits,
     NotUnderstoodError,
     judge,
@@ -106,18 +105,42 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
         return summaries
     kinds, hint = Runnable | VectorStore | Retriever, "make them: summaries_of(documents, embeddings=…)"
     check_kind(kinds, "a vector store, a retriever or a text", hint=hint, summaries=summaries)
-    limits, why = _understood(retriever)
     if isinstance(summaries, VectorStore):
-        if why and not public:
-            raise _refusal(why)
-        return SummaryTier(summaries, Limits(chunks=limits.chunks) if public else limits)
-    if isinstance(summaries, PassageIndex) and (why or limits.leave_out) and not public:
-        raise _refusal(why or "summaries of surerag's own index have no filter")
+        return SummaryTier(summaries, retriever, public=public)
+    tier = retriever_of(summaries)
+    if public:
+        return tier
+    _check_alike(summaries, retriever)
+    return _Alike(tier, partial(_check_alike, summaries, retriever))
+
+
+def _check_alike(summaries: Any, retriever: Any) -> None:
+    """Check that a retriever of summaries is limited as that of passages is, or by the user's own code."""
+    limits, why = _understood(retriever)
     of_summaries, own = _understood(summaries)
+    if isinstance(summaries, PassageIndex):
+        own = ""
     alike = of_summaries == limits if not why else of_summaries.leave_out
-    if not (public or own or alike):
+    if not (own or alike):
         raise _refusal(why or _in_words(limits, of_summaries))
-    return retriever_of(summaries)
+
+
+class _Alike:
+    """A retriever of summaries that is checked at each question, as a filter may be changed at any time."""
+
+    def __init__(self, tier: Retriever, check: Callable[[], None]) -> None:
+        self._tier, self._check = tier, check
+
+    def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        """Return the nearest summaries."""
+        self._check()
+        return self._tier.retrieve(query, k)
+
+    async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
+        """Like :meth:`retrieve`, with the retriever's own async method."""
+        self._check()
+        found: Sequence[Passage] = await Awaiting().call(self._tier, "retrieve", query, k)
+        return found
 
 
 def tiers_of(summaries: Any, retriever: Any, *, public: bool = False) -> tuple[Any, Any]:
@@ -156,35 +179,48 @@ class SummaryTier:
     vectors of another embedding model.
     """
 
-    def __init__(self, summaries: VectorStore, limits: Limits) -> None:
+    def __init__(self, summaries: VectorStore, retriever: Any, *, public: bool) -> None:
+        self._summaries = summaries if isinstance(summaries, SummaryStore) else SummaryStore(summaries)
+        self._retriever, self._public = retriever, public
+        inner = self._summaries.inner
+        self._in_memory = isinstance(inner, MemoryStore)
+        self._encoder = inner.encoder if isinstance(inner, MemoryStore) else None
+        if self._in_memory:
+            # Searches in memory are no runs of their own in a trace.
+            self._search: Any = partial(_search_in_memory, inner)
+        else:
+            searched = inner.as_retriever()
+            model = inner.embeddings
+            if isinstance(model, Embeddings) and path_of(inner) in _BY_VECTOR:
+                self._encoder = EmbeddingEncoder(model)
+                searched = QuestionRetriever.of(searched, self._encoder)
+            self._search = partial(_search_in_store, searched)
+        arguments, snapshots = self._limited()
+        if isinstance(inner, MemoryStore) and arguments:
+            _check_filter(limits_of(retriever).condition, inner.passages)
+        if self._in_memory and not snapshots:
+            _warn(
+                "summaries in memory cannot follow this retriever's documents: where these are deleted or "
+                "changed, hold summaries in a vector store, and bring it up to date by LangChain's index"
+            )
+
+    def _limited(self) -> tuple[dict[str, Any], list[tuple[Snapshot, Any]]]:
+        """Return the arguments of a search that is limited as the retriever now is, and what it looks at."""
+        limits, why = _understood(self._retriever)
+        for store in limits.chunks:
+            self._summaries.snapshots.setdefault(store, Snapshot(store, self._summaries))
+        snapshots = [(self._summaries.snapshots[store], store) for store in limits.chunks]
+        if self._public:
+            return {}, snapshots
+        if why:
+            raise _refusal(why)
         if limits.at_call:
             hint = (
                 "pass the summaries' retriever, configurable by the same field; or summaries_are_public=True"
             )
             raise _refusal(_in_words(limits, Limits()), hint)
-        self._summaries = summaries if isinstance(summaries, SummaryStore) else SummaryStore(summaries)
-        inner = self._summaries.inner
-        arguments = {} if limits.filter is None else {"filter": _filter_of(limits, inner)}
-        self._in_memory = isinstance(inner, MemoryStore)
-        shared = isinstance(inner.embeddings, Embeddings) and path_of(inner) in _BY_VECTOR
-        self._encoder = inner.encoder if isinstance(inner, MemoryStore) else None
-        if isinstance(inner, MemoryStore):
-            # Searches in memory are no runs of their own in a trace.
-            self._search = partial(_search_in_memory, inner, arguments)
-        else:
-            retriever = inner.as_retriever(search_kwargs=arguments)
-            if shared:
-                self._encoder = EmbeddingEncoder(inner.embeddings)
-                retriever = _sharing(retriever, self._encoder)
-            self._search = partial(_search_in_store, retriever)
-        self._chunks = limits.chunks
-        for store in self._chunks:
-            self._summaries.snapshots.setdefault(store, Snapshot(store, self._summaries))
-        if self._in_memory and not self._chunks:
-            _warn(
-                "summaries in memory cannot follow this retriever's documents: where these are deleted or "
-                "changed, hold summaries in a vector store, and bring it up to date by LangChain's index"
-            )
+        arguments = {} if limits.filter is None else {"filter": _filter_of(limits, self._summaries.inner)}
+        return arguments, snapshots
 
     def beside(self, retriever: Any) -> Any:
         """Return the retriever; a store's, with the same embedding model, does not embed a question again."""
@@ -195,7 +231,7 @@ class SummaryTier:
             and isinstance(self._encoder, EmbeddingEncoder)
             and retriever.vectorstore.embeddings is self._summaries.embeddings
         ):
-            return _sharing(retriever, self._encoder)
+            return QuestionRetriever.of(retriever, self._encoder)
         return retriever
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -207,7 +243,7 @@ class SummaryTier:
         return await self._retrieve(query, k, Awaiting())
 
     async def _retrieve(self, query: str, k: int | None, calls: Calls) -> list[Passage]:
-        snapshots = [(self._summaries.snapshots[store], store) for store in self._chunks]
+        arguments, snapshots = self._limited()
         if self._in_memory and any(one.lacks(store, self._summaries) for one, store in snapshots):
             _warn(
                 "documents were deleted or changed since they were summarized: no summary is shown, and "
@@ -216,7 +252,7 @@ class SummaryTier:
             )
             return []
         encoder, passages = self._summaries.encoder_name, []
-        for document in await self._search(query, k, calls):
+        for document in await self._search(arguments, query, k, calls):
             passage, record = passage_of(shown(document)), Record.of(document.metadata)
             fates = [one.fate_of(record, store) for one, store in snapshots] if record else []
             if record and encoder and record.encoder not in ("", encoder):
@@ -232,11 +268,6 @@ class SummaryTier:
         return passages
 
 
-def _sharing(retriever: VectorStoreRetriever, encoder: EmbeddingEncoder) -> VectorStoreRetriever:
-    fields = {name: getattr(retriever, name) for name in retriever.model_fields_set}
-    return QuestionRetriever(**{"name": type(retriever).__name__, **fields, "encoder": encoder})
-
-
 async def _search_in_memory(
     store: VectorStore, arguments: Mapping[str, Any], query: str, k: int | None, calls: Calls
 ) -> list[Document]:
@@ -245,9 +276,10 @@ async def _search_in_memory(
 
 
 async def _search_in_store(
-    retriever: Runnable[str, list[Document]], query: str, k: int | None, calls: Calls
+    retriever: VectorStoreRetriever, arguments: Mapping[str, Any], query: str, k: int | None, calls: Calls
 ) -> list[Document]:
-    found: list[Document] = await calls.call(retriever, "invoke", query, **({"k": k} if k else {}))
+    number = {"k": k} if k else {}
+    found: list[Document] = await calls.call(retriever, "invoke", query, **number, **arguments)
     return found
 
 
@@ -263,12 +295,10 @@ def _filter_of(limits: Limits, store: VectorStore) -> Any:
             f"a {type(store).__name__} cannot apply the filter of the retriever's store",
             "keep the summaries in a vector store of the same class as the passages",
         )
-    if isinstance(store, MemoryStore):
-        _check_filter(condition, store.passages)
     return lambda one: judge(condition, shown_metadata(one.metadata if takes_document else one))[0]
 
 
-def _check_filter(condition: Condition, passages: Sequence[Passage]) -> None:
+def _check_filter(condition: Any, passages: Sequence[Passage]) -> None:
     """Check that a filter can be applied to some summaries at least."""
     missing: set[str] = set()
     for passage in passages[:100]:

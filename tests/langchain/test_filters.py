@@ -380,6 +380,36 @@ def test_a_filter_may_ask_who_the_user_is_at_each_question() -> None:
         assert (SECRET in shown_by(lazy)) == sees
 
 
+@pytest.mark.parametrize("tier", [*TIERS, "retriever"])
+def test_a_filter_that_is_set_later_holds_from_then_on(tier: str) -> None:
+    """Some applications set it for each request."""
+    retriever = plain()
+    summaries: Any = in_memory().as_retriever() if tier == "retriever" else TIERS[tier]()
+    for entropy in (0.1, 2.0):
+        lazy = LazyRetrievalChain(reader(entropy), retriever, summaries)
+        assert SECRET in shown_by(lazy)
+        retriever.search_kwargs["filter"] = of_tenant_a
+        if tier == "retriever":
+            with pytest.raises(ConfigurationError, match="cannot be known which summaries"):
+                shown_by(lazy)
+        else:
+            prompts = shown_by(lazy)
+            assert SECRET not in prompts
+            assert "Ada was born" in prompts
+        retriever.search_kwargs = {}
+        assert SECRET in shown_by(lazy)
+
+
+@pytest.mark.parametrize("tier", TIERS)
+def test_a_mapping_that_is_changed_later_holds_as_it_is(tier: str) -> None:
+    condition = {"tenant": "B"}
+    retriever = faiss_store().as_retriever(search_kwargs={"filter": condition})
+    lazy = LazyRetrievalChain(reader(0.1), retriever, TIERS[tier]())
+    assert SECRET in shown_by(lazy)
+    condition["tenant"] = "A"
+    assert SECRET not in shown_by(lazy)
+
+
 def test_a_filter_that_the_config_decides_needs_summaries_that_it_decides_too() -> None:
     retriever = plain().configurable_fields(search_kwargs=FIELD)
     tier = plain().configurable_fields(search_kwargs=FIELD)
@@ -402,7 +432,7 @@ def test_summaries_of_another_filter_are_refused() -> None:
     ):
         with pytest.raises(ConfigurationError, match="cannot be known which summaries"):
             LazyRetrievalChain(reader(0.1), retriever, summaries)
-    with pytest.raises(ConfigurationError, match="surerag's own index"):
+    with pytest.raises(ConfigurationError, match="the summaries do not have the same"):
         LazyRetrievalChain(
             reader(0.1),
             of_a(),
