@@ -94,6 +94,14 @@ def test_clusters_answer_and_one_answer_is_selected(parts: Parts) -> None:
     assert row.answer.usage is not None and row.answer.usage.requests == 2
     assert system.settings["task"] == "answer"
     assert 'Candidate answers:\n[1] Velm, for "Ada was born in Velm".\nQuestion: ' in reader.prompts[-1]
+    bare = FakeReader(
+        lambda prompt: (
+            "yes" if prompt.startswith("Compare") else "Yes." if "Velm" in prompt else 'No: "Bo was a king".'
+        )
+    )
+    parted = replace(parts, reader=bare, options={"answered": {"first_cluster_size": 1}})
+    evaluate({"answered": build_system("answered", parted)}, ["Were both born in Velm?"])
+    assert "Candidate answers:\n[1] Yes.\nQuestion: " in bare.prompts[-1]  # no passage is a candidate
     nothing = FakeReader(lambda prompt: "Tarn" if prompt.startswith("Context:") else "None.")
     own = replace(parts, reader=nothing, options={"answered": {"first_cluster_size": 1}})
     [row] = evaluate({"answered": build_system("answered", own)}, ["Where was Ada born?"]).rows

@@ -106,10 +106,10 @@ async def test_compresses_and_lists_the_sources() -> None:
     assert results == await compressing.apostprocess_nodes(nodes, query_str=KNOWN)
     assert [node.model_dump() for node in nodes] == before
     [node] = results
-    assert (node.node_id, node.text, node.score) == ("n0", SHORT, 1.0)
+    assert (node.node_id, node.text, node.score) == ("n0", "Ada, a painter, was born in Velm.", 1.0)
     assert node.node.ref_doc_id == "book"
     assert [one["id"] for one in node.metadata["compressed_from"]] == ["n0", "n1"]
-    assert node.metadata["compressed_sentences"] == [{"text": SHORT, "source": "n0", "place": 0}]
+    assert node.metadata["compressed_sentences"] == [{"text": node.text, "source": "n0", "place": 0}]
     expected_ids = node.node.get_content(metadata_mode=MetadataMode.LLM)
     assert "year: 1900" in expected_ids
     assert "title" not in expected_ids

@@ -24,6 +24,7 @@ from surerag.messages import ANSWER_TOKENS, Generation, Passage, Result, Samplin
 from surerag.methods.dense.component import DenseRefiner
 from surerag.methods.dynqr.component import UncertaintyRewriter
 from surerag.methods.edc2.component import ClusterCompressor
+from surerag.methods.edc2.result import SENTENCES_KEY
 from surerag.methods.lazy_rag.component import LazyRAG
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, SELECT_ANSWER, format_passages, selected_answer
 from surerag.readers.protocol import Reader, tokens_of_trace
@@ -429,7 +430,8 @@ def _select(
     answered = yield from compressor.program(question.text, passages)
     if all(report.outcome != "compressed" for report in answered.clusters):
         return (yield from _answer_from(question, answered.passages, max_tokens))
-    candidates = format_passages(passage.text for passage in answered.passages)
+    # A cluster whose answer gave way to its passages has no candidate.
+    candidates = format_passages(one.text for one in answered.passages if SENTENCES_KEY in one.metadata)
     prompt = SELECT_ANSWER.render(answers=candidates, question=question.text)
     # The reasons come before the answer.
     sampling = SamplingParams(max_tokens=max_tokens + ANSWER_TOKENS, trace="optional_entropy")

@@ -18,7 +18,8 @@ from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, MissingServiceError, RefusedError, ServiceError
 from surerag.messages import Event, Pair
 from surerag.methods.edc2.clusters import dynamic_cluster_sizes
-from surerag.methods.edc2.guards import is_empty_extraction, names_in, overlap_support
+from surerag.methods.edc2.guards import is_empty_extraction
+from surerag.methods.edc2.overlap import names_in, overlap_support
 from surerag.methods.edc2.result import SENTENCES_KEY
 from surerag.readers import fake
 from surerag.readers.parameters import LeftOutWarning
@@ -83,7 +84,7 @@ def test_passages_that_a_reply_only_names_are_quoted(reply: str) -> None:
 def test_numbers_of_passages_in_a_reply_are_no_claims() -> None:
     copied = f"[1] {ADA}\n- Ada the painter is from Velm [2]."
     [passage] = compressor(lambda _: copied)[0].run(QUESTION, passages(ADA, AGAIN, BO)).passages
-    assert passage.text == f"{ADA} Ada the painter is from Velm."
+    assert passage.text == f"{ADA} {AGAIN}"
 
 
 @pytest.mark.parametrize("task", ["extract", "verify"])
@@ -111,7 +112,7 @@ def test_a_reply_to_the_papers_prompt_and_an_answer_stay_in_their_own_words() ->
 
 def test_passages_come_in_the_order_of_their_best_member() -> None:
     def reply(prompt: str) -> str:
-        return "Ada." if "Ada" in prompt else "Bo."
+        return "Ada." if ADA in prompt else "Bo."
 
     tool, _ = compressor(reply, first_cluster_size=1, guard="off")
     assert [p.id for p in tool.run(QUESTION, passages(BO, RIVER, ADA)).passages] == ["p0", "p2"]
@@ -158,17 +159,18 @@ def test_where_nothing_is_relevant_the_originals_stay_with_a_warning() -> None:
 
 def test_a_compression_longer_than_its_sources_gives_way_to_them() -> None:
     context = passages(ADA, BO[:20])
-    result = compressor([f"{ADA} Ada, Ada the painter was born in Velm."])[0].run(QUESTION, context)
+    longer = [f"{ADA} Ada, Ada the painter was born in Velm."]
+    result = compressor(longer, variant="paper")[0].run(QUESTION, context)
     assert list(result.passages) == context
     assert result.clusters[0].reason == "longer than its sources"
 
 
 def test_sentences_without_a_source_are_removed() -> None:
     made_up = "Ada was born in Velm. Ada died in Paris."
-    result = compressor([made_up])[0].run(QUESTION, passages(ADA, BO))
+    result = compressor([made_up], variant="paper")[0].run(QUESTION, passages(ADA, BO))
     assert result.passages[0].text == "Ada was born in Velm."
     assert result.clusters[0].removed == ("Ada died in Paris.",)
-    off = compressor([made_up], guard="off")[0].run(QUESTION, passages(ADA, BO)).passages[0]
+    off = compressor([made_up], variant="paper", guard="off")[0].run(QUESTION, passages(ADA, BO)).passages[0]
     assert off.text == made_up
     assert [item["source"] for item in off.metadata[SENTENCES_KEY]] == ["p0", None]
 
@@ -184,7 +186,7 @@ def test_a_title_in_quotation_marks_makes_no_sentence_a_quotation() -> None:
 def test_a_compression_that_no_source_supports_gives_way_to_its_passages() -> None:
     events: list[Event] = []
     context = passages(f"{ADA} She was born in 1815.", AGAIN, BO)
-    tool, _ = compressor(["Ada was born in Velm in 1816."], on_event=events.append)
+    tool, _ = compressor(["Ada was born in Velm in 1816."], variant="paper", on_event=events.append)
     result = tool.run(QUESTION, context)
     assert list(result.passages) == context
     [report] = result.clusters
@@ -205,7 +207,7 @@ class LastWord:
 def test_an_entailer_may_be_the_guard_and_its_failure_keeps_the_originals() -> None:
     reader = FakeReader(lambda _: "She lived all her life. She left.")
     tool = ClusterCompressor(
-        reader, HashingEncoder(), LastWord(), variant="copy", guard="entailment", min_tokens=0
+        reader, HashingEncoder(), LastWord(), variant="paper", guard="entailment", min_tokens=0
     )
     result = tool.run(QUESTION, passages(ADA, BO))
     assert result.passages[0].text == "She lived all her life."
@@ -238,13 +240,105 @@ def test_each_cluster_may_answer_with_evidence() -> None:
     assert result.clusters[0].removed == ('It adds "Ada the painter left for Tarn".',)
 
 
-def test_an_answer_may_be_longer_than_its_sources_and_needs_a_source() -> None:
+@pytest.mark.parametrize("guard", ["off", "overlap", "entailment"])
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Ada was not born in Velm.",
+        "Ada hated Velm, where a painter was born.",
+        "Ada the painter left for Velm with Bo the sculptor.",
+        "It says that Ada, born in Velm, died in 1990. Bo was a sculptor, born in Tarn.",
+    ],
+)
+def test_a_copy_has_sentences_of_its_sources_and_nothing_else(reply: str, guard: Any) -> None:
+    context = passages(f"{RIVER} {ADA}", BO, AGAIN)
+    result = compressor([reply], guard=guard, entailer=LastWord())[0].run(QUESTION, context)
+    assert result.passages and reply not in [passage.text for passage in result.passages]
+    for passage in result.passages:
+        sentences = [item["text"] for item in passage.metadata.get(SENTENCES_KEY, ())]
+        assert passage in context or passage.text == " ".join(sentences)
+        assert set(sentences) <= {RIVER, ADA, BO, AGAIN}
+
+
+LIFE = (
+    "Ada, a painter, was born in Velm in 1815 and moved to Orun with her brother Bo. "
+    "Velm has a harbour and two schools, which were built after the fire of 1790."
+)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Ada was not born in Velm.",
+        "Ada wasn't a painter.",
+        "Velm has no harbour.",
+        "Ada moved to Velm with her brother.",
+        "Bo moved to Orun with his sister Ada.",
+        "Ada was born in Velm in 1790.",
+        "The schools of Velm were built after the fire of 1815.",
+        "Velm has three schools.",
+        "Ada hated Velm and burned its harbour.",
+        "Cy was born in Velm.",
+    ],
+)
+def test_denials_and_swapped_names_and_numbers_have_no_source(reply: str) -> None:
+    context = passages(LIFE, BO)
+    result = compressor([reply], variant="paper")[0].run(QUESTION, context)
+    assert list(result.passages) == context
+    assert result.clusters[0].removed == (reply,)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "Ada was born in Velm.",
+        "The painter Ada was born in Velm in 1815.",
+        "Ada moved to Orun with her brother.",
+        "In Velm two schools were built after the fire of 1790.",
+        "She moved to Orun.",
+    ],
+)
+def test_paraphrases_of_a_source_stay(reply: str) -> None:
+    [passage] = compressor([reply], variant="paper")[0].run(QUESTION, passages(LIFE, BO)).passages
+    assert passage.text == reply
+
+
+@pytest.mark.parametrize(
+    ("reply", "source", "supports"),
+    [
+        ("Ada wurde nicht in Velm geboren.", "Ada wurde in Velm geboren.", False),
+        ("Ada n'est pas née à Velm.", "Ada est née à Velm.", False),
+        ("Ада не родилась в Велме.", "Ада родилась в Велме.", False),
+        ("艾达没出生在维尔姆", "艾达出生在维尔姆。", False),
+        ("波出生在维尔姆", "艾达出生在维尔姆。波来了。", False),
+        ("エイダはヴェルムで生まれなかった。", "エイダはヴェルムで生まれた。", False),
+        ("艾达出生在维尔姆", "书上说艾达出生在维尔姆。", True),
+        ("Ada taught Bo.", "Bo taught Ada.", False),
+        ("Ada was born in Velm.", "Ada was not born in Velm.", False),
+        ("Ada was born in Velm.", "Ada, who never married, was born in Velm.", True),
+        ("Ada was born in Velm.", "Ada was a painter. She was born in Velm.", True),
+        ("She was born in 1850 and died in 1815.", "She was born in 1815 and died in 1850.", False),
+        ("It stars Anna Berg, Bo Lind and Cy Moss.", "The film stars Anna Berg, Bo Lind and Cy Moss.", True),
+    ],
+)
+def test_a_source_supports_what_it_says(reply: str, source: str, supports: bool) -> None:
+    assert (overlap_support(reply, source) > 0) is supports
+
+
+@pytest.mark.parametrize("reply", ["Yes.", "No", "Yes, both of them were Americans.", "1815", "Velm"])
+def test_a_bare_answer_stays_an_answer(reply: str) -> None:
+    result = compressor([reply], task="answer")[0].run(QUESTION, passages(ADA, BO))
+    assert [passage.text for passage in result.passages] == [reply]
+    assert result.clusters[0].outcome == "compressed"
+
+
+def test_an_answer_may_be_longer_than_its_sources_and_needs_none() -> None:
     long = "Ada was born in Velm. " * 9
     context = passages("Ada was born in Velm.", BO)
     tool = compressor(lambda _: long)[0].with_options(task="answer", first_cluster_size=1)
     result = tool.run(QUESTION, context)
     assert result.passages[0].text == long.strip()
-    assert result.passages[1] is context[1]  # "Ada" and "Velm" are in no source of this cluster
+    assert result.passages[1].text == long.strip()  # of an answer quotations alone are checked
 
 
 @pytest.mark.parametrize(
@@ -529,7 +623,7 @@ def test_the_token_limit_holds_and_something_is_always_there(
 
 def test_of_what_does_not_fit_first_sentences_stay() -> None:
     two = "Ada was born. They say it was long ago."
-    tool, _ = compressor([two, BO], first_cluster_size=1, token_limit=5, guard="off")
+    tool, _ = compressor([two, BO], variant="paper", first_cluster_size=1, token_limit=5, guard="off")
     result = tool.run(QUESTION, passages(ADA, BO))
     assert ([p.text for p in result.passages], result.dropped) == (["Ada was born."], ("p1",))
     words = compressor(token_limit=6, min_tokens=999)[0].run(QUESTION, passages("Ada painted " * 20))

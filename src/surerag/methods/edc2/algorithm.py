@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,6 +24,7 @@ from surerag.methods.edc2.guards import (
     Claim,
     is_empty_extraction,
     named_passages,
+    nearest_sentence,
     quotations,
     supporting_sources,
     whole_sentences,
@@ -194,7 +195,7 @@ class _Compression(NamedTuple):
         if is_empty_extraction(text):
             return replace(report, outcome="dropped", reason="nothing relevant")
         sentences = [sentence.text for sentence in split_sentences(text)]
-        if options.variant == "copy" and options.task != "answer":
+        if options.copies:
             whole = (one for sentence in sentences for one in whole_sentences(sentence, shown))
             sentences = list(dict.fromkeys(whole))
         supported = tuple(SupportedSentence(sentence, None) for sentence in sentences)
@@ -202,15 +203,14 @@ class _Compression(NamedTuple):
 
     def _guard(self, reports: Sequence[ClusterReport]) -> Program[list[ClusterReport]]:
         """Set each sentence's source, and let what no source supports give way."""
-        claims = []
-        for report in reports:
-            texts = [self.passages[at].text for at in report.members]
-            for sentence in report.sentences:
-                quoted = " ".join(quotations(sentence.text)) if self.options.task == "answer" else ""
-                claims.append(Claim(quoted or sentence.text, texts))
+        claims = [self._claim(sentence.text, report) for report in reports for sentence in report.sentences]
         if not claims:
             return list(reports)
-        sources = iter((yield from supporting_sources(claims, self.options.guard, self.query)))
+        sources: Iterator[int | None]
+        if self.options.copies and self.options.guard != "entailment":
+            sources = iter([0] * len(claims))  # the nearest sentence takes the place of each
+        else:
+            sources = iter((yield from supporting_sources(claims, self.options.guard, self.query)))
         guarded = []
         for report in reports:
             places = [next(sources) for _ in report.sentences]
@@ -221,27 +221,47 @@ class _Compression(NamedTuple):
             guarded.append(self._guarded(report, sentences) if sentences else report)
         return guarded
 
+    def _claim(self, sentence: str, report: ClusterReport) -> Claim:
+        """Return what a source has to support: of an answer what it quotes, else the sentence itself."""
+        quoted = " ".join(quotations(sentence)) if self.options.task == "answer" else ""
+        return Claim(quoted or sentence, [self.passages[at].text for at in report.members])
+
     def _guarded(self, report: ClusterReport, sentences: Sequence[SupportedSentence]) -> ClusterReport:
         """Remove sentences without a source; what has none then, or is too long, gives way to passages.
 
-        An answer is in the reader's own words: of it only quotations are removed, and it may be longer.
+        An answer is in the reader's own words: of it only quotations are removed, and it may be longer. Of a
+        copy the nearest sentences of the sources take the place of what the reader wrote.
         """
         answers, guards = self.options.task == "answer", self.options.guard != "off"
-        left = [
-            one
-            for one in sentences
-            if not guards or one.source is not None or (answers and not quotations(one.text))
-        ]
-        removed = tuple(one.text for one in sentences if one not in left)
-        report = replace(report, sentences=tuple(left), removed=removed)
-        if guards and all(one.source is None for one in left):
+        left, removed = list[SupportedSentence](), list[str]()
+        for one in sentences:
+            copy = self._copied(one, report) if self.options.copies else one
+            own_words = answers and not quotations(one.text)
+            if copy.source is not None or own_words or not (guards or self.options.copies):
+                left.append(copy)
+            else:
+                removed.append(one.text)
+        left = list(dict.fromkeys(left)) if self.options.copies else left
+        report = replace(report, sentences=tuple(left), removed=tuple(removed))
+        if not left:
             reason = "no source supports the compression"
-            texts = tuple(one.text for one in sentences)
-            return replace(report, outcome="passed", reason=reason, sentences=(), removed=texts, warning=True)
-        whole = compressed_passage(left, report.members, self.passages)
+            return replace(report, outcome="passed", reason=reason, sentences=(), warning=True)
+        whole = compressed_passage(report.sentences, report.members, self.passages)
         if not answers and self.measure(whole) > report.tokens_before:
             return replace(report, outcome="passed", reason="longer than its sources", sentences=())
         return report
+
+    def _copied(self, sentence: SupportedSentence, report: ClusterReport) -> SupportedSentence:
+        """Return the sentence of the sources that is nearest to the reader's; without a source if none is."""
+        if sentence.source is None:
+            return sentence
+        judged = self.options.guard == "entailment"
+        members = (sentence.source,) if judged else report.members
+        least = 0.5 if self.options.guard == "overlap" else 0.0
+        nearest = nearest_sentence(sentence.text, [self.passages[at].text for at in members], least)
+        if nearest is None:
+            return sentence._replace(source=None)
+        return SupportedSentence(nearest[1], members[nearest[0]])
 
 
 class _Offer(NamedTuple):

@@ -36,7 +36,7 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
         >>> compressor = ClusterCompressor(reader, HashingEncoder(), variant="copy", min_tokens=0)
         >>> result = compressor.run("Where was Ada born?", passages)
         >>> result.passages[0].text, result.tokens_before, result.tokens_after
-        ('Ada was born in Velm.', 14, 6)
+        ('Ada, a painter, was born in Velm.', 14, 10)
     """
 
     reader: Service[Reader | None] = None

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from surerag.effects import ENTAILMENT, Program
 from surerag.messages import Pair
 from surerag.methods.edc2.options import Guard
+from surerag.methods.edc2.overlap import WORD, names_in, overlap_support, word_share
 from surerag.methods.shared import judge
 from surerag.prompts import NOTHING_TO_EXTRACT
 from surerag.text import UNSPACED, split_sentences
@@ -59,13 +60,6 @@ def _says_nothing(sentence: str) -> bool:
     bare = sentence.strip(_FRAME).replace("’", "'")
     clauses = _BUT.split(bare)
     return not bare or bare.casefold() == _SENTINEL or all(map(_REFUSAL.fullmatch, clauses))
-
-
-_WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
-_COMMON = frozenset(
-    "a an and are as at be been by for from had has have he her his in is it its of on or she that the "
-    "their they this to was were which who will with".split()
-)
 
 
 _NUMBER = r"\[\d{1,2}(?:, ?\d{1,2})*\]"
@@ -158,8 +152,29 @@ def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
     return [piece]
 
 
+def nearest_sentence(piece: str, texts: Sequence[str], least: float = 0.5) -> tuple[int, str] | None:
+    """Return the sentence that has most of a piece's words, and the place of its text; of equals the shorter.
+
+    None where no sentence has the least share of the words.
+
+    Example:
+        >>> texts = ["She painted.", "Ada, a painter, was born in Velm. She left Velm."]
+        >>> nearest_sentence("Ada was not born in Velm.", texts)
+        (1, 'Ada, a painter, was born in Velm.')
+        >>> nearest_sentence("Bo lived in Tarn.", texts) is None
+        True
+    """
+    found = [
+        (word_share(piece, one.text), word_share(one.text, piece), -place, one.text)
+        for place, text in enumerate(texts)
+        for one in split_sentences(text)
+    ]
+    share, _, place, sentence = max(found, default=(0.0, 0.0, 0, ""))
+    return (-place, sentence) if share >= max(least, 1e-9) else None
+
+
 def _words_of(text: str) -> str:
-    return f" {' '.join(_WORD.findall(_composed(text).casefold()))} "
+    return f" {' '.join(WORD.findall(unicodedata.normalize('NFKC', text).casefold()))} "
 
 
 class Claim(NamedTuple):
@@ -169,73 +184,15 @@ class Claim(NamedTuple):
     sources: Sequence[str]
 
 
-_TOKEN = re.compile(rf"{_WORD.pattern}|[.,;:!?]")
-_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:[,'’\u00a0\u2009\u202f]\d{3})+|(?:\.\d{3}){2,})(?!\d)")
-"""A number whose digits stand in groups of three; one point may be a decimal one."""
-
-
-def _composed(text: str) -> str:
-    """Write letters in one way, as PDF files write an accent behind its letter, and ﬁ as one sign."""
-    return unicodedata.normalize("NFKC", text)
-
-
-def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> float:
-    """Share of a sentence's content words that a source has.
-
-    It is 0 if the sentence has no content words, or if the source lacks one of its names or numbers. A name
-    is a word with a capital letter anywhere but at the beginning of the sentence. 1,200 and 1200 are the same
-    number. ``names`` are names at the beginning of the sentence, too, in lower case; see :func:`names_in`.
-
-    Example:
-        >>> overlap_support("She was born in Velm.", "Ada was born in Velm in 1815.")
-        1.0
-        >>> overlap_support("Ada was born in Orun.", "Ada was born in Velm in 1815.")
-        0.0
-        >>> overlap_support("It cost 1,200 dollars.", "The bridge cost 1200 dollars.")
-        1.0
-        >>> overlap_support("Bo was born in Velm.", "Ada was born in Velm.", names_in("Where was Bo born?"))
-        0.0
-    """
-    sentence, source = (
-        _GROUPED.sub(lambda number: re.sub(r"\D", "", number[0]), text) for text in (sentence, source)
-    )
-    words = _WORD.findall(_composed(sentence))
-    in_source = {word.casefold() for word in _WORD.findall(_composed(source))}
-    strict = [word.casefold() for at, word in enumerate(words) if at and word[:1].isupper()]
-    strict += [word for word in map(str.casefold, words) if word in names or word[0].isdigit()]
-    if any(word not in in_source for word in strict):
-        return 0.0
-    content = [word.casefold() for word in words if word.casefold() not in _COMMON]
-    if not content:
-        return 0.0
-    return sum(word in in_source for word in content) / len(content)
-
-
-def names_in(text: str) -> set[str]:
-    """Return the names of a text in lower case: words with a capital letter inside a sentence.
-
-    Example:
-        >>> sorted(names_in("The town of Velm is old. Its mayor, Bo, paints."))
-        ['bo', 'velm']
-    """
-    names, begins = set(), True
-    for token in _TOKEN.findall(_composed(text)):
-        if token[0].isupper() and not begins:
-            names.add(token.casefold())
-        begins = not token[0].isalnum() and token not in (",", ";")
-    return names
-
-
-OVERLAP_SUPPORT, ENTAILMENT_SUPPORT = 0.3, 0.6
-"""Smallest share of words, and probability of entailment, that supports a sentence."""
+ENTAILMENT_SUPPORT = 0.6
+"""Smallest probability of entailment that supports a sentence."""
 
 
 def supporting_sources(claims: Sequence[Claim], guard: Guard, question: str) -> Program[list[int | None]]:
     """Return for each claim the place of the source that supports it best; None where no source does.
 
-    Without a guard it is the source with the most words in common, if there is one. A reader that finds
-    nothing about what it was asked for tends to say that *it* does what somebody else does in the documents.
-    So names in the question and in claims have to be in the source.
+    A reader that finds nothing about what it was asked for tends to say that *it* does what somebody else
+    does in the documents. So names in the question and in claims have to be in the source.
     """
     if guard == "entailment":
         pairs = dict.fromkeys(Pair(source, claim.sentence) for claim in claims for source in claim.sources)
@@ -243,9 +200,8 @@ def supporting_sources(claims: Sequence[Claim], guard: Guard, question: str) -> 
         scores = [[float(rows[s, claim.sentence][ENTAILMENT]) for s in claim.sources] for claim in claims]
         return [_best(row, ENTAILMENT_SUPPORT) for row in scores]
     names = names_in(question).union(*(names_in(claim.sentence) for claim in claims))
-    least = OVERLAP_SUPPORT if guard == "overlap" else 1e-9
     return [
-        _best([overlap_support(claim.sentence, source, names) for source in claim.sources], least)
+        _best([overlap_support(claim.sentence, source, names) for source in claim.sources], 1e-9)
         for claim in claims
     ]
 

@@ -96,9 +96,11 @@ class EDC2Options(Options):
     ``task="answer"``."""
 
     guard: Guard = "overlap"
-    """Remove sentences (of answers: quotations) that no source supports: by their words (``"overlap"``), by
-    the entailer (``"entailment"``), or not at all (``"off"``). A cluster with no supported sentence gives way
-    to its passages."""
+    """Remove sentences (of answers: quotations) that no source supports: by their words, names, numbers and
+    denials (``"overlap"``), by the entailer (``"entailment"``), or not at all (``"off"``). A cluster with no
+    supported sentence gives way to its passages. With ``variant="copy"`` the nearest sentence of the
+    passages takes the place of what the model wrote, whatever the guard; with ``"overlap"`` if it has half
+    the words."""
 
     token_limit: int | None = Field(None, ge=1)
     """Tokens of the new context at most: whole passages, then first sentences of compressions."""
@@ -142,6 +144,11 @@ class EDC2Options(Options):
     def compresses(self) -> bool:
         """Whether clusters are compressed; else passages are selected and come as they are."""
         return self.task == "answer" or self.variant != "whole"
+
+    @property
+    def copies(self) -> bool:
+        """Whether all that comes back are sentences of the passages."""
+        return self.variant == "copy" and self.task != "answer"
 
     def room(self, n_passages: int) -> int:
         """Return how many of so many passages stay.

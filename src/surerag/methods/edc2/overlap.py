@@ -1,0 +1,282 @@
+"""Whether the words of a source say what a sentence says: its words, names, numbers and denials.
+
+This guard asks no model. It is strict, since passages take the place of what it does not let through: most
+words of a paraphrase have to be in one, two or three sentences of a source that follow each other, and all of
+its names and numbers, each behind the word that it stands behind there.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Collection, Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from surerag.text import UNSPACED, split_sentences
+
+WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
+_TOGETHER = 3
+"""Sentences of a source that may support one sentence together."""
+_TOKEN = re.compile(rf"{WORD.pattern}|[.,;:!?]")
+_GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:[,'’\u00a0\u2009\u202f]\d{3})+|(?:\.\d{3}){2,})(?!\d)")
+"""A number whose digits stand in groups of three; one point may be a decimal one."""
+_COMMON = frozenset(
+    "a all also an and are as at be been both but by did do does for from had has have he her his however "
+    "i in is it its me my of on or our s she so some than that the their them then there these they this "
+    "those to was we were when where which while who will with would you your".split()
+)
+_DENIALS = frozenset(
+    "not no never none neither nor nobody nothing without cannot hardly nicht kein keine keinen keiner "
+    "nie niemals ohne pas jamais aucun aucune sans nunca jamás sin non mai senza não nem sem не нет ни "
+    "никогда без nigdy bez 不 没 沒 未 无 無 非".split()
+)
+_NUMERALS = frozenset(
+    "two three four five six seven eight nine ten eleven twelve dozen twenty thirty forty fifty hundred "
+    "thousand million billion first second third fourth fifth".split()
+)
+_JAPANESE_DENIAL = re.compile("ない|なかった|ません|ず、")
+_CONTRACTED = re.compile(r"n['’]t\b", re.IGNORECASE)
+_SAME_BEGINNING, _OF_LENGTH = 4, 0.55
+"""Letters, and share of the longer word, with which two forms of one word begin alike."""
+
+Kind = Literal["word", "name", "number", "letter", "common", "denial", "mark"]
+
+
+class _Token(NamedTuple):
+    text: str
+    kind: Kind
+
+
+def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> float:
+    """Share of a sentence's content words that a source has; 0 where the source does not say the same.
+
+    It is 0 if the sentence has no content words; if the source lacks one of its names or numbers, or half its
+    other words, or has a name or number in another place; or if only one of both denies what it says. A name
+    is a word that begins with a capital letter; at the beginning of a sentence, only if it is nowhere without
+    one. 1,200 and 1200 are the same number. ``names`` are further names in lower case; see :func:`names_in`.
+
+    Example:
+        >>> overlap_support("She was born in Velm.", "Ada was born in Velm in 1815.")
+        1.0
+        >>> overlap_support("Ada was born in Orun.", "Ada was born in Velm in 1815.")
+        0.0
+        >>> overlap_support("Ada was not born in Velm.", "Ada was born in Velm in 1815.")
+        0.0
+        >>> overlap_support("Ada moved to Velm.", "Ada was born in Velm and moved to Orun.")
+        0.0
+        >>> overlap_support("It cost 1,200 dollars.", "The bridge cost 1200 dollars.")
+        1.0
+        >>> overlap_support("Bo was born in Velm.", "Ada was born in Velm.", names_in("Where was Bo born?"))
+        0.0
+    """
+    of_source, of_sentence = _read(source), _read(sentence)
+    without_capital = of_source.words | of_sentence.words
+    begin = {word for word in of_source.begin | of_sentence.begin if word not in without_capital}
+    known = frozenset(names) | of_source.names | of_sentence.names | begin
+    claim = _tokens(sentence, known)
+    strict = {token.text for token in claim if token.kind in ("name", "number", "letter")}
+    if not strict <= of_source.all:
+        return 0.0
+    if bool(_JAPANESE_DENIAL.search(sentence)) > bool(_JAPANESE_DENIAL.search(source)):
+        return 0.0
+    return max((_share(claim, unit) for unit in _units(source, known)), default=0.0)
+
+
+def names_in(text: str) -> set[str]:
+    """Return the names of a text in lower case: words with a capital letter inside a sentence.
+
+    Example:
+        >>> sorted(names_in("The town of Velm is old. Its mayor, Bo, paints."))
+        ['bo', 'velm']
+    """
+    names, begins = set(), True
+    for token in _TOKEN.findall(_composed(text)):
+        if token[0].isupper() and not begins:
+            names.add(token.casefold())
+        begins = not token[0].isalnum() and token not in (",", ";")
+    return names
+
+
+class _Reading(NamedTuple):
+    """What is known of a text before it is compared; all but ``words`` in lower case."""
+
+    sentences: tuple[str, ...]
+    words: frozenset[str]
+    all: frozenset[str]
+    begin: frozenset[str]
+    names: frozenset[str]
+
+
+@lru_cache(maxsize=1024)
+def _read(text: str) -> _Reading:
+    """Return the sentences of a text, its words, those with which sentences begin, and its names."""
+    plain = _plain(text)
+    sentences = tuple(one.text for one in split_sentences(text))
+    words = frozenset(WORD.findall(plain))
+    begin = {match[0].casefold() for one in sentences if (match := WORD.search(_composed(one)))}
+    names = frozenset(names_in(text))
+    every = frozenset(map(str.casefold, words))
+    return _Reading(sentences, words, every, frozenset(begin - _COMMON - _DENIALS - _NUMERALS), names)
+
+
+def _plain(text: str) -> str:
+    """Return a text with its letters, numbers and denials written in one way."""
+    composed = _CONTRACTED.sub(" not", _composed(text))
+    return _GROUPED.sub(lambda number: re.sub(r"\D", "", number[0]), composed)
+
+
+def word_share(sentence: str, source: str) -> float:
+    """Share of a sentence's content words, names and numbers that a source has, wherever they stand there.
+
+    Example:
+        >>> word_share("Ada was not born in Orun.", "Ada was born in Velm.")
+        0.6666666666666666
+    """
+    content = [token.text for token in _tokens(sentence, frozenset()) if token.kind in _CONTENT]
+    there = _read(source).all
+    return sum(word in there for word in content) / len(content) if content else 0.0
+
+
+_CONTENT = ("word", "name", "number", "letter")
+
+
+def _composed(text: str) -> str:
+    """Write letters in one way, as PDF files write an accent behind its letter, and ﬁ as one sign."""
+    return unicodedata.normalize("NFKC", text)
+
+
+@lru_cache(maxsize=4096)
+def _tokens(text: str, names: frozenset[str]) -> list[_Token]:
+    tokens, begins = [], True
+    for token in _TOKEN.findall(_plain(text)):
+        low = token.casefold()
+        kind: Kind = "word"
+        if not token[0].isalnum():
+            kind = "mark"
+        elif token[0].isdigit() or low in _NUMERALS:
+            kind = "number"
+        elif low in _DENIALS:
+            kind = "denial"
+        elif low in names or (token[0].isupper() and not begins):
+            kind = "name"
+        elif low in _COMMON:
+            kind = "common"
+        elif re.match(f"[{UNSPACED}]", token):
+            kind = "letter"
+        tokens.append(_Token(low, kind))
+        begins = kind == "mark" and token not in (",", ";")
+    return tokens
+
+
+def _units(source: str, names: frozenset[str]) -> Iterator[list[_Token]]:
+    """Yield the tokens of each sentence of a source, and of each two or three that follow each other."""
+    sentences = [_tokens(one, names) for one in _read(source).sentences]
+    for count in range(1, _TOGETHER + 1):
+        for start in range(len(sentences) - count + 1):
+            yield [token for sentence in sentences[start : start + count] for token in sentence]
+
+
+def _share(claim: Sequence[_Token], unit: Sequence[_Token]) -> float:
+    texts = {token.text for token in unit}
+    content = [token for token in claim if token.kind in _CONTENT]
+    strict = [token for token in content if token.kind in ("name", "number", "letter")]
+    if not content or not all(token.text in texts for token in strict):
+        return 0.0
+    words = [token for token in content if token.kind == "word"]
+    found = sum(any(_same(token.text, text) for text in texts) for token in words)
+    if (
+        found <= len(words) / 2 < len(words)
+        or _denies(claim) != _denies(unit, claim)
+        or not _in_place(claim, unit)
+    ):
+        return 0.0
+    return (len(strict) + found) / len(content)
+
+
+def _same(first: str, second: str) -> bool:
+    """Whether two words are forms of one, by their beginning."""
+    if first == second:
+        return True
+    length = max(_SAME_BEGINNING, round(_OF_LENGTH * max(len(first), len(second))))
+    return len(first) >= length <= len(second) and first[:length] == second[:length]
+
+
+def _denies(tokens: Sequence[_Token], claim: Sequence[_Token] | None = None) -> set[str]:
+    """Return the words behind a denial; of a source those that a claim has, too, in the claim's form."""
+    denied = set()
+    for at, token in enumerate(tokens):
+        if token.kind == "denial":
+            after = (one.text for one in tokens[at + 1 :] if one.kind in _CONTENT)
+            denied.add(next(after, token.text))
+    if claim is None:
+        return denied
+    words = [token.text for token in claim if token.kind in _CONTENT or token.kind == "denial"]
+    return {word for word in words if any(_same(word, one) for one in denied)}
+
+
+def _in_place(claim: Sequence[_Token], unit: Sequence[_Token]) -> bool:
+    """Whether names and numbers, and letters of unspaced scripts, stand where they stand in a source."""
+    beside = set(pairwise(unit))
+    for at, token in enumerate(claim):
+        if token.kind == "letter" and at and claim[at - 1].kind == "letter":
+            if not any(a.text == claim[at - 1].text and b.text == token.text for a, b in beside):
+                return False
+        elif token.kind in ("name", "number") and not _stands_alike(claim, at, unit):
+            return False
+    return True
+
+
+def _stands_alike(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
+    token = claim[at]
+    before = next((place for place in range(at - 1, -1, -1) if claim[place].kind == "word"), None)
+    if before is None:
+        return _is_subject(claim, at, unit)
+    if _follows(claim, at, unit):
+        return True
+    runs = [_run(unit, place, token.kind) for place in _places(unit, claim[before].text)]
+    return token.text in set().union(*runs) if any(runs) else True
+
+
+def _places(unit: Sequence[_Token], word: str) -> list[int]:
+    return [place for place, token in enumerate(unit) if token.kind == "word" and _same(token.text, word)]
+
+
+def _run(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
+    """Return the names, or numbers, right behind a word, up to the next word or mark."""
+    run: set[str] = set()
+    for token in unit[place + 1 :]:
+        if token.kind == "word" or (token.kind == "mark" and run):
+            break
+        if token.kind == kind:
+            run.add(token.text)
+    return run
+
+
+def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
+    """Whether a name comes after the name, with no word between, that it comes after in a source."""
+
+    def before(tokens: Sequence[_Token], place: int) -> str:
+        for token in reversed(tokens[:place]):
+            if token.kind == "word":
+                return ""
+            if token.kind == claim[at].kind:
+                return token.text
+        return ""
+
+    other = before(claim, at)
+    return bool(other) and any(
+        before(unit, place) == other for place, token in enumerate(unit) if token.text == claim[at].text
+    )
+
+
+def _is_subject(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
+    """Whether a name before the first word of a claim comes before it in a source, too, or no name does."""
+    token = claim[at]
+    word = next((one.text for one in claim[at + 1 :] if one.kind == "word"), None)
+    places = _places(unit, word) if word else []
+    if not places:
+        return True
+    before = {one.text for one in unit[: max(places)] if one.kind == token.kind}
+    return token.text in before or not before
