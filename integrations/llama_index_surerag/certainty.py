@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,6 +38,7 @@ from llama_index_surerag.observing import (
     NOT_ASKED,
     NOT_WRITTEN,
     Call,
+    Wishes,
     noted_calls,
     observe,
     settings_of,
@@ -46,22 +47,28 @@ from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import NestedPrompts, from_chat_messages
 from llama_index_surerag.reader_llm import ReaderLLM
 from llama_index_surerag.services import manager_of
-from surerag import AbstentionPolicy, Services
+from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
 from surerag.calibration import SelectedAnswer
-from surerag.certainty import NO_WORDS, Certainty
+from surerag.certainty import NO_WORDS, Certainty, Measure, check_measure
 from surerag.drivers import arun, complete, run, settled
 from surerag.errors import CapabilityError, ConfigurationError, InputError, check_kind
-from surerag.methods.second_opinion import SecondOpinion
 from surerag.readers import Reader
 from surerag.text import ABSTENTION, check_abstention
 
+SecondOpinion = AreYouSure | SampleAgreement
 _ASK_AGAIN = (
     "to ask the LLM again instead, pass ask=surerag.AreYouSure(llm) or ask=surerag.SampleAgreement(llm) to "
     "AbstainingQueryEngine"
 )
 
 
-def with_certainty(llm: LLM | Reader | None = None, *, top_logprobs: int = 5) -> LLM:
+def with_certainty(
+    llm: LLM | Reader | None = None,
+    policy: AbstentionPolicy | None = None,
+    *,
+    measure: Measure | None = None,
+    top_logprobs: int = 5,
+) -> LLM:
     """Return the LLM with log-probabilities switched on, so that answers come with their certainty.
 
     ``llm = with_certainty(OpenAI("gpt-4o-mini"))`` is all that a pipeline needs. It costs no call and no
@@ -78,13 +85,17 @@ def with_certainty(llm: LLM | Reader | None = None, *, top_logprobs: int = 5) ->
         llm: An LLM of OpenAI's API (``OpenAI``, ``AzureOpenAI``, ``OpenAILike`` for vLLM, Ollama, llama.cpp
             and other servers); an LLM of your own that returns log-probabilities in ``raw`` or ``logprobs``;
             or a reader of surerag, such as a ``TransformersReader``. ``Settings.llm`` if left out.
+        policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
+        measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
         top_logprobs: Likeliest tokens to request with each token of an answer, which entropies need.
 
     Raises:
         CapabilityError: If the LLM's class returns no log-probabilities; the hint says what to do.
-        ConfigurationError: If it is no LLM or reader, or ``top_logprobs`` is not in 0 to 20.
+        ConfigurationError: If it is no LLM or reader, or a setting is of the wrong kind or out of bounds.
     """
     check_kind(int, "a whole number", top_logprobs=top_logprobs)
+    check_kind(AbstentionPolicy | None, "what surerag.calibrate_abstention returns", policy=policy)
+    check_measure(measure)
     if not 0 <= top_logprobs <= 20:
         raise ConfigurationError(f"top_logprobs must be in 0 to 20, got {top_logprobs}")
     llm = Settings.llm if llm is None else llm
@@ -97,11 +108,21 @@ def with_certainty(llm: LLM | Reader | None = None, *, top_logprobs: int = 5) ->
         )
     if {"logprobs", "top_logprobs"} <= type(llm).model_fields.keys():
         llm = llm.model_copy(update={"logprobs": True, "top_logprobs": top_logprobs})
+    elif family.name == "GoogleGenAI" and not _lists_logprobs(llm):
+        raise ConfigurationError(
+            f"{name} is not set to return log-probabilities",
+            hint="build it with generation_config=GenerateContentConfig(response_logprobs=True, logprobs=5)",
+        )
     elif not family.logprobs:
         hint = family.hint or "take an LLM of OpenAI's API, or with_certainty(TransformersReader(…))"
         raise CapabilityError(f"{name} returns no log-probabilities", hint=f"{hint}; {_ASK_AGAIN}")
-    observe(llm)
+    observe(llm, Wishes(policy, measure))
     return llm
+
+
+def _lists_logprobs(gemini: LLM) -> bool:
+    config = getattr(gemini, "_generation_config", None)
+    return isinstance(config, Mapping) and bool(config.get("response_logprobs"))
 
 
 def certainty_in(response: Any) -> Certainty:
@@ -119,7 +140,8 @@ def certainty_in(response: Any) -> Certainty:
             "the response carries no certainty",
             hint="build the LLM of the engine with with_certainty(llm); read streams to their end first",
         )
-    return Certainty.from_dict(values.get(KEY))
+    found: Any = values.get(KEY)
+    return Certainty.from_dict(found)
 
 
 class _Selecting(Shareable):

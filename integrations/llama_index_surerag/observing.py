@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import logging
 import sys
+import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import lru_cache
 from threading import Lock
-from typing import Any
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from typing import Any, NamedTuple
+from weakref import ReferenceType, WeakKeyDictionary, WeakValueDictionary, finalize, ref
 
 from llama_index.core.agent.workflow import AgentOutput
 from llama_index.core.base.base_query_engine import BaseQueryEngine
@@ -48,12 +50,11 @@ from llama_index_instrumentation.span import BaseSpan
 
 from llama_index_surerag.events import MethodEvent, dispatcher
 from llama_index_surerag.llm import has_choices, part_of, parts_of, plain
-from surerag.certainty import Certainty, certainty_of
-from surerag.errors import LogprobsError, ServiceError
+from surerag import AbstentionPolicy
+from surerag.certainty import NO_WORDS, Certainty, Measure, certainty_of
+from surerag.errors import ConfigurationError, SureragError
 from surerag.messages import EntropyTrace, Generation, TokenTrace
-from surerag.readers import Part, next_part, split_thoughts
-from surerag.readers.logprobs import answer_tokens, token_of, trace_of_entries
-from surerag.readers.reading import finish_of
+from surerag.readers import Part, answer_tokens, finish_of, next_part, split_thoughts, trace_of_answer
 
 logger = logging.getLogger("surerag")
 
@@ -72,8 +73,26 @@ _CALLS_KEPT = 32
 _LOCK = Lock()
 
 
+class Wishes(NamedTuple):
+    """What a user wants to know of the answers of an LLM.
+
+    Attributes:
+        policy: Tells the probability that an answer is right.
+        measure: The measure that the uncertainty goes by; None for the default.
+    """
+
+    policy: AbstentionPolicy | None = None
+    measure: Measure | None = None
+
+
 class Source:
-    """What writes a text: a call of an LLM, or an engine inside another one."""
+    """What writes a text: a call of an LLM, or an engine inside another one.
+
+    Attributes:
+        wishes: What the user wants to know of it; None where that is nothing.
+    """
+
+    wishes: Wishes | None = None
 
     def __init__(self) -> None:
         self._ended = False
@@ -138,7 +157,9 @@ class Answer(Source):
         if certainty is None:
             return
         if self._engine is not None and "gate" not in certainty["scope"]:
-            certainty["scope"]["settings"] = settings_of(self._engine)
+            certainty["scope"] = {**certainty["scope"], "settings": settings_of(self._engine)}
+        if self.wishes is not None and self.wishes.policy is not None:
+            certainty.update(_assessed(Certainty.from_dict(certainty), self.wishes.policy).to_dict())
         if as_event:
             data = {name: value for name, value in certainty.items() if name != "scope"}
             dispatcher.event(MethodEvent(name=EVENT, data=data, span_id=self._span_id))
@@ -147,6 +168,16 @@ class Answer(Source):
             span.tags = {**span.tags, **attributes}
         if (telemetry := sys.modules.get("opentelemetry.trace")) is not None:
             telemetry.get_current_span().set_attributes(attributes)
+
+
+def _assessed(certainty: Certainty, policy: AbstentionPolicy) -> Certainty:
+    """Return a certainty with the probability that a policy tells, or the reason why it tells none."""
+    try:
+        return policy.assess(certainty)
+    except ConfigurationError as error:
+        warnings.warn(f"no probability is told: {error}", stacklevel=2)
+        reason = "the policy was calibrated for another reader or other settings"
+        return replace(certainty, probability=None, reason=reason)
 
 
 def settings_of(engine: PromptMixin) -> str:
@@ -192,6 +223,7 @@ class Call(Source):
         super().__init__()
         self.llm = llm
         self.prompt = prompt
+        self.wishes = _wishes_for(llm)
         self._top = top
         self._generation: Generation | None = None
         self._pieces: list[Any] = []
@@ -231,9 +263,9 @@ class Call(Source):
         """Return the certainty of a text that the call ended with, such as behind thoughts or steps."""
         try:
             found = self._certainty(shown)
-        except (LogprobsError, ServiceError) as error:
-            logger.warning("how sure the model was of an answer is not known: %s", error.message)
-            found = Certainty(reason=UNREADABLE)
+        except SureragError as error:
+            logger.warning("certainty.unreadable: %s", error)
+            found = Certainty(reason=UNREADABLE, scope={"reader": self.reader})
         return None if found is None else found.to_dict()
 
     def _certainty(self, shown: str | None) -> Certainty | None:
@@ -242,19 +274,20 @@ class Call(Source):
         if self._generation is not None:
             text, is_cut = self._generation.text, self._generation.is_cut
         shown = text if shown is None else shown.strip()
-        if not text.endswith(shown):
+        if not text.endswith(shown) or bool(shown) != bool(text):
             return None
         thoughts, answer = split_thoughts(shown)
+        entries = [entry for part in parts for entry in part.entries]
         behind = bool(thoughts) or shown != text or any(part.thoughts for part in parts)
+        trace, scope = None, {"reader": self.reader}
         if self._generation is not None:
             trace = _trace_within(self._generation.trace, answer, behind=behind)
-        else:
-            entries = [entry for part in parts for entry in part.entries]
-            trace = _trace_of(entries, answer, self._top, behind=behind) if entries else None
-        scope = {"reader": self.reader}
-        if trace is None and not getattr(self.llm, "logprobs", True):
-            return Certainty(is_cut=is_cut, reason=NOT_ASKED, scope=scope)
-        return certainty_of(trace, is_cut=is_cut, scope=scope)
+        elif entries:
+            trace = trace_of_answer(entries, answer, top_logprobs=self._top, thought=behind)
+        if not answer or (trace is None and not getattr(self.llm, "logprobs", True)):
+            return Certainty(is_cut=is_cut, reason=NOT_ASKED if answer else NO_WORDS, scope=scope)
+        measure = self.wishes.measure if self.wishes is not None else None
+        return certainty_of(trace, measure=measure, is_cut=is_cut, scope=scope)
 
 
 def _parts_in(piece: Any) -> Sequence[Part]:
@@ -269,14 +302,6 @@ def _parts_in(piece: Any) -> Sequence[Part]:
 def _is_cut(parts: Sequence[Part]) -> bool:
     reasons = [part.finish for part in parts if part.finish]
     return bool(reasons) and finish_of(reasons[-1]) != "stop"
-
-
-def _trace_of(entries: Sequence[Any], answer: str, top: int | None, *, behind: bool) -> TokenTrace:
-    """Return the trace of the tokens of an answer, which may stand ``behind`` other tokens."""
-    inside = answer_tokens(map(token_of, entries), answer, thought=behind)
-    own = entries[inside.start : inside.stop]
-    fewest = min((len(entry.get("top_logprobs") or ()) for entry in own), default=0)
-    return trace_of_entries(own, top_logprobs=(top or fewest) if fewest else 0)
 
 
 def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> TokenTrace | None:
@@ -320,20 +345,24 @@ class _Span:
         """What was written last."""
         return self.sources[-1] if self.sources else None
 
-    def certainty(self, text: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of a text, by the newest source that wrote it; None if nobody wants it."""
+    def certainty(self, text: str | None) -> tuple[Mapping[str, Any] | None, Wishes | None]:
+        """Return the certainty of a text, by the newest source that wrote it, and what is wanted of it.
+
+        Both are None where nobody wants to know of the text.
+        """
         sources = list(self.sources)
-        found = None
+        found, wishes = None, None
         for source in reversed(sources):
             if (found := source.certainty(text)) is not None:
+                wishes = source.wishes
                 if isinstance(source, Call) and (noted := _NOTED.get()) is not None:
                     noted.append(source)
                 break
         if found is None:
             found = Certainty(reason=NOT_WRITTEN if sources else NO_MODEL).to_dict()
         calls = [source for source in sources if isinstance(source, Call)]
-        wanted = not calls or any(_MARKED.get(id(call.llm)) is call.llm for call in calls)
-        return found if wanted or found["uncertainty"] is not None else None
+        wanted = not calls or any(call.wishes is not None for call in calls)
+        return (found, wishes) if wanted or found["uncertainty"] is not None else (None, None)
 
 
 class _Spans(BaseSpanHandler[BaseSpan]):
@@ -345,7 +374,13 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         return "SureragCertaintySpans"
 
     def span_enter(
-        self, id_: str, bound_args: Any, instance: Any = None, parent_id: str | None = None, **_: Any
+        self,
+        id_: str,
+        bound_args: Any,
+        instance: Any = None,
+        parent_id: str | None = None,
+        tags: Any = None,
+        **_: Any,
     ) -> None:
         """Note that a span begins."""
         top = _requested_top(instance, bound_args.kwargs) if isinstance(instance, LLM) else None
@@ -366,7 +401,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         else:
             _note_answer(span, id_, result)
 
-    def span_drop(self, id_: str, bound_args: Any, instance: Any = None, **_: Any) -> None:
+    def span_drop(self, id_: str, bound_args: Any, instance: Any = None, err: Any = None, **_: Any) -> None:
         """Note that a span ends with an error."""
         _OPEN.pop(id_, None)
 
@@ -396,8 +431,8 @@ class _Events(BaseEventHandler):
                 call.feed(event.response)
         elif isinstance(event, LLMChatStartEvent | LLMCompletionStartEvent):
             if (span := _OPEN.get(span_id)) is not None:
-                chats = isinstance(event, LLMChatStartEvent)
-                call = Call(span.instance, span.top, event.messages if chats else event.prompt)
+                prompt = event.messages if isinstance(event, LLMChatStartEvent) else event.prompt
+                call = Call(span.instance, span.top, prompt)
                 _CALLS[span_id] = call
                 span.add(call)
         elif isinstance(event, LLMChatEndEvent | LLMCompletionEndEvent) and span_id in _CALLS:
@@ -413,22 +448,28 @@ _STREAMS: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
 _READ: ContextVar[_Span | None] = ContextVar("surerag_read", default=None)
 """The span of the response whose stream is being read: LlamaIndex calls some LLMs only then."""
 _NOTED: ContextVar[list[Call] | None] = ContextVar("surerag_noted", default=None)
-_MARKED: WeakValueDictionary[int, LLM] = WeakValueDictionary()
-"""LLMs of which the user wants the certainty."""
+_WISHES: dict[int, tuple[ReferenceType[LLM], Wishes]] = {}
+"""What users want to know of LLMs, by their identity: they have no hash."""
 
 
-def observe(llm: LLM | None = None) -> None:
+def observe(llm: LLM | None = None, wishes: Wishes = Wishes()) -> None:  # noqa: B008 (it is immutable)
     """Have the responses of this process carry the certainty of their answers; again does nothing more.
 
     Responses from the ``llm`` say so where it gives no log-probabilities; those from others stay as they are.
     """
     if llm is not None:
-        _MARKED[id(llm)] = llm
+        _WISHES[id(llm)] = ref(llm), wishes
+        finalize(llm, _WISHES.pop, id(llm), None)
     if not any(handler is _SPANS for handler in root_dispatcher.span_handlers):
         # Before the handlers that end their spans, so that those spans still take attributes.
         root_dispatcher.span_handlers.insert(0, _SPANS)
     if not any(handler is _EVENTS for handler in root_dispatcher.event_handlers):
         root_dispatcher.event_handlers.insert(0, _EVENTS)
+
+
+def _wishes_for(llm: LLM) -> Wishes | None:
+    known, wishes = _WISHES.get(id(llm), (None, None))
+    return wishes if known is not None and known() is llm else None
 
 
 @contextmanager
@@ -484,7 +525,9 @@ def _metadata_of(response: Any) -> dict[str, Any]:
 
 def _judge_whole(span: _Span, span_id: str, answer: Answer) -> None:
     """Judge an answer that a span returns, and that spans around it may return, too."""
-    again = isinstance(span.newest, Answer) and span.newest.values is answer.values
+    inner = span.newest
+    again = isinstance(inner, Answer) and inner.values is answer.values
+    answer.wishes = inner.wishes if inner is not None and again else None
     answer.passes(span, span_id)
     _judge(span, answer, as_event=not again)
     if not again and span.around is not None:
@@ -493,8 +536,10 @@ def _judge_whole(span: _Span, span_id: str, answer: Answer) -> None:
 
 def _judge(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
     """Give an answer the certainty of what wrote it, unless it has one, and report that."""
-    if KEY not in answer.values and (found := span.certainty(answer.text)) is not None:
-        answer.values[KEY] = dict(found)
+    if KEY not in answer.values:
+        found, answer.wishes = span.certainty(answer.text)
+        if found is not None:
+            answer.values[KEY] = dict(found)
     answer.report(as_event=as_event)
     answer.end()
 

@@ -24,7 +24,6 @@ from pydantic import Field
 from llama_index_surerag.prompts import from_chat_messages
 from surerag.messages import Chunk, Generation, Prompt, SamplingParams
 from surerag.readers import Reader
-from surerag.readers.protocol import close_iterator
 
 R = TypeVar("R", ChatResponse, CompletionResponse)
 
@@ -139,7 +138,8 @@ def _stream(
             text += chunk.text
             yield response(text, chunk.text, chunk.generation)
     finally:
-        close_iterator(chunks)
+        if isinstance(chunks, Generator):
+            chunks.close()
 
 
 async def _astream(

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from langchain_openai import ChatOpenAI
 from llama_index.core import PromptTemplate, VectorStoreIndex
 from llama_index.core.agent.workflow import FunctionAgent, ReActAgent
 from llama_index.core.chat_engine import SimpleChatEngine
@@ -22,8 +23,9 @@ from llama_index.core.llms import LLM, ChatMessage, MockLLM
 from llama_index.core.query_engine import CitationQueryEngine, RouterQueryEngine, SubQuestionQueryEngine
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
-from pydantic import BaseModel
+from pydantic import BaseModel, PrivateAttr, SecretStr
 
+from langchain_surerag import with_certainty as langchain_certainty
 from llama_index_surerag import (
     AbstainingChatEngine,
     AbstainingQueryEngine,
@@ -256,6 +258,36 @@ def test_of_an_llm_of_ones_own() -> None:
         )
 
 
+def test_a_policy_tells_how_probably_an_answer_is_right(server: FakeOpenAI) -> None:
+    engine = index().as_query_engine(llm=with_certainty(like(server), policy(reader="toy")))
+    certainty = certainty_in(engine.query(QUESTION))
+    assert certainty.probability == pytest.approx(0.9 - 0.8 * ENTROPY)
+    settings = certainty.scope["settings"]
+    others: dict[str, dict[str, str]] = {"reader": {"reader": "other"}, "settings": {"settings": "other"}}
+    for scope in others.values():
+        engine = index().as_query_engine(llm=with_certainty(like(server), policy(**scope)))
+        with pytest.warns(UserWarning, match="no probability is told: .*'other'"):
+            certainty = certainty_in(engine.query(QUESTION))
+        assert (certainty.probability, certainty.uncertainty) == (None, pytest.approx(ENTROPY))
+        assert "calibrated for another reader" in certainty.reason
+    llm = with_certainty(like(server), policy(settings=settings), measure="perplexity")
+    certainty = certainty_in(index().as_query_engine(llm=llm).query(QUESTION))
+    assert (certainty.measure, certainty.uncertainty) == ("perplexity", pytest.approx(math.exp(0.1)))
+    assert certainty.probability == pytest.approx(0.1)
+
+
+async def test_is_that_of_langchain(server: FakeOpenAI) -> None:
+    chat = ChatOpenAI(model="toy", base_url=server.base_url, api_key=SecretStr("k"))
+    theirs = langchain_certainty(chat).invoke(QUESTION).response_metadata["certainty"]
+    ours = SimpleChatEngine.from_defaults(llm=sure(server)).chat(QUESTION).metadata["certainty"]
+    assert {**ours, "scope": None} == {**theirs, "scope": None}
+    server.options["thoughts"] = "Velm? Tarn?"
+    theirs = langchain_certainty(chat).invoke(QUESTION).response_metadata["certainty"]
+    ours = SimpleChatEngine.from_defaults(llm=sure(server)).chat(QUESTION).metadata["certainty"]
+    assert {**ours, "scope": None} == {**theirs, "scope": None}
+    assert ours["tokens"] == 4
+
+
 class HuggingFaceLLM(MockLLM):
     """Looks like LlamaIndex's."""
 
@@ -282,6 +314,23 @@ def test_an_llm_without_log_probabilities_is_refused(llm: LLM, remedy: str) -> N
     assert remedy in str(caught.value)
 
 
+class GoogleGenAI(MockLLM):
+    """Looks like LlamaIndex's."""
+
+    _generation_config: dict[str, Any] = PrivateAttr(default_factory=dict)
+
+
+GoogleGenAI.__module__ = "llama_index.llms.google_genai"
+
+
+def test_gemini_is_built_with_log_probabilities() -> None:
+    llm = GoogleGenAI()
+    with pytest.raises(ConfigurationError, match="response_logprobs=True"):
+        with_certainty(llm)
+    llm._generation_config["response_logprobs"] = True
+    assert with_certainty(llm) is llm
+
+
 class Structure(BaseModel):
     """Any."""
 
@@ -294,11 +343,13 @@ class Structure(BaseModel):
         {"llm": 7},
         {"top_logprobs": 21},
         {"top_logprobs": "5"},
+        {"policy": 0.5},
+        {"measure": "entropy"},
         {"llm": MockLLM().as_structured_llm(Structure)},
     ],
 )
 def test_wrong_arguments_are_refused(server: FakeOpenAI, arguments: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match=r"llm must be|top_logprobs must be|StructuredLLM"):
+    with pytest.raises(ConfigurationError, match=r"(llm|top_logprobs|policy|measure) must be|StructuredLLM"):
         with_certainty(**{"llm": like(server), **arguments})
 
 
