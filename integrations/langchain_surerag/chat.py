@@ -108,7 +108,11 @@ class ChatReader(BaseChatModel):
     def _program(
         self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, settings: Mapping[str, Any]
     ) -> Program[Generation]:
-        chosen = {"temperature": self.temperature, "max_tokens": self.max_tokens, "seed": self.seed}
+        chosen: dict[str, Any] = {
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+            "seed": self.seed,
+        }
         chosen |= {name: settings[name] for name in chosen if name in settings}
         chosen["max_tokens"] = chosen["max_tokens"] or self.reader.max_tokens
         sampling = SamplingParams(stop=tuple(stop or ()), trace="optional_entropy", **chosen)

@@ -50,7 +50,7 @@ from surerag import (
 from surerag.component import Component
 from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, settled, stream
 from surerag.errors import InputError, check_kind
-from surerag.messages import Generation
+from surerag.messages import ANSWER_TOKENS, Generation
 from surerag.options import Options
 from surerag.readers import Reader
 from surerag.text import ABSTENTION, check_abstention
@@ -166,7 +166,9 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         reader: Any = services.reader
         tokens, window = getattr(reader, "window", None), None
         if tokens is not None:
-            window = Window(reader, tokens, bundle.query_str, max_tokens=self._core.answer_tokens)
+            window = Window(
+                reader, tokens, bundle.query_str, max_tokens=self._core.answer_tokens or ANSWER_TOKENS
+            )
         passages, summaries = self._retriever.bound_to(bundle), services.summaries
         if isinstance(summaries, NodeRetriever):
             summaries = QueryRetriever(summaries.bound_to(bundle), window, passages, required=True)

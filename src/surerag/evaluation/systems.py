@@ -350,7 +350,7 @@ def _merge(services: Sequence[Services], parts: Parts) -> Services:
     return Services(**merged)
 
 
-def _answer(question: Question, base: str, parts: Parts, max_tokens: int) -> Program[PipelineResult]:
+def _answer(question: Question, base: str, parts: Parts, max_tokens: int | None) -> Program[PipelineResult]:
     """Answer from retrieved passages, from those that belong to the question, or from none."""
     passages: Sequence[Passage] = []
     if base in ("plain", "selected"):
@@ -363,7 +363,9 @@ def _answer(question: Question, base: str, parts: Parts, max_tokens: int) -> Pro
     return (yield from _answer_from(question, passages, max_tokens))
 
 
-def _answer_from(question: Question, passages: Sequence[Passage], max_tokens: int) -> Program[PipelineResult]:
+def _answer_from(
+    question: Question, passages: Sequence[Passage], max_tokens: int | None
+) -> Program[PipelineResult]:
     texts = format_passages(passage.text for passage in passages)
     prompt = (
         FROM_CONTEXT.render(context=texts, question=question.text)
@@ -375,7 +377,7 @@ def _answer_from(question: Question, passages: Sequence[Passage], max_tokens: in
 
 
 def _select(
-    question: Question, compressor: Component[Any], parts: Parts, max_tokens: int
+    question: Question, compressor: Component[Any], parts: Parts, max_tokens: int | None
 ) -> Program[PipelineResult]:
     """Have each cluster answer, and select one answer (EDC²-RAG, appendix C.2); or answer as usual."""
     passages = yield from perform(Retrieve(question.text, parts.top_n))
@@ -385,7 +387,7 @@ def _select(
     candidates = format_passages(passage.text for passage in answered.passages)
     prompt = SELECT_ANSWER.render(answers=candidates, question=question.text)
     # The reasons come before the answer.
-    sampling = SamplingParams(max_tokens=max_tokens + ANSWER_TOKENS, trace="none")
+    sampling = SamplingParams(max_tokens=(max_tokens or ANSWER_TOKENS) + ANSWER_TOKENS, trace="none")
     [[reply]] = yield from perform(Generate([prompt], sampling))
     return PipelineResult(selected_answer(reply.text), answered.passages, reply)
 

@@ -57,7 +57,7 @@ _LAST_TRACE: dict[Needs, TraceKind] = {
 
 
 def lazy_rag(
-    question: str, options: LazyRAGOptions, max_tokens: int, gate: Gate | None = None
+    question: str, options: LazyRAGOptions, max_tokens: int | None, gate: Gate | None = None
 ) -> Program[LazyRAGResult]:
     """Answer a question by the inference of section III.
 
@@ -67,9 +67,9 @@ def lazy_rag(
 
     The gate also opens if the first answer abstains, is empty or cut off at ``max_tokens``, if the first pass
     fails in a way that may pass, and if no summary is found, or the nearest document has none. Where no
-    passage is retrieved, the prompt of the first pass is answered. Where the first answer comes without the
-    log-probabilities that the gate reads, :class:`AbstentionGate` takes its place. ``gate`` is a gate in place
-    of that of the options. Errors are those of :meth:`surerag.LazyRAG.program`.
+    passage is retrieved, the prompt of the first pass is answered. Where the first answer comes without what
+    the gate reads, :class:`AbstentionGate` takes its place. ``gate`` is one in place of the options' own.
+    Errors are those of :meth:`surerag.LazyRAG.program`.
     """
     check_question(question)
     steps = _Steps(question, options, max_tokens, gate or options.resolved_gate)
@@ -104,7 +104,7 @@ def lazy_rag(
 class _Steps:
     """The steps for one question; without a summary of the nearest document there is no first answer."""
 
-    def __init__(self, question: str, options: LazyRAGOptions, max_tokens: int, gate: Gate) -> None:
+    def __init__(self, question: str, options: LazyRAGOptions, max_tokens: int | None, gate: Gate) -> None:
         self.question = question
         self.options = options
         self.gate = gate
@@ -136,7 +136,7 @@ class _Steps:
             clusters = meaning_clusters([sample.text for sample in samples])
             self.first_pass = FirstPass(typical_sample(samples, clusters), tuple(samples), tuple(clusters))
         else:
-            n_tokens = gate.n_tokens or sampling.max_tokens
+            n_tokens = gate.n_tokens or sampling.limit
             self._begun = yield from perform(StartGeneration([prompt], n_tokens, sampling))
             self.first_pass = FirstPass(self._begun[0].partial)
         self._measure(self.first_pass)
