@@ -26,6 +26,13 @@ WAYS_OUT = (
 )
 
 
+_LIMITS = (
+    "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_tokens_to_sample",
+    "num_predict",
+)  # fmt: skip
+"""What the classes of models call the length of an answer."""
+
+
 @dataclass(frozen=True)
 class Family:
     """One family of models.
@@ -37,7 +44,7 @@ class Family:
         takes_n: Whether one request can ask for several answers.
         most_top: Alternatives a token that can be listed at most.
         has_finish: Whether every answer says why it ended, so that a stream without it was cut off.
-        limits: Names of the fields that limit the length of an answer.
+        limits: Names of the fields that limit the length of an answer, in a model or its ``pipeline_kwargs``.
         advice: What to do where log-probabilities are needed and the family has none.
     """
 
@@ -47,7 +54,7 @@ class Family:
     takes_n: bool = False
     most_top: int = 20
     has_finish: bool = False
-    limits: tuple[str, ...] = ("max_tokens", "max_completion_tokens")
+    limits: tuple[str, ...] = _LIMITS
     advice: str = WAYS_OUT
 
 
@@ -94,14 +101,25 @@ def _gemini_keywords(settings: Settings, model: Any) -> dict[str, Any]:
 
 def _pipeline_keywords(settings: Settings, model: Any) -> dict[str, Any]:
     # Keywords in a call replace the pipeline's own, so they go with them: no setting of the user's is lost.
-    own = getattr(getattr(model, "llm", model), "pipeline_kwargs", None) or {}
-    drawn = settings.get("temperature")
-    return {"pipeline_kwargs": {**own, "do_sample": True, "temperature": drawn} if drawn else dict(own)}
+    keywords = dict(getattr(getattr(model, "llm", model), "pipeline_kwargs", None) or {})
+    if drawn := settings.get("temperature"):
+        keywords |= {"do_sample": True, "temperature": drawn}
+    if "max_tokens" in settings:
+        keywords["max_new_tokens"] = settings["max_tokens"]
+    return {"pipeline_kwargs": keywords}
 
 
 def _text_keywords(settings: Settings, model: Any) -> dict[str, Any]:
-    drawn = {"temperature": settings["temperature"]} if settings.get("temperature") else {}
-    return {**drawn, **({"stop": settings["stop"]} if "stop" in settings else {})}
+    keywords = {"temperature": settings["temperature"]} if settings.get("temperature") else {}
+    if "max_tokens" in settings and (name := limit_name(model)):
+        keywords[name] = settings["max_tokens"]
+    return keywords | ({"stop": settings["stop"]} if "stop" in settings else {})
+
+
+def limit_name(model: object) -> str:
+    """Return what a model's class calls the length of an answer; empty if it has no name for it."""
+    fields = getattr(type(model), "model_fields", {})
+    return next((name for name in _LIMITS if name in fields), "")
 
 
 OPENAI = Family(
@@ -213,6 +231,13 @@ class Leaf:
             if name in own and getattr(self.model, name, None) is not None:
                 return getattr(self.model, name)
         return None
+
+    @property
+    def limit(self) -> int | None:
+        """The length of an answer that the user chose; None where it is left to the model."""
+        held = getattr(getattr(self.model, "llm", self.model), "pipeline_kwargs", None) or {}
+        limit = self.setting(*self.family.limits) or held.get("max_new_tokens")
+        return limit if isinstance(limit, int) and limit > 0 else None
 
     @property
     def retries(self) -> int:

@@ -17,7 +17,7 @@ from langchain_core.prompt_values import ChatPromptValue, PromptValue, StringPro
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
-from langchain_surerag.families import PIPELINE, Leaf, family_of, leaves, unbound
+from langchain_surerag.families import PIPELINE, Leaf, family_of, leaves, limit_name, unbound
 from langchain_surerag.runs import PURPOSE, AnswerRun, Awaiting, Blocking, request_config
 from surerag import SamplingParams, Usage
 from surerag.errors import ConfigurationError, MissingServiceError, check_at_least, check_kind
@@ -184,9 +184,9 @@ class ModelReader(AskingReader):
         )
 
     @property
-    def max_tokens(self) -> int:
+    def max_tokens(self) -> int | None:
         """Length of an answer, at most, where nobody sets another: what the model was built or bound with."""
-        return min(self._limits(self._leaves(ensure_config())), default=super().max_tokens)
+        return min(_limits(self._leaves(ensure_config())), default=None)
 
     def count_tokens(self, text: str) -> int:
         """Return the tokens of a text by the model's ``custom_get_token_ids``, else an estimate."""
@@ -202,16 +202,13 @@ class ModelReader(AskingReader):
     def _leaves(self, config: RunnableConfig) -> tuple[Leaf, ...]:
         return tuple(leaves(self.model, config.get("configurable")))
 
-    def _limits(self, models: Sequence[Leaf]) -> list[int]:
-        limits = [leaf.setting(*self.family.limits) for leaf in models]
-        return [limit for limit in limits if isinstance(limit, int) and limit > 0]
-
     def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
         purpose = PURPOSE.get()
         config = request_config(purpose)
         context = _Context(config, self._leaves(config), purpose == "draft")
-        limit = min([sampling.max_tokens, *self._limits(context.leaves)])
-        return super()._request(prompt, replace(sampling, max_tokens=limit))._replace(context=context)
+        limits = [*_limits(context.leaves), *([sampling.max_tokens] if sampling.max_tokens else [])]
+        limited = replace(sampling, max_tokens=min(limits, default=None))
+        return super()._request(prompt, limited)._replace(context=context)
 
     def _top(self, sampling: SamplingParams) -> int | None:
         if not self._traced or sampling.trace == "none":
@@ -229,6 +226,11 @@ class ModelReader(AskingReader):
         return not (self._completes and self._traced and wanted)
 
     @property
+    def _sends_limit(self) -> bool:
+        texts = [leaf.model for leaf in leaves(self.model)] if self.family.classes == () else []
+        return all(map(limit_name, texts))
+
+    @property
     def _retries(self) -> int:
         return max((leaf.retries for leaf in leaves(self.model)), default=0)
 
@@ -241,7 +243,9 @@ class ModelReader(AskingReader):
         sampling, models = request.sampling, request.context.leaves
         # Without alternatives, llama.cpp sends no log-probabilities at all.
         top = None if request.top is None else max(request.top, 1)
-        settings: Keywords = {"max_tokens": sampling.max_tokens + request.budget}
+        settings: Keywords = {}
+        if sampling.max_tokens is not None:
+            settings["max_tokens"] = sampling.max_tokens + request.budget
         if request.drawn or all(leaf.setting("temperature") is None for leaf in models):
             settings["temperature"] = sampling.temperature
         if request.drawn:
@@ -378,6 +382,10 @@ def part_of(piece: Any, *keys: str | None) -> Part:
         next((str(metadata[name]) for name in _REASONS if metadata.get(name)), None),
         usage,
     )
+
+
+def _limits(models: Sequence[Leaf]) -> list[int]:
+    return [leaf.limit for leaf in models if leaf.limit is not None]
 
 
 def _may_count(models: Sequence[Leaf]) -> bool:

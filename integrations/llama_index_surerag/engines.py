@@ -52,7 +52,7 @@ from surerag.certainty import NO_WORDS, Certainty
 from surerag.component import Component
 from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, settled, stream
 from surerag.errors import ConfigurationError, check_kind
-from surerag.messages import Generation
+from surerag.messages import ANSWER_TOKENS, Generation
 from surerag.options import Options
 from surerag.readers import Reader
 
@@ -223,7 +223,9 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         reader: Any = services.reader
         tokens, window = getattr(reader, "window", None), None
         if tokens is not None:
-            window = Window(reader, tokens, bundle.query_str, max_tokens=self._core.answer_tokens)
+            window = Window(
+                reader, tokens, bundle.query_str, max_tokens=self._core.answer_tokens or ANSWER_TOKENS
+            )
         passages, summaries = self._retriever.bound_to(bundle), services.summaries
         if isinstance(summaries, NodeRetriever):
             summaries = QueryRetriever(summaries.bound_to(bundle), window, passages, required=True)

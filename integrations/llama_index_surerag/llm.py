@@ -16,6 +16,7 @@ from numbers import Real
 from types import CellType
 from typing import Any, Literal, NamedTuple
 
+from llama_index.core.constants import DEFAULT_NUM_OUTPUTS
 from llama_index.core.llms import LLM
 from llama_index.core.llms.structured_llm import StructuredLLM
 from llama_index.core.settings import Settings
@@ -40,6 +41,8 @@ from surerag.readers import (
 )
 from surerag.services import Entailer
 
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
+"""What the classes of LLMs call the length of an answer."""
 _FINISH = ("finish_reason", "stop_reason", "done_reason")
 _COUNTS = {
     "prompt_tokens": ("prompt_tokens", "prompt_token_count", "input_tokens", "prompt_eval_count"),
@@ -72,6 +75,7 @@ class Family(NamedTuple):
         several: Whether one request may bring several answers.
         hint: What to do for log-probabilities, where it returns none.
         own: Settings of an LLM that hold, whatever a call asks for.
+        takes_limit: Whether a call can set the length of its answer, where the class has a name for that.
     """
 
     module: str
@@ -81,6 +85,7 @@ class Family(NamedTuple):
     several: bool = False
     hint: str = ""
     own: Callable[[Any], Keywords] = _no_settings
+    takes_limit: bool = False
 
 
 def _gemini_keywords(keywords: Keywords) -> Keywords:
@@ -111,7 +116,15 @@ def _openai_settings(llm: Any) -> Keywords:
 
 
 FAMILIES = (
-    Family("llama_index.llms.openai", "OpenAI", dict, logprobs=True, several=True, own=_openai_settings),
+    Family(
+        "llama_index.llms.openai",
+        "OpenAI",
+        dict,
+        logprobs=True,
+        several=True,
+        own=_openai_settings,
+        takes_limit=True,
+    ),
     Family("llama_index.llms.google_genai", "GoogleGenAI", _gemini_keywords, logprobs=True),
     Family(
         "llama_index.llms.ollama",
@@ -128,8 +141,8 @@ FAMILIES = (
     ),
 )
 
-_PACKAGED = Family("llama_index", "LLM", _sampling_only)
-_OWN = Family("", "LLM", _as_needed, logprobs=True)
+_PACKAGED = Family("llama_index", "LLM", _sampling_only, takes_limit=True)
+_OWN = Family("", "LLM", _as_needed, logprobs=True, takes_limit=True)
 
 
 def family_of(llm: LLM) -> Family:
@@ -268,10 +281,22 @@ class LLMReader(Shareable, AskingReader):
         )
 
     @property
-    def max_tokens(self) -> int:
-        """The LLM's own limit of an answer, where it has one."""
-        own = self.llm.metadata.num_output
-        return own if own > 0 else super().max_tokens
+    def max_tokens(self) -> int | None:
+        """The limit of an answer that the LLM was built with, where it has one."""
+        own = getattr(self.llm, self._limit_name, None) if self._limit_name else None
+        output = self.llm.metadata.num_output
+        named = own if isinstance(own, int) else None if output == DEFAULT_NUM_OUTPUTS else output
+        return named if named is not None and named > 0 else None
+
+    @property
+    def _limit_name(self) -> str:
+        """What the LLM's class calls the length of an answer; empty if it has no name for it."""
+        fields = type(self.llm).model_fields
+        return next((name for name in _LIMITS if name in fields), "")
+
+    @property
+    def _sends_limit(self) -> bool:
+        return self._family.takes_limit and bool(self._limit_name)
 
     @property
     def window(self) -> int:
@@ -319,9 +344,10 @@ class LLMReader(Shareable, AskingReader):
             # A stream that counts its tokens is recognised where it repeats itself.
             "stream_options": ({"include_usage": True}, request.streamed and self._family.several),
         }
+        limited = sampling.max_tokens is not None
+        optional["max_tokens"] = (sampling.limit + request.budget, limited)
         return {
             "temperature": sampling.temperature,
-            "max_tokens": sampling.max_tokens + request.budget,
             **{name: value for name, (value, needed) in optional.items() if needed},
         }
 
@@ -343,6 +369,8 @@ class LLMReader(Shareable, AskingReader):
     async def _ask(self, request: Request, keywords: Keywords, calls: Blocking, kind: str) -> Any:
         """Make one of the LLM's public calls; ``kind`` is what stands before ``chat`` or ``complete``."""
         spelled = self._family.keywords(keywords)
+        if self._sends_limit and "max_tokens" in keywords:
+            spelled[self._limit_name] = keywords["max_tokens"]
         if self._chats:
             messages = chat_messages(self.llm, request.prompt)
             return await calls.call(self.llm, f"{kind}chat", messages, **spelled)

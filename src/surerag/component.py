@@ -68,8 +68,8 @@ class Component(Options, Generic[R]):
         return self._services
 
     @property
-    def answer_tokens(self) -> int:
-        """Longest answer in tokens: the option ``max_tokens``, or the reader's own limit."""
+    def answer_tokens(self) -> int | None:
+        """Longest answer in tokens: the option ``max_tokens``, or the reader's own limit, if it has one."""
         return self._services.answer_tokens(getattr(self, "max_tokens", None))
 
     def program(self, *case: Any, **more: Any) -> Program[R]:

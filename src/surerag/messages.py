@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
@@ -122,7 +123,7 @@ class SamplingParams:
     Attributes:
         n: Number of independent samples for each prompt.
         temperature: 0 is greedy decoding.
-        max_tokens: Tokens to generate at most, for each sample.
+        max_tokens: Tokens to generate at most, for each sample; None leaves the length to the model.
         stop: Texts that end a generation; they are not part of its text.
         seed: Sample ``i`` of a prompt depends on the prompt, this seed and ``i`` alone.
         trace: What each answer needs besides its text. A reader may return more where that costs nothing.
@@ -133,10 +134,15 @@ class SamplingParams:
 
     n: int = 1
     temperature: float = 0.0
-    max_tokens: int = 64
+    max_tokens: int | None = 64
     stop: tuple[str, ...] = ()
     seed: int = 0
     trace: TraceKind = "entropy"
+
+    @property
+    def limit(self) -> int:
+        """The largest number of tokens as a number, also where ``max_tokens`` is None."""
+        return sys.maxsize if self.max_tokens is None else self.max_tokens
 
     @property
     def optional_trace(self) -> bool:
@@ -155,11 +161,11 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         _check("trace", self.trace, self.trace in get_args(TraceKind), ", ".join(get_args(TraceKind)))
-        check_kind(Integral, "a whole number", n=self.n, max_tokens=self.max_tokens, seed=self.seed)
+        check_kind(Integral, "a whole number", n=self.n, max_tokens=self.limit, seed=self.seed)
         check_kind(Real, "a number", temperature=self.temperature)
         _check("n", self.n, self.n >= 1, "at least 1")
         _check("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more")
-        _check("max_tokens", self.max_tokens, self.max_tokens >= 1, "at least 1")
+        _check("max_tokens", self.max_tokens, self.limit >= 1, "at least 1, or None")
         _check(
             "stop", self.stop, isinstance(self.stop, tuple) and all(self.stop), "a tuple of non-empty texts"
         )

@@ -132,8 +132,11 @@ class Services:
                 )
         return tuple(getattr(self, name) for name in names)
 
-    def answer_tokens(self, max_tokens: int | None) -> int:
-        """Return the longest answer in tokens: ``max_tokens``, or the reader's own limit where it is None."""
+    def answer_tokens(self, max_tokens: int | None) -> int | None:
+        """Return the longest answer in tokens: ``max_tokens``, or the reader's own limit where it is None.
+
+        None is no limit: the length is left to a model that its user gave none.
+        """
         if max_tokens is not None:
             return max_tokens
         return ANSWER_TOKENS if self.reader is None else self.reader.max_tokens

@@ -6,6 +6,7 @@ import codecs
 import math
 import re
 import unicodedata
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -218,6 +219,9 @@ _MARK = re.compile(r"[!-/:-@\[-`{-~]")
 _WHOLE = 9
 """Letters of a Latin word that is one token; longer words have a token more for about four letters."""
 
+_LONGEST = 200
+"""Letters without a space that are counted as one piece."""
+
 _WEIGHTS = {
     "\u0400-\u052f": 0.4,  # Cyrillic
     "\u0370-\u03ff\u1f00-\u1fff": 0.6,  # Greek
@@ -250,6 +254,48 @@ def estimated_tokens(text: str) -> int:
         count += len(_OTHER.findall(text))
         count += sum(weight * len(letters.findall(text)) for letters, weight in _WEIGHTED.items())
     return math.ceil(round(count, 6))  # sums of weights are not exact
+
+
+class TokenEstimate:
+    """The estimate of a text that comes piece by piece; all calls together are linear in its length.
+
+    Attributes:
+        total: Tokens so far.
+
+    Example:
+        >>> estimate = TokenEstimate()
+        >>> [estimate.feed(piece) for piece in ("Ada wa", "s born", " in Velm")]
+        [2, 3, 5]
+    """
+
+    def __init__(self) -> None:
+        self.total = self._before = 0
+        self._tail = ""
+
+    def feed(self, piece: str) -> int:
+        """Take a piece, and return how many tokens all of them have together."""
+        self._tail += piece
+        gap = max(self._tail.rfind(" "), self._tail.rfind("\n"), len(self._tail) - _LONGEST)
+        if gap > 0:
+            self._before += estimated_tokens(self._tail[:gap])
+            self._tail = self._tail[gap:]
+        self.total = self._before + estimated_tokens(self._tail)
+        return self.total
+
+
+def prefix_of_tokens(text: str, tokens: int) -> int:
+    """Return how many characters a text's beginning of so many tokens has: whole words, where one fits.
+
+    Example:
+        >>> text = "Ada was born in Velm."
+        >>> text[:prefix_of_tokens(text, 3)], "Donaudampfschiff"[:prefix_of_tokens("Donaudampfschiff", 1)]
+        ('Ada was born', 'Donaudamp')
+    """
+    ends = [gap.start() for gap in re.finditer(r"\s+|\Z", text)]
+    fitting = bisect_right(ends, tokens, key=lambda end: estimated_tokens(text[:end]))
+    if fitting and text[: ends[fitting - 1]].strip():
+        return ends[fitting - 1]
+    return bisect_right(range(len(text) + 1), tokens, key=lambda end: estimated_tokens(text[:end])) - 1
 
 
 # Sentences

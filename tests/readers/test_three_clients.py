@@ -263,7 +263,7 @@ CASES: dict[str, tuple[Reply, SamplingParams, tuple[str, ...], Expected]] = {
     "limit ignored, text alone": (
         Reply("Velm lies on the long river Orun."),
         SamplingParams(max_tokens=3, trace="none"),
-        STREAMS,
+        tuple(WAYS),
         ("Velm lies on", "length", 3, 0),
     ),
     "withheld": (

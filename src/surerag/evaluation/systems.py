@@ -397,7 +397,7 @@ def _merge(services: Sequence[Services], parts: Parts) -> Services:
     return Services(**merged)
 
 
-def _answer(question: Question, base: str, parts: Parts, max_tokens: int) -> Program[PipelineResult]:
+def _answer(question: Question, base: str, parts: Parts, max_tokens: int | None) -> Program[PipelineResult]:
     """Answer from retrieved passages, from those that belong to the question, or from none."""
     passages: Sequence[Passage] = []
     if base in ("plain", "selected"):
@@ -410,7 +410,9 @@ def _answer(question: Question, base: str, parts: Parts, max_tokens: int) -> Pro
     return (yield from _answer_from(question, passages, max_tokens))
 
 
-def _answer_from(question: Question, passages: Sequence[Passage], max_tokens: int) -> Program[PipelineResult]:
+def _answer_from(
+    question: Question, passages: Sequence[Passage], max_tokens: int | None
+) -> Program[PipelineResult]:
     texts = format_passages(passage.text for passage in passages)
     prompt = (
         FROM_CONTEXT.render(context=texts, question=question.text)
@@ -423,7 +425,7 @@ def _answer_from(question: Question, passages: Sequence[Passage], max_tokens: in
 
 
 def _select(
-    question: Question, compressor: Component[Any], parts: Parts, max_tokens: int
+    question: Question, compressor: Component[Any], parts: Parts, max_tokens: int | None
 ) -> Program[PipelineResult]:
     """Have each cluster answer, and select one answer (EDC²-RAG, appendix C.2); or answer as usual."""
     passages = yield from perform(Retrieve(question.text, parts.top_n))
@@ -434,7 +436,8 @@ def _select(
     candidates = format_passages(one.text for one in answered.passages if SENTENCES_KEY in one.metadata)
     prompt = SELECT_ANSWER.render(answers=candidates, question=question.text)
     # The reasons come before the answer.
-    sampling = SamplingParams(max_tokens=max_tokens + ANSWER_TOKENS, trace="optional_entropy")
+    length = (max_tokens or ANSWER_TOKENS) + ANSWER_TOKENS
+    sampling = SamplingParams(max_tokens=length, trace="optional_entropy")
     [[reply]] = yield from perform(Generate([prompt], sampling))
     answer = selected_answer(reply.text)
     if reply.trace is not None and answer != reply.text:

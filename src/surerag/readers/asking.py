@@ -236,6 +236,7 @@ class AskingReader(BaseReader):
             token_pieces=self.token_pieces,
             budget=request.budget,
             in_thoughts=self.thinking == "unmarked",
+            limit_sent=self._sends_limit and "max_tokens" not in self.supported.drop,
             vocabulary_size=self.vocabulary_size,
             name=self.name,
             hint=self.advice,
@@ -267,6 +268,11 @@ class AskingReader(BaseReader):
     def _budget(self) -> int:
         """Return the tokens to grant for thinking, once a model was seen to think."""
         return self.thinking_tokens if self._thinks else 0
+
+    @property
+    def _sends_limit(self) -> bool:
+        """Whether the client has a name for the length of an answer."""
+        return True
 
     @property
     def _retries(self) -> int:

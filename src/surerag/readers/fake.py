@@ -95,13 +95,13 @@ def _limited(generation: Generation, sampling: SamplingParams) -> Generation:
     """Apply stop texts and the limit on tokens, as a model server would."""
     tokens = _tokens_of(generation)
     text = ""
-    for count, token in enumerate(tokens[: sampling.max_tokens], start=1):
+    for count, token in enumerate(tokens[: sampling.limit], start=1):
         text += token
         before = cut_at_stop(text, sampling.stop)
         if before is not None:
             return replace(_head(generation, count), text=before.strip(), finish="stop")
-    if len(tokens) > sampling.max_tokens:
-        return replace(_head(generation, sampling.max_tokens), finish="length")
+    if len(tokens) > sampling.limit:
+        return replace(_head(generation, sampling.limit), finish="length")
     return replace(generation, completion_tokens=len(tokens))
 
 

@@ -147,6 +147,10 @@ class Refusal(NamedTuple):
         """
         if not _CONTENT.isdisjoint(self.parameters):
             return []
+        for old, new in _RENAMED.items():
+            if old in body and not re.search(rf"\b{old}\b", self.message):  # a client renamed it on the way
+                names = tuple(old if name == new else name for name in self.parameters)
+                self = Refusal(re.sub(rf"\b{new}\b", old, self.message), names)
         changes = self._of_pointed(body) or self._of_named(body)
         if _TOGETHER.search(self.message):
             changes = [one for one in changes if one.to is not None or one.name not in needed][-1:]

@@ -80,8 +80,8 @@ class BaseReader:
         return self.capabilities.logprobs
 
     @property
-    def max_tokens(self) -> int:
-        """Length of an answer, at most, where nobody sets another: the model's own limit, if it has one."""
+    def max_tokens(self) -> int | None:
+        """Length of an answer, at most, where nobody sets another; None leaves it to the model."""
         return ANSWER_TOKENS
 
     @property

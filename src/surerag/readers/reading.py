@@ -34,6 +34,7 @@ from surerag.readers.logprobs import (
 from surerag.readers.pieces import TrimmedPieces, cut_at_stop, held_for_stop
 from surerag.readers.protocol import begun_from_whole
 from surerag.readers.thinking import ThoughtSplitter
+from surerag.text import TokenEstimate, prefix_of_tokens
 
 Json = Mapping[str, Any]
 
@@ -48,6 +49,8 @@ _WITHHELD = frozenset(
 )
 
 
+_SURELY = 2.2
+"""An estimate of a length is off by no larger factor (:func:`surerag.text.estimated_tokens`)."""
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 
 
@@ -122,6 +125,7 @@ class Reading:
         token_pieces: Whether a piece of the stream is a token, so that pieces count where none are listed.
         budget: Tokens that were granted for thinking.
         in_thoughts: Whether the prompt's template begins the thoughts, so that the text begins inside them.
+        limit_sent: Whether the server was told how long the answer may be.
         vocabulary_size: Tokens that the model can emit, or a number no smaller.
         name: Of the model, for errors; their hints are ``hint`` where log-probabilities are missing, and
             ``thinking_hint`` where thoughts leave no room for an answer.
@@ -143,6 +147,7 @@ class Reading:
     token_pieces: bool = False
     budget: int = 0
     in_thoughts: bool = False
+    limit_sent: bool = True
     vocabulary_size: int = ANY_VOCABULARY
     name: str = ""
     hint: str = NO_LOGPROBS_HINT
@@ -159,6 +164,7 @@ class Reading:
         self._has_reason = False
         self._pieces: list[str] = []
         self._shown = self._enough = 0
+        self._length = TokenEstimate()
         self._whose = f"{self.name}: " if self.name else ""
 
     @property
@@ -189,8 +195,8 @@ class Reading:
     @property
     def starved(self) -> bool:
         """Whether thoughts that no tokens were granted for left too few for the answer, or may yet do so."""
-        unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self.sampling.max_tokens)
-        return self.thought and not self.budget and unfinished
+        unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self.sampling.limit)
+        return self.thought and not self.budget and unfinished and self.sampling.max_tokens is not None
 
     def feed(self, part: Part) -> str:
         """Take all of an answer or its next piece, and return what it adds to the answer."""
@@ -204,13 +210,14 @@ class Reading:
         fresh = self._answer_part(self._in_full_characters(part.text, ends=ends))
         self._pieces += [fresh] if fresh else []
         if not ends and self._goes_on_behind_the_limit():
-            self.entries, fresh = self.entries[: self.sampling.max_tokens + self.budget], ""
+            self.entries, fresh = self.entries[: self.sampling.limit + self.budget], ""
             self.finish, self.full = "length", True
         self.text += fresh
         before = cut_at_stop(self.text, self.sampling.stop)
         if before is not None:
             self.text, self.finish, self.full = before, "stop", True
         held = held_for_stop(self.text, self.sampling.stop) if self.finish is None else 0
+        held = max(held, self._held_at_the_limit(fresh))
         ready = self.text[self._shown : len(self.text) - held]
         self._shown += len(ready)
         return ready
@@ -229,6 +236,8 @@ class Reading:
         if self._came_twice():
             raise TransientServiceError(f"{self._whose}the server sent parts of its answer twice")
         trace, counted = None, self._counted_tokens()
+        if self.full and not self.streamed:
+            counted = min(counted, self.sampling.limit)
         if self.top is not None:
             try:
                 text, finish, trace = self._traced(text, finish, first, self.top)
@@ -286,7 +295,7 @@ class Reading:
             raise LogprobsError(f"{self._whose}the server's answer has no log-probabilities", hint=self.hint)
         inside = self._inside()
         own, behind = self.entries[inside.start : inside.stop], self.entries[inside.stop :]
-        most = self.sampling.max_tokens if first is None else first
+        most = self.sampling.limit if first is None else first
         if len(own) > most or (first is not None and self.finish is None):
             own = own[:most]
             text, finish = _spelled(own, text), "length" if first is None else "partial"
@@ -336,12 +345,32 @@ class Reading:
     def _counted_tokens(self) -> int:
         """Return the answer's length as the server counted it; by its pieces where it did not."""
         counted = self._server_count - self.thinking_tokens
-        pieces = min(len(self._pieces), self.sampling.max_tokens) if self.full else len(self._pieces)
+        pieces = min(len(self._pieces), self.sampling.limit) if self.full else len(self._pieces)
         return max(counted, 0) or (pieces if self.streamed else 0)
 
     def _goes_on_behind_the_limit(self) -> bool:
         pieces = len(self._pieces) if self.token_pieces else 0
-        return max(pieces, len(self.entries) - self.budget) > self.sampling.max_tokens
+        return max(pieces, len(self.entries) - self.budget) > self.sampling.limit
+
+    def _held_at_the_limit(self, fresh: str) -> int:
+        """Cut a text that is longer than was allowed; return how many characters wait until that is known.
+
+        Without log-probabilities lengths are estimates, which give way to what the server says.
+        """
+        allowed = self.sampling.limit
+        if self.entries or self.full or self._length.feed(fresh) <= allowed:
+            return 0
+        exceeds = not self.limit_sent or self._length.total > _SURELY * allowed
+        if self.finish is not None and (counted := self._server_count - self.thinking_tokens) > 0:
+            exceeds = counted > (_SURELY * allowed if self.thought else allowed)
+        elif self.finish == "length" and self.limit_sent and not self.budget:
+            exceeds = False
+        end = prefix_of_tokens(self.text, allowed)
+        if exceeds:
+            self.text = self.text[: max(end, self._shown)]
+            self.finish, self.full = "length", True
+        waits = self.finish is None and not self.token_pieces
+        return len(self.text) - end if waits else 0
 
     def _came_twice(self) -> bool:
         """Whether more tokens came than the server counts, or, where it does not count, each piece twice."""

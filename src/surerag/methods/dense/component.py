@@ -13,7 +13,7 @@ from surerag.component import Component, Function, Service
 from surerag.effects import Program
 from surerag.entailment import JudgeEntailer
 from surerag.errors import ConfigurationError, check_kind
-from surerag.messages import Passage, Template
+from surerag.messages import ANSWER_TOKENS, Passage, Template
 from surerag.methods.dense.algorithm import DenseSession, Rephrasings, dense
 from surerag.methods.dense.chunking import chunk_passages, quantile_similarity, semantic_chunks
 from surerag.methods.dense.options import DenseOptions, DenseRefinerOptions, SemanticChunkerOptions
@@ -236,4 +236,6 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
 
 def _session(component: DenseEvaluator | DenseRefiner, question: str) -> DenseSession:
     reader = as_reader(component.reader).name
-    return DenseSession(question, component, component.answer_tokens, reader, component.rephrasings)
+    return DenseSession(
+        question, component, component.answer_tokens or ANSWER_TOKENS, reader, component.rephrasings
+    )

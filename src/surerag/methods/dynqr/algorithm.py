@@ -27,7 +27,11 @@ REWRITE_TOKENS = 64
 
 
 def rewrite_when_uncertain(
-    question: str, options: DynQROptions, threshold: float, max_tokens: int, history: Sequence[Message] = ()
+    question: str,
+    options: DynQROptions,
+    threshold: float,
+    max_tokens: int | None,
+    history: Sequence[Message] = (),
 ) -> Program[DynQRResult]:
     """Answer; if uncertain, rewrite the query, retrieve and answer again; keep the less uncertain answer.
 

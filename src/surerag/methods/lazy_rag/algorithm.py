@@ -57,7 +57,7 @@ _LAST_TRACE: dict[Needs, TraceKind] = {
 
 
 def lazy_rag(
-    question: str, options: LazyRAGOptions, max_tokens: int, gate: Gate | None = None
+    question: str, options: LazyRAGOptions, max_tokens: int | None, gate: Gate | None = None
 ) -> Program[LazyRAGResult]:
     """Answer a question by the inference of section III.
 
@@ -68,13 +68,13 @@ def lazy_rag(
     The gate also opens if the first answer abstains, is empty or was cut off at ``max_tokens``; if the first
     pass fails in a way that may pass; and if no summary is found, or the nearest document has none. Where no
     passage is retrieved, the prompt of the first pass is answered. If the first answer comes without the
-    log-probabilities that the gate reads, :class:`AbstentionGate` decides in its place. Errors are those of
+    what the gate reads, :class:`AbstentionGate` decides in its place. Errors are those of
     :meth:`surerag.LazyRAG.program`.
 
     Args:
         question: What is asked.
         options: Of the method.
-        max_tokens: Length of an answer, at most, in tokens.
+        max_tokens: Length of an answer, at most, in tokens; None leaves it to the reader.
         gate: Decides in place of the gate of the options.
     """
     check_question(question)
@@ -110,7 +110,7 @@ def lazy_rag(
 class _Steps:
     """The steps for one question; without a summary of the nearest document there is no first answer."""
 
-    def __init__(self, question: str, options: LazyRAGOptions, max_tokens: int, gate: Gate) -> None:
+    def __init__(self, question: str, options: LazyRAGOptions, max_tokens: int | None, gate: Gate) -> None:
         self.question = question
         self.options = options
         self.gate = gate
@@ -142,7 +142,7 @@ class _Steps:
             clusters = meaning_clusters([sample.text for sample in samples])
             self.first_pass = FirstPass(typical_sample(samples, clusters), tuple(samples), tuple(clusters))
         else:
-            n_tokens = gate.n_tokens or sampling.max_tokens
+            n_tokens = gate.n_tokens or sampling.limit
             self._begun = yield from perform(StartGeneration([prompt], n_tokens, sampling))
             self.first_pass = FirstPass(self._begun[0].partial)
         self._measure(self.first_pass)

@@ -132,7 +132,7 @@ class _Questions:
         try:
             request = self._request(_SHORT, top, streamed=True)
             opened = self._reader.open_reading(request, self._reader.awaiting)
-            return (await opened.until(_SHORT.max_tokens + 1)).partial.trace is not None
+            return (await opened.until(_SHORT.limit + 1)).partial.trace is not None
         except ServiceError as error:
             self._note(error)
             return None

@@ -130,7 +130,7 @@ class OpenAIReader(AskingReader):
         return f"{self.model}@{self._client.address}"
 
     @property
-    def max_tokens(self) -> int:
+    def max_tokens(self) -> int | None:
         """Length of an answer at most, where a method sets none."""
         return self._max_tokens or super().max_tokens
 

@@ -36,9 +36,10 @@ def body_of(api: Api, model: str, request: Request) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": model,
         **prompt_body(api, request.prompt),
-        "max_tokens": sampling.max_tokens + request.budget,
         "temperature": sampling.temperature,
     }
+    if sampling.max_tokens is not None:
+        body["max_tokens"] = sampling.max_tokens + request.budget
     if sampling.temperature > 0:
         body |= {"top_p": 1.0, "seed": seed_of(sampling.seed, 0)}
     if sampling.n > 1:

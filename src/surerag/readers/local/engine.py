@@ -266,7 +266,7 @@ class PlainEngine(Engine):
             return torch.full((len(answers),), done, device=ids.device)
 
         tokens = self._model.tensor([one.request.ids for one in answers])
-        longest = max(one.request.sampling.max_tokens + one.request.thinking_tokens for one in answers)
+        longest = max(one.request.sampling.limit + one.request.thinking_tokens for one in answers)
         self._model.model.generate(
             tokens,
             attention_mask=torch.ones_like(tokens),

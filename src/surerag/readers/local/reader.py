@@ -306,9 +306,12 @@ class TransformersReader(BaseReader):
 
     def _requests(self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]) -> list[Request]:
         window = self._model.window or sys.maxsize
+        samplings = [
+            one if one.max_tokens else replace(one, max_tokens=self._max_tokens) for one in samplings
+        ]
         encoded = [self._encoder.encode(prompt) for prompt in prompts]
         pairs = list(zip(encoded, samplings, strict=True))
-        rooms = [window - len(ids) - sampling.max_tokens for (ids, _), sampling in pairs]
+        rooms = [window - len(ids) - sampling.limit for (ids, _), sampling in pairs]
         unfit = [place for place, room in enumerate(rooms) if room < 0]
         if unfit:
             (ids, _), sampling = pairs[unfit[0]]

@@ -98,7 +98,7 @@ class Request(NamedTuple):
     @property
     def further(self) -> int:
         """Tokens that may follow: thoughts, where they are expected, and the answer."""
-        return self.sampling.max_tokens + (self.thinking_tokens if self.thinks else 0)
+        return self.sampling.limit + (self.thinking_tokens if self.thinks else 0)
 
 
 class GrowingAnswer:
@@ -152,7 +152,7 @@ class GrowingAnswer:
     @property
     def remaining(self) -> int:
         """Tokens that may still come, as far as can be expected."""
-        answer = self.request.sampling.max_tokens - len(self)
+        answer = self.request.sampling.limit - len(self)
         if self._thoughts is None or not (self._thinks or self.request.thinks):
             return answer
         return answer + self.request.thinking_tokens - self.thinking_tokens
@@ -224,7 +224,7 @@ class GrowingAnswer:
 
     def _update(self) -> None:
         """Find the answer's text, and whether it has ended."""
-        most = self.request.sampling.max_tokens
+        most = self.request.sampling.limit
         self._tokens, self._pieces = self._tokens[:most], self._pieces[:most]
         text = "".join(self._pieces)
         cut = cut_at_stop(text, self.request.sampling.stop)
