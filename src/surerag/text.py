@@ -9,8 +9,11 @@ import unicodedata
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
 from sentencex import get_sentence_boundaries
 
 from surerag.errors import ConfigurationError, InputError
@@ -212,13 +215,10 @@ def _script(letter: str) -> str:
 
 # Tokens
 
-_LATIN = "A-Za-z\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff"
-_WORD = re.compile(f"[{_LATIN}]+")
-_DIGITS = re.compile(r"[0-9]{1,3}")
-_MARK = re.compile(r"[!-/:-@\[-`{-~]")
+_LATIN = "\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff"
+"""Latin letters beyond ASCII."""
 _WHOLE = 9
 """Letters of a Latin word that is one token; longer words have a token more for about four letters."""
-
 _LONGEST = 200
 """Letters without a space that are counted as one piece."""
 
@@ -232,28 +232,66 @@ _WEIGHTS = {
     "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af": 0.8,  # Hangul
 }
 """Tokens a character, between those of cl100k and of o200k."""
+_SPACE, _LETTER, _DIGIT, _MARK, _FURTHER_LETTER, _OTHER, _FIRST_WEIGHTED = range(7)
+"""Kinds of characters."""
+_CHARACTER_WEIGHTS = np.array([0, 0, 0, 1, 0, 1, *_WEIGHTS.values()])
+"""Tokens a character of each kind has by itself; words and numbers are counted as such."""
 
-_WEIGHTED = {re.compile(f"[{letters}]"): weight for letters, weight in _WEIGHTS.items()}
-_OTHER = re.compile(rf"[^\x00-\x7f\s{_LATIN}{''.join(_WEIGHTS)}]")
+
+@cache
+def _kinds() -> NDArray[np.uint8]:
+    """Return the kind of every character below U+10000, and of all above as one more."""
+    kinds = np.full(2**16 + 1, _OTHER, np.uint8)
+    kinds[[code for code in range(2**16) if code < 128 or chr(code).isspace()]] = _SPACE
+    for kind, characters in (
+        (_LETTER, "A-Za-z"),
+        (_DIGIT, "0-9"),
+        (_MARK, "!-/:-@[-`{-~"),
+        (_FURTHER_LETTER, _LATIN),
+        *enumerate(_WEIGHTS, start=_FIRST_WEIGHTED),
+    ):
+        for first, last in re.findall("(.)(?:-(.))?", characters, re.DOTALL):
+            kinds[ord(first) : ord(last or first) + 1] = kind
+    return kinds
 
 
 def estimated_tokens(text: str) -> int:
     """Estimate how many tokens a text has, by its scripts; for models without a tokenizer at hand.
 
-    Prose in seventeen languages is within a factor of 2.2 of the tokenizers of GPT-4 and GPT-4o.
+    Prose in seventeen languages is within a factor of 2.2 of the tokenizers of GPT-4 and GPT-4o. A text of
+    2,000 English words takes some 0.2 ms.
 
     Example:
         >>> estimated_tokens("Ada was born in Velm."), estimated_tokens("艾达出生在维尔姆。")
         (6, 9)
     """
-    words = _WORD.findall(text)
-    count: float = len(words) + len(_DIGITS.findall(text)) + len(_MARK.findall(text))
-    for word in words:
-        count += max(math.ceil((len(word) - _WHOLE) / 4), 0) + (len(word) > 1 and not word.isascii())
-    if not text.isascii():
-        count += len(_OTHER.findall(text))
-        count += sum(weight * len(letters.findall(text)) for letters, weight in _WEIGHTED.items())
-    return math.ceil(round(count, 6))  # sums of weights are not exact
+    if text.isascii():
+        kinds = _kinds()[np.frombuffer(text.encode("ascii"), np.uint8)]
+        is_letter = kinds == _LETTER
+    else:
+        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+        kinds = _kinds()[np.minimum(codes, 2**16)]
+        is_letter = (kinds == _LETTER) | (kinds == _FURTHER_LETTER)
+    starts, ends = _runs(is_letter)
+    lengths = ends - starts
+    count = len(lengths) + np.maximum(-((_WHOLE - lengths) // 4), 0).sum()
+    first, last = _runs(kinds == _DIGIT)
+    count += (-((first - last) // 3)).sum()
+    if text.isascii():
+        return int(count + np.count_nonzero(kinds == _MARK))
+    foreign = np.concatenate(([0], np.cumsum(kinds == _FURTHER_LETTER)))
+    count += ((lengths > 1) & (foreign[ends] > foreign[starts])).sum()
+    weighted = float(np.bincount(kinds, minlength=len(_CHARACTER_WEIGHTS)) @ _CHARACTER_WEIGHTS)
+    return int(count) + math.ceil(round(weighted, 6))  # sums of weights are not exact
+
+
+def _runs(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return where the runs of a mask begin, and where they end."""
+    edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
+    bounds = np.concatenate(
+        ([0] if mask[:1].any() else [], edges, [len(mask)] if mask[-1:].any() else [])
+    ).astype(np.intp)
+    return bounds[::2], bounds[1::2]
 
 
 class TokenEstimate:

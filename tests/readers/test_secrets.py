@@ -195,7 +195,7 @@ class Refused:
 def test_no_decision_shows_a_key_in_an_error_of_a_service(caplog: pytest.LogCaptureFixture) -> None:
     shown = "ValueError: no search with [key] at https://[key]@host/"
     lazy = LazyRAG(FakeReader(["Velm"]), Search(), Refused(), gate="abstention").run("Where?")
-    assert shown in lazy.decision.reason and shown in caplog.text
+    assert lazy.decision.reason.endswith(": ValueError") and shown in caplog.text
 
     class Failing(HashingEncoder):
         def encode(self, texts: Any, kind: Any) -> Any:
@@ -203,11 +203,11 @@ def test_no_decision_shows_a_key_in_an_error_of_a_service(caplog: pytest.LogCapt
 
     passages = [Passage("Velm."), Passage("Orun.")]
     compressed = ClusterCompressor(FakeReader(["Velm"]), Failing(), top_n=1).run("Where?", passages)
-    assert compressed.clusters[0].reason == shown
+    assert compressed.clusters[0].reason == "ValueError"
     refiner = DenseRefiner(
         FakeReader(lambda _: ValueError("sk-12345678")), ExactEntailer(), Failing(), top_n=1
     )
-    assert refiner.run("Where?", passages).failure == "ValueError: [key]"
+    assert refiner.run("Where?", passages).failure == "ValueError"
     assert "sk-12345678" not in caplog.text and "secret" not in caplog.text
 
 

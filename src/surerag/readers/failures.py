@@ -374,6 +374,8 @@ def in_plain_words(error: BaseException) -> str:
         'TransientServiceError: a service is busy, or cannot be reached'
     """
     words = next((words for kind, words in _IN_WORDS if isinstance(error, kind)), "")
+    if getattr(error, "broken", False):
+        words = "the answer of a service was cut off"
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 

@@ -283,9 +283,11 @@ class Reading:
 
     def cut_off_error(self) -> TransientServiceError:
         """Return the error of a stream that ended before the answer did."""
-        return TransientServiceError(
+        error = TransientServiceError(
             f"{self._whose}the server's answer was cut off after {self.text[-60:]!r}", hint="ask again"
         )
+        error.broken = True
+        return error
 
     def _traced(
         self, text: str, finish: FinishReason, first: int | None, top: int

@@ -18,6 +18,8 @@ Cluster = NDArray[np.intp]
 Root = Literal["query", "rank"]
 Order = Literal["similarity", "rank"]
 
+_BEGINNING = 48
+"""Characters of a text by which it is looked for in another one first."""
 _DECIMALS = 9
 """Similarities are rounded to this before they are compared, so that equal texts tie."""
 
@@ -58,7 +60,9 @@ def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Optio
     texts = {at: f" {' '.join(passages[at].text.split())} ".casefold() for at in places.tolist()}
     distinct: list[int] = []
     for at in sorted(texts, key=lambda at: -len(texts[at])):
-        if not any(texts[at] in texts[other] for other in distinct):
+        text = texts[at]
+        begins = text[:_BEGINNING]  # which is found, or not, some ten times as fast as all of it
+        if not any(begins in texts[other] and text in texts[other] for other in distinct):
             distinct.append(at)
     room = options.room(len(distinct))
     return (np.sort(distinct) if len(places) > room else places), room

@@ -90,4 +90,17 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
             ConfigurationError: If not even one character fits ``token_limit``.
             MissingServiceError: If vectors are needed and there is no encoder.
         """
-        return compress_clusters(query, passages, self, self.measure, query_vector)
+        return compress_clusters(query, passages, self, _once(self.measure), query_vector)
+
+
+def _once(measure: Callable[[Passage], int]) -> Callable[[Passage], int]:
+    """Return a function that measures each passage once."""
+    # A passage is kept, so that no other one gets its id.
+    known: dict[int, tuple[Passage, int]] = {}
+
+    def measured(passage: Passage) -> int:
+        if id(passage) not in known:
+            known[id(passage)] = passage, measure(passage)
+        return known[id(passage)][1]
+
+    return measured
