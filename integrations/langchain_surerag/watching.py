@@ -87,12 +87,17 @@ class RunTree:
             at = self.parents.get(at)
 
     def shown(self, output: Any) -> SeenAnswer | None:
-        """Return the answer that an output shows: the last one whose text is in it, else the last one."""
+        """Return the answer that an output shows: the last one whose text is in it, else the last one.
+
+        A part of surerag repeats a text that it kept in a run without log-probabilities.
+        """
         candidates = [one for one in self.answers if not one.is_aside] or self.answers
         texts = set(texts_in(output))
         shown = [one for one in candidates if one.text.strip() in texts] or candidates
-        measured = [one for one in shown if one.certainty.uncertainty is not None]
-        return next(reversed(measured or shown), None)
+        if not shown:
+            return None
+        same = [one for one in shown if one.text.strip() == shown[-1].text.strip()]
+        return next((one for one in reversed(same) if one.certainty.uncertainties), shown[-1])
 
     def certainty(self, output: Any) -> Certainty:
         """Return how sure a model was of the answer that an output shows.
