@@ -19,7 +19,7 @@ from langchain_surerag.families import FAMILIES
 from langchain_surerag.models import part_of
 from langchain_surerag.runs import TAGS
 from surerag import certainty_of
-from surerag.certainty import NO_LOGPROBS, Certainty, Measure, check_measure
+from surerag.certainty import NO_LOGPROBS, Certainty, Measure, check_measure, without_address
 from surerag.errors import InputError, LogprobsError, SureragError
 from surerag.readers import Part, finish_of, split_thoughts, trace_of_answer
 
@@ -304,7 +304,7 @@ def _scope(serialized: Any, settings: Mapping[str, Any], template: Any) -> dict[
     names: Any = (serialized or {}).get("id") or [settings.get("_type") or "model"]
     model = next((settings[name] for name in ("model", "model_name") if settings.get(name)), "")
     lasting = {name: value for name, value in settings.items() if name not in _SETTINGS_OF_ONE_CALL}
-    scope = {"reader": f"{names[-1]}({model})", "settings": _fingerprint(lasting)}
+    scope = {"reader": without_address(f"{names[-1]}({model})"), "settings": _fingerprint(lasting)}
     return scope if template is None else {**scope, "prompt": _fingerprint(_wording(template))}
 
 

@@ -489,6 +489,7 @@ async def test_the_final_answer_of_l_rag_has_its_certainty(logprob: float, retri
         for pieces in (list(chain.stream("Where?")), [piece async for piece in chain.astream("Where?")]):
             assert pieces[-1]["certainty"] == certainty
         assert CertaintyChain(chain).invoke("Where?")["certainty"] == certainty
+        assert "127.0.0.1" not in str(certainty)
 
 
 # A reader as a chat model.
