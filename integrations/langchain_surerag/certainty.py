@@ -32,7 +32,7 @@ from langchain_surerag.families import Leaf, inner_runnables
 from langchain_surerag.inputs import role_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.runs import Awaiting, Blocking, Calls, has_run, without_streaming
-from langchain_surerag.watching import METADATA_KEY, NOT_ASKED, RunTree, Watcher
+from langchain_surerag.watching import METADATA_KEY, NOT_ASKED, RunTree, SeenAnswer, Watcher
 from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
 from surerag.certainty import Certainty, Measure, check_measure
 from surerag.drivers import complete, settled
@@ -134,7 +134,8 @@ def _listing_leaf(model: Any, top_logprobs: int, handler: CertaintyHandler) -> A
                 f"{type(model).__name__} returns no log-probabilities", hint=WITHOUT_LOGPROBS
             )
         wanted = {"logprobs": True, "top_logprobs": min(top_logprobs, family.most_top)}
-        keywords = family.keywords(wanted, model)
+        keywords = {**family.keywords(wanted, model)}
+        keywords.pop("options", None)  # ChatOllama's settings of a call, which would replace its own
     if not {"callbacks", *keywords} <= getattr(type(model), "model_fields", {}).keys():
         return model.bind(**keywords).with_config(callbacks=[handler])
     copied = model.model_copy(update={**keywords, "callbacks": _with_handler(model.callbacks, handler)})
@@ -392,10 +393,10 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         """Show the certainty to handlers, to the span that is open, and to LangSmith."""
         config, dispatch = ensure_config(), adispatch_custom_event if calls.prefix else dispatch_custom_event
         set_span_attributes(certainty)
-        if not has_run(config):
+        manager: Any = config.get("callbacks")
+        if not has_run(config) or not (manager.handlers or self._client):
             return
         await settled(dispatch(EVENT, certainty.to_dict(), config=config))
-        manager: Any = config["callbacks"]
         tracer = next((one for one in manager.handlers if isinstance(one, LangChainTracer)), None)
         client = self._client or (None if tracer is None else tracer.client)
         if client is not None:
@@ -450,10 +451,10 @@ class SelectiveAnswer(CertaintyChain):
 
     The output is that of :class:`CertaintyChain`, with ``abstained`` and ``probability`` (that the answer is
     right; None where the policy tells none). Where the model was not sure enough, the abstention takes the
-    place of the answer, also in the messages and texts of the output that repeat it. Nothing that may be
-    withheld is streamed: ``stream`` waits until it is clear whether the answer may be shown, and yields the
-    output in one piece; no handler that streams sees the chain at work. Tracers do, and a graph with a
-    checkpointer saves what its model said.
+    place of the answer, also in the messages and texts of the output that repeat it; of a structured answer
+    nothing else is shown. Nothing that may be withheld is streamed: ``stream`` waits until it is clear
+    whether the answer may be shown, and yields the output in one piece; no handler that streams sees the
+    chain at work. Tracers do, and a graph with a checkpointer saves what its model said.
 
     Args:
         chain: Ends in a model that lists log-probabilities (:func:`with_certainty`).
@@ -520,17 +521,19 @@ class SelectiveAnswer(CertaintyChain):
         certainty = await self._certainty(watcher.tree, output, calls)
         if certainty.uncertainty is None:
             logger.warning("certainty.unknown: an answer is withheld: %s", certainty.reason)
-        shaped = _as_mapping(output)
+        shaped, seen = _as_mapping(output), watcher.tree.shown(output)
         answer = shaped.get("answer")
-        if not isinstance(answer, str):
+        is_text = isinstance(answer, str)
+        if not is_text and seen is None:
             raise InputError(
-                f"the output has no answer that is a text, but {type(answer).__name__}",
+                f"no model answered, and the output has no answer that is a text: {type(answer).__name__}",
                 hint='end the chain in a model or a text, or return it under the key "answer"',
             )
+        text = answer if is_text else cast("SeenAnswer", seen).text
         abstention = self._abstention(value) if callable(self._abstention) else self._abstention
-        selected = self._selects.select(answer, certainty, abstention)
+        selected = self._selects.select(text, certainty, abstention)
         if selected.abstained:
-            shaped = _without(shaped, answer, selected.text)
+            shaped = _without(shaped, text, selected.text) if is_text else {"answer": selected.text}
         return {
             **shaped,
             METADATA_KEY: certainty.to_dict(),

@@ -19,7 +19,7 @@ from langchain_surerag.families import FAMILIES
 from langchain_surerag.models import part_of
 from langchain_surerag.runs import TAGS
 from surerag import certainty_of
-from surerag.certainty import NO_LOGPROBS, Certainty, Measure, check_measure
+from surerag.certainty import NO_LOGPROBS, Certainty, Measure, check_measure, without_address
 from surerag.errors import InputError, LogprobsError, SureragError
 from surerag.readers import Part, finish_of, split_thoughts, trace_of_answer
 
@@ -87,12 +87,17 @@ class RunTree:
             at = self.parents.get(at)
 
     def shown(self, output: Any) -> SeenAnswer | None:
-        """Return the answer that an output shows: the last one whose text is in it, else the last one."""
+        """Return the answer that an output shows: the last one whose text is in it, else the last one.
+
+        A part of surerag repeats a text that it kept in a run without log-probabilities.
+        """
         candidates = [one for one in self.answers if not one.is_aside] or self.answers
         texts = set(texts_in(output))
         shown = [one for one in candidates if one.text.strip() in texts] or candidates
-        measured = [one for one in shown if one.certainty.uncertainty is not None]
-        return next(reversed(measured or shown), None)
+        if not shown:
+            return None
+        same = [one for one in shown if one.text.strip() == shown[-1].text.strip()]
+        return next((one for one in reversed(same) if one.certainty.uncertainties), shown[-1])
 
     def certainty(self, output: Any) -> Certainty:
         """Return how sure a model was of the answer that an output shows.
@@ -299,7 +304,7 @@ def _scope(serialized: Any, settings: Mapping[str, Any], template: Any) -> dict[
     names: Any = (serialized or {}).get("id") or [settings.get("_type") or "model"]
     model = next((settings[name] for name in ("model", "model_name") if settings.get(name)), "")
     lasting = {name: value for name, value in settings.items() if name not in _SETTINGS_OF_ONE_CALL}
-    scope = {"reader": f"{names[-1]}({model})", "settings": _fingerprint(lasting)}
+    scope = {"reader": without_address(f"{names[-1]}({model})"), "settings": _fingerprint(lasting)}
     return scope if template is None else {**scope, "prompt": _fingerprint(_wording(template))}
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
-from surerag.certainty import NO_WORDS, Certainty
+from surerag.certainty import NO_WORDS, Certainty, without_address
 from surerag.errors import ConfigurationError, InputError, check_items, extra, writing
 from surerag.measures import auroc
 from surerag.measures.statistics import (
@@ -146,9 +146,9 @@ def scope_of(component: Any) -> dict[str, str]:
 
     Of a :class:`surerag.Certainty` it is the scope that came with the answer.
 
-    It has the names of the ``reader``, of the ``gate`` with every setting that changes its scale and of the
-    ``retriever``, and a fingerprint of the ``settings``: prompts and options that change the answers. A part
-    that is not known is empty. A scope is its own, and None has an empty one.
+    It has the names of the ``reader``, without its address, of the ``gate`` with every setting that changes
+    its scale and of the ``retriever``, and a fingerprint of the ``settings``: prompts and options that change
+    the answers. A part that is not known is empty. A scope is its own, and None has an empty one.
     """
     if isinstance(component, Certainty):
         component = component.scope
@@ -159,7 +159,7 @@ def scope_of(component: Any) -> dict[str, str]:
     uncertainty = options.get("metric") if gate is None else {**gate.to_dict(), "threshold": None}
     written = json.dumps(options, sort_keys=True, default=str)
     return {
-        "reader": component.reader.name,
+        "reader": without_address(component.reader.name),
         "gate": uncertainty if isinstance(uncertainty, str) else json.dumps(uncertainty, sort_keys=True),
         "retriever": str(getattr(component.retriever, "name", "")),
         "settings": hashlib.sha256(written.encode()).hexdigest()[:16],

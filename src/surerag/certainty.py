@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
@@ -47,6 +49,7 @@ _OF_LOGPROBS: dict[Measure, Callable[[tuple[float, ...]], float]] = {
 }
 MEASURES: tuple[Measure, ...] = (*_OF_ENTROPIES, *_OF_LOGPROBS)
 
+_ADDRESS = re.compile(r"@([^\s()]*[.:/][^\s()]*)")
 NO_LOGPROBS = "the answer came without log-probabilities"
 NO_WORDS = "the answer has no words"
 
@@ -178,6 +181,16 @@ def certainty_of(
         found[name] = Interval(value, value)
     chosen = measure or (DEFAULT_MEASURE if DEFAULT_MEASURE in found else WITHOUT_ALTERNATIVES)
     return Certainty(found, "", len(trace), is_cut, scope=known).by(chosen)
+
+
+def without_address(reader: str) -> str:
+    """Return the name of a reader with a fingerprint in place of its address, which no user is to see.
+
+    Example:
+        >>> without_address("ChatOpenAI(qwen@10.0.0.7:8000/v1)"), without_address("org/model")
+        ('ChatOpenAI(qwen@174c8003)', 'org/model')
+    """
+    return _ADDRESS.sub(lambda found: "@" + hashlib.sha256(found[1].encode()).hexdigest()[:8], reader)
 
 
 def check_measure(measure: object) -> None:

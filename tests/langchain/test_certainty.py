@@ -27,6 +27,7 @@ from langchain_core.tools import tool
 from langchain_core.tracers import LangChainTracer
 from langchain_openai import OpenAI
 from langgraph.graph import START, MessagesState, StateGraph
+from pydantic import BaseModel
 
 from langchain_surerag import (
     CertaintyChain,
@@ -416,6 +417,31 @@ def test_a_model_or_prompt_that_changes_after_construction_is_noticed(
         selective.invoke(QUESTIONS[0])
 
 
+def test_a_structured_answer_is_shown_or_withheld_as_a_whole() -> None:
+    class Place(BaseModel):
+        town: str
+
+    with FakeOpenAI(['{"town": "Velm"}']) as server:
+        chain = with_certainty(chat(server)).with_structured_output(Place)
+        shown = SelectiveAnswer(chain, replace(POLICY, threshold=9.0)).invoke("Where?")
+        withheld = SelectiveAnswer(chain, NEVER).invoke("Where?")
+        as_json = SelectiveAnswer(with_certainty(chat(server)) | JsonOutputParser(), NEVER).invoke("Where?")
+    assert shown["answer"] == Place(town="Velm") and shown["certainty"]["uncertainty"] > 0
+    for output in (withheld, as_json):
+        assert output["answer"] == "I do not know." and "Velm" not in str(output)
+
+
+def test_the_certainty_of_another_answer_never_stands_in() -> None:
+    inner = script(said("By the Orun", -0.2))
+    outer = script(AIMessage("It lies by the Orun, they say."))
+    chain = RunnableParallel(inner=inner) | (lambda values: [values["inner"], outer.invoke("?")])
+    certainty = CertaintyChain(chain).invoke("Where?")["certainty"]
+    assert (certainty["uncertainty"], certainty["reason"]) == (
+        None,
+        "the model was not asked for log-probabilities",
+    )
+
+
 # Asking again.
 
 
@@ -463,6 +489,7 @@ async def test_the_final_answer_of_l_rag_has_its_certainty(logprob: float, retri
         for pieces in (list(chain.stream("Where?")), [piece async for piece in chain.astream("Where?")]):
             assert pieces[-1]["certainty"] == certainty
         assert CertaintyChain(chain).invoke("Where?")["certainty"] == certainty
+        assert "127.0.0.1" not in str(certainty)
 
 
 # A reader as a chat model.
