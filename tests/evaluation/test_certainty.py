@@ -15,7 +15,7 @@ from surerag.calibration import calibrate_abstention
 from surerag.certainty import MEASURES, Certainty, certainty_of
 from surerag.encoders import HashingEncoder
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, build_system, evaluate, write_report
-from surerag.evaluation.certainty import surest_answers
+from surerag.evaluation.certainty import surest_answers, surest_of_all
 from surerag.evaluation.findings import certainties, findings, numbers_of_passages
 from surerag.evaluation.passages import passage_counts
 from surerag.evaluation.report import terminal_table
@@ -127,7 +127,9 @@ def test_what_certainty_tells_is_said_and_also_that_it_tells_nothing() -> None:
         silent=lambda number: (True, None),
     )
     names = {name: name for name in run.systems}
-    useful, useless, backwards, perfect = (certainties(run, name, names)[0] for name in run.systems[:4])
+    useful, useless, backwards, perfect = (
+        certainties(run, surest_of_all(run), name, names)[0] for name in run.systems[:4]
+    )
     surest = surest_answers(run, "useful")
     assert surest and surest.auroc and surest.tells == "wrong answers" and surest.n == 300
     half, everything = surest.right[0.5], surest.right[1]
@@ -140,7 +142,7 @@ def test_what_certainty_tells_is_said_and_also_that_it_tells_nothing() -> None:
     assert "do not go by its certainty" in backwards
     assert perfect == "All 300 answers of perfect are right, so that certainty has nothing to tell apart."
     assert surest_answers(run, "silent") is None
-    found = certainties(run, "perfect", names)
+    found = certainties(run, surest_of_all(run), "perfect", names)
     assert (
         found[1] == f"It is less sure of the wrong answers than of the right ones of useful (AUROC {area})."
     )

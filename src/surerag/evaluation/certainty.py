@@ -93,6 +93,12 @@ def surest_answers(run: EvaluationRun, system: str) -> SurestAnswers | None:
     )
 
 
+def surest_of_all(run: EvaluationRun) -> dict[str, SurestAnswers]:
+    """Return what certainty tells of each system that was asked nearly all questions, where it is known."""
+    found = ((system, surest_answers(run, system)) for system in run.comparable)
+    return {system: surest for system, surest in found if surest is not None}
+
+
 def _count(share: float, n: int) -> int:
     return max(1, round(share * n))
 
@@ -110,4 +116,4 @@ def _right_among(
     )
     if end > count:
         shown[first:] = right[first:end].mean()
-    return mean_interval(shown, groups[:count].tolist())
+    return mean_interval(shown, groups[:count])

@@ -9,7 +9,7 @@ from html import escape
 from typing import Any
 
 from surerag.errors import MissingExtraError, extra
-from surerag.evaluation.certainty import SurestAnswers, surest_answers
+from surerag.evaluation.certainty import SurestAnswers
 from surerag.evaluation.findings import searched
 from surerag.evaluation.run import EvaluationRun
 from surerag.evaluation.statistics import summarize
@@ -41,9 +41,8 @@ def bar_charts(run: EvaluationRun, baseline: str = "") -> str:
         return f"<p><small>No charts: {escape(printable(str(error)))}</small></p>"
 
 
-def certainty_charts(run: EvaluationRun) -> str:
+def certainty_charts(found: Mapping[str, SurestAnswers]) -> str:
     """Return a curve for each system: the share of right answers among the surest, by how many are shown."""
-    found = {system: surest for system in run.comparable if (surest := surest_answers(run, system))}
     ends = [estimate.interval or (0, 1) for one in found.values() for estimate in one.curve.values()]
     lowest = min((lower for lower, _ in ends), default=0.0)
     try:

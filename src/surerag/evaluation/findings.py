@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from surerag.certainty import NO_LOGPROBS, NO_WORDS
-from surerag.evaluation.certainty import SurestAnswers, surest_answers
+from surerag.evaluation.certainty import SurestAnswers, surest_of_all
 from surerag.evaluation.passages import excludes_loss, fewest, passage_counts, questions_to_exclude
 from surerag.evaluation.run import FAILURES, EvaluationRun
 from surerag.evaluation.statistics import (
@@ -67,7 +67,7 @@ def findings(
     names = names_of(run, labels)
     return [
         *comparisons(run, baseline, names, margin),
-        *certainties(run, baseline, names),
+        *certainties(run, surest_of_all(run), baseline, names),
         *numbers_of_passages(run, margin),
         *problems(run, names),
     ]
@@ -104,13 +104,16 @@ def comparisons(
     return list(filter(None, sentences))
 
 
-def certainties(run: EvaluationRun, baseline: str, names: Mapping[str, str]) -> list[str]:
+def certainties(
+    run: EvaluationRun, found: Mapping[str, SurestAnswers], baseline: str, names: Mapping[str, str]
+) -> list[str]:
     """Return what the certainty of answers tells: of the baseline at length, of other systems in short."""
     systems = sorted(run.comparable, key=lambda system: system != baseline)
-    found = {system: surest for system in systems if (surest := surest_answers(run, system))}
-    sentences = [_certainty(names[system], found[system]) for system in list(found)[:1]]
+    measured = [system for system in systems if system in found]
+    sentences = [_certainty(names[system], found[system]) for system in measured[:1]]
     others: dict[str, list[str]] = {}
-    for system, surest in list(found.items())[1:]:
+    for system in measured[1:]:
+        surest = found[system]
         area = f"AUROC {surest.auroc.text(digits=2)}" if surest.auroc else f"all {surest.n} are alike"
         others.setdefault(surest.tells, []).append(f"{names[system]} ({area})")
     sentences += [f"{_OF_OTHERS[tells]} {_listed(of)}." for tells, of in others.items()]

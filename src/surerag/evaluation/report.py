@@ -15,7 +15,7 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from surerag.errors import writing
-from surerag.evaluation.certainty import RIGHT, SHARES, surest_answers
+from surerag.evaluation.certainty import RIGHT, SHARES, SurestAnswers, surest_of_all
 from surerag.evaluation.charts import bar_charts, certainty_charts
 from surerag.evaluation.findings import (
     MARGIN,
@@ -101,7 +101,8 @@ def terminal_table(run: EvaluationRun, baseline: str = "", prices: Prices = (0.0
     for system in run.comparable:
         table.add_column(escape_markup(printable(system)), justify="right", overflow="fold")
     columns = table_columns(run, baseline, prices)
-    for name, by_system in certainty_columns(run).items():
+    found = surest_of_all(run)
+    for name, by_system in certainty_columns(found).items() if found else ():
         if name not in ("answers", "right of all, %"):
             label = "AUROC of certainty" if name == "AUROC" else name
             columns[label] = {system: by_system.get(system, "–") for system in run.comparable}
@@ -212,7 +213,7 @@ def write_report(
     does not matter.
     """
     baseline = baseline or next(iter(run.comparable), "")
-    names = names_of(run, labels)
+    names, found = names_of(run, labels), surest_of_all(run)
     first, *others = [*comparisons(run, baseline, names, margin), *problems(run, names)] or [""]
     page = Template(files("surerag.evaluation").joinpath("page.html").read_text("utf-8")).substitute(
         title=_html(title or f"{', '.join(run.comparable)}: {len(run.questions)} questions"),
@@ -222,7 +223,7 @@ def write_report(
         notes=_html(notes(run)),
         table=_table("system", table_columns(run, baseline, prices)),
         charts=bar_charts(run, baseline),
-        certainty=_certainty_section(run, certainties(run, baseline, names)),
+        certainty=_certainty_section(found, certainties(run, found, baseline, names)),
         passages=_passages_section(run, margin),
         questions=_question_list(run),
         about="".join(f"<dt>{_html(name)}</dt><dd>{_html(text)}</dd>" for name, text in run.about.items()),
@@ -245,12 +246,8 @@ def _table(first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
-def certainty_columns(run: EvaluationRun) -> dict[str, Mapping[str, str]]:
+def certainty_columns(found: Mapping[str, SurestAnswers]) -> dict[str, Mapping[str, str]]:
     """Return what certainty tells by column: its AUROC, and what is right among the surest answers."""
-    systems = run.comparable
-    found = {system: surest for system in systems if (surest := surest_answers(run, system))}
-    if not found:
-        return {}
     columns: dict[str, Mapping[str, str]] = {
         "AUROC": {system: estimate_text(surest.auroc) for system, surest in found.items()}
     }
@@ -269,25 +266,25 @@ _MEASURES = {
 }
 
 
-def _certainty_section(run: EvaluationRun, sentences: Sequence[str]) -> str:
+def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[str]) -> str:
     """Return what certainty tells, in sentences, a table and curves; nothing where no system reports it."""
     if not sentences:
         return ""
     section = f"<h2>How sure is each answer?</h2>{_list(sentences)}"
-    if not (columns := certainty_columns(run)):
+    if not found:
         return section
-    surest = [one for system in run.comparable if (one := surest_answers(run, system))]
-    measures = " or ".join(_MEASURES.get(one, one) for one in dict.fromkeys(one.measure for one in surest))
+    used = dict.fromkeys(surest.measure for surest in found.values())
+    measures = " or ".join(_MEASURES.get(measure, measure) for measure in used)
     note = (
         f"Certainty is measured by {measures}. It comes with the answer and takes no further call and "
         "no further token. AUROC: how often the model is less sure of a wrong answer than of a right one; "
         "0.5 is chance, at 1 it always is. Intervals are at 95 %. A curve shows how many of the surest "
         "answers are right, with its interval; the dotted line is at the share of all answers."
     )
-    if unmeasured := sum(one.unmeasured for one in surest):
+    if unmeasured := sum(surest.unmeasured for surest in found.values()):
         note += f" {unmeasured} answers came without log-probabilities and are left out."
-    curves = f'<div class="charts">{certainty_charts(run)}</div>'
-    return f"{section}{_table('system', columns)}<p><small>{_html(note)}</small></p>{curves}"
+    curves = f'<div class="charts">{certainty_charts(found)}</div>'
+    return f"{section}{_table('system', certainty_columns(found))}<p><small>{_html(note)}</small></p>{curves}"
 
 
 def _passages_section(run: EvaluationRun, margin: float) -> str:
