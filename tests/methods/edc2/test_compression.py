@@ -165,6 +165,16 @@ def test_a_compression_longer_than_its_sources_gives_way_to_them() -> None:
     assert result.clusters[0].reason == "longer than its sources"
 
 
+def test_the_papers_own_algorithm_leaves_replies_as_they_are() -> None:
+    """Section 4.3 has no guard, no smallest cluster and no longest reply."""
+    reply = "Ada did not die in Paris in 1990, but in Tarn, as is said in the book about her that Cy wrote."
+    result = compressor([reply], variant="paper", guard="off", min_tokens=0)[0].run(
+        QUESTION, passages("Ada.")
+    )
+    assert [passage.text for passage in result.passages] == [reply]
+    assert result.tokens_after > result.tokens_before and not result.clusters[0].removed
+
+
 def test_sentences_without_a_source_are_removed() -> None:
     made_up = "Ada was born in Velm. Ada died in Paris."
     result = compressor([made_up], variant="paper")[0].run(QUESTION, passages(ADA, BO))

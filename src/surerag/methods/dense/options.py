@@ -47,7 +47,14 @@ class DenseOptions(Options):
 
 
 class DenseRefinerOptions(Options):
-    """Options of :class:`surerag.DenseRefiner` and its adapters."""
+    """Options of :class:`surerag.DenseRefiner` and its adapters.
+
+    The defaults are the paper's Algorithm 3, within the limits ``max_chunks``, ``max_rounds`` and
+    ``max_calls``, but for four things. The visited set is never cleared, so that the loop ends. Where no
+    candidate is left, a context that lost chunks is still measured. Where all chunks are unnecessary, the
+    first one stays. And a first context that is certain is left alone, without a self-evaluation
+    (section 5.1).
+    """
 
     PROMPTS = PromptSet(
         rephrase=REPHRASE,

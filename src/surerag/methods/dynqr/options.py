@@ -25,8 +25,9 @@ answer is certain where about two thirds of the samples agree."""
 class DynQROptions(Options):
     """Options of DynQR, in the core and in both frameworks.
 
-    The paper's setting is ``top_n=5`` and ``prompts={"answer": surerag.prompts.DYNQR_ANSWER}``, which asks
-    for one entity; the default is the prompt of standard retrieval (``docs/defaults.md``).
+    The paper's own algorithm is ``top_n=5, prompts={"answer": surerag.prompts.DYNQR_ANSWER}``, whose prompt
+    asks for one entity; the default is the prompt of standard retrieval (``docs/defaults.md``). The example
+    in the paper's prompts (appendix C) is absent.
     """
 
     PROMPTS: ClassVar[PromptSet] = PromptSet(

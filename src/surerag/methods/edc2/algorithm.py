@@ -229,8 +229,9 @@ class _Compression(NamedTuple):
     def _guarded(self, report: ClusterReport, sentences: Sequence[SupportedSentence]) -> ClusterReport:
         """Remove sentences without a source; what has none then, or is too long, gives way to passages.
 
-        An answer is in the reader's own words: of it only quotations are removed, and it may be longer. Of a
-        copy the nearest sentences of the sources take the place of what the reader wrote.
+        Without a guard a compression stays as it is. An answer is in the reader's own words: of it only
+        quotations are removed, and it may be longer. Of a copy the nearest sentences of the sources take the
+        place of what the reader wrote.
         """
         answers, guards = self.options.task == "answer", self.options.guard != "off"
         left, removed = list[SupportedSentence](), list[str]()
@@ -247,7 +248,7 @@ class _Compression(NamedTuple):
             reason = "no source supports the compression"
             return replace(report, outcome="passed", reason=reason, sentences=(), warning=True)
         whole = compressed_passage(report.sentences, report.members, self.passages)
-        if not answers and self.measure(whole) > report.tokens_before:
+        if guards and not answers and self.measure(whole) > report.tokens_before:
             return replace(report, outcome="passed", reason="longer than its sources", sentences=())
         return report
 

@@ -50,7 +50,20 @@ FEW_PASSAGES = 10
 
 
 class EDC2Options(Options):
-    """Options of :class:`surerag.ClusterCompressor` and its adapters."""
+    """Options of :class:`surerag.ClusterCompressor` and its adapters.
+
+    The paper's own algorithms, with τ = 3 and Λ = 20 as by default:
+
+    - section 4.3: ``variant="paper", guard="off", min_tokens=0``
+    - appendix C.1: ``task="verify", variant="paper", guard="off", min_tokens=0, first_cluster_size="auto"``,
+      and ``person=…`` for C.1.2
+    - appendix C.2: ``task="answer", guard="off"``; its last step is ``surerag.prompts.SELECT_ANSWER``, or the
+      system ``answered`` of :func:`surerag.evaluation.build_system`
+
+    Two things of the paper are absent. It puts examples into the prompts of 4.3, C.1 and C.2, most of which
+    it does not print; put your own into ``prompts``. And appendix C.1 has prompts that judge a statement by
+    the extracts, for the benchmarks HaluEval and WikiBio; write the prompt of your own task.
+    """
 
     PROMPTS = PromptSet(
         extract=EXTRACT,

@@ -22,7 +22,8 @@ _GATES_OF = {"n_tokens": ("entropy", "margin"), "n_samples": ("semantic_entropy"
 class LazyRAGOptions(Options):
     """Options of L-RAG, in the core and in both frameworks.
 
-    The paper's setting is ``top_n=3`` and ``n_summaries=1``, with thresholds of 0.5, 1.0 and 1.5.
+    The paper's own algorithm is ``top_n=3, n_summaries=1, abstention=False`` with a ``threshold`` of 0.5, 1.0
+    or 1.5.
     """
 
     PROMPTS: ClassVar[PromptSet] = PromptSet(

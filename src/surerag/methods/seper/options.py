@@ -45,7 +45,11 @@ RULES: dict[Variant, Rules] = {
 
 
 class SePerOptions(Options):
-    """Options of :class:`surerag.SePer` and its adapters."""
+    """Options of :class:`surerag.SePer` and its adapters.
+
+    The paper's own algorithm is ``variant="paper", references="mean", max_tokens=512``; its authors' code is
+    ``variant="official", max_tokens=512`` (appendix D.4 has the 512 tokens).
+    """
 
     PROMPTS = PromptSet(closed_book=SEPER_CLOSED_BOOK, from_passages=SEPER_FROM_PASSAGES)
 
@@ -71,7 +75,7 @@ class SePerOptions(Options):
     """Temperature of the samples."""
 
     max_tokens: int = Field(64, ge=1)
-    """Longest sampled answer in tokens; answers that are cut are counted."""
+    """Longest sampled answer in tokens; answers that are cut are counted. The paper allows 512 (D.4)."""
 
     seed: int = Field(0, ge=0)
     """Seed of the samples."""
