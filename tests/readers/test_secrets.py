@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -94,6 +95,19 @@ SPELLED: dict[str, Callable[[str], str]] = {
     "base64": lambda key: base64.b64encode(key.encode()).decode(),
     "Basic": lambda key: base64.b64encode(f"ada:{key}".encode()).decode(),
     "in an address": lambda key: f"http://ada:{quote(key, safe='')}@host/v1?key={quote(key, safe='')}",
+}
+
+
+FURTHER: dict[str, Callable[[str], str]] = {
+    "percent-encoded twice": lambda key: quote(quote(key, safe=""), safe=""),
+    "every character percent-encoded": lambda key: "".join(f"%{ord(one):02X}" for one in key),
+    "HTML entities": lambda key: "".join(f"&#{ord(one)};" for one in key),
+    "hexadecimal entities": lambda key: "".join(f"&#x{ord(one):x};" for one in key),
+    "hex": lambda key: key.encode().hex(),
+    "hex in capitals": lambda key: key.encode().hex(" ").upper(),
+    "on lines": lambda key: "\r\n  ".join(key[at : at + 10] for at in range(0, len(key), 10)),
+    "escapes of Python": lambda key: "".join(f"\\x{ord(one):02x}" for one in key),
+    "escapes of JSON": lambda key: "".join(f"\\u{ord(one):04x}" for one in key),
 }
 
 
@@ -318,3 +332,17 @@ def test_a_secret_is_hidden_at_every_place_of_base64(size: int) -> None:
 def test_a_short_key_is_hidden_as_a_word_alone(key: str) -> None:
     text = f"an empty answer, nonetheless; {key}."
     assert masked(text, [key]) == "an empty answer, nonetheless; [key]."
+
+
+@pytest.mark.parametrize("key", [KEY, ODD_KEY])
+@pytest.mark.parametrize("spelled", FURTHER)
+def test_a_secret_is_hidden_in_further_spellings(spelled: str, key: str) -> None:
+    for before, behind in (("no key ", "."), ('"', '" at 9'), ("", "")):
+        assert masked(f"{before}{FURTHER[spelled](key)}{behind}", [key]) == f"{before}[key]{behind}"
+
+
+def test_masking_many_texts_takes_a_moment() -> None:
+    text, started = "a reply without a key. " * 3000, time.process_time()
+    for _ in range(20):
+        masked(text, [KEY])
+    assert time.process_time() - started < 5

@@ -15,6 +15,8 @@ import socket
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
+from html.entities import codepoint2name
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
@@ -165,8 +167,9 @@ def _words_of(body: object) -> str:
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a text without these secrets, and without what looks like a key.
 
-    A secret is hidden in either case, percent-encoded, escaped as in JSON, in base64 (also behind a user's
-    name, as Basic authorization has it), and where the text is cut off within it.
+    A secret of eight characters and more is hidden in either case, percent-encoded (also twice), as HTML
+    entities, escaped as in JSON, in hex, over several lines, and where the text is cut off within it; any
+    secret in base64 (also behind a user's name, as Basic authorization has it).
 
     Example:
         >>> masked("Invalid key 9f8e7d6c; sent with Bearer abc", ["9f8e7d6c"])
@@ -181,12 +184,29 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
                 # As part of a word, or in another case, it is no secret: "EMPTY" is a key of some servers.
                 text = re.sub(rf"(?<![\w-]){re.escape(spelled)}(?![\w-])", "[key]", text)
             else:
-                text = re.sub(re.escape(spelled), "[key]", text, flags=re.IGNORECASE)
                 text = _without_beginning(text, spelled)
+        if len(secret) >= 8:
+            text = _spellings(secret).sub("[key]", text)
         for core in _in_base64(secret):
             if core in text:
                 text = re.sub(rf"[\w+/=-]{{0,200}}{re.escape(core)}[\w+/=-]{{0,200}}", "[key]", text)
     return _KEY.sub("[key]", text)
+
+
+@lru_cache(maxsize=64)
+def _spellings(secret: str) -> re.Pattern[str]:
+    """Return what finds a secret whose characters may each be escaped, on one line or on several."""
+    characters = []
+    for character in secret:
+        code, data = ord(character), character.encode("utf-8", "replace")
+        percent = "".join(rf"%(?:25)*{byte:02x}" for byte in data)
+        name = codepoint2name.get(code)
+        entity = rf"&(?:#0*{code}|#x0*{code:x}{f'|{name}' if name else ''});"
+        escape = rf"\\+(?:x{code:02x}|u0*{code:x}|u\{{0*{code:x}\}})"
+        characters.append(rf"\\*(?:{re.escape(character)}|{percent}|{entity}|{escape})")
+    wrap = r"(?:\s|\\+[nrt]|%0[ad]|=\n)*?"
+    in_hex = r"[\s:]*".join(f"{byte:02x}" for byte in secret.encode("utf-8", "replace"))
+    return re.compile(f"{wrap.join(characters)}|{in_hex}", re.IGNORECASE)
 
 
 def _in_base64(secret: str) -> Iterator[str]:
