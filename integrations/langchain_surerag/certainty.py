@@ -7,8 +7,10 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import aclosing
 from dataclasses import replace
+from threading import Thread
 from typing import Any, cast
 from uuid import UUID
 
@@ -23,12 +25,13 @@ from langchain_core.runnables import (
 )
 from langchain_core.runnables.base import RunnableBindingBase
 from langchain_core.runnables.config import ensure_config, merge_configs
+from langchain_core.runnables.configurable import DynamicRunnable
 from langchain_core.runnables.utils import AddableDict
 from langchain_core.tracers import LangChainTracer
 
 from langchain_surerag.base import Part
 from langchain_surerag.chat import ChatReader
-from langchain_surerag.families import Leaf, inner_runnables
+from langchain_surerag.families import OPENAI, Leaf, inner_runnables
 from langchain_surerag.inputs import role_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.runs import Awaiting, Blocking, Calls, has_run, without_streaming
@@ -55,6 +58,7 @@ HOW_TO_ASK = (
     "log-probabilities, pass ask=surerag.AreYouSure(llm) to CertaintyChain or SelectiveAnswer"
 )
 _KEPT_RUNS = 1000
+_END = object()
 
 
 def with_certainty(
@@ -102,6 +106,13 @@ def _listing(model: Any, top_logprobs: int, handler: CertaintyHandler) -> Any:
         case RunnableWithFallbacks():
             first, *others = _listing_each(model.runnables, top_logprobs, handler)
             return model.model_copy(update={"runnable": first, "fallbacks": others})
+        case DynamicRunnable():
+            changed = {"default": _listing(model.default, top_logprobs, handler)}
+            if others := getattr(model, "alternatives", None):
+                names = [name for name, one in others.items() if isinstance(one, Runnable)]
+                listing = _listing_each((others[name] for name in names), top_logprobs, handler)
+                changed["alternatives"] = {**others, **dict(zip(names, listing, strict=True))}
+            return model.model_copy(update=changed)
         case Runnable() if callable(getattr(model, "lc_id", None)) and not isinstance(
             model, RunnableSequence
         ):
@@ -130,8 +141,9 @@ def _listing_leaf(model: Any, top_logprobs: int, handler: CertaintyHandler) -> A
     family, keywords = Leaf(model, {}).family, {}
     if not isinstance(model, ChatReader):
         if family.logprobs is None:
+            responses = "build it with use_responses_api=False; or " if family.advice == OPENAI.advice else ""
             raise CapabilityError(
-                f"{type(model).__name__} returns no log-probabilities", hint=WITHOUT_LOGPROBS
+                f"{type(model).__name__} returns no log-probabilities", hint=responses + WITHOUT_LOGPROBS
             )
         wanted = {"logprobs": True, "top_logprobs": min(top_logprobs, family.most_top)}
         keywords = {**family.keywords(wanted, model)}
@@ -315,7 +327,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         def pieces(inputs: Iterator[Any]) -> Iterator[Any]:
             stream = self._pieces(next(inputs), Blocking(), kwargs)
             try:
-                while (piece := complete(anext(stream, None))) is not None:
+                while (piece := complete(anext(stream, _END))) is not _END:
                     yield piece
             finally:
                 complete(stream.aclose())
@@ -533,7 +545,8 @@ class SelectiveAnswer(CertaintyChain):
         abstention = self._abstention(value) if callable(self._abstention) else self._abstention
         selected = self._selects.select(text, certainty, abstention)
         if selected.abstained:
-            shaped = _without(shaped, text, selected.text) if is_text else {"answer": selected.text}
+            withheld = {text.strip(), text.strip() if seen is None else seen.text.strip()}
+            shaped = _without(shaped, withheld, selected.text) if is_text else {"answer": selected.text}
         return {
             **shaped,
             METADATA_KEY: certainty.to_dict(),
@@ -542,14 +555,14 @@ class SelectiveAnswer(CertaintyChain):
         }
 
 
-def _without(output: dict[str, Any], answer: str, abstention: str) -> dict[str, Any]:
-    """Return an output with the abstention in place of the answer, wherever it stands."""
+def _without(output: dict[str, Any], withheld: AbstractSet[str], abstention: str) -> dict[str, Any]:
+    """Return an output with the abstention in place of each text that is withheld."""
 
     def replaced(value: Any) -> Any:
         match value:
             case str():
-                return abstention if value.strip() == answer.strip() else value
-            case AIMessage() if answer.strip() in str(value.text):
+                return abstention if value.strip() in withheld else value
+            case AIMessage() if str(value.text).strip() in withheld and not value.tool_calls:
                 return AIMessage(abstention, id=value.id, name=value.name)
             case Mapping():
                 return {name: replaced(one) for name, one in value.items()}
@@ -602,8 +615,17 @@ def set_span_attributes(certainty: Certainty) -> None:
 
 def _send_feedback(client: Any, run_id: UUID | None, trace_id: UUID | None, certainty: Certainty) -> None:
     """Send the numbers to LangSmith, as feedback on a run; it never fails an answer."""
-    for name, value in _numbers(certainty).items():
-        try:
-            client.create_feedback(run_id, name, score=value, trace_id=trace_id, comment=certainty.measure)
-        except Exception as error:
-            logger.warning("certainty.feedback_failed: %s", error)
+
+    def send() -> None:
+        for name, value in _numbers(certainty).items():
+            try:
+                client.create_feedback(
+                    run_id, name, score=value, trace_id=trace_id, comment=certainty.measure
+                )
+            except Exception as error:
+                logger.warning("certainty.feedback_failed: %s", error)
+
+    if trace_id is None:  # then its client waits for the service
+        Thread(target=send, daemon=True).start()
+    else:
+        send()

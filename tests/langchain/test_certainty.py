@@ -22,7 +22,13 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.prompts import ChatPromptTemplate
-from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel, RunnablePassthrough
+from langchain_core.runnables import (
+    ConfigurableField,
+    Runnable,
+    RunnableLambda,
+    RunnableParallel,
+    RunnablePassthrough,
+)
 from langchain_core.tools import tool
 from langchain_core.tracers import LangChainTracer
 from langchain_openai import OpenAI
@@ -271,6 +277,11 @@ def test_a_model_stays_what_it_is(toy: FakeOpenAI) -> None:
     )
     assert both.invoke("Where?").response_metadata["certainty"]["uncertainty"] > 0
     assert toy.requests[-1]["stop"] == ["x"]
+    other = chat(toy, model="other").configurable_alternatives(ConfigurableField("which"), second=chat(toy))
+    chosen = with_certainty(other).with_config(configurable={"which": "second"})
+    assert CertaintyChain(chosen).invoke("Where?")["certainty"]["uncertainty"] > 0
+    with pytest.raises(CapabilityError, match="use_responses_api=False"):
+        with_certainty(chat(toy, use_responses_api=True))
 
 
 @pytest.mark.parametrize(
@@ -360,6 +371,24 @@ async def test_what_is_not_sure_is_nowhere_in_the_output_nor_streamed(kind: str)
     assert all(one["certainty"]["uncertainty"] > 0 for one in outputs)
     if kind in ("agent", "graph"):
         assert outputs[0]["messages"][-1].content == "No idea."
+
+
+def test_what_was_said_before_stays_where_an_answer_is_withheld() -> None:
+    before = [
+        AIMessage("", tool_calls=[{"name": "look", "args": {}, "id": "1"}]),
+        AIMessage("Velm is a town"),
+    ]
+    for text in ("Velm", ""):
+        state = SelectiveAnswer(graph_of(script(said(text))).last, NEVER).invoke(  # type: ignore[attr-defined]  # a sequence
+            {"messages": [*before, ("user", "Where?")]}
+        )
+        assert [message.text for message in state["messages"]] == [
+            "",
+            "Velm is a town",
+            "Where?",
+            "I do not know.",
+        ]
+        assert state["messages"][0].tool_calls
 
 
 def test_what_is_sure_is_shown_with_its_probability(toy: FakeOpenAI) -> None:
