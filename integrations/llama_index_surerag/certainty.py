@@ -34,7 +34,6 @@ from llama_index_surerag.events import dispatch, warn
 from llama_index_surerag.llm import family_of, reader_of
 from llama_index_surerag.observing import (
     KEY,
-    NO_MODEL,
     NOT_ASKED,
     NOT_WRITTEN,
     Call,
@@ -212,7 +211,7 @@ class _Selecting(Shareable):
         self._check_reader(certainty)
         selected = SelectedAnswer(answer, abstained=False, probability=None)
         if self._policy is not None:
-            if certainty.uncertainty is None and certainty.reason not in (NO_WORDS, NO_MODEL):
+            if certainty.uncertainty is None and certainty.reason != NO_WORDS:
                 warn("certainty.unknown", reason=certainty.reason)
             certainty = self._policy.assess(certainty)
             selected = self._policy.select(answer, certainty, self._abstention)

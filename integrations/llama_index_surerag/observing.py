@@ -62,7 +62,6 @@ EVENT = "surerag.certainty"
 """Name of the event with the certainty of an answer."""
 KEY = "certainty"
 """Where the metadata of a response, and the output of an agent, have the certainty of the answer."""
-NO_MODEL = "no model answered"
 NOT_ASKED = "the model was not asked for log-probabilities"
 NOT_WRITTEN = "no single call of a model wrote the answer as it is shown"
 UNREADABLE = "the log-probabilities of the answer could not be read"
@@ -359,7 +358,7 @@ class _Span:
                     noted.append(source)
                 break
         if found is None:
-            found = Certainty(reason=NOT_WRITTEN if sources else NO_MODEL).to_dict()
+            found = Certainty(reason=NOT_WRITTEN if sources else NO_WORDS).to_dict()
         calls = [source for source in sources if isinstance(source, Call)]
         wanted = not calls or any(call.wishes is not None for call in calls)
         return (found, wishes) if wanted or found["uncertainty"] is not None else (None, None)

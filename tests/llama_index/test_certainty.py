@@ -241,7 +241,7 @@ def test_says_why_there_is_none(server: FakeOpenAI) -> None:
     values = mode("accumulate")(sure(server)).query(QUESTION).metadata["certainty"]
     assert "no single call" in values["reason"]
     empty = VectorStoreIndex([], embed_model=HashEmbedding()).as_query_engine(llm=sure(server))
-    assert empty.query(QUESTION).metadata["certainty"]["reason"] == "no model answered"
+    assert empty.query(QUESTION).metadata["certainty"]["reason"] == "the answer has no words"
 
 
 def test_responses_of_other_llms_stay_as_they_are(server: FakeOpenAI) -> None:
