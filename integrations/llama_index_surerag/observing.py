@@ -48,12 +48,12 @@ from llama_index_instrumentation import root_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 from llama_index_instrumentation.span import BaseSpan
 
-from llama_index_surerag.events import MethodEvent, dispatcher
+from llama_index_surerag.events import dispatch
 from llama_index_surerag.llm import has_choices, part_of, parts_of, plain
 from surerag import AbstentionPolicy
 from surerag.certainty import NO_WORDS, Certainty, Measure, certainty_of
 from surerag.errors import ConfigurationError, SureragError
-from surerag.messages import EntropyTrace, Generation, TokenTrace
+from surerag.messages import EntropyTrace, Event, Generation, TokenTrace
 from surerag.readers import Part, answer_tokens, finish_of, next_part, split_thoughts, trace_of_answer
 
 logger = logging.getLogger("surerag")
@@ -161,7 +161,7 @@ class Answer(Source):
             certainty.update(_assessed(Certainty.from_dict(certainty), self.wishes.policy).to_dict())
         if as_event:
             data = {name: value for name, value in certainty.items() if name != "scope"}
-            dispatcher.event(MethodEvent(name=EVENT, data=data, span_id=self._span_id))
+            dispatch(Event(EVENT, data), self._span_id)
         attributes = _attributes(certainty)
         for span in self._tagged:
             span.tags = {**span.tags, **attributes}

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from surerag.calibration import AbstentionPolicy, ThresholdPolicy, calibrate_abstention, calibrate_threshold
-from surerag.certainty import MEASURES
+from surerag.certainty import MEASURES, without_address
 from surerag.cli.display import show
 from surerag.errors import ConfigurationError
 from surerag.evaluation import EvaluationRun
@@ -87,5 +87,11 @@ def _abstention(
         )
     policy = calibrate_abstention(rows, max_risk=max_risk, confidence=confidence)
     settings = run.settings(system)
-    known = settings.get("scope") or {"reader": settings.get("reader", "")}
+    known = settings.get("scope") or {"reader": _model_name(str(settings.get("reader", "")))}
     return replace(policy, scope={**known, **policy.scope})
+
+
+def _model_name(reader: str) -> str:
+    """Return the name of a reader without the address of its server, as frameworks name the model."""
+    without = without_address(reader)
+    return reader if without == reader else without.rpartition("@")[0]
