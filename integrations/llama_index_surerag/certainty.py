@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -34,7 +35,6 @@ from llama_index_surerag.events import dispatch, warn
 from llama_index_surerag.llm import family_of, reader_of
 from llama_index_surerag.observing import (
     KEY,
-    NO_MODEL,
     NOT_ASKED,
     NOT_WRITTEN,
     Call,
@@ -48,7 +48,7 @@ from llama_index_surerag.prompts import NestedPrompts, from_chat_messages
 from llama_index_surerag.reader_llm import ReaderLLM
 from llama_index_surerag.services import manager_of
 from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
-from surerag.calibration import SelectedAnswer
+from surerag.calibration import CalibrationWarning, SelectedAnswer
 from surerag.certainty import NO_WORDS, Certainty, Measure, check_measure
 from surerag.drivers import arun, complete, run, settled
 from surerag.errors import CapabilityError, ConfigurationError, InputError, check_kind
@@ -165,9 +165,12 @@ class _Selecting(Shareable):
             ask = replace(ask, model=reader_of(ask.model))
         self._engine, self._policy, self._abstention, self._ask = engine, policy, abstention, ask
         if policy is not None and policy.scope.get("gate") and not policy.scope.get("measure"):
-            raise ConfigurationError(
-                "the policy was calibrated with the score of a gate, not with the certainty of the answers",
-                hint="calibrate with rows from CalibrationRow.of(certainty_in(response), score)",
+            warnings.warn(
+                "the policy does not say by which measure of the answers' certainty it was calibrated; if it "
+                "was with the score of a gate, its guarantee does not hold. Calibrate with rows from "
+                "CalibrationRow.of(certainty_in(response), score)",
+                CalibrationWarning,
+                stacklevel=3,
             )
         self._reader = ""
         self._prompts = self._prompts_now()
@@ -212,7 +215,7 @@ class _Selecting(Shareable):
         self._check_reader(certainty)
         selected = SelectedAnswer(answer, abstained=False, probability=None)
         if self._policy is not None:
-            if certainty.uncertainty is None and certainty.reason not in (NO_WORDS, NO_MODEL):
+            if certainty.uncertainty is None and certainty.reason != NO_WORDS:
                 warn("certainty.unknown", reason=certainty.reason)
             certainty = self._policy.assess(certainty)
             selected = self._policy.select(answer, certainty, self._abstention)

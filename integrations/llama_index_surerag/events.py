@@ -13,6 +13,7 @@ from llama_index.core.workflow import Context
 from llama_index.core.workflow import Event as WorkflowEvent
 from llama_index_instrumentation import get_dispatcher
 from llama_index_instrumentation.base import BaseEvent
+from llama_index_instrumentation.span import active_span_id
 
 from surerag.drivers import sentence_of
 from surerag.errors import ConfigurationError, check_kind
@@ -53,11 +54,15 @@ class MethodStreamEvent(WorkflowEvent):
     warning: bool = False
 
 
-def dispatch(event: Event) -> None:
-    """Pass one of our events on to LlamaIndex's dispatcher, under the span that is open, and to listeners."""
+def dispatch(event: Event, span_id: str | None = None) -> None:
+    """Pass one of our events on to LlamaIndex's dispatcher, as one of the open span, and to listeners.
+
+    A ``span_id`` is that of the span it belongs to, where that is not the open one.
+    """
     for listener in _listeners.get():
         listener(event)
-    dispatcher.event(MethodEvent(name=event.name, data=dict(event.data), warning=event.warning))
+    data, under = dict(event.data), span_id or active_span_id.get()
+    dispatcher.event(MethodEvent(name=event.name, data=data, warning=event.warning, span_id=under))
 
 
 def warn(name: str, **data: Any) -> None:

@@ -48,12 +48,12 @@ from llama_index_instrumentation import root_dispatcher
 from llama_index_instrumentation.base import BaseEvent
 from llama_index_instrumentation.span import BaseSpan
 
-from llama_index_surerag.events import MethodEvent, dispatcher
+from llama_index_surerag.events import dispatch
 from llama_index_surerag.llm import has_choices, part_of, parts_of, plain
 from surerag import AbstentionPolicy
 from surerag.certainty import NO_WORDS, Certainty, Measure, certainty_of
 from surerag.errors import ConfigurationError, SureragError
-from surerag.messages import EntropyTrace, Generation, TokenTrace
+from surerag.messages import EntropyTrace, Event, Generation, TokenTrace
 from surerag.readers import Part, answer_tokens, finish_of, next_part, split_thoughts, trace_of_answer
 
 logger = logging.getLogger("surerag")
@@ -62,7 +62,6 @@ EVENT = "surerag.certainty"
 """Name of the event with the certainty of an answer."""
 KEY = "certainty"
 """Where the metadata of a response, and the output of an agent, have the certainty of the answer."""
-NO_MODEL = "no model answered"
 NOT_ASKED = "the model was not asked for log-probabilities"
 NOT_WRITTEN = "no single call of a model wrote the answer as it is shown"
 UNREADABLE = "the log-probabilities of the answer could not be read"
@@ -162,7 +161,7 @@ class Answer(Source):
             certainty.update(_assessed(Certainty.from_dict(certainty), self.wishes.policy).to_dict())
         if as_event:
             data = {name: value for name, value in certainty.items() if name != "scope"}
-            dispatcher.event(MethodEvent(name=EVENT, data=data, span_id=self._span_id))
+            dispatch(Event(EVENT, data), self._span_id)
         attributes = _attributes(certainty)
         for span in self._tagged:
             span.tags = {**span.tags, **attributes}
@@ -359,7 +358,7 @@ class _Span:
                     noted.append(source)
                 break
         if found is None:
-            found = Certainty(reason=NOT_WRITTEN if sources else NO_MODEL).to_dict()
+            found = Certainty(reason=NOT_WRITTEN if sources else NO_WORDS).to_dict()
         calls = [source for source in sources if isinstance(source, Call)]
         wanted = not calls or any(call.wishes is not None for call in calls)
         return (found, wishes) if wanted or found["uncertainty"] is not None else (None, None)

@@ -30,6 +30,7 @@ from surerag.errors import ConfigurationError, ServiceError, StorageError
 from surerag.evaluation import EvaluationRun
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from surerag.progress import reporting
+from surerag.readers import fake
 from surerag.retrieval.index import USUAL_K
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -187,11 +188,38 @@ def test_calibrate_reads_a_run(folder: Path) -> None:
     rag = LazyRAG(compare.load_reader(None, None), FixedSummary("x"), "x", threshold=policy)
     assert rag.run("Where was P1 born?").decision.threshold == policy.threshold
     assert policy.scope["reader"] == "scripted" and "entropy" in policy.scope["gate"] and policy.n == 30
-    output = " ".join(run("calibrate", "run.db", "--max-risk", "0.3", "--output", "abstain.json").split())
-    assert "at most 30 % of the answers given are wrong" in output
-    assert AbstentionPolicy.load("abstain.json").coverage > 0.5
     with pytest.raises(ValueError, match="no rewritten@inf and rewritten@-inf"):
         run("calibrate", "run.db", "--system", "rewritten")
+
+
+def test_calibrate_withholds_answers_of_any_system_by_their_certainty(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def doubting(prompt: str) -> Any:
+        """Be wrong of every third person, and unsure of them."""
+        person = re.findall(r"Where was P(\d+) born", prompt)
+        wrong = bool(person) and int(person[-1]) % 3 == 0
+        return fake.reply("Nowhere" if wrong else reply(prompt), entropy=2.0 if wrong else 0.1)
+
+    monkeypatch.setattr(compare, "load_reader", lambda *_, **__: FakeReader(doubting))
+    run(*COMPARE, "--systems", "plain,lazy")
+    command = ("calibrate", "run.db", "--max-risk", "0.3", "--output", "abstain.json")
+    output = " ".join(run(*command).split())
+    assert "at most 30 % of the answers given are wrong" in output
+    policy = AbstentionPolicy.load("abstain.json")
+    assert policy.coverage == pytest.approx(2 / 3)
+    assert policy.scope == {"reader": "scripted", "measure": "greatest_3_mean_entropy"}
+    assert policy.select("Velm", policy.threshold + 1).abstained
+    run(*command, "--measure", "mean_entropy", "--system", "lazy")
+    scope = AbstentionPolicy.load("abstain.json").scope
+    assert scope["measure"] == "mean_entropy"
+    assert scope["reader"] == "scripted" and "entropy" in scope["gate"]
+    with pytest.raises(ConfigurationError, match=r"no system 'refined'.*Choose of plain, lazy"):
+        run(*command, "--system", "refined")
+    monkeypatch.setattr(compare, "load_reader", lambda *_, **__: FakeReader(reply, logprob=None))
+    run(*COMPARE, "--systems", "plain", "--run", "text.db")
+    with pytest.raises(ConfigurationError, match="no answer of plain came with log-probabilities"):
+        run("calibrate", "text.db", "--max-risk", "0.3")
 
 
 def test_evaluate_measures_contexts(folder: Path) -> None:

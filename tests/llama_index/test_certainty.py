@@ -23,6 +23,7 @@ from llama_index.core.llms import LLM, ChatMessage, MockLLM
 from llama_index.core.query_engine import CitationQueryEngine, RouterQueryEngine, SubQuestionQueryEngine
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
+from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
 from pydantic import BaseModel, PrivateAttr, SecretStr
 
 from langchain_surerag import with_certainty as langchain_certainty
@@ -31,10 +32,12 @@ from llama_index_surerag import (
     AbstainingQueryEngine,
     LazyRetrievalQueryEngine,
     MethodEvent,
+    MethodStreamEvent,
     ReaderLLM,
     UncertaintyRewriteQueryEngine,
     certainty_in,
     observing,
+    streamed_to,
     with_certainty,
 )
 from surerag import (
@@ -241,7 +244,7 @@ def test_says_why_there_is_none(server: FakeOpenAI) -> None:
     values = mode("accumulate")(sure(server)).query(QUESTION).metadata["certainty"]
     assert "no single call" in values["reason"]
     empty = VectorStoreIndex([], embed_model=HashEmbedding()).as_query_engine(llm=sure(server))
-    assert empty.query(QUESTION).metadata["certainty"]["reason"] == "no model answered"
+    assert empty.query(QUESTION).metadata["certainty"]["reason"] == "the answer has no words"
 
 
 def test_responses_of_other_llms_stay_as_they_are(server: FakeOpenAI) -> None:
@@ -387,6 +390,22 @@ def test_is_reported(server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch) -> Non
         assert span.tags["surerag.certainty.uncertainty"] == pytest.approx(ENTROPY)
         assert span.tags["surerag.certainty.measure"] == "greatest_3_mean_entropy"
         spans.completed_spans.clear()
+
+
+async def test_is_in_the_stream_of_a_workflow(server: FakeOpenAI) -> None:
+    engine = index().as_query_engine(llm=sure(server))
+
+    class Asking(Workflow):
+        @step
+        async def ask(self, ctx: Context, event: StartEvent) -> StopEvent:
+            with streamed_to(ctx):
+                return StopEvent(result=await engine.aquery(QUESTION))
+
+    handler = Asking().run()
+    told = [event async for event in handler.stream_events() if isinstance(event, MethodStreamEvent)]
+    assert [event.name for event in told] == ["surerag.certainty"]
+    check((await handler).metadata["certainty"], "Velm Velm Velm Velm")
+    assert told[0].data["uncertainty"] == pytest.approx(ENTROPY)
 
 
 # Models in this process.

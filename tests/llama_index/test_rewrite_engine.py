@@ -27,7 +27,7 @@ from llama_index_surerag import (
     UncertaintyRewriteTransform,
 )
 from surerag import FakeReader
-from surerag.calibration import AbstentionPolicy, scope_of
+from surerag.calibration import AbstentionPolicy, CalibrationWarning, scope_of
 from surerag.encoders import HashingEncoder
 from surerag.errors import CapabilityError, ConfigurationError, InputError, TransientServiceError
 from surerag.readers.fake import reply
@@ -282,7 +282,7 @@ def test_a_policy_of_another_reader_is_refused(wrap: Any) -> None:
     with pytest.raises(ConfigurationError, match="calibrated for the reader 'other'"):
         AbstainingQueryEngine(wrap(inner), other)
     of_the_gate = replace(policy(0.5), scope=scope_of(inner.core))
-    with pytest.raises(ConfigurationError, match="calibrated with the score of a gate"):
+    with pytest.warns(CalibrationWarning, match="does not say by which measure"):
         AbstainingQueryEngine(wrap(inner), of_the_gate)
     assert scope_of(inner.core)["retriever"] == "VectorIndexRetriever"
 

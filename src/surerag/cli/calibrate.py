@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from surerag.calibration import AbstentionPolicy, ThresholdPolicy, calibrate_abstention, calibrate_threshold
+from surerag.certainty import MEASURES, without_address
 from surerag.cli.display import show
+from surerag.errors import ConfigurationError
 from surerag.evaluation import EvaluationRun
 
 INFEASIBLE = 4
 
-RunFile = Annotated[
-    Path, typer.Argument(help="File of a run with the systems lazy@inf and lazy@-inf, or those of rewritten.")
+RunFile = Annotated[Path, typer.Argument(help="File of a run of surerag compare.")]
+SystemName = Annotated[
+    str,
+    typer.Option(
+        help="With --max-risk, any system of the run; plain, or the only one, if left out. Without it, lazy "
+        "or rewritten, of which the run has both ends, such as lazy@inf and lazy@-inf."
+    ),
 ]
-SystemName = Annotated[str, typer.Option(help="lazy or rewritten, if the run has both.")]
 Metric = Annotated[str, typer.Option(help="Score of answers: contains, exact_match or f1.")]
 MaxLoss = Annotated[float, typer.Option(help="Allowed loss of mean score against always acting.")]
 MaxRisk = Annotated[
-    float | None, typer.Option(help="Calibrate abstention instead: allowed share of wrong answers given.")
+    float | None,
+    typer.Option(
+        help="Calibrate instead which answers are withheld, by their certainty: allowed share of wrong "
+        "answers among the others."
+    ),
+]
+MeasureName = Annotated[
+    str, typer.Option(help=f"Measure of certainty, with --max-risk: {', '.join(MEASURES)}.")
 ]
 Confidence = Annotated[float, typer.Option(help="Of the guarantee.")]
 Output = Annotated[Path, typer.Option(help="File of the policy.")]
@@ -32,20 +46,52 @@ def calibrate(
     metric: Metric = "contains",
     max_loss: MaxLoss = 0.02,
     max_risk: MaxRisk = None,
+    measure: MeasureName = "",
     confidence: Confidence = 0.95,
     output: Output = Path("policy.json"),
 ) -> None:
-    """Calibrate when to retrieve or rewrite, or when to abstain, and write the policy as JSON."""
-    with EvaluationRun(run, metrics=(metric,)) as rows:
-        sample = rows.calibration_rows(system)
-        name = next(name for name in rows.systems if name.startswith(system) and name.endswith("@inf"))
-        scope = rows.settings(name).get("scope", {})
+    """Calibrate when to retrieve or rewrite, or which answers to withhold, and write the policy as JSON."""
     policy: ThresholdPolicy | AbstentionPolicy
-    if max_risk is not None:
-        policy = calibrate_abstention(sample, max_risk=max_risk, confidence=confidence, component=scope)
-    else:
-        policy = calibrate_threshold(sample, max_loss=max_loss, confidence=confidence, component=scope)
+    with EvaluationRun(run, metrics=(metric,)) as rows:
+        if max_risk is not None:
+            policy = _abstention(rows, system, metric, measure, max_risk, confidence)
+        else:
+            sample = rows.calibration_rows(system)
+            name = next(name for name in rows.systems if name.startswith(system) and name.endswith("@inf"))
+            scope = rows.settings(name).get("scope", {})
+            policy = calibrate_threshold(sample, max_loss=max_loss, confidence=confidence, component=scope)
     policy.save(output)
     show(f"Threshold {policy.threshold:g}: {policy.guarantee}")
+    if isinstance(policy, AbstentionPolicy) and policy.withheld:
+        show(f"No probability is told: {policy.withheld}.")
     show(f'Policy: {output}. Load it with {type(policy).__name__}.load("{output}").')
     raise typer.Exit(INFEASIBLE if policy.guarantee.startswith("cannot be guaranteed") else 0)
+
+
+def _abstention(
+    run: EvaluationRun, system: str, metric: str, measure: str, max_risk: float, confidence: float
+) -> AbstentionPolicy:
+    """Return a policy by the certainty of the answers that a system showed."""
+    names = run.systems
+    system = system or ("plain" if "plain" in names else names[0] if len(names) == 1 else "")
+    if system not in names:
+        raise ConfigurationError(
+            f"the run has no system {system!r}" if system else f"the run has {len(names)} systems",
+            hint=f"choose of {', '.join(names)} with --system",
+        )
+    rows = run.certainty_rows(system, metric, measure)
+    if not rows:
+        raise ConfigurationError(
+            f"no answer of {system} came with log-probabilities and has a score",
+            hint="compare with a model that lists log-probabilities, and with reference answers",
+        )
+    policy = calibrate_abstention(rows, max_risk=max_risk, confidence=confidence)
+    settings = run.settings(system)
+    known = settings.get("scope") or {"reader": _model_name(str(settings.get("reader", "")))}
+    return replace(policy, scope={**known, **policy.scope})
+
+
+def _model_name(reader: str) -> str:
+    """Return the name of a reader without the address of its server, as frameworks name the model."""
+    without = without_address(reader)
+    return reader if without == reader else without.rpartition("@")[0]
