@@ -52,6 +52,8 @@ def test_a_question_knows_its_document() -> None:
     atlas, named, first, same, alone = as_questions(rows)
     assert (atlas.group, named.group, alone.group) == ("atlas", "velm.pdf", "")
     assert first.group == same.group == Question("x", contexts=("Ada was born in Velm.",)).group != ""
+    whole = Question("Where?", group="A long text. " * 99)
+    assert len(whole.group) == 12 and whole.group == Question("When?", group="A long text. " * 99).group
     assert Question("Where?", group="a").key == Question("Where?").key  # nothing is asked again for its sake
 
 

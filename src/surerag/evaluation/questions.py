@@ -46,6 +46,8 @@ TABLES = (".csv", ".tsv", ".xlsx")
 """Files of cells."""
 _DIVIDERS, _ANSWER_WORDS = (r"\s*\n\s*", r"\|", ";"), 8
 """Marks between answers in a cell; and the words of an answer, at most, that a semicolon divides."""
+_LONGEST_NAME = 200
+"""Characters of a group's name; of a longer one its fingerprint is taken."""
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
 _DOCUMENT_KEYS = (
     "document_id",
@@ -84,8 +86,13 @@ class Question:
     group: str = ""
 
     def __post_init__(self) -> None:
-        if self.contexts and not self.group:
-            object.__setattr__(self, "group", hashlib.sha256(self.contexts[0].encode()).hexdigest()[:12])
+        if len(self.group) > _LONGEST_NAME:  # a column may hold the document itself
+            text = self.group
+        elif self.contexts and not self.group:
+            text = self.contexts[0]
+        else:
+            return
+        object.__setattr__(self, "group", hashlib.sha256(text.encode()).hexdigest()[:12])
 
     @property
     def key(self) -> str:
