@@ -181,6 +181,7 @@ class CachedEncoder:
         held = self._held(list(by_key))
         new = [key for key in by_key if key not in held]
         if new:
+            assert self._probe is not None  # noqa: S101  # _held() made it
             vectors = np.asarray(self._encoder.encode([by_key[key] for key in new], kind), dtype=np.float32)
             if vectors.shape != (len(new), self._probe.size):
                 return self._encoder.encode(texts, kind)  # who asked says what is wrong with them

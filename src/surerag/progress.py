@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 Progress = bool | Callable[[int, int | None], None]
-"""True shows a bar; without a terminal, a line for each tenth and each half minute. A callable gets (done, total
-or None); False is silent."""
+"""True shows a bar; without a terminal, a line for each tenth and each half minute. A callable gets
+(done, total or None); False is silent."""
 
 _SILENCE = 30.0
 """Seconds without a line, at most, where items are done meanwhile."""
