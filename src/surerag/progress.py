@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
-Progress = bool | Callable[[int, int | None], None]
-"""True shows a bar; without a terminal, a line for each tenth and each half minute. A callable gets
-(done, total or None); False is silent."""
+Progress = bool | str | Callable[[int, int | None], None]
+"""True shows a bar, and a text a bar with this label; without a terminal, a line for each tenth and each half
+minute. A callable gets (done, total or None); False is silent."""
 
 _SILENCE = 30.0
 """Seconds without a line, at most, where items are done meanwhile."""
@@ -36,7 +36,7 @@ def reporting(progress: Progress, total: int | None, description: str = "Questio
 
         yield advance
     elif progress:
-        with _bar(total, description) as advance_bar:
+        with _bar(total, progress if isinstance(progress, str) else description) as advance_bar:
             yield advance_bar
     else:
         yield lambda items=1: None
