@@ -157,15 +157,19 @@ def world_cases(
 
 
 def ask(
-    reader: BaseReader, prompts: Sequence[Prompt], max_tokens: int = 32, trace: TraceKind = "none"
+    reader: BaseReader,
+    prompts: Sequence[Prompt],
+    max_tokens: int = 32,
+    trace: TraceKind = "none",
+    label: str = "Answers",
 ) -> list[Generation]:
-    """Return greedy answers to prompts."""
+    """Return greedy answers to prompts; ``label`` stands before the bar."""
     sampling = SamplingParams(max_tokens=max_tokens, trace=trace)
-    return [answer for [answer] in ask_many(reader, prompts, sampling)]
+    return [answer for [answer] in ask_many(reader, prompts, sampling, label)]
 
 
 def ask_many(
-    reader: BaseReader, prompts: Sequence[Prompt], sampling: SamplingParams
+    reader: BaseReader, prompts: Sequence[Prompt], sampling: SamplingParams, label: str = "Samples"
 ) -> list[list[Generation]]:
     """Return all samples of each prompt."""
 
@@ -174,7 +178,7 @@ def ask_many(
         return samples
 
     programs = [program(prompt) for prompt in prompts]
-    return run_many(programs, Services(reader=reader), window=128, progress=True)
+    return run_many(programs, Services(reader=reader), window=128, progress=label)
 
 
 def share(values: Sequence[bool]) -> Estimate:

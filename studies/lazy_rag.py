@@ -194,7 +194,7 @@ def print_study(setting: Setting, reader: BaseReader) -> None:
         )
         prompts["oracle"].append(FROM_CONTEXT.render(context=gold, question=question))
     answers = {
-        name: ask(reader, texts, MAX_TOKENS, "entropy" if name == "first pass" else "none")
+        name: ask(reader, texts, MAX_TOKENS, "entropy" if name == "first pass" else "none", name.capitalize())
         for name, texts in prompts.items()
     }
     entropies = [EntropyGate().score(FirstPass(answer)) or np.inf for answer in answers["first pass"]]
@@ -405,7 +405,10 @@ def collect_rows(setting: Setting, reader: BaseReader, file: Path) -> list[dict[
             )
             second = FROM_CONTEXT_AND_DETAILS.render(context=summary, details=chunks, question=case.question)
             prompts["always"].append(second)
-        answers = {name: ask(reader, texts, MAX_TOKENS, "entropy") for name, texts in prompts.items()}
+        answers = {
+            name: ask(reader, texts, MAX_TOKENS, "entropy", f"Answers, {name}")
+            for name, texts in prompts.items()
+        }
         sampling = SamplingParams(n=max(SAMPLES), temperature=1.0, max_tokens=MAX_TOKENS)
         samples = ask_many(reader, prompts["default"], sampling)
         with file.open("a", encoding="utf-8") as rows:

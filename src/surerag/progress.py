@@ -1,4 +1,4 @@
-"""Progress of a long run: a bar on a terminal, ten lines elsewhere, or a callback."""
+"""Progress of a long run: a bar on a terminal, a line now and then elsewhere, or a callback."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol
 
-Progress = bool | Callable[[int, int | None], None]
-"""True shows a bar, without a terminal ten lines; a callable gets (done, total or None); False is silent."""
+Progress = bool | str | Callable[[int, int | None], None]
+"""True shows a bar, and a text a bar with this label; without a terminal, a line for each tenth and each half
+minute. A callable gets (done, total or None); False is silent."""
+
+_SILENCE = 30.0
+"""Seconds without a line, at most, where items are done meanwhile."""
 
 
 class Advance(Protocol):
@@ -32,7 +36,7 @@ def reporting(progress: Progress, total: int | None, description: str = "Questio
 
         yield advance
     elif progress:
-        with _bar(total, description) as advance_bar:
+        with _bar(total, progress if isinstance(progress, str) else description) as advance_bar:
             yield advance_bar
     else:
         yield lambda items=1: None
@@ -55,19 +59,23 @@ def _bar(total: int | None, description: str) -> Iterator[Advance]:
             task = bar.add_task(description, total=total)
             yield lambda items=1: bar.advance(task, items)
         return
-    done, last, before, started = 0, -1, 0, 0.0
+    done, before, started = 0, 0, 0.0
+    told, told_at = -1, time.monotonic()
+    if total:
+        console.print(f"{description}: 0 of {total}", markup=False, highlight=False, soft_wrap=True)
 
-    def show_tenths(items: int = 1) -> None:
-        nonlocal done, last, before, started
+    def show_lines(items: int = 1) -> None:
+        nonlocal done, before, started, told, told_at
         done += items
+        now = time.monotonic()
         if not started:  # what an earlier call did took no time of this one
-            before, started = done, time.monotonic()
-        if total and 10 * done // total != last:
-            last = 10 * done // total
+            before, started = done, now
+        if total and (10 * done // total != told or now - told_at >= _SILENCE):
+            told, told_at = 10 * done // total, now
             text = f"{description}: {done} of {total}"
             if before < done < total:
-                seconds = (time.monotonic() - started) * (total - done) / (done - before)
+                seconds = (now - started) * (total - done) / (done - before)
                 text += f", about {timedelta(seconds=round(seconds))} left"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    yield show_tenths
+    yield show_lines

@@ -25,7 +25,7 @@ from typer.testing import CliRunner
 from surerag import FakeReader, progress
 from surerag.calibration import AbstentionPolicy, ThresholdPolicy
 from surerag.cli import app, compare, demo, display, doctor, evaluate, models, train_rewriter
-from surerag.encoders import HashingEncoder
+from surerag.encoders import CachedEncoder, HashingEncoder
 from surerag.errors import ConfigurationError, ServiceError, StorageError
 from surerag.evaluation import EvaluationRun
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
@@ -136,6 +136,42 @@ def test_a_dry_run_asks_a_few_questions_and_extrapolates(folder: Path) -> None:
         assert len(asked) == 20 and asked[-1] != "Where was P4 born?"  # not the first five
     run(*COMPARE)
     assert "extrapolated from 5:" in " ".join(run(*COMPARE, "--dry-run", "5").split())  # and after a full run
+
+
+def test_a_dry_run_of_a_large_folder_encodes_what_it_may_show(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[str] = []
+
+    class Counting(HashingEncoder):
+        def encode(self, texts: Any, kind: Any) -> Any:
+            encoded.extend(texts if kind == "document" else ())
+            return super().encode(texts, kind)
+
+    monkeypatch.setattr(models, "load_encoder", lambda: CachedEncoder(Counting(), folder / "vectors.db"))
+    monkeypatch.setattr(models, "WITHOUT_CHOICE", 10)
+    monkeypatch.setattr(models, "LIKELY", 3)
+    output = " ".join(run(*COMPARE, "--systems", "plain,lazy", "--dry-run", "2").split())
+    chosen = re.search(r"Note: of 30 passages, this dry run encodes the (\d) that share most words", output)
+    assert chosen and "extrapolated from 2:" in output
+    assert len({text.split()[0] for text in encoded} - {"Ada"}) == int(chosen[1]) <= 6
+    assert not Path("run.db").exists()  # whose answers may come from other passages
+    run(*COMPARE, "--systems", "plain,lazy")
+    encoded.clear()
+    again = run(*COMPARE, "--systems", "plain,lazy", "--dry-run", "2")
+    assert "share most words" not in again and len(encoded) == 1  # the text that tells encoders apart
+
+
+def test_the_language_of_documents_tells_where_sentences_end(folder: Path) -> None:
+    (folder / "docs" / "p0.txt").write_text(
+        "P0 kam am 3. Mai nach Velm. Dort schrieb sie Briefe. Sie blieb lange. " * 6
+    )
+    for language, summary in (
+        ("de", "P0 kam am 3. Mai nach Velm. Dort schrieb sie Briefe."),
+        ("en", "P0 kam am 3. Mai nach Velm."),
+    ):
+        corpus = models.load_corpus(folder / "docs", language)
+        assert corpus.summaries.retrieve("P0 kam", 1)[0].text == summary
 
 
 def test_a_changed_run_is_refused(folder: Path) -> None:
@@ -358,7 +394,7 @@ def test_progress_without_a_terminal_is_in_ten_lines_with_the_time_left(
         for items in (50, *[10] * 5):  # half of it was there before
             advance(items)
     lines = capsys.readouterr().err.splitlines()
-    assert lines[:2] == ["x: 50 of 100", "x: 60 of 100, about 0:04:00 left"]
+    assert lines[:3] == ["x: 0 of 100", "x: 50 of 100", "x: 60 of 100, about 0:04:00 left"]
     assert lines[-1] == "x: 100 of 100"
 
 

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import ast
+import asyncio
+import json
 import logging
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from surerag import FakeReader, LazyRAG, Passage
+from surerag import (
+    ClusterCompressor,
+    DenseEvaluator,
+    FakeReader,
+    LazyRAG,
+    Passage,
+    SePer,
+    UncertaintyRewriter,
+)
 from surerag.drivers.session import _HAPPENED, sentence_of
+from surerag.encoders import HashingEncoder
+from surerag.entailment import ExactEntailer
 from surerag.errors import TransientServiceError
 from surerag.messages import Event
 from tests.methods.lazy_rag.corpus import Corpus
@@ -25,7 +42,7 @@ class Nothing:
 
 def test_a_question_forges_no_line(caplog: pytest.LogCaptureFixture) -> None:
     rag = LazyRAG(FakeReader(lambda prompt: "Velm", entropy=3.0), Nothing(), summaries="x")
-    with caplog.at_level(logging.INFO, "surerag"):
+    with caplog.at_level(logging.DEBUG, "surerag"):
         rag.run(FORGED)
     assert len(caplog.messages) >= 2
     for line in caplog.messages:
@@ -84,7 +101,89 @@ def test_fields_stand_in_the_sentence() -> None:
 
 def test_an_answer_is_logged_where_decisions_are(caplog: pytest.LogCaptureFixture) -> None:
     rag = LazyRAG(FakeReader(["Velm"], entropy=0.1), Corpus(), summaries="Ada was born in Velm.")
-    with caplog.at_level(logging.INFO, "surerag"):
+    with caplog.at_level(logging.DEBUG, "surerag"):
         rag.run("Where?")
-    assert [record.levelname for record in caplog.records] == ["INFO", "INFO"]
+    assert [record.levelname for record in caplog.records] == ["DEBUG", "DEBUG", "INFO"]
     assert "entropy 0.1 at or below threshold" in caplog.text
+
+
+SECRET = "Where does Ms Voss live?"
+
+
+def _decisions(
+    caplog: pytest.LogCaptureFixture, level: int, run: Callable[[], object]
+) -> list[dict[str, Any]]:
+    caplog.clear()
+    with caplog.at_level(level, "surerag"):
+        run()
+    told = [record for record in caplog.records if hasattr(record, "decision")]
+    for record in told:
+        assert record.levelno == logging.INFO
+        assert json.loads(record.message.removeprefix("decision ")) == record.decision
+    return [record.decision for record in told]
+
+
+def _runs() -> dict[str, tuple[Callable[[], object], dict[str, Any]]]:
+    reader = FakeReader(lambda prompt: "entailment" if "ntail" in prompt else "Velm", entropy=0.1)
+    passages = [
+        Passage("Ada was born in Velm. It is a town.", id="a"),
+        Passage("Velm lies on the Orun.", id="b"),
+    ]
+    lazy = LazyRAG(reader, Corpus(), summaries="Ada was born in Velm.")
+    rewriter = UncertaintyRewriter(reader, Corpus(), threshold=5.0)
+    compressor = ClusterCompressor(reader, HashingEncoder())
+    dense, seper = DenseEvaluator(reader, ExactEntailer()), SePer(reader, ExactEntailer())
+    return {
+        "LazyRAG": (lambda: lazy.run(SECRET), {"retrieve": False, "score": 0.1, "abstained": False}),
+        "DynQR": (lambda: rewriter.run(SECRET), {"acted": False, "rewritten": False, "threshold": 5.0}),
+        "EDC2": (lambda: compressor.run(SECRET, passages), {"passages": 2, "fell_back": False}),
+        "Dense": (lambda: dense.run(SECRET, passages), {"certain": True, "passages": 2}),
+        "SePer": (lambda: seper.run(SECRET, ["Velm"], passages), {"delta": 0.0}),
+    }
+
+
+@pytest.mark.parametrize("method", ["LazyRAG", "DynQR", "EDC2", "Dense", "SePer"])
+def test_each_decision_is_one_record_without_the_users_words(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run, expected = _runs()[method]
+    [decision] = _decisions(caplog, logging.INFO, run)
+    assert decision == {**decision, **expected}
+    assert decision["seconds"] > 0 and isinstance(decision["requests"], int)
+    for words in ("Ms Voss", "Velm"):
+        assert words not in caplog.text
+    [asked] = _decisions(caplog, logging.DEBUG, run)
+    assert asked["question"] == SECRET
+    assert _decisions(caplog, logging.WARNING, run) == []
+
+
+def test_warnings_show_the_users_words_where_they_are_asked_for(caplog: pytest.LogCaptureFixture) -> None:
+    rag = LazyRAG(FakeReader(lambda prompt: "Velm", entropy=3.0), Nothing(), summaries="x")
+    for level, shown in ((logging.INFO, False), (logging.DEBUG, True)):
+        caplog.clear()
+        with caplog.at_level(level, "surerag"):
+            rag.run(SECRET)
+        assert "The retriever returned no passages" in caplog.text and (SECRET in caplog.text) == shown
+
+
+def test_the_open_span_of_opentelemetry_gets_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    span: ContextVar[dict[str, Any]] = ContextVar("span")
+    open_span = lambda: SimpleNamespace(set_attributes=span.get().update)  # noqa: E731
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", SimpleNamespace(get_current_span=open_span))
+    rag = LazyRAG(FakeReader(["Velm"] * 9, entropy=0.1), Corpus(), summaries="Ada was born in Velm.")
+
+    async def ask() -> dict[str, Any]:
+        span.set({})
+        await rag.arun(SECRET)
+        return span.get()
+
+    async def ask_both() -> list[dict[str, Any]]:
+        return await asyncio.gather(ask(), ask())
+
+    for attributes in asyncio.run(ask_both()):
+        assert attributes["surerag.LazyRAG.retrieve"] is False
+        assert attributes["surerag.LazyRAG.requests"] == 1
+        assert all(isinstance(value, bool | int | float) for value in attributes.values())
+    span.set({})
+    list(rag.stream(SECRET))
+    assert span.get()["surerag.LazyRAG.score"] == pytest.approx(0.1)

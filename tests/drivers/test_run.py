@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import threading
 from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from surerag import FakeReader, evaluate
 from surerag.drivers import run
 from surerag.effects import (
     ContinueGeneration,
@@ -20,7 +23,7 @@ from surerag.effects import (
     perform,
 )
 from surerag.errors import ConfigurationError, MissingServiceError, ServiceError
-from surerag.messages import Event, Passage, SamplingParams
+from surerag.messages import Event, Passage, Result, SamplingParams
 from surerag.services import Services
 from tests.drivers.local_reader import LocalReader, ask_once
 
@@ -126,3 +129,34 @@ def test_of_a_retriever_that_returns_more_than_is_asked_for_the_best_are_taken()
 def test_what_a_retriever_returns_has_to_be_passages(answer: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"the retriever Returning returned a (NoneType|str)"):
         run(perform(Retrieve("Where?", 1)), Services(retriever=Returning(answer)))
+
+
+@dataclass(frozen=True)
+class MyResult(Result):
+    """What a method of one's own returns."""
+
+    answer: str
+    passages: tuple[Passage, ...]
+
+
+def my_method(question: str) -> Program[MyResult]:
+    passages = yield from perform(Retrieve(question, 1))
+    [[draft]] = yield from perform(Generate([question], SamplingParams()))
+    [[answer]] = yield from perform(Generate([f"{passages[0].text} {draft.text}"], SamplingParams()))
+    return MyResult(answer.text, tuple(passages))
+
+
+def test_a_method_of_ones_own_reports_its_usage_by_deriving_its_result(tmp_path: Path) -> None:
+    class Search:
+        def retrieve(self, query: str, k: int | None) -> list[Passage]:
+            return [Passage("Ada was born in Velm.")]
+
+    services = Services(reader=FakeReader(lambda prompt: "In Velm"), retriever=Search())
+    usage = run(my_method("Where?"), services).usage
+    assert (usage.requests, usage.completion_tokens) == (2, 4) and usage.prompt_tokens > 5
+    assert usage.seconds > 0
+    system = {"mine": lambda question: run(my_method(question), services)}
+    with evaluate(system, ["Where was Ada born?", "Where?"], tmp_path / "run.db") as rows:
+        for row in rows.answered("mine").values():
+            assert row.answer is not None and row.answer.usage is not None
+            assert row.answer.usage.requests == 2 and row.answer.contexts == ("Ada was born in Velm.",)

@@ -150,6 +150,23 @@ def test_an_index_is_made_once_and_reports_progress(tmp_path: Path) -> None:
     assert (index.vectors == PassageIndex.from_passages(passages, Counting()).vectors).all()
 
 
+def test_an_index_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    class Stopped(Counting):
+        def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> Any:
+            if len(self.texts) > 300:
+                raise KeyboardInterrupt
+            return super().encode(texts, kind)
+
+    passages = [Passage(text) for text in TEXTS]
+    with pytest.raises(KeyboardInterrupt):
+        PassageIndex.from_passages(passages, CachedEncoder(Stopped(), tmp_path / "e.db"))
+    inner = Counting()
+    encoder = CachedEncoder(inner, tmp_path / "e.db")
+    assert encoder.count_new(TEXTS + TEXTS) == len(TEXTS) - 512
+    PassageIndex.from_passages(passages, encoder)
+    assert len(inner.texts) - 1 == len(TEXTS) - 512
+
+
 def test_vectors_are_kept_in_async_programs_too(tmp_path: Path) -> None:
     class Remote(Counting):
         local = False

@@ -18,6 +18,7 @@ from surerag.cli.models import (
     Columns,
     Documents,
     Dtype,
+    Language,
     Model,
     RunFile,
     ask,
@@ -76,6 +77,7 @@ def compare(
     dtype: Dtype = "auto",
     systems: Systems = DEFAULT,
     columns: Columns = "",
+    language: Language = "en",
     run: RunFile = Path("run.db"),
     require: Require = None,
     margin: Margin = 100 * MARGIN,
@@ -92,13 +94,16 @@ def compare(
         message = f"{questions} has questions without contexts, which the system 'oracle' needs"
         raise InputError(message, hint="name their column: --columns contexts=NAME")
     reader = load_reader(base_url, model, dtype)
-    corpus = load_corpus(documents)
+    asked_now = _sample(items, dry_run)
+    corpus = load_corpus(documents, language, [item.text for item in asked_now] if dry_run else ())
     parts = Parts(
         reader, corpus.passages, corpus.summaries, corpus.encoder, options=_options(model, base_url)
     )
     built = {name: build_system(name, parts) for name in names}
-    with ask(built, _sample(items, dry_run), run, at_a_time, ask_again) as rows:
-        indexed, asked = f"{documents} ({len(corpus.passages):,} passages)", f"{questions} ({len(items):,})"
+    if not corpus.is_whole:  # other passages may be found by the run itself, so that its answers are others
+        run = run.with_name(f"{run.stem}.dry-run{run.suffix}")
+    with ask(built, asked_now, run, at_a_time, ask_again) as rows:
+        indexed, asked = f"{documents} ({corpus.n_passages:,} passages)", f"{questions} ({len(items):,})"
         rows.record(provenance(reader, base_url, {"documents": indexed, "questions": asked}))
         if not dry_run:
             show_findings(findings(rows, margin=margin / 100))

@@ -33,6 +33,11 @@ def show_error(message: str) -> None:
     Console(stderr=True).print(f"Error: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
 
 
+def show_note(message: str) -> None:
+    """Print what may be missed on standard error."""
+    Console(stderr=True).print(f"Note: {printable(message)}.", markup=False, highlight=False, soft_wrap=True)
+
+
 @contextmanager
 def step(message: str) -> Iterator[None]:
     """Show a message while something of unknown length is done; without a terminal, print it once."""

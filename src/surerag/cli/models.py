@@ -15,16 +15,19 @@ from typing import Annotated, Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+import numpy as np
 import typer
 
-from surerag.cli.display import show_error, step
+from surerag.cli.display import show_error, show_note, step
 from surerag.documents import load_documents
 from surerag.encoders import CachedEncoder, HashingEncoder, packaged_minilm
 from surerag.errors import ConfigurationError, ServiceError, StorageError
 from surerag.evaluation import EvaluationRun, Question, evaluate
 from surerag.evaluation.systems import System
+from surerag.messages import Passage
 from surerag.readers.protocol import BaseReader, as_reader
-from surerag.retrieval import PassageIndex, SummaryIndex, chunk_documents
+from surerag.retrieval import LeadSummaries, PassageIndex, SummaryIndex, chunk_documents
+from surerag.retrieval.index import top_places
 from surerag.services import Encoder
 
 BaseUrl = Annotated[
@@ -51,6 +54,13 @@ Dtype = Annotated[
     typer.Option(
         help="Type of a local model's numbers. auto takes bfloat16 for weights of 16 bits where the hardware "
         "has instructions for it."
+    ),
+]
+
+Language = Annotated[
+    str,
+    typer.Option(
+        help="ISO 639 code of the documents' language, which tells where sentences of their summaries end."
     ),
 ]
 
@@ -83,12 +93,22 @@ CONNECT_SECONDS = 5.0
 INTERRUPTED = 130
 
 
+LIKELY, WITHOUT_CHOICE = 200, 2_000
+"""Passages that a dry run encodes for a question, and so many that it encodes them without a choice."""
+
+
 class Corpus(NamedTuple):
-    """Indexes of a folder."""
+    """Indexes of a folder; of a dry run they hold only some of its ``n_passages``."""
 
     passages: PassageIndex
     summaries: SummaryIndex
     encoder: Encoder
+    n_passages: int
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all passages are indexed."""
+        return len(self.passages) == self.n_passages
 
 
 def load_reader(
@@ -178,14 +198,42 @@ def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
         return as_reader(demo.load_reader(found, **options))
 
 
-def load_corpus(folder: Path) -> Corpus:
-    """Read, cut and index a folder of documents."""
+def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = ()) -> Corpus:
+    """Read, cut and index a folder of documents.
+
+    Of a large folder whose vectors are not kept yet, a dry run of some questions encodes only the passages
+    that share most words with them.
+    """
     with step(f"Reading the documents in {folder}"):
         documents = load_documents(folder).documents
         passages = chunk_documents(documents)
+    n_passages = len(passages)
     encoder = load_encoder()
+    if dry_run_of and isinstance(encoder, CachedEncoder):
+        with step("Looking for passages that are encoded already"):
+            is_long = encoder.count_new(passage.text for passage in passages) > WITHOUT_CHOICE
+        if is_long:
+            passages = _likely_passages(passages, dry_run_of)
+            names = {passage.metadata["document"] for passage in passages}
+            documents = tuple(document for document in documents if document.id in names)
+            show_note(
+                f"of {n_passages:,} passages, this dry run encodes the {len(passages):,} that share most "
+                "words with its questions; the run itself encodes all of them, once"
+            )
     index = PassageIndex.from_passages(passages, encoder, progress=True)
-    return Corpus(index, SummaryIndex.from_documents(documents, encoder), encoder)
+    summaries = SummaryIndex.from_documents(documents, encoder, summarize=LeadSummaries(language=language))
+    return Corpus(index, summaries, encoder, n_passages)
+
+
+def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> list[Passage]:
+    encoder = HashingEncoder()
+    queries = encoder.encode(questions, "query")
+    scores = [
+        encoder.encode([passage.text for passage in passages[start : start + 1000]], "document") @ queries.T
+        for start in range(0, len(passages), 1000)
+    ]
+    best = {int(at) for column in np.concatenate(scores).T for at in top_places(column, LIKELY)}
+    return [passages[at] for at in sorted(best)]
 
 
 def ask(

@@ -14,6 +14,7 @@ from surerag.cli.models import (
     Columns,
     Documents,
     Dtype,
+    Language,
     Model,
     load_corpus,
     load_reader,
@@ -53,12 +54,13 @@ def train_rewriter(
     lora_rank: LoraRank = 16,
     seed: Seed = 0,
     columns: Columns = "",
+    language: Language = "en",
 ) -> None:
     """Distil, align and check on held-out queries; the same command goes on where it ended."""
     items = read_questions(queries, columns=parse_columns(columns))
     options = training.RewriterTraining(reward=reward, lora_rank=lora_rank or None, seed=seed)
     reader = load_reader(base_url, model, dtype)
-    corpus = load_corpus(documents)
+    corpus = load_corpus(documents, language)
     report = training.train_rewriter(
         [training.Query(item.text, item.references) for item in items],
         base,

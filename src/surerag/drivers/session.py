@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextvars
+import json
 import logging
+import math
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from string import Formatter
 from typing import Any, Generic, TypeVar
 
@@ -108,15 +111,19 @@ class Session(Generic[R]):
             self.effect, self.result, self.done = None, stop.value, True
             if isinstance(stop.value, Result):
                 usage = replace(self._usage, seconds=time.perf_counter() - self._started)
-                self.result = replace(stop.value, usage=usage)  # type: ignore[assignment]  # the same type
+                with_usage = replace(stop.value, usage=usage)
+                self.result = with_usage  # type: ignore[assignment]  # the same type
+                self.context.run(_report, with_usage)
 
     def _announce(self, event: Event) -> None:
-        level = logging.WARNING if event.warning else logging.INFO
+        level = logging.WARNING if event.warning else logging.DEBUG
         if logger.isEnabledFor(level):
             failure, self._failure = (self._failure, None) if event.warning else (None, self._failure)
             # What users do not see: the address, and what to do.
             cause = "" if failure is None else f"; {described(failure)}"
-            logger.log(level, "%s%s", sentence_of(event), cause)
+            hidden = () if logger.isEnabledFor(logging.DEBUG) else _USERS_WORDS
+            told = {name: value for name, value in event.data.items() if name not in hidden}
+            logger.log(level, "%s%s", sentence_of(replace(event, data=told)), cause)
         if self._on_event is not None:
             self._on_event(event)
 
@@ -130,6 +137,46 @@ class Session(Generic[R]):
             self._usage += self.effect.usage(value)
 
 
+def _report(result: Result) -> None:
+    """Log what a method decided, and write it to the open span of OpenTelemetry, where that is used."""
+    telemetry: Any = sys.modules.get("opentelemetry.trace")
+    if telemetry is None and not logger.isEnabledFor(logging.INFO):
+        return
+    record = decision_record(result)
+    if telemetry is not None:
+        name = record["method"]
+        values = {key: value for key, value in record.items() if value is not None and key != "method"}
+        attributes = {f"surerag.{name}.{key}": value for key, value in values.items()}
+        telemetry.get_current_span().set_attributes(attributes)
+    if logger.isEnabledFor(logging.DEBUG):
+        record["question"] = str(getattr(result, "question", getattr(result, "query", "")))
+    logger.info("decision %s", json.dumps(record), extra={"decision": record})
+
+
+def decision_record(result: Result) -> dict[str, str | float | None]:
+    """Return what a method decided and what it cost, as values that JSON can hold; no text but its name.
+
+    Numbers, yes and no are those of the result's decision, or else of the result; infinite ones become None.
+    """
+    decision = getattr(result, "decision", result)
+    to_dict = getattr(decision, "to_dict", None)
+    usage = result.usage
+    found = {
+        **{item.name: getattr(result, item.name) for item in fields(result)},
+        **(to_dict() if to_dict else {}),
+        **(
+            {"passages": len(passages)} if (passages := getattr(result, "passages", None)) is not None else {}
+        ),
+        "requests": usage.requests,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "seconds": round(usage.seconds, 4),
+    }
+    numbers = {name: value for name, value in found.items() if isinstance(value, bool | int | float)}
+    finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
+    return {"method": type(result).__name__.removesuffix("Result"), **finite}
+
+
 _HAPPENED = {
     "conversation.condensed": "The question was rewritten to stand alone",
     "conversation.not_condensed": "The question could not be rewritten to stand alone and is asked as it is",
@@ -137,6 +184,7 @@ _HAPPENED = {
     "lazy_rag.answering": "The question is answered",
     "lazy_rag.cut_off": "The answer was cut off after {tokens} tokens",
     "lazy_rag.nothing_retrieved": "The retriever returned no passages",
+    "lazy_rag.summary_outdated": "A summary is older than its document and is not shown",
     "dynqr.nothing_retrieved": "The retriever returned no passages",
     "dynqr.gate": "The uncertainty of the first answer was compared with its threshold",
     "dynqr.unchanged": "The rewrite changes nothing, and the first answer stays",
@@ -165,6 +213,8 @@ _HAPPENED = {
     "certainty.failed": "The model could not be asked how sure it is",
 }
 """What each event says, with fields of its data."""
+_USERS_WORDS = ("question", "query", "reply", "answer", "answers", "original_answer")
+"""Data of events that only a log at the level DEBUG shows."""
 _EXCERPT = 120
 """Characters of a question or reply in a log."""
 
