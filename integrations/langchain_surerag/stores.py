@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import Any, NamedTuple, Self
 from uuid import NAMESPACE_OID, UUID, uuid5
 from weakref import WeakKeyDictionary
@@ -115,18 +114,26 @@ class MemoryStore(VectorStore):
         self, query: str, k: int = 4, filter: Callable[[Document], Any] | None = None, **_: Any
     ) -> list[Document]:
         """Return the ``k`` nearest documents, of those that a filter admits, which is a function of them."""
-        return _admitted(self._index.retrieve(query, self._many(k, filter)), k, filter) if self._index else []
+        return complete(self._nearest(query, k, filter, Blocking()))
 
     async def asimilarity_search(
         self, query: str, k: int = 4, filter: Callable[[Document], Any] | None = None, **_: Any
     ) -> list[Document]:
         """Like :meth:`similarity_search`, without blocking the event loop."""
-        if not self._index:
-            return []
-        return _admitted(await self._index.aretrieve(query, self._many(k, filter)), k, filter)
+        return await self._nearest(query, k, filter, Awaiting())
 
-    def _many(self, k: int, condition: object) -> int:
-        return k if condition is None else len(self.passages)
+    async def _nearest(
+        self, query: str, k: int, admits: Callable[[Document], Any] | None, calls: Calls
+    ) -> list[Document]:
+        index, many = self._index, k if admits is None else 32 * k
+        while index is not None:
+            found: list[Passage] = await calls.call(index, "retrieve", query, many)
+            documents = [_document(one) for one in found]
+            admitted = [one for one in documents if admits is None or admits(one)]
+            if len(admitted) >= k or many >= len(index):
+                return admitted[:k]
+            many *= 16
+        return []
 
     @classmethod
     def from_texts(cls, texts: Any, embedding: Any, metadatas: Any = None, **keywords: Any) -> Self:
@@ -138,13 +145,6 @@ class MemoryStore(VectorStore):
 
 def _document(passage: Passage) -> Document:
     return Document(id=passage.id, page_content=passage.text, metadata=dict(passage.metadata))
-
-
-def _admitted(
-    passages: Sequence[Passage], k: int, condition: Callable[[Document], Any] | None
-) -> list[Document]:
-    documents = map(_document, passages)
-    return [*islice(documents if condition is None else filter(condition, documents), k)]
 
 
 class SummaryStore(VectorStore):
