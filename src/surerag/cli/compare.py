@@ -29,6 +29,7 @@ from surerag.cli.models import (
 )
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import Question, read_questions
+from surerag.evaluation.causes import SKIPPED, passages_that_hold
 from surerag.evaluation.findings import MARGIN, findings
 from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, parse_requirement, write_junit
 from surerag.evaluation.report import forecast, terminal_table, write_report
@@ -97,9 +98,14 @@ def compare(
         reader, corpus.passages, corpus.summaries, corpus.encoder, options=_options(model, base_url)
     )
     built = {name: build_system(name, parts) for name in names}
+    with step("Looking for the reference answers in the documents"):
+        names_of_documents = passages_that_hold(items, corpus.passages.passages)
     with ask(built, _sample(items, dry_run), run, at_a_time, ask_again) as rows:
         indexed, asked = f"{documents} ({len(corpus.passages):,} passages)", f"{questions} ({len(items):,})"
-        rows.record(provenance(reader, base_url, {"documents": indexed, "questions": asked}))
+        skipped = "\n".join(f"{name}: {reason}" for name, reason in corpus.skipped.items())
+        about = {"documents": indexed, SKIPPED: skipped or "none", "questions": asked}
+        rows.record(provenance(reader, base_url, about))
+        rows.record_documents(names_of_documents)
         if not dry_run:
             show_findings(findings(rows, margin=margin / 100))
         prices = price_in, price_out

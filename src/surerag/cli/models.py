@@ -89,6 +89,7 @@ class Corpus(NamedTuple):
     passages: PassageIndex
     summaries: SummaryIndex
     encoder: Encoder
+    skipped: Mapping[str, str]
 
 
 def load_reader(
@@ -181,11 +182,12 @@ def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
 def load_corpus(folder: Path) -> Corpus:
     """Read, cut and index a folder of documents."""
     with step(f"Reading the documents in {folder}"):
-        documents = load_documents(folder).documents
+        loaded = load_documents(folder)
+        documents = loaded.documents
         passages = chunk_documents(documents)
     encoder = load_encoder()
     index = PassageIndex.from_passages(passages, encoder, progress=True)
-    return Corpus(index, SummaryIndex.from_documents(documents, encoder), encoder)
+    return Corpus(index, SummaryIndex.from_documents(documents, encoder), encoder, loaded.skipped)
 
 
 def ask(
