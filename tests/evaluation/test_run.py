@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -377,6 +378,98 @@ def test_files_that_are_no_run_are_refused(tmp_path: Path) -> None:
             StorageError, match=r"no folder.* cannot be written: .*\. Name a file in a folder"
         ):
             write(tmp_path / "no folder" / "x")
+
+
+def changed(path: Path, *statements: str) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        for statement in statements:
+            database.execute(statement)
+
+
+DAMAGES = {
+    "newer": ("PRAGMA user_version = 99", "has format 99, and this version of surerag reads format 1"),
+    "no JSON": ("UPDATE rows SET answer = '{'", "the answer of a to question .* cannot be read"),
+    "a further field": (
+        "UPDATE rows SET answer = json_set(answer, '$.new', 1)",
+        "damaged, or another version",
+    ),
+    "a missing field": (
+        "UPDATE rows SET answer = json_remove(answer, '$.usage')",
+        "damaged, or another version",
+    ),
+    "another type": ("UPDATE rows SET answer = '[1, 2]'", "damaged, or another version"),
+    "a certainty of another form": (
+        "UPDATE rows SET answer = json_set(answer, '$.certainty', json('{}'))",
+        "damaged, or another version",
+    ),
+    "questions": ("UPDATE questions SET question = '[]'", "damaged, or another version"),
+    "a missing table": ("DROP TABLE questions", "damaged, or another version|no such table"),
+    "a missing column": ("ALTER TABLE rows DROP COLUMN seconds", "damaged, or another version"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_a_damaged_or_newer_run_is_an_error_with_the_remedy(kind: str, tmp_path: Path) -> None:
+    statement, message = DAMAGES[kind]
+    path, calls = tmp_path / "run.db", []
+
+    def answer(question: str) -> str:
+        calls.append(question)
+        return "x"
+
+    evaluate({"a": answer}, QUESTIONS, path).close()
+    changed(path, statement)
+
+    def read() -> None:
+        with EvaluationRun(path) as run:
+            write_report(run, tmp_path / "page.html")
+
+    attempts = (
+        [read] if kind == "a missing table" else [read, lambda: evaluate({"a": answer}, QUESTIONS, path)]
+    )
+    for attempt in attempts:
+        with pytest.raises(InputError, match=message) as caught:
+            attempt()
+        assert str(path) in str(caught.value) and caught.value.hint
+    assert len(calls) == len(QUESTIONS)  # nothing is asked before the file is read
+
+
+@pytest.mark.parametrize("where", ["cut", "overwritten"])
+def test_a_run_whose_pages_are_broken_is_an_error_of_ours(where: str, tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    evaluate({"a": lambda question: "x" * 3000}, QUESTIONS, path).close()
+    data = bytearray(path.read_bytes())
+    if where == "cut":
+        del data[9000:]
+    else:
+        data[4096 * 3 :: 97] = bytes(255 - byte for byte in data[4096 * 3 :: 97])
+    path.write_bytes(data)
+    with pytest.raises((InputError, StorageError), match="damaged"):
+        _ = EvaluationRun(path).rows
+    with pytest.raises((InputError, StorageError), match="damaged"):
+        evaluate({"a": echo, "b": echo}, QUESTIONS, path)
+
+
+def test_a_run_without_a_format_is_read_as_long_as_its_rows_can_be(tmp_path: Path) -> None:
+    path = tmp_path / "run.db"
+    evaluate({"a": echo}, QUESTIONS, path).close()
+    remove = "UPDATE rows SET answer = json_remove(answer, '$.certainty', '$.sources')"
+    changed(path, "PRAGMA user_version = 0", "DROP TABLE documents", remove)
+    with EvaluationRun(path) as run:
+        assert len(run.rows) == len(QUESTIONS) and run.documents is None
+    assert len(evaluate({"a": echo}, QUESTIONS, path).rows) == len(QUESTIONS)
+
+
+def test_a_lock_that_cannot_be_opened_is_an_error_of_ours(tmp_path: Path) -> None:
+    (tmp_path / "run.db-lock").symlink_to(tmp_path / "no folder" / "lock")
+    with pytest.raises(StorageError, match=r"run\.db cannot be written"):
+        evaluate({"a": echo}, QUESTIONS, tmp_path / "run.db")
+
+
+def test_a_notebook_shows_findings_and_the_table() -> None:
+    html = evaluate({"plain": echo, "<b>": wrong}, QUESTIONS)._repr_html_()
+    assert "<table>" in html and "&lt;b&gt; answers worse than plain" in html and "<b>" not in html
+    assert "Nothing says which answers are right" in evaluate({"a": echo}, ["one"])._repr_html_()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from surerag.cli.models import (
 )
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import Question, read_questions
+from surerag.evaluation.causes import SKIPPED, passages_that_hold
 from surerag.evaluation.findings import MARGIN, findings
 from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, parse_requirement, write_junit
 from surerag.evaluation.report import forecast, terminal_table, write_report
@@ -102,9 +103,15 @@ def compare(
     built = {name: build_system(name, parts) for name in names}
     if not corpus.is_whole:  # other passages may be found by the run itself, so that its answers are others
         run = run.with_name(f"{run.stem}.dry-run{run.suffix}")
+    with step("Looking for the reference answers in the documents"):
+        held = passages_that_hold(items, corpus.passages.passages) if corpus.is_whole else {}
     with ask(built, asked_now, run, at_a_time, ask_again) as rows:
         indexed, asked = f"{documents} ({corpus.n_passages:,} passages)", f"{questions} ({len(items):,})"
-        rows.record(provenance(reader, base_url, {"documents": indexed, "questions": asked}))
+        skipped = "\n".join(f"{name}: {reason}" for name, reason in corpus.skipped.items())
+        about = {"documents": indexed, SKIPPED: skipped or "none", "questions": asked}
+        rows.record(provenance(reader, base_url, about))
+        if corpus.is_whole:
+            rows.record_documents(held)
         if not dry_run:
             show_findings(findings(rows, margin=margin / 100))
         prices = price_in, price_out

@@ -104,6 +104,7 @@ class Corpus(NamedTuple):
     summaries: SummaryIndex
     encoder: Encoder
     n_passages: int
+    skipped: Mapping[str, str]
 
     @property
     def is_whole(self) -> bool:
@@ -205,7 +206,8 @@ def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = 
     that share most words with them.
     """
     with step(f"Reading the documents in {folder}"):
-        documents = load_documents(folder).documents
+        loaded = load_documents(folder)
+        documents = loaded.documents
         passages = chunk_documents(documents)
     n_passages = len(passages)
     encoder = load_encoder()
@@ -222,7 +224,7 @@ def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = 
             )
     index = PassageIndex.from_passages(passages, encoder, progress=True)
     summaries = SummaryIndex.from_documents(documents, encoder, summarize=LeadSummaries(language=language))
-    return Corpus(index, summaries, encoder, n_passages)
+    return Corpus(index, summaries, encoder, n_passages, loaded.skipped)
 
 
 def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> list[Passage]:

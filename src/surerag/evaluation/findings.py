@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from surerag.certainty import NO_LOGPROBS, NO_WORDS
+from surerag.evaluation.causes import Causes, causes_of, remedy
 from surerag.evaluation.certainty import SurestAnswers, surest_of_all
 from surerag.evaluation.passages import excludes_loss, fewest, passage_counts, questions_to_exclude
 from surerag.evaluation.run import FAILURES, EvaluationRun
@@ -67,6 +68,7 @@ def findings(
     names = names_of(run, labels)
     return [
         *comparisons(run, baseline, names, margin),
+        *causes(run, causes_of(run), baseline, names),
         *certainties(run, surest_of_all(run), baseline, names),
         *numbers_of_passages(run, margin),
         *problems(run, names),
@@ -102,6 +104,13 @@ def comparisons(
         difference = "" if one is None else _difference(run, run.measures[0], one, baseline, names, margin)
         sentences.append(f"{difference} {_costs(run, system, baseline)}".strip())
     return list(filter(None, sentences))
+
+
+def causes(run: EvaluationRun, found: Causes, baseline: str, names: Mapping[str, str]) -> list[str]:
+    """Return what to mend for the baseline's wrong answers, where it is known."""
+    baseline = baseline or next(iter(run.comparable), "")
+    sentence = remedy(found, baseline, names[baseline]) if baseline in names else ""
+    return [sentence] if sentence else []
 
 
 def certainties(

@@ -15,13 +15,16 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from surerag.errors import writing
+from surerag.evaluation.causes import PLACES, SKIPPED, Causes, causes_of, remedy_of
 from surerag.evaluation.certainty import RIGHT, SHARES, SurestAnswers, surest_of_all
 from surerag.evaluation.charts import bar_charts, certainty_charts
 from surerag.evaluation.findings import (
     MARGIN,
     base_of,
+    causes,
     certainties,
     comparisons,
+    findings,
     names_of,
     numbers_of_passages,
     problems,
@@ -103,7 +106,7 @@ def terminal_table(run: EvaluationRun, baseline: str = "", prices: Prices = (0.0
     columns = table_columns(run, baseline, prices)
     found = surest_of_all(run)
     for name, by_system in certainty_columns(found).items() if found else ():
-        if name not in ("answers", "right of all, %"):
+        if name not in ("answers", "right of all"):
             label = "AUROC of certainty" if name == "AUROC" else name
             columns[label] = {system: by_system.get(system, "–") for system in run.comparable}
     for name, column in columns.items():
@@ -213,11 +216,12 @@ def write_report(
     does not matter.
     """
     baseline = baseline or next(iter(run.comparable), "")
-    names, found = names_of(run, labels), surest_of_all(run)
+    names, found, why = names_of(run, labels), surest_of_all(run), causes_of(run)
     first, *others = [*comparisons(run, baseline, names, margin), *problems(run, names)] or [""]
     page = Template(files("surerag.evaluation").joinpath("page.html").read_text("utf-8")).substitute(
         title=_html(title or f"{', '.join(run.comparable)}: {len(run.questions)} questions"),
         finding=f'<p class="finding">{_html(first)}</p>' if first else "",
+        causes=_causes_section(run, why, causes(run, why, baseline, names)),
         details=_list(others),
         gates="".join(f'<p class="{one.outcome}">{_html(str(one))}</p>' for one in verdicts),
         notes=_html(notes(run)),
@@ -225,11 +229,17 @@ def write_report(
         charts=bar_charts(run, baseline),
         certainty=_certainty_section(found, certainties(run, found, baseline, names)),
         passages=_passages_section(run, margin),
-        questions=_question_list(run),
+        questions=_question_list(run, why),
         about="".join(f"<dt>{_html(name)}</dt><dd>{_html(text)}</dd>" for name, text in run.about.items()),
     )
     with writing(path):
         Path(path).write_text(page, encoding="utf-8")
+
+
+def notebook_html(run: EvaluationRun) -> str:
+    """Return what a run shows for a notebook: its findings and its table."""
+    table = _table("system", table_columns(run)) if run.comparable else ""
+    return f"{_list(findings(run))}{table}<p><small>{_html(notes(run))}</small></p>"
 
 
 def _list(sentences: Sequence[str]) -> str:
@@ -252,12 +262,15 @@ def certainty_columns(found: Mapping[str, SurestAnswers]) -> dict[str, Mapping[s
         "AUROC": {system: estimate_text(surest.auroc) for system, surest in found.items()}
     }
     for share in (*SHARES, 1):
-        name = "right of all, %" if share == 1 else f"right of the surest {100 * share:.0f} %, %"
-        columns[name] = {
-            system: surest.right[share].text(scale=100, digits=0) for system, surest in found.items()
-        }
+        name = "right of all" if share == 1 else f"right of the surest {100 * share:.0f} %"
+        columns[name] = {system: _percent_text(surest.right[share]) for system, surest in found.items()}
     columns["answers"] = {system: str(surest.n) for system, surest in found.items()}
     return columns
+
+
+def _percent_text(estimate: Estimate) -> str:
+    value, *interval = estimate.text(scale=100, digits=0).split(" ", 1)
+    return " ".join([value, "%", *interval])
 
 
 _MEASURES = {
@@ -285,6 +298,47 @@ def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[s
         note += f" {unmeasured} answers came without log-probabilities and are left out."
     curves = f'<div class="charts">{certainty_charts(found)}</div>'
     return f"{section}{_table('system', certainty_columns(found))}<p><small>{_html(note)}</small></p>{curves}"
+
+
+def _causes_section(run: EvaluationRun, why: Causes, sentences: Sequence[str]) -> str:
+    """Return why answers are wrong: a bar for each system; nothing where no cause is known."""
+    counts = {system: why.count(system) for system in run.comparable}
+    if not sentences:
+        return ""
+    bars = ""
+    for system, of in counts.items():
+        total = sum(of.values())
+        parts = "".join(
+            f'<span class="{place}" style="width:{100 * of[place] / total:.2f}%">'
+            f"{f'{100 * of[place] / total:.0f} %' if of[place] / total > 0.08 else ''}</span>"
+            for place in PLACES
+            if of[place]
+        )
+        bars += f'<dt>{_html(system)}: {total} wrong</dt><dd><div class="bar">{parts}</div></dd>'
+    places = [place for place in PLACES if why.names is not None or place != "nowhere"]
+    texts = {place: remedy_of(why, place) for place in places}
+    legend = "".join(
+        f'<li><i class="{place}"></i>The reference {_html(text)}: mend {_html(what)}.</li>'
+        for place, (what, text) in texts.items()
+    )
+    note = "Words are compared as by contains; a reference in other words is not found."
+    left_out = sum(
+        why.place(row) is None and _kind(run.values(system, why.metric).get(key)) == "wrong"
+        for system in run.comparable
+        for key, row in run.answered(system).items()
+    )
+    if left_out:
+        note += f" Left out: {left_out} with a reference of yes, no or a letter, which stands everywhere."
+    skipped = run.about.get(SKIPPED, "").splitlines()
+    files = "".join(f"<li>{_html(line)}</li>" for line in skipped) if skipped != ["none"] else ""
+    if files:
+        many = f"{len(skipped)} files" if len(skipped) > 1 else "One file"
+        files = (
+            f"<details><summary>{many} of the folder could not be read</summary><ul>{files}</ul></details>"
+        )
+    text = f"<p>{_html(' '.join(sentences))}</p><dl>{bars}</dl>"
+    legend = f'<ul class="legend">{legend}</ul><p><small>{_html(note)}</small></p>'
+    return f'<section class="causes">{text}{legend}{files}</section>'
 
 
 def _passages_section(run: EvaluationRun, margin: float) -> str:
@@ -322,7 +376,7 @@ _KINDS = {
 }
 
 
-def _question_list(run: EvaluationRun) -> str:
+def _question_list(run: EvaluationRun, why: Causes) -> str:
     """Return the questions: those that some systems got wrong, that all got wrong, that all got right."""
     systems = run.comparable
     metric = next((name for name in run.measures if name in run.metrics), "")
@@ -338,7 +392,7 @@ def _question_list(run: EvaluationRun) -> str:
     text, left = "", LISTED
     for kind, questions in groups.items():
         if questions[:left]:
-            items = "".join(_question(run, rows, metric, scores) for rows in questions[:left])
+            items = "".join(_question(run, rows, metric, scores, why) for rows in questions[:left])
             text += f"<h3>{_KINDS[kind]} ({len(questions):,})</h3>{items}"
         left -= len(questions[:left])
     more = len(by_key) - LISTED
@@ -350,29 +404,51 @@ def _kind(score: float | None) -> str:
 
 
 def _question(
-    run: EvaluationRun, rows: Sequence[Row], metric: str, scores: Mapping[str, Mapping[str, float]]
+    run: EvaluationRun,
+    rows: Sequence[Row],
+    metric: str,
+    scores: Mapping[str, Mapping[str, float]],
+    why: Causes,
 ) -> str:
     question = rows[0].question
-    answers, passages = [], dict[str, int]()
+    answers, passages, sources = [], dict[str, int](), dict[str, str]()
+    is_wrong = any(_kind(scores[row.system].get(question.key)) == "wrong" for row in rows)
     for row in rows:
         score = scores[row.system].get(question.key)
         kind = _kind(score)
         text = row.error if row.answer is None else row.answer.text
         shown = () if row.answer is None else row.answer.contexts
         numbers = [passages.setdefault(passage, len(passages) + 1) for passage in shown]
+        sources |= dict(zip(shown, () if row.answer is None else row.answer.sources, strict=False))
         detail = [kind or metric] if score in (0, 1) else [] if score is None else [f"{metric} {score:.2f}"]
         detail += _details(run, row)
         if numbers:
             detail.append(f"saw passage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}")
+        detail.append(_where(why, row))
         small = f"<small>{_html('; '.join(filter(None, detail)))}</small>"
         answers.append(f'<dt>{_html(row.system)}</dt><dd class="{kind}">{_html(text)}<br>{small}</dd>')
     if question.references:
         answers.insert(0, f"<dt>reference</dt><dd>{_html(' | '.join(question.references))}</dd>")
-    seen = "".join(
-        f"<li>{_html(text[:PASSAGE])}{' …' if len(text) > PASSAGE else ''}</li>" for text in passages
-    )
+    seen = ""
+    for text in passages:
+        head = [
+            sources.get(text, ""),
+            "holds the reference" if is_wrong and why.holds(text, question) else "",
+        ]
+        head = [f"<b>{_html(': '.join(filter(None, head)))}</b>\n"] if any(head) else []
+        seen += f"<li>{''.join(head)}{_html(text[:PASSAGE])}{' …' if len(text) > PASSAGE else ''}</li>"
     seen = f"<details><summary>passages</summary><ol>{seen}</ol></details>" if seen else ""
     return f"<details><summary>{_html(question.text)}</summary><dl>{''.join(answers)}</dl>{seen}</details>"
+
+
+def _where(why: Causes, row: Row) -> str:
+    """Return where the reference of a wrong answer stands, in words."""
+    place, names = why.place(row), (why.names or {}).get(row.question.key, ())
+    if place is None:
+        return ""
+    if place == "elsewhere" and names:
+        return f"the reference stands in a passage that was not shown, of {', '.join(names)}"
+    return f"the reference {remedy_of(why, place)[1]}"
 
 
 _ACTED = {"rewritten": ("rewrote the question", "left the question as it is")}

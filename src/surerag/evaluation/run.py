@@ -58,11 +58,16 @@ NEARLY_ALL = 0.9
 """Share of the questions that a system must have been asked to stand beside the others."""
 _APPLICATION = 0x53524148
 """Marks a database as a run."""
+FORMAT = 1
+"""Version of the file, which grows where older versions of surerag cannot read it. Files without a number
+are read as long as their rows can be."""
 _TABLES = f"""
 PRAGMA application_id = {_APPLICATION};
+PRAGMA user_version = {FORMAT};
 CREATE TABLE IF NOT EXISTS questions (key TEXT PRIMARY KEY, place INTEGER, question TEXT);
 CREATE TABLE IF NOT EXISTS systems (name TEXT PRIMARY KEY, place INTEGER, fingerprint TEXT, settings TEXT);
 CREATE TABLE IF NOT EXISTS about (name TEXT PRIMARY KEY, value TEXT);
+CREATE TABLE IF NOT EXISTS documents (key TEXT PRIMARY KEY, names TEXT);
 CREATE TABLE IF NOT EXISTS rows (
     fingerprint TEXT, key TEXT, system TEXT, answer TEXT, error TEXT, seconds REAL, shared INTEGER,
     PRIMARY KEY (fingerprint, key, system)
@@ -134,8 +139,9 @@ class EvaluationRun:
             may lie on a medium that cannot be written.
 
     Raises:
-        InputError: If there is no such file, or it holds something else.
-        StorageError: If it cannot be written.
+        InputError: If there is no such file, or it holds something else, is damaged, or was written by a
+            newer version of surerag. Rows are read where they are needed, and may raise it then.
+        StorageError: If it cannot be read or written.
     """
 
     def __init__(
@@ -156,6 +162,12 @@ class EvaluationRun:
             [owner] = self._db.execute("PRAGMA application_id").fetchone()
             if owner != _APPLICATION and (tables or not self._writing):
                 raise InputError(f"{path} is a database, and holds no run")
+            [number] = self._db.execute("PRAGMA user_version").fetchone()
+            if number > FORMAT:
+                raise InputError(
+                    f"the run {path} has format {number}, and this version of surerag reads format {FORMAT}",
+                    hint="install the version of surerag that wrote it, or a newer one",
+                )
             if self._writing:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.executescript(_TABLES)
@@ -163,12 +175,18 @@ class EvaluationRun:
         self._table: dict[str, dict[str, Row]] = {}
         self._rows: list[Row] = []
         self._values: dict[tuple[str, str], dict[str, float]] = {}
+        self._settings: dict[str, dict[str, Any]] = {}
 
     def __enter__(self) -> EvaluationRun:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        from surerag.evaluation.report import notebook_html
+
+        return notebook_html(self)
 
     def close(self) -> None:
         """Close the file."""
@@ -183,18 +201,32 @@ class EvaluationRun:
     def table(self) -> Mapping[str, Mapping[str, Row]]:
         """Rows of the latest questions by system and by the question's key, each in the order of the call."""
         if not self._table:
-            names = self._db.execute("SELECT name FROM systems ORDER BY place")
-            self._table, self._rows = {name: {} for (name,) in names}, []
-            found = self._db.execute(
+            names = self._select("SELECT name FROM systems ORDER BY place")
+            table: dict[str, dict[str, Row]] = {name: {} for (name,) in names}
+            rows = []
+            found = self._select(
                 "SELECT system, rows.key, question, answer, error, seconds, shared FROM rows "
                 "JOIN systems ON rows.system = systems.name AND rows.fingerprint = systems.fingerprint "
                 "JOIN questions ON rows.key = questions.key "
                 "WHERE questions.place >= 0 ORDER BY questions.place, systems.place"
             )
             for system, key, question, answer, *rest in found:
-                row = self._table[system][key] = Row(system, _question(question), _answer(answer), *rest)
-                self._rows.append(row)
+                with self._parsing(f"the answer of {system} to question {key}"):
+                    row = table[system][key] = Row(system, _question(question), _answer(answer), *rest)
+                rows.append(row)
+            self._table, self._rows = table, rows
         return self._table
+
+    def _select(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with _storage_errors(self.path, "read"):
+            return self._db.execute(query, values).fetchall()
+
+    @contextmanager
+    def _parsing(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise _damaged(self.path, f"{what} cannot be read ({type(error).__name__}: {error})") from error
 
     @property
     def systems(self) -> list[str]:
@@ -210,7 +242,7 @@ class EvaluationRun:
     @property
     def about(self) -> dict[str, str]:
         """What was recorded about the run, such as its model, documents, date and command."""
-        return dict(self._db.execute("SELECT name, value FROM about"))
+        return dict(self._select("SELECT name, value FROM about"))
 
     def record(self, about: Mapping[str, str]) -> None:
         """Record what the latest answers come from."""
@@ -218,10 +250,26 @@ class EvaluationRun:
             self._db.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about.items())
 
     @property
+    def documents(self) -> dict[str, tuple[str, ...]] | None:
+        """Names of documents that hold a reference, by the question's key; None if that was not recorded."""
+        if not self._select("SELECT 1 FROM sqlite_master WHERE name = 'documents'"):
+            return None
+        rows = self._select("SELECT key, names FROM documents")
+        with self._parsing("what documents hold"):
+            return {key: tuple(json.loads(names)) for key, names in rows} or None
+
+    def record_documents(self, names: Mapping[str, Sequence[str]]) -> None:
+        """Record which documents hold a reference, by the question's key."""
+        values = [(key, json.dumps(list(of_key))) for key, of_key in names.items()]
+        with _storage_errors(self.path), self._writes, self._db:
+            self._db.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?)", values)
+
+    @property
     def questions(self) -> list[Question]:
         """The questions of the latest call."""
-        rows = self._db.execute("SELECT question FROM questions WHERE place >= 0 ORDER BY place")
-        return [_question(text) for (text,) in rows]
+        rows = self._select("SELECT question FROM questions WHERE place >= 0 ORDER BY place")
+        with self._parsing("a question"):
+            return [_question(text) for (text,) in rows]
 
     @property
     def rows(self) -> list[Row]:
@@ -276,14 +324,17 @@ class EvaluationRun:
     @property
     def measures(self) -> list[str]:
         """Names of the metrics and scores that there are values of, the metrics first."""
-        with_references = any(question.references for question in self.questions)
+        with_references = any(row.question.references for row in self.rows)
         return [*(self.metrics if with_references else ()), *self.scores]
 
     def settings(self, system: str) -> dict[str, Any]:
         """Return what is recorded of a system: its options, and what built it."""
         self._rows_of(system)  # raises where there is none
-        [text] = self._db.execute("SELECT settings FROM systems WHERE name = ?", (system,)).fetchone()
-        return dict(json.loads(text))
+        if system not in self._settings:
+            [(text,)] = self._select("SELECT settings FROM systems WHERE name = ?", system)
+            with self._parsing(f"the settings of {system}"):
+                self._settings[system] = dict(json.loads(text))
+        return self._settings[system]
 
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
         """Return rows to calibrate the threshold of a system, from its answers at ``@inf`` and ``@-inf``.
@@ -382,11 +433,12 @@ class EvaluationRun:
 
     def begin(self, systems: Sequence[System], questions: Sequence[Question], on_change: OnChange) -> None:
         """Record systems and questions; refuse changed settings, and questions partly new, partly missing."""
-        stored = dict(self._db.execute("SELECT name, fingerprint FROM systems"))
+        _ = self.table  # what cannot be read is noticed before a model is asked
+        stored = dict(self._select("SELECT name, fingerprint FROM systems"))
         changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
         before = {question.key for question in self.questions}
         keys = {question.key for question in questions}
-        known = {key for (key,) in self._db.execute("SELECT key FROM questions")}
+        known = {key for (key,) in self._select("SELECT key FROM questions")}
         # Some of the questions, or more of them, are the same run: a trial, and what follows it.
         other = not keys >= before and not keys <= known
         if on_change == "refuse" and (changed or other):
@@ -413,13 +465,14 @@ class EvaluationRun:
                     for place, system in enumerate(systems, len(stored))
                 ],
             )
-        self._table, self._values = {}, {}
+        self._table, self._values, self._settings = {}, {}, {}
 
     def missing(self, system: System, questions: Iterable[Question]) -> set[str]:
         """Return the keys of questions that a system has not answered, or only failed to answer."""
-        stored = self._db.execute(
+        stored = self._select(
             "SELECT key FROM rows WHERE system = ? AND fingerprint = ? AND error = ''",
-            (system.name, system.fingerprint),
+            system.name,
+            system.fingerprint,
         )
         return {question.key for question in questions} - {key for (key,) in stored}
 
@@ -620,12 +673,21 @@ def _storage_errors(path: str | Path | None, use: str = "written") -> Iterator[N
     try:
         yield
     except sqlite3.DatabaseError as error:
+        if str(error).startswith(("no such", "table ", "database disk image", "malformed")):
+            raise _damaged(path, str(error)) from error
         if isinstance(error, sqlite3.OperationalError):
             hint = "name a file in a folder that is there and can be written"
             if use == "read":
                 hint = "copy it, and what lies beside it, into a folder that can be written"
             raise StorageError(f"the run {path} cannot be {use}: {error}", hint=hint) from error
         raise InputError(f"{path} holds no run: {error}") from error
+
+
+def _damaged(path: str | Path | None, what: str) -> InputError:
+    return InputError(
+        f"the run {path} is damaged, or another version of surerag wrote it: {what}",
+        hint="take a copy of it that can be read, or write to another file and ask again",
+    )
 
 
 @contextmanager
@@ -635,7 +697,14 @@ def _asked_by_one_process(path: Path | None, systems: Sequence[str]) -> Iterator
         yield
         return
     beside = path.with_name(f"{path.name}-lock")
-    with beside.open("a+b") as file:
+    try:
+        file = beside.open("a+b")
+    except OSError as error:
+        raise StorageError(
+            f"the run {path} cannot be written: {error}",
+            hint="name a file in a folder that is there and can be written",
+        ) from error
+    with file:
         for system in systems:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, zlib.crc32(system.encode()))

@@ -1,0 +1,99 @@
+"""Why answers are wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from surerag import FakeReader, Passage
+from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, build_system, evaluate, write_report
+from surerag.evaluation.causes import SKIPPED, causes_of, passages_that_hold, remedy
+from surerag.evaluation.systems import Parts
+
+PASSAGES = [
+    Passage("Ada was born in Velm.", metadata={"path": "town/ada.md"}),
+    Passage("Bo paid 1,500 crowns for the old mill.", metadata={"source": "bo.pdf"}),
+    Passage("维尔姆是一个城市。", id="three"),
+]
+QUESTIONS = [
+    Question("Where was Ada born?", ("Velm",)),
+    Question("How much did Bo pay?", ("1500 crowns", "1500")),
+    Question("Who is Cy?", ("Cyrus of Tarn",)),
+    Question("Is it so?", ("yes",)),
+]
+
+
+def run_of(*shown: str) -> EvaluationRun:
+    run = evaluate({"plain": lambda question: EvaluationAnswer("something else", shown)}, QUESTIONS)
+    run.record_documents(passages_that_hold(QUESTIONS, PASSAGES))
+    return run
+
+
+def test_documents_that_hold_a_reference_are_found_as_contains_finds_it() -> None:
+    names = passages_that_hold([*QUESTIONS, Question("Which city?", ("维尔姆",))], PASSAGES)
+    assert list(names.values()) == [("town/ada.md",), ("bo.pdf",), (), ("three",)]
+    many = [Passage("Velm", id=str(number)) for number in range(9)]
+    assert passages_that_hold(QUESTIONS[:1], many) == {QUESTIONS[0].key: ("0", "1", "2")}
+
+
+def test_a_wrong_answer_has_one_cause_and_an_answer_of_yes_none() -> None:
+    run = run_of(PASSAGES[0].text)
+    causes = causes_of(run)
+    assert [causes.place(row) for row in run.rows] == ["shown", "elsewhere", "nowhere", None]
+    assert causes.count("plain") == {"shown": 1, "elsewhere": 1, "nowhere": 1}
+    assert remedy(causes, "plain", "plain").startswith(
+        "Mend the model or its prompt, and the retriever: for 33 %"
+    )
+    without = evaluate({"plain": lambda question: "x"}, QUESTIONS)
+    assert causes_of(without).count("plain") == {"shown": 0, "elsewhere": 3, "nowhere": 0}
+    assert "Mend the retriever or the documents first" in remedy(causes_of(without), "plain", "plain")
+    right = evaluate({"plain": lambda question: "Velm"}, QUESTIONS[:1])
+    assert remedy(causes_of(right), "plain", "plain") == ""
+
+
+@pytest.mark.parametrize(
+    ("shown", "passages", "sentence"),
+    [
+        (
+            True,
+            True,
+            "Mend the model or its prompt first: for 100 % of plain's 20 wrong answers the reference stands",
+        ),
+        (False, True, "Mend the retriever first: for 100 %"),
+        (
+            False,
+            False,
+            "Mend the folder first: for 100 % of plain's 20 wrong answers the reference stands in no",
+        ),
+    ],
+)
+def test_the_largest_cause_is_what_to_mend(shown: bool, passages: bool, sentence: str) -> None:
+    questions = [Question(f"Which is number {number}?", (f"word{number}",)) for number in range(20)]
+    corpus = [Passage(f"It is word{number}.") for number in range(20)]
+    contexts = tuple(passage.text for passage in corpus) if shown else ()
+    run = evaluate({"plain": lambda question: EvaluationAnswer("no idea", contexts)}, questions)
+    run.record_documents(passages_that_hold(questions, corpus if passages else []))
+    assert remedy(causes_of(run), "plain", "plain").startswith(sentence)
+
+
+def test_the_page_says_why_with_file_names_and_what_was_skipped(tmp_path: Path) -> None:
+    class Retriever:
+        def retrieve(self, query: str, k: int | None) -> list[Passage]:
+            return PASSAGES[:1]
+
+    system = build_system("plain", Parts(FakeReader("no idea"), Retriever()))
+    path = tmp_path / "run.db"
+    with evaluate({"plain": system}, QUESTIONS, path) as run:
+        run.record_documents(passages_that_hold(QUESTIONS, PASSAGES))
+        run.record({SKIPPED: "a<b.bin: no known kind\nscan.pdf: damaged"})
+    with EvaluationRun(path) as run:
+        write_report(run, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert text.index('class="causes"') < text.index("<table>") < text.index("Wrong (4)")
+    assert "plain: 3 wrong" in text and text.count('<span class="') == 3
+    assert "<b>town/ada.md: holds the reference</b>" in text and "<b>town/ada.md</b>" in text
+    assert "the reference stands in a passage that was not shown, of bo.pdf" in text
+    assert "the reference stands in no document" in text
+    assert "2 files of the folder could not be read" in text and "a&lt;b.bin: no known kind" in text
+    assert "Left out: 1 with a reference of yes, no or a letter" in text
