@@ -34,7 +34,9 @@ from llama_index.core.schema import (
     TransformComponent,
 )
 from llama_index.core.settings import Settings
+from llama_index.core.storage.docstore import SimpleDocumentStore
 from llama_index.core.storage.index_store import SimpleIndexStore
+from llama_index.core.vector_stores.simple import SimpleVectorStore, SimpleVectorStoreData
 
 from llama_index_surerag.llm import reader_of
 from llama_index_surerag.pickles import WithoutKeys
@@ -345,7 +347,13 @@ class _Folder:
             empty = VectorStoreIndex([], embed_model=embed_model)
             empty.set_index_id(_INDEX_ID)
             return empty
-        stored = StorageContext.from_defaults(persist_dir=str(self._path))
+        # LlamaIndex's own way checks the type of each number of each vector, twice.
+        vectors = json.loads((self._path / "default__vector_store.json").read_text(encoding="utf-8"))
+        stored = StorageContext.from_defaults(
+            docstore=SimpleDocumentStore.from_persist_dir(str(self._path)),
+            index_store=SimpleIndexStore.from_persist_dir(str(self._path)),
+            vector_store=SimpleVectorStore(SimpleVectorStoreData(**vectors)),
+        )
         index: Any = load_index_from_storage(stored, index_id=_INDEX_ID, embed_model=embed_model)
         ids = [index.docstore.docs, index.index_struct.nodes_dict, index.vector_store.data.embedding_dict]
         if any(one.keys() != ids[0].keys() for one in ids):
