@@ -83,9 +83,9 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
       and ``usage``.
 
     ``stream`` yields context and decision first, then the answer in pieces. The events ``lazy_rag.gate`` and
-    ``lazy_rag.answering`` reach callback handlers and ``astream_events``, where drafts are not shown. Each run
-    of a model has a tag that says what it is for: ``surerag:answer`` for the text that is returned,
-    ``surerag:draft`` for a first answer that may be dropped, ``surerag:step`` for a rewritten question.
+    ``lazy_rag.answering`` reach callback handlers and ``astream_events``, where drafts are not shown. Each
+    run of a model has a tag: ``surerag:answer`` for the text that is returned, ``surerag:draft`` for a first
+    answer that may be dropped, ``surerag:step`` for a rewritten question.
     ``dumps`` leaves out services that cannot be written down, for :meth:`attach`.
 
     An error of a model's provider is raised as one of surerag's and of the provider's class, so that

@@ -32,7 +32,14 @@ from langchain_surerag.summaries import tiers_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, Passage, readers
 from surerag.drivers import complete, settled
 from surerag.effects import Effect, Program, Retrieve, handled
-from surerag.errors import LogprobsRefusedError, MissingServiceError, SureragError, check_at_least, check_kind
+from surerag.errors import (
+    LogprobsError,
+    LogprobsRefusedError,
+    MissingServiceError,
+    SureragError,
+    check_at_least,
+    check_kind,
+)
 from surerag.messages import Message, Template
 from surerag.prompts import REWRITE_IN_CONVERSATION, as_template, format_passages, with_abstention
 from surerag.readers import ANY_VOCABULARY, THINKING_TOKENS, Capabilities, Part, split_thoughts
@@ -71,6 +78,7 @@ class AgentReader(ModelReader):
         # A call of tools ends the first pass, unless an answer stands and this is a sample beside it.
         self._may_call_tools = bool(options.resolved_gate.n_samples)
         self._abstention = options.first_abstention
+        self._is_first = True
         self._responses: list[tuple[str, Response]] = []
 
     @property
@@ -111,6 +119,15 @@ class AgentReader(ModelReader):
         part = self._part(message or AIMessage(""), request)
         if message is not None:
             part = self._of_fields(part, _fields_of(message, response))
+        first, self._is_first = self._is_first, False
+        if (
+            first
+            and request.top is not None
+            and part.text.strip()
+            and not part.entries
+            and not self._abstention
+        ):
+            raise LogprobsError("the first answer came without log-probabilities")
         self._responses.append((split_thoughts(part.text)[1].strip(), response))
         return [part]
 

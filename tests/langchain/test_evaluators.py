@@ -146,7 +146,7 @@ def test_what_is_misconfigured_raises() -> None:
         for settings in ({"k": 1}, {"max_tokens": 0}, {"prompts": {"nothing": "x"}}):
             with pytest.raises((ConfigurationError, ValueError)):
                 make(**settings)
-        assert len(type(make()).model_fields) <= 15
+        assert len(type(make()).model_fields) <= 16
     with pytest.raises(MissingServiceError, match="entailer"):
         DeltaSePerEvaluator(FakeReader([]))
     with pytest.raises(MissingServiceError, match="llm"):

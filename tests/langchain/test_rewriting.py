@@ -346,7 +346,7 @@ def test_construction_says_what_is_wrong() -> None:
     ):
         with pytest.raises(error):
             UncertaintyRewriteRetriever(**{"llm": FakeReader(["a"]), "retriever": search, **settings})
-    assert len(set(UncertaintyRewriteRetriever.model_fields) - {"name", "tags", "metadata", "detached"}) <= 15
+    assert len(set(UncertaintyRewriteRetriever.model_fields) - {"name", "tags", "metadata", "detached"}) <= 16
 
 
 @pytest.mark.parametrize("kind", [UncertaintyRewriteRetriever, UncertaintyRewriter])
