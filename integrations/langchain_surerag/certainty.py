@@ -108,10 +108,10 @@ def _listing(model: Any, top_logprobs: int, handler: CertaintyHandler) -> Any:
             return model.model_copy(update={"runnable": first, "fallbacks": others})
         case DynamicRunnable():
             changed: dict[str, Any] = {"default": _listing(model.default, top_logprobs, handler)}
-            if others := getattr(model, "alternatives", None):
-                names = [name for name, one in others.items() if isinstance(one, Runnable)]
-                listing = _listing_each((others[name] for name in names), top_logprobs, handler)
-                changed["alternatives"] = {**others, **dict(zip(names, listing, strict=True))}
+            if alternatives := getattr(model, "alternatives", None):
+                names = [name for name, one in alternatives.items() if isinstance(one, Runnable)]
+                listing = _listing_each((alternatives[name] for name in names), top_logprobs, handler)
+                changed["alternatives"] = {**alternatives, **dict(zip(names, listing, strict=True))}
             return model.model_copy(update=changed)
         case Runnable() if callable(getattr(model, "lc_id", None)) and not isinstance(
             model, RunnableSequence
