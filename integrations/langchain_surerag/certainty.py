@@ -35,7 +35,7 @@ from langchain_surerag.families import OPENAI, Leaf, inner_runnables
 from langchain_surerag.inputs import role_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.runs import Awaiting, Blocking, Calls, has_run, without_streaming
-from langchain_surerag.watching import METADATA_KEY, NOT_ASKED, RunTree, SeenAnswer, Watcher
+from langchain_surerag.watching import METADATA_KEY, NOT_ASKED, RunTree, Watcher
 from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
 from surerag.certainty import Certainty, Measure, check_measure
 from surerag.drivers import complete, settled
@@ -107,11 +107,11 @@ def _listing(model: Any, top_logprobs: int, handler: CertaintyHandler) -> Any:
             first, *others = _listing_each(model.runnables, top_logprobs, handler)
             return model.model_copy(update={"runnable": first, "fallbacks": others})
         case DynamicRunnable():
-            changed = {"default": _listing(model.default, top_logprobs, handler)}
-            if others := getattr(model, "alternatives", None):
-                names = [name for name, one in others.items() if isinstance(one, Runnable)]
-                listing = _listing_each((others[name] for name in names), top_logprobs, handler)
-                changed["alternatives"] = {**others, **dict(zip(names, listing, strict=True))}
+            changed: dict[str, Any] = {"default": _listing(model.default, top_logprobs, handler)}
+            if alternatives := getattr(model, "alternatives", None):
+                names = [name for name, one in alternatives.items() if isinstance(one, Runnable)]
+                listing = _listing_each((alternatives[name] for name in names), top_logprobs, handler)
+                changed["alternatives"] = {**alternatives, **dict(zip(names, listing, strict=True))}
             return model.model_copy(update=changed)
         case Runnable() if callable(getattr(model, "lc_id", None)) and not isinstance(
             model, RunnableSequence
@@ -535,17 +535,17 @@ class SelectiveAnswer(CertaintyChain):
             logger.warning("certainty.unknown: an answer is withheld: %s", certainty.reason)
         shaped, seen = _as_mapping(output), watcher.tree.shown(output)
         answer = shaped.get("answer")
-        is_text = isinstance(answer, str)
-        if not is_text and seen is None:
+        text = answer if isinstance(answer, str) else None if seen is None else seen.text
+        if text is None:
             raise InputError(
                 f"no model answered, and the output has no answer that is a text: {type(answer).__name__}",
                 hint='end the chain in a model or a text, or return it under the key "answer"',
             )
-        text = answer if is_text else cast("SeenAnswer", seen).text
         abstention = self._abstention(value) if callable(self._abstention) else self._abstention
         selected = self._selects.select(text, certainty, abstention)
         if selected.abstained:
             withheld = {text.strip(), text.strip() if seen is None else seen.text.strip()}
+            is_text = isinstance(answer, str)
             shaped = _without(shaped, withheld, selected.text) if is_text else {"answer": selected.text}
         return {
             **shaped,

@@ -18,7 +18,7 @@ from surerag import SamplingParams, Services, certainty_of
 from surerag.drivers import arun, astream, run, stream
 from surerag.effects import Generate, Program, perform
 from surerag.messages import Generation, Message
-from surerag.readers.protocol import as_reader
+from surerag.readers import as_reader
 
 
 class ChatReader(BaseChatModel):

@@ -11,14 +11,15 @@ from surerag.readers.failures import (
 )
 from surerag.readers.hosted.wire import next_part, parts_of
 from surerag.readers.logprobs import ANY_VOCABULARY, answer_tokens, entries_of, trace_of_answer
-from surerag.readers.protocol import BaseReader, Capabilities, Reader
+from surerag.readers.protocol import BaseReader, Capabilities, Reader, as_reader
 from surerag.readers.reading import OpenReading, Part, Reading, finish_of, usage_of
 from surerag.readers.thinking import THINKING_TOKENS, split_thoughts
 from surerag.readers.threads import in_thread
 
 __all__ = [
     "ANY_VOCABULARY", "THINKING_TOKENS", "AskingReader", "Awaiting", "BaseReader", "Blocking", "Capabilities",
-    "Keywords", "OpenReading", "Part", "Reader", "Reading", "Request", "answer_tokens", "client_failure",
-    "described", "entries_of", "finish_of", "in_plain_words", "in_thread", "is_secret_name", "next_part",
-    "parts_of", "secrets_in", "split_thoughts", "trace_of_answer", "usage_of", "without_credentials",
+    "Keywords", "OpenReading", "Part", "Reader", "Reading", "Request", "answer_tokens", "as_reader",
+    "client_failure", "described", "entries_of", "finish_of", "in_plain_words", "in_thread", "is_secret_name",
+    "next_part", "parts_of", "secrets_in", "split_thoughts", "trace_of_answer", "usage_of",
+    "without_credentials",
 ]  # fmt: skip
