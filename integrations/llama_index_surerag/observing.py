@@ -42,6 +42,7 @@ from llama_index.core.instrumentation.events.llm import (
 )
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.llms import LLM
+from llama_index.core.llms.structured_llm import StructuredLLM
 from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.workflow import StopEvent, Workflow
 from llama_index_instrumentation import root_dispatcher
@@ -429,7 +430,9 @@ class _Events(BaseEventHandler):
             if (call := _CALLS.get(span_id)) is not None:
                 call.feed(event.response)
         elif isinstance(event, LLMChatStartEvent | LLMCompletionStartEvent):
-            if (span := _OPEN.get(span_id)) is not None:
+            span = _OPEN.get(span_id)
+            # The call of the LLM inside a structured one has the tokens.
+            if span is not None and not isinstance(span.instance, StructuredLLM):
                 prompt = event.messages if isinstance(event, LLMChatStartEvent) else event.prompt
                 call = Call(span.instance, span.top, prompt)
                 _CALLS[span_id] = call
@@ -492,7 +495,7 @@ def _requested_top(llm: LLM, keywords: Mapping[str, Any]) -> int | None:
 def _note_unreported(span: _Span, response: Any) -> None:
     """Keep the response of an LLM whose methods report no events."""
     kept = isinstance(span.newest, Call) and span.newest.returned(response)
-    if isinstance(span.instance, LLM) and not kept:
+    if isinstance(span.instance, LLM) and not isinstance(span.instance, StructuredLLM) and not kept:
         call = Call(span.instance, span.top)
         call.finish(response)
         span.add(call)

@@ -63,6 +63,12 @@ ENTROPY = -sum(p * math.log(p) for p in (math.exp(-0.1), 1 - math.exp(-0.1)))
 SELECTS = '[{"choice": 1, "reason": "the only one"}]'
 
 
+class Structure(BaseModel):
+    """Any."""
+
+    answer: str
+
+
 def says(prompt: str) -> str:
     """As many words as the last number in the question, so that answers tell whose they are."""
     if "Some choices are given below" in prompt:
@@ -247,6 +253,19 @@ def test_says_why_there_is_none(server: FakeOpenAI) -> None:
     assert empty.query(QUESTION).metadata["certainty"]["reason"] == "the answer has no words"
 
 
+def test_beside_a_structured_answer(server: FakeOpenAI) -> None:
+    server.answers = ['{"answer": "Velm"}']
+    for settings in ({"llm": sure(server).as_structured_llm(Structure)}, {"output_cls": Structure}):
+        engine = index().as_query_engine(**{"llm": sure(server), **settings})
+        response = engine.query(QUESTION)
+        assert response.answer == "Velm"
+        check(response.metadata["certainty"], '{"answer": "Velm"}')
+        shown = AbstainingQueryEngine(engine, policy(9.0)).query(QUESTION)
+        assert shown.answer == "Velm"
+        withheld = AbstainingQueryEngine(engine, policy(0.0)).query(QUESTION)
+        assert str(withheld) == "I do not know."
+
+
 def test_responses_of_other_llms_stay_as_they_are(server: FakeOpenAI) -> None:
     sure(server)
     assert "certainty" not in index().as_query_engine(llm=like(server)).query(QUESTION).metadata
@@ -332,12 +351,6 @@ def test_gemini_is_built_with_log_probabilities() -> None:
         with_certainty(llm)
     llm._generation_config["response_logprobs"] = True
     assert with_certainty(llm) is llm
-
-
-class Structure(BaseModel):
-    """Any."""
-
-    answer: str
 
 
 @pytest.mark.parametrize(
