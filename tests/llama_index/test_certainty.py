@@ -49,6 +49,7 @@ from surerag import (
     TransformersReader,
     calibrate_abstention,
     certainty_of,
+    evaluate,
 )
 from surerag.demo import reader as demo
 from surerag.errors import CapabilityError, ConfigurationError, InputError
@@ -600,6 +601,26 @@ def test_a_policy_of_any_engine_is_calibrated_from_its_answers(doubter: LLM) -> 
         engine.query(KNOWN)
     with pytest.raises(ConfigurationError, match="calibrated for the settings"):
         AbstainingQueryEngine(inner, found)
+
+
+def test_a_policy_is_calibrated_from_a_run_of_ones_own_engine(doubter: LLM) -> None:
+    inner = index().as_query_engine(llm=doubter)
+    questions = [(KNOWN, "Velm")] * 20 + [(UNKNOWN, "Mir")] * 20
+    run = evaluate(
+        {"mine": inner}, [(f"{number}. {text}", right) for number, (text, right) in enumerate(questions)]
+    )
+    found = calibrate_abstention(run.certainty_rows("mine", "contains"), max_risk=0.3)
+    engine = AbstainingQueryEngine(inner, found)
+    assert [str(engine.query(one)) for one in (KNOWN, UNKNOWN)] == ["In Velm of old", "I do not know."]
+
+
+def test_a_failure_to_observe_is_logged(
+    server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = index().as_query_engine(llm=sure(server))
+    monkeypatch.setattr(observing, "parts_of", lambda *_, **__: 1 / 0)
+    assert str(engine.query(QUESTION)) == "Velm Velm Velm Velm"
+    assert "certainty.failed" in caplog.text
 
 
 async def test_changed_prompts_of_a_method_are_noticed() -> None:
