@@ -175,7 +175,6 @@ class _Selecting(Shareable):
         self._reader = ""
         self._prompts = self._prompts_now()
         self._check_engine()
-        observe()
 
     def _prompts_now(self) -> str:
         """Return a fingerprint of the engine's prompts; chat engines do not show theirs."""
@@ -183,6 +182,7 @@ class _Selecting(Shareable):
 
     def _check_engine(self) -> None:
         """Refuse to ask an engine that is not that of the policy, or whose prompts have changed since."""
+        observe()
         prompts = self._prompts_now()
         if prompts != self._prompts:
             raise ConfigurationError(

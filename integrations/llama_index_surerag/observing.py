@@ -42,6 +42,7 @@ from llama_index.core.instrumentation.events.llm import (
 )
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.llms import LLM
+from llama_index.core.llms.structured_llm import StructuredLLM
 from llama_index.core.prompts.mixin import PromptMixin
 from llama_index.core.workflow import StopEvent, Workflow
 from llama_index_instrumentation import root_dispatcher
@@ -364,6 +365,20 @@ class _Span:
         return (found, wishes) if wanted or found["uncertainty"] is not None else (None, None)
 
 
+def _writes(instance: object) -> bool:
+    """Whether this is an LLM that writes itself; a structured one has another LLM write."""
+    return isinstance(instance, LLM) and not isinstance(instance, StructuredLLM)
+
+
+@contextmanager
+def _logging_failures() -> Iterator[None]:
+    """Log what fails within it: LlamaIndex drops the errors of handlers in silence."""
+    try:
+        yield
+    except Exception:
+        logger.exception("certainty.failed")
+
+
 class _Spans(BaseSpanHandler[BaseSpan]):
     """Keeps the calls within each open span, and gives a response its certainty where a span returns it."""
 
@@ -392,13 +407,14 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         span = _OPEN.pop(id_, None)
         if span is None:
             return
-        if isinstance(result, Generator | AsyncGenerator):
-            if (call := _CALLS.get(id_)) is not None:
-                _STREAMS[result] = call
-        elif isinstance(result, ChatResponse | CompletionResponse):
-            _note_unreported(span, result)
-        else:
-            _note_answer(span, id_, result)
+        with _logging_failures():
+            if isinstance(result, Generator | AsyncGenerator):
+                if (call := _CALLS.get(id_)) is not None:
+                    _STREAMS[result] = call
+            elif isinstance(result, ChatResponse | CompletionResponse):
+                _note_unreported(span, result)
+            else:
+                _note_answer(span, id_, result)
 
     def span_drop(self, id_: str, bound_args: Any, instance: Any = None, err: Any = None, **_: Any) -> None:
         """Note that a span ends with an error."""
@@ -424,12 +440,17 @@ class _Events(BaseEventHandler):
 
     def handle(self, event: BaseEvent, **_: Any) -> None:
         """Take an event of an LLM."""
+        with _logging_failures():
+            self._take(event)
+
+    def _take(self, event: BaseEvent) -> None:
         span_id = event.span_id or ""
         if isinstance(event, LLMChatInProgressEvent | LLMCompletionInProgressEvent):
             if (call := _CALLS.get(span_id)) is not None:
                 call.feed(event.response)
         elif isinstance(event, LLMChatStartEvent | LLMCompletionStartEvent):
-            if (span := _OPEN.get(span_id)) is not None:
+            span = _OPEN.get(span_id)
+            if span is not None and _writes(span.instance):
                 prompt = event.messages if isinstance(event, LLMChatStartEvent) else event.prompt
                 call = Call(span.instance, span.top, prompt)
                 _CALLS[span_id] = call
@@ -492,7 +513,7 @@ def _requested_top(llm: LLM, keywords: Mapping[str, Any]) -> int | None:
 def _note_unreported(span: _Span, response: Any) -> None:
     """Keep the response of an LLM whose methods report no events."""
     kept = isinstance(span.newest, Call) and span.newest.returned(response)
-    if isinstance(span.instance, LLM) and not kept:
+    if _writes(span.instance) and not kept:
         call = Call(span.instance, span.top)
         call.finish(response)
         span.add(call)

@@ -49,6 +49,7 @@ from surerag import (
     TransformersReader,
     calibrate_abstention,
     certainty_of,
+    evaluate,
 )
 from surerag.demo import reader as demo
 from surerag.errors import CapabilityError, ConfigurationError, InputError
@@ -61,6 +62,12 @@ from tests.servers.fake_openai import FakeOpenAI, split
 ENTROPY = -sum(p * math.log(p) for p in (math.exp(-0.1), 1 - math.exp(-0.1)))
 """Entropy of each token that the fake server writes."""
 SELECTS = '[{"choice": 1, "reason": "the only one"}]'
+
+
+class Structure(BaseModel):
+    """Any."""
+
+    answer: str
 
 
 def says(prompt: str) -> str:
@@ -247,6 +254,19 @@ def test_says_why_there_is_none(server: FakeOpenAI) -> None:
     assert empty.query(QUESTION).metadata["certainty"]["reason"] == "the answer has no words"
 
 
+def test_beside_a_structured_answer(server: FakeOpenAI) -> None:
+    server.answers = ['{"answer": "Velm"}']
+    for settings in ({"llm": sure(server).as_structured_llm(Structure)}, {"output_cls": Structure}):
+        engine = index().as_query_engine(**{"llm": sure(server), **settings})
+        response = engine.query(QUESTION)
+        assert response.answer == "Velm"
+        check(response.metadata["certainty"], '{"answer": "Velm"}')
+        shown = AbstainingQueryEngine(engine, policy(9.0)).query(QUESTION)
+        assert shown.answer == "Velm"
+        withheld = AbstainingQueryEngine(engine, policy(0.0)).query(QUESTION)
+        assert str(withheld) == "I do not know."
+
+
 def test_responses_of_other_llms_stay_as_they_are(server: FakeOpenAI) -> None:
     sure(server)
     assert "certainty" not in index().as_query_engine(llm=like(server)).query(QUESTION).metadata
@@ -332,12 +352,6 @@ def test_gemini_is_built_with_log_probabilities() -> None:
         with_certainty(llm)
     llm._generation_config["response_logprobs"] = True
     assert with_certainty(llm) is llm
-
-
-class Structure(BaseModel):
-    """Any."""
-
-    answer: str
 
 
 @pytest.mark.parametrize(
@@ -587,6 +601,26 @@ def test_a_policy_of_any_engine_is_calibrated_from_its_answers(doubter: LLM) -> 
         engine.query(KNOWN)
     with pytest.raises(ConfigurationError, match="calibrated for the settings"):
         AbstainingQueryEngine(inner, found)
+
+
+def test_a_policy_is_calibrated_from_a_run_of_ones_own_engine(doubter: LLM) -> None:
+    inner = index().as_query_engine(llm=doubter)
+    questions = [(KNOWN, "Velm")] * 20 + [(UNKNOWN, "Mir")] * 20
+    run = evaluate(
+        {"mine": inner}, [(f"{number}. {text}", right) for number, (text, right) in enumerate(questions)]
+    )
+    found = calibrate_abstention(run.certainty_rows("mine", "contains"), max_risk=0.3)
+    engine = AbstainingQueryEngine(inner, found)
+    assert [str(engine.query(one)) for one in (KNOWN, UNKNOWN)] == ["In Velm of old", "I do not know."]
+
+
+def test_a_failure_to_observe_is_logged(
+    server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = index().as_query_engine(llm=sure(server))
+    monkeypatch.setattr(observing, "parts_of", lambda *_, **__: 1 / 0)
+    assert str(engine.query(QUESTION)) == "Velm Velm Velm Velm"
+    assert "certainty.failed" in caplog.text
 
 
 async def test_changed_prompts_of_a_method_are_noticed() -> None:
