@@ -30,6 +30,8 @@ MARGIN = 0.02
 """Loss that its interval must exclude for a cheaper system to be recommended."""
 SAVING = 0.1
 """Share of searches, tokens, calls or seconds that makes it cheaper."""
+_NO_TIME = 0.01
+"""Seconds a question that nobody waits for."""
 MANY = 10_000
 """Questions above which no number is told."""
 WORTH = "delta_seper"
@@ -331,10 +333,11 @@ def _is_cheaper(run: EvaluationRun, system: str, baseline: str, margin: float, t
         change = _change(run, system, baseline, cost)
         if change is None:
             continue
-        interval = paired_difference(
+        _, interval, _ = found = paired_difference(
             *pairs(run, system, baseline, cost), confidence=confidence, bounds=None
-        ).interval
+        )
         by_chance = change <= -SAVING and interval is not None and interval.upper >= 0
+        by_chance |= cost == "seconds" and abs(found.value) < _NO_TIME
         changes.append(0.0 if by_chance else change)
     return min(changes, default=0.0) <= -SAVING and max(changes) <= SAVING
 
