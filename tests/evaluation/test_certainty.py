@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from surerag import FakeReader, Passage, Usage
+from surerag import FakeReader, LazyRAG, OpenAIReader, Passage, Usage
 from surerag.calibration import calibrate_abstention
 from surerag.certainty import MEASURES, Certainty, certainty_of
 from surerag.encoders import HashingEncoder
@@ -23,6 +23,7 @@ from surerag.evaluation.systems import NAMES, Parts, System, as_answer
 from surerag.messages import EntropyTrace, TokenTrace
 from surerag.methods.lazy_rag.component import FixedSummary
 from surerag.readers.fake import reply
+from tests.servers.fake_openai import FakeOpenAI
 
 PASSAGES = [
     Passage(f"Ada {number} was born in Velm.", metadata={"path": f"{number}.md"}) for number in range(12)
@@ -102,6 +103,36 @@ def test_a_model_without_log_probabilities_answers_and_the_page_says_so(tmp_path
     assert text in findings(run)[-1]
     write_report(run, tmp_path / "page.html")
     assert text in (tmp_path / "page.html").read_text("utf-8")
+
+
+@pytest.mark.parametrize("probed", [True, False])
+@pytest.mark.filterwarnings("ignore::surerag.readers.parameters.LeftOutWarning")
+def test_on_a_server_without_log_probabilities_the_page_says_which_gate_decided(
+    probed: bool, tmp_path: Path
+) -> None:
+    with FakeOpenAI(["Velm"] * 40, no_logprobs=True) as server:
+        reader = OpenAIReader("toy", base_url=server.base_url, api_key="k", max_retries=0)
+        if probed:
+            reader.probe()
+        parts = Parts(reader, Retriever(), FixedSummary("A town."), max_tokens=8)
+        names = ["plain", "lazy"] + (["rewritten"] if probed else [])
+        systems = {name: build_system(name, parts) for name in names}
+        run = evaluate(systems, [("Where is it?", "Velm"), ("Where was Ada?", "Velm")])
+        deployed = LazyRAG(
+            reader, Retriever(), FixedSummary("A town."), gate=systems["lazy"].settings["gate"]
+        )
+        assert deployed.gate_in_use.name == "abstention"
+    assert [row.error for row in run.rows] == [""] * 2 * len(systems)
+    found = findings(run)
+    assert any(
+        "lazy decided by the gate abstention, not by the default entropy: the model gave no" in t
+        for t in found
+    )
+    told = "rewritten decided by the metric semantic_entropy, not by the default perplexity"
+    assert any(told in text and 'Pass metric="semantic_entropy"' in text for text in found) == probed
+    assert any("no log-probabilities with the answers of plain" in text for text in found)
+    write_report(run, tmp_path / "page.html")
+    assert "lazy decided by the gate abstention" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_certainty_comes_from_metadata_of_frameworks_and_other_things_of_this_name_do_not_matter() -> None:

@@ -411,3 +411,48 @@ def test_a_forecast_extrapolates_from_real_answers_with_an_interval(run: Evaluat
     text = forecast(run, 1000, (1.0, 0.0))
     assert re.search(r"1000 questions with lazy, extrapolated from 200: 41\d,\d{3} tokens \(41\d,", text)
     assert "1,000 calls;" in text and "money 0.40" in text
+
+
+def costing(
+    right: Callable[[int], bool], tokens: int = 100, calls: int = 1
+) -> Callable[[str], EvaluationAnswer]:
+    def answer(question: str) -> EvaluationAnswer:
+        number = int(question.split()[1])
+        return EvaluationAnswer("yes" if right(number) else "no", usage=Usage(calls, tokens, 10))
+
+    return answer
+
+
+def test_a_cheaper_system_takes_more_of_nothing() -> None:
+    def right(number: int) -> bool:
+        return number % 5 > 0
+
+    plain = costing(right, 1000)
+    for new, first, seconds in (
+        (costing(right, 500), "Take new: it is cheaper", 1.0),
+        (costing(right, 500, calls=3), "Stay with plain", 1.0),
+        (costing(right, 1000), "Stay with plain", 1.0),
+        (costing(right, 1000), "Take new: it is cheaper", 0.5),
+        (costing(right, 500), "Stay with plain", 2295.8),
+    ):
+        run = run_of(400, plain=plain, new=new)
+        run._values["plain", "seconds"] = dict.fromkeys(run.values("plain", "tokens"), 1.0)
+        run._values["new", "seconds"] = dict.fromkeys(run.values("new", "tokens"), seconds)
+        assert findings(run)[0].startswith(first), (first, seconds)
+
+
+def test_a_loss_is_excluded_at_a_level_for_all_systems_together() -> None:
+    """One of six systems, each of which loses as much as does not matter, would be taken by chance."""
+    right, close = (lambda i: i % 5 > 0), (lambda i: i % 5 > 0 and i not in (1, 2, 3))
+    one = run_of(400, plain=costing(right, 1000), a=costing(close, 500))
+    six = run_of(400, plain=costing(right, 1000), **{name: costing(close, 500) for name in "abcdef"})
+    assert findings(one)[0].startswith("Take a: it is cheaper, and loses less than 2 points")
+    assert findings(six)[0].startswith("Stay with plain")
+    assert findings(one, margin=0.005)[0].startswith("Stay with plain")
+
+
+def test_equal_means_are_equally_good_only_where_the_interval_is_narrow() -> None:
+    few = run_of(50, plain=system(lambda i: i % 5 > 0), new=system(lambda i: i % 5 != 1))
+    assert "They did equally well here, and may still differ by 18 points." in findings(few)[1]
+    many = run_of(600, plain=system(lambda i: i % 5 > 0), new=system(lambda i: i % 5 > 0))
+    assert "They do equally well, within 2 points." in " ".join(findings(many))

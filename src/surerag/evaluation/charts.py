@@ -86,7 +86,7 @@ def _draw_lines(axes: Any, values: Mapping[str, Estimate], baseline: str) -> Non
     """Draw one value for each system; names are ticks of an axis, where nothing covers them."""
     for place, one in enumerate(values.values()):
         axes.plot(one.interval or [one.value] * 2, [place] * 2, color=_MARK, alpha=0.5)
-        axes.plot(one.value, place, "o", color=_MARK)
+        axes.plot(one.value, place, "o", color=_MARK, clip_on=False)
     names = [name if len(name) < 25 else f"{name[:22]} …" for name in map(printable, values)]
     axes.set_yticks(range(len(names)), names)
     if baseline in values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from surerag.certainty import NO_LOGPROBS, NO_WORDS
+from surerag.certainty import DEFAULT_MEASURE, NO_WORDS
 from surerag.evaluation.causes import Causes, causes_of, remedy
 from surerag.evaluation.certainty import SurestAnswers, surest_of_all
 from surerag.evaluation.passages import excludes_loss, fewest, passage_counts, questions_to_exclude
@@ -19,13 +19,19 @@ from surerag.evaluation.statistics import (
     questions_to_show,
     summarize,
 )
+from surerag.evaluation.systems import EvaluationAnswer
 from surerag.measures.statistics import Estimate, paired_difference
+from surerag.methods.dynqr.options import DynQROptions
+from surerag.methods.lazy_rag.gates import AbstentionGate
+from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.text import printable
 
 MARGIN = 0.02
 """Loss that its interval must exclude for a cheaper system to be recommended."""
 SAVING = 0.1
 """Share of searches, tokens, calls or seconds that makes it cheaper."""
+_NO_TIME = 0.01
+"""Seconds a question that nobody waits for."""
 MANY = 10_000
 """Questions above which no number is told."""
 WORTH = "delta_seper"
@@ -68,6 +74,7 @@ def findings(
     names = names_of(run, labels)
     return [
         *comparisons(run, baseline, names, margin),
+        *gates(run, names),
         *causes(run, causes_of(run), baseline, names),
         *certainties(run, surest_of_all(run), baseline, names),
         *numbers_of_passages(run, margin),
@@ -104,6 +111,49 @@ def comparisons(
         difference = "" if one is None else _difference(run, run.measures[0], one, baseline, names, margin)
         sentences.append(f"{difference} {_costs(run, system, baseline)}".strip())
     return list(filter(None, sentences))
+
+
+def gates(run: EvaluationRun, names: Mapping[str, str]) -> list[str]:
+    """Return by which gate or metric methods really decided, where the model does not allow the default."""
+    sentences = []
+    for system in run.comparable:
+        answers = [row.answer for row in run.answered(system).values() if row.answer]
+        base, settings = base_of(run, system), run.settings(system)
+        kind = "metric" if base == "rewritten" else "gate"
+        used = {answer.gate for answer in answers if answer.gate}
+        if base == "rewritten":
+            used = {str(settings.get("metric", ""))}
+        default = _DEFAULTS.get(base)
+        if default is None or not used or used == {default} or not _lacks(answers):
+            continue
+        found = _listed(sorted(used))
+        deployed = "The part that you deploy with this model does the same."
+        if kind == "metric" or used != {AbstentionGate.name}:
+            deployed = f'Pass {kind}="{found}" to the part that you deploy with this model.'
+        sentences.append(
+            f"{names[system]} decided by the {kind} {found}, not by the default {default}: the model gave "
+            f"{_lacks(answers)}. {deployed}"
+        )
+    return sentences
+
+
+_DEFAULTS = {
+    "lazy": str(LazyRAGOptions.model_fields["gate"].default),
+    "strong": str(LazyRAGOptions.model_fields["gate"].default),
+    "rewritten": str(DynQROptions.model_fields["metric"].default),
+}
+"""Gate or metric of a pipeline, where nobody chooses another."""
+
+
+def _lacks(answers: Sequence[EvaluationAnswer]) -> str:
+    """Return what a model did not give with its answers; empty where it gave everything."""
+    found = (answer.certainty for answer in answers if answer.certainty)
+    certainties = [certainty for certainty in found if certainty.reason != NO_WORDS]
+    if not certainties or any(DEFAULT_MEASURE in one.uncertainties for one in certainties):
+        return ""
+    return (
+        "no alternatives to its tokens" if any(one.measure for one in certainties) else "no log-probabilities"
+    )
 
 
 def causes(run: EvaluationRun, found: Causes, baseline: str, names: Mapping[str, str]) -> list[str]:
@@ -177,8 +227,7 @@ def _percent(estimate: Estimate) -> str:
 
 def _lacks_logprobs(run: EvaluationRun, system: str) -> bool:
     answers = [row.answer for row in run.answered(system).values() if row.answer]
-    reasons = [answer.certainty.reason for answer in answers if answer.certainty]
-    return bool(reasons) and all(reason in (NO_LOGPROBS, NO_WORDS) for reason in reasons)
+    return _lacks(answers) == "no log-probabilities"
 
 
 def numbers_of_passages(run: EvaluationRun, margin: float = MARGIN) -> list[str]:
@@ -284,10 +333,11 @@ def _is_cheaper(run: EvaluationRun, system: str, baseline: str, margin: float, t
         change = _change(run, system, baseline, cost)
         if change is None:
             continue
-        interval = paired_difference(
+        _, interval, _ = found = paired_difference(
             *pairs(run, system, baseline, cost), confidence=confidence, bounds=None
-        ).interval
+        )
         by_chance = change <= -SAVING and interval is not None and interval.upper >= 0
+        by_chance |= cost == "seconds" and abs(found.value) < _NO_TIME
         changes.append(0.0 if by_chance else change)
     return min(changes, default=0.0) <= -SAVING and max(changes) <= SAVING
 

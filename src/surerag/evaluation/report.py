@@ -25,6 +25,7 @@ from surerag.evaluation.findings import (
     certainties,
     comparisons,
     findings,
+    gates,
     names_of,
     numbers_of_passages,
     problems,
@@ -217,7 +218,11 @@ def write_report(
     """
     baseline = baseline or next(iter(run.comparable), "")
     names, found, why = names_of(run, labels), surest_of_all(run), causes_of(run)
-    first, *others = [*comparisons(run, baseline, names, margin), *problems(run, names)] or [""]
+    first, *others = [
+        *comparisons(run, baseline, names, margin),
+        *gates(run, names),
+        *problems(run, names),
+    ] or [""]
     page = Template(files("surerag.evaluation").joinpath("page.html").read_text("utf-8")).substitute(
         title=_html(title or f"{', '.join(run.comparable)}: {len(run.questions)} questions"),
         finding=f'<p class="finding">{_html(first)}</p>' if first else "",
@@ -465,7 +470,7 @@ def _details(run: EvaluationRun, row: Row) -> list[str]:
         detail.append(did if answer.acted else did_not)
     if answer.uncertainty is not None:
         options = settings.get("options", settings)
-        gate = options.get("metric") or options.get("gate")
+        gate = answer.gate or options.get("metric") or options.get("gate")
         name = gate if isinstance(gate, str) else "uncertainty"
         detail.append(f"{name.replace('_', ' ')} {answer.uncertainty:.2g}")
     if answer.finish == "length":

@@ -54,6 +54,7 @@ class EvaluationAnswer:
         acted: Whether a method retrieved or rewrote; None where that is no question.
         scores: Further measurements by name.
         certainty: How sure the model was of this answer; None where the system does not report it.
+        gate: Name of the gate or metric by which a method decided; empty for others.
     """
 
     text: str
@@ -65,6 +66,7 @@ class EvaluationAnswer:
     scores: Mapping[str, float] = field(default_factory=dict)
     certainty: Certainty | None = None
     sources: tuple[str, ...] = ()
+    gate: str = ""
 
 
 @dataclass(frozen=True)
@@ -147,6 +149,7 @@ def as_answer(value: Any) -> EvaluationAnswer:
         None if uncertainty is None else float(uncertainty),
         _first(value, _ACTED, lambda one: isinstance(one, bool)),
         certainty=_certainty(value),
+        gate=_first(value, _GATES, _is_text) or "",
         sources=tuple(source for _, source in shown) if any(source for _, source in shown) else (),
     )
 
@@ -171,6 +174,7 @@ _UNCERTAINTIES = (
     "metadata.score", "uncertainty",
 )  # fmt: skip
 _ACTED = ("decision.retrieve", "acted", "metadata.retrieve", "metadata.acted")
+_GATES = ("decision.gate", "metadata.gate")
 _FINISHES = ("generation.finish", "finish", "metadata.finish")
 _USAGES = ("usage", "usage_metadata", "metadata")
 
