@@ -16,6 +16,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from studies.common import console, print_table
 from surerag.calibration import CalibrationRow, calibrate_abstention, calibrate_threshold
 from surerag.evaluation.gate import parse_requirement, test_for
 from surerag.evaluation.statistics import paired_p_value, questions_to_show
+from surerag.measures import auroc
 from surerag.measures.statistics import mean_interval, paired_difference
 
 Floats = NDArray[np.float64]
@@ -188,6 +190,8 @@ def share_rows(sizes: Sequence[int]) -> Iterator[list[str]]:
         ]
 
 
+AREA = NormalDist().cdf(math.sqrt(0.5))
+"""AUROC of an uncertainty that is lower by one standard deviation for right answers."""
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 SKEWED: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rng, int], Floats]]] = (
     ("scores in [0, 1], mostly near 0", 0.2 / 2.2, (0, 1), lambda g, n: g.beta(0.2, 2, n)),
@@ -230,6 +234,16 @@ def grouped_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
                 held += [i is not None and i.lower <= mean <= i.upper for i in both]
             cells += [percent(one / samples) for one in held]
         yield [name, *cells]
+    cells = []
+    for n in (50, 200):
+        held = np.zeros(2)
+        for _ in range(samples):
+            both = in_documents(rng, np.stack([rng.standard_normal(n), rng.random(n) < 0.7], axis=1))
+            right = both[:, 1] == 1
+            areas = [auroc(both[:, 0] - right, right, one) for one in (documents(n), None)]
+            held += [a is None or a.interval is None or a.interval[0] <= AREA <= a.interval[1] for a in areas]
+        cells += [percent(one / samples) for one in held]
+    yield [f"AUROC of {AREA:.2f}", *cells]
 
 
 def power_rows(samples: int, rng: Rng) -> Iterator[list[str]]:

