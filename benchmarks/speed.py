@@ -29,6 +29,8 @@ from surerag.readers.protocol import BaseReader, Capabilities
 
 NEW_TOKENS = 24
 GREEDY = SamplingParams(max_tokens=NEW_TOKENS)
+JUDGED = SamplingParams(max_tokens=1, trace="logprobs")
+"""As judges reply: one word, with its log-probability."""
 SAMPLED = SamplingParams(n=10, temperature=1.0, max_tokens=NEW_TOKENS)
 
 
@@ -79,6 +81,13 @@ class Bench:
             num_return_sequences=samples,
             pad_token_id=0,
         )
+
+    def score_next(self, prompts: Sequence[str]) -> None:
+        """Score every token that may follow each prompt, by one pass over each."""
+        with torch.inference_mode():
+            for prompt in prompts:
+                ids = self.tensor([self.tokenizer(prompt)["input_ids"]])
+                self.model(ids, logits_to_keep=1).logits[0, -1].float().log_softmax(-1)
 
     def sample_with_logprobs(self, prompts: Sequence[str], new_tokens: int, samples: int) -> None:
         """Sample answers prompt by prompt, and take their log-probabilities from the logits."""
@@ -143,6 +152,12 @@ def works(bench: Bench) -> Iterator[Work]:
             partial(reader.generate, prompts, GREEDY),
             9 if count == 1 else 3,
         )
+    statements = [bench.prompt(250, n) + bench.prompt(6 + 2 * m, 50 + m) for n in range(6) for m in range(5)]
+    yield Work(
+        "scoring: judge 5 statements on each of 6 contexts of 250 tokens",
+        partial(bench.score_next, statements),
+        partial(reader.generate, statements, JUDGED),
+    )
     shared = bench.prompt(240, 7)
     questions = [shared + bench.prompt(12, n) for n in range(8)]
     yield Work(
