@@ -177,6 +177,10 @@ def listed_ids(index: BaseIndex[Any]) -> dict[str, None]:
     """
     struct, store = index.index_struct, getattr(index, "vector_store", None)
     match struct:
+        case IndexDict() if not struct.nodes_dict and getattr(store, "stores_text", False):
+            # The docstore may be that of an ingestion pipeline, which holds the documents.
+            hashed = index.docstore.get_all_document_hashes().values()
+            return dict.fromkeys([*_parts_of_documents(index), *hashed])
         case IndexDict():
             names = dict.fromkeys(list(struct.nodes_dict.values()))
         case IndexList():
@@ -185,8 +189,7 @@ def listed_ids(index: BaseIndex[Any]) -> dict[str, None]:
             names = dict.fromkeys(list(struct.node_id_to_summary_id))
         case KeywordTable():
             held = {name for found in list(struct.table.values()) for name in found}
-            listed = (index.docstore.get_all_ref_doc_info() or {}).values()
-            in_order = [name for info in listed for name in info.node_ids if name in held]
+            in_order = [name for name in _parts_of_documents(index) if name in held]
             names = dict.fromkeys([*in_order, *sorted(held)])
         case _:
             names = {}
@@ -196,6 +199,11 @@ def listed_ids(index: BaseIndex[Any]) -> dict[str, None]:
     elif isinstance(struct, IndexDict):
         there = getattr(store, "_node_id_to_faiss_id_map", None)
     return names if there is None else {name: None for name in names if name in there}
+
+
+def _parts_of_documents(index: BaseIndex[Any]) -> list[str]:
+    listed = (index.docstore.get_all_ref_doc_info() or {}).values()
+    return [name for info in listed for name in info.node_ids]
 
 
 class Search:

@@ -394,7 +394,17 @@ def test_summaries_are_filtered_as_a_store_that_holds_the_texts(store: Any, made
     assert shown(doc_ids=["lake"]) == {"lake"}
     with pytest.raises(ConfigurationError, match=r"not known.*'text_match'"):
         shown(filters=filters(("tenant", "text_match", "a")))
+    if made_of == "documents":
+        # Tier 1 follows the documents of the pipeline's own docstore.
+        storage = StorageContext.from_defaults(pipeline.docstore, vector_store=pipeline.vector_store)
+        index = VectorStoreIndex([], storage_context=storage, embed_model=HashEmbedding())
+        lazy = LazyRetrievalQueryEngine.from_args(index, knowing(), n_summaries=9)
+        followed = lazy.core.services.summaries.retrieve("Which has a tower?", 9)
+        assert {one.origin.node.ref_doc_id for one in followed} == {"town", "city", "lake", "hill"}
     pipeline.run(documents=documents[:2])
     assert shown() == {"town", "city"}
+    if made_of == "documents":
+        followed = lazy.core.services.summaries.retrieve("Which has a tower?", 9)
+        assert {one.origin.node.ref_doc_id for one in followed} == {"town", "city"}
     index.delete_nodes([chunk.node_id for chunk in chunks if chunk.ref_doc_id == "town"])
     assert shown() == {"city"}
