@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from langchain_classic.chains import create_retrieval_chain
+from langchain_classic.chains import HypotheticalDocumentEmbedder, create_retrieval_chain
 from langchain_classic.retrievers import EnsembleRetriever, MergerRetriever, MultiQueryRetriever
 from langchain_core.chat_history import InMemoryChatMessageHistory
 from langchain_core.documents import Document
@@ -14,11 +14,12 @@ from langchain_core.language_models import FakeListChatModel
 from langchain_core.load import dumps, loads
 from langchain_core.messages import HumanMessage
 from langchain_core.output_parsers import StrOutputParser
-from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import ConfigurableField, RunnableBranch, RunnableLambda, RunnablePassthrough
 from langchain_core.runnables.history import RunnableWithMessageHistory
 from langchain_core.tools import create_retriever_tool
+from langchain_core.vectorstores import InMemoryVectorStore
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from langchain_surerag import (
@@ -42,12 +43,13 @@ from surerag.errors import (
     ServiceError,
 )
 from surerag.readers.fake import reply
-from tests.langchain.conftest import KEY, chat, search
+from tests.langchain.conftest import KEY, HashEmbeddings, chat, search
 from tests.langchain.test_graph import Tree
 from tests.servers.fake_openai import FakeOpenAI
 
 QUESTION = "Where was the painter born?"
 REWRITTEN = "Where was Ada born?"
+PASSAGE = PromptTemplate.from_template("Write a passage that answers: {question}")
 
 
 def corpus(query: str) -> list[Document]:
@@ -377,3 +379,24 @@ async def test_a_query_without_words_is_an_error(query: str) -> None:
             part.invoke(query)
         with pytest.raises(InputError, match="the question is empty"):
             await part.ainvoke(query)
+
+
+def test_k_is_top_n_where_a_retriever_is_built(documents: list[Document]) -> None:
+    retriever = retriever_over(uncertain_reader(), k=1)
+    assert (retriever.top_n, len(retriever.invoke(QUESTION))) == (1, 1)
+    assert retriever.with_options(k=2).top_n == 2
+
+
+def test_a_rewrite_is_searched_through_hypothetical_documents_as_well() -> None:
+    """HyDE is an embedding model in LangChain, which writes a passage for whatever is searched."""
+    writer = FakeListChatModel(responses=["Somebody left early.", "Ada was born somewhere."])
+    hyde = HypotheticalDocumentEmbedder.from_llm(writer, HashEmbeddings(), custom_prompt=PASSAGE)
+    store = InMemoryVectorStore(HashEmbeddings())
+    store.add_documents(
+        [Document("The painter left early.", id="The"), Document("Ada was born in Velm.", id="Ada")]
+    )
+    store.embedding = hyde
+    retriever = UncertaintyRewriteRetriever(uncertain_reader(), store.as_retriever(search_kwargs={"k": 1}))
+    [found] = retriever.invoke(QUESTION)
+    assert found.id == "Ada"
+    assert found.metadata["uncertainty_rewrite"]["query"] == REWRITTEN
