@@ -85,19 +85,36 @@ class Causes:
     def _texts(self) -> dict[str, str]:
         return {}
 
+    @cached_property
+    def _references(self) -> dict[str, list[str]]:
+        return {}
+
+    @cached_property
+    def _places(self) -> dict[tuple[str, str], Place | None]:
+        """Where the reference of each answer stands, by system and question."""
+        return {(row.system, row.question.key): self._place(row) for row in self.run.rows}
+
+    def _references_of(self, question: Question) -> list[str]:
+        if question.key not in self._references:
+            self._references[question.key] = [f" {' '.join(words)} " for words in _wanted(question)]
+        return self._references[question.key]
+
     def holds(self, passage: str, question: Question) -> bool:
         """Whether a passage holds a reference of a question."""
         if passage not in self._texts:
             self._texts[passage] = f" {' '.join(words_of(passage))} "
-        return any(f" {' '.join(words)} " in self._texts[passage] for words in _wanted(question))
+        return any(reference in self._texts[passage] for reference in self._references_of(question))
 
     def place(self, row: Row) -> Place | None:
         """Return where the reference of a wrong answer stands; None for other answers, or references of yes.
 
         Where the documents were not searched, what is in no shown passage may be anywhere: ``"elsewhere"``.
         """
+        return self._places[row.system, row.question.key]
+
+    def _place(self, row: Row) -> Place | None:
         score = self.run.values(row.system, self.metric).get(row.question.key) if self.metric else None
-        if row.answer is None or score is None or score >= RIGHT or not _wanted(row.question):
+        if row.answer is None or score is None or score >= RIGHT or not self._references_of(row.question):
             return None
         if any(self.holds(passage, row.question) for passage in row.answer.contexts):
             return "shown"
@@ -113,7 +130,11 @@ class Causes:
 
 def causes_of(run: EvaluationRun) -> Causes:
     """Return where the references of a run's wrong answers stand."""
-    return Causes(run, next((name for name in run.measures if name in run.metrics), ""), run.documents)
+    if causes_of not in run.derived:
+        metric = next((name for name in run.measures if name in run.metrics), "")
+        run.derived[causes_of] = Causes(run, metric, run.documents)
+    found: Causes = run.derived[causes_of]
+    return found
 
 
 _REMEDIES: dict[Place, tuple[str, str]] = {

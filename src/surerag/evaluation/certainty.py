@@ -73,6 +73,14 @@ def surest_answers(run: EvaluationRun, system: str) -> SurestAnswers | None:
         >>> surest.tells, surest.auroc.value, surest.right[0.7].value, surest.right[1].value
         ('wrong answers', 1.0, 1.0, 0.775)
     """
+    place = (surest_answers, system)
+    if place not in run.derived:
+        run.derived[place] = _surest_answers(run, system)
+    found: SurestAnswers | None = run.derived[place]
+    return found
+
+
+def _surest_answers(run: EvaluationRun, system: str) -> SurestAnswers | None:
     metric = next((name for name in run.measures if name in run.metrics), "")
     rows = run.certainty_rows(system, metric) if metric else []
     if not rows:

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
@@ -176,6 +176,8 @@ class EvaluationRun:
         self._rows: list[Row] = []
         self._values: dict[tuple[str, str], dict[str, float]] = {}
         self._settings: dict[str, dict[str, Any]] = {}
+        self.derived: dict[Hashable, Any] = {}
+        """What other modules computed of the rows, kept until a row is added."""
 
     def __enter__(self) -> EvaluationRun:
         return self
@@ -263,6 +265,7 @@ class EvaluationRun:
         values = [(key, json.dumps(list(of_key))) for key, of_key in names.items()]
         with _storage_errors(self.path), self._writes, self._db:
             self._db.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?)", values)
+        self.derived = {}
 
     @property
     def questions(self) -> list[Question]:
@@ -465,7 +468,10 @@ class EvaluationRun:
                     for place, system in enumerate(systems, len(stored))
                 ],
             )
-        self._table, self._values, self._settings = {}, {}, {}
+        self._forget()
+
+    def _forget(self) -> None:
+        self._table, self._values, self._settings, self.derived = {}, {}, {}, {}
 
     def missing(self, system: System, questions: Iterable[Question]) -> set[str]:
         """Return the keys of questions that a system has not answered, or only failed to answer."""
@@ -492,7 +498,7 @@ class EvaluationRun:
         values = (json.dumps(answer, default=float), row.error, row.seconds, row.at_a_time)
         with _storage_errors(self.path), self._writes, self._db:
             self._db.execute("INSERT OR REPLACE INTO rows VALUES (?, ?, ?, ?, ?, ?, ?)", (*place, *values))
-        self._table, self._values = {}, {}
+        self._forget()
 
 
 def evaluate(
