@@ -56,6 +56,7 @@ READ: dict[str, str] = {
     "2017/letter of 3.5.2019": "The gate of the lock was painted green.",
     "2017/page": "# The lock\n\nThe lock of Orun is 12 m wide.",
     "2017/print": "The crane of Velm lifts 40 tonnes.",
+    "2017/wiki": "[[Velm]] lies on the {{river}} Orun.",
     "2017/list": "name: Castor\nseats: 40",
     "2017/words": "The winch of the Pollux was replaced in spring.",
 }
@@ -257,6 +258,7 @@ def _further_files(page: str) -> dict[str, bytes]:
         "2017/letter of 3.5.2019": READ["2017/letter of 3.5.2019"].encode(),
         "2017/page": page.format("Lock", "", "<h1>The lock</h1><p>The lock of Orun is 12 m wide.").encode(),
         "2017/print": pdf_of([(72, 720, READ["2017/print"])]),
+        "2017/wiki": READ["2017/wiki"].encode(),
         "2017/list": b'[{"name": "Castor", "seats": 40}]',
         "2017/words": _docx(READ["2017/words"]),
         "2021/core": bytes(range(256)) * 9,

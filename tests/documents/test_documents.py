@@ -35,10 +35,11 @@ def test_a_folder_is_read_in_the_order_of_its_paths(tmp_path: Path) -> None:
     (tmp_path / ".hidden.txt").write_text("no")
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "note.txt").write_text("no")
+    done: list[tuple[int, int | None]] = []
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        loaded = load_documents(tmp_path)
-    assert loaded.skipped == {}
+        loaded = load_documents(tmp_path, progress=lambda *at: done.append(at))
+    assert loaded.skipped == {} and done == [(1, 3), (2, 3), (3, 3)]
     assert [(d.id, d.title, d.text) for d in loaded.documents] == [
         ("b.TXT", "b", "# About Velm."),
         ("deep/a.md", "The Orun", "# The Orun ##\n\nA river."),

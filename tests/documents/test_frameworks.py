@@ -91,7 +91,7 @@ def test_langchain(documents: Sequence[Document]) -> None:
     mine = [LangChainDocument(one.text, id=one.id, metadata={**one.metadata}) for one in documents]
     store = InMemoryVectorStore(Hashing())
     store.add_documents(RecursiveCharacterTextSplitter(chunk_size=300, chunk_overlap=0).split_documents(mine))
-    with pytest.warns(MissingSummariesWarning, match="of 42 documents have no summary"):
+    with pytest.warns(MissingSummariesWarning, match="of 43 documents have no summary"):
         chain = LazyRetrievalChain.from_documents(
             mine,
             FakeReader(lambda prompt: "Velm", entropy=0.0),

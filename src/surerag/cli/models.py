@@ -205,9 +205,9 @@ def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = 
     Of a large folder whose vectors are not kept yet, a dry run of some questions encodes only the passages
     that share most words with them.
     """
-    with step(f"Reading the documents in {folder}"):
-        loaded = load_documents(folder)
-        documents = loaded.documents
+    loaded = load_documents(folder, progress=f"Reading the documents in {folder}")
+    documents = loaded.documents
+    with step("Cutting them into passages"):
         passages = chunk_documents(documents)
     n_passages = len(passages)
     encoder = load_encoder()

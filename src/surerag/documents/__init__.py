@@ -28,6 +28,7 @@ from surerag.documents.texts import (
     read_tex,
 )
 from surerag.errors import InputError, MissingExtraError
+from surerag.progress import Progress, reporting
 from surerag.records import Record, csv_records, csv_rows, json_records, key_of_rows, row_text
 from surerag.text import decode
 
@@ -144,7 +145,9 @@ class _File:
     documents: list[Document] = field(default_factory=list)
 
 
-def load_documents(directory: str | Path, *, max_bytes: int = 64 * 2**20) -> LoadedDocuments:
+def load_documents(
+    directory: str | Path, *, max_bytes: int = 64 * 2**20, progress: Progress = False
+) -> LoadedDocuments:
     """Read every file below a local folder; what cannot be read is skipped and listed.
 
     Hidden files and folders, lock files and backups, and links that lead out of the folder, are not read.
@@ -152,6 +155,7 @@ def load_documents(directory: str | Path, *, max_bytes: int = 64 * 2**20) -> Loa
     Args:
         directory: The folder.
         max_bytes: Larger files are skipped.
+        progress: True shows a bar on a terminal; a callable gets (done, total).
 
     Raises:
         InputError: If there is no such folder, or nothing in it can be read.
@@ -169,19 +173,24 @@ def load_documents(directory: str | Path, *, max_bytes: int = 64 * 2**20) -> Loa
     documents: list[Document] = []
     skipped: dict[str, str] = {}
     notes: dict[str, str] = {}
-    for path in _files(root):
-        # Bytes of a name that are no UTF-8 could not be written as JSON or into a database.
-        name = os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
-        try:
-            file = _read(path, name, root, max_bytes)
-        except _UnreadableError as error:
-            skipped[name] = str(error)
-            continue
-        except MissingExtraError as error:
-            raise MissingExtraError(f"{name} cannot be read: {error.message}", hint=error.hint) from error
-        documents += file.documents or [Document(name, file.text, file.title, file.metadata, file.rows)]
-        if file.notes:
-            notes[name] = "; ".join(file.notes)
+    paths = list(_files(root))
+    with reporting(progress, len(paths), "Files") as advance:
+        for path in paths:
+            # Bytes of a name that are no UTF-8 could not be written as JSON or into a database.
+            name = os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
+            try:
+                file = _read(path, name, root, max_bytes)
+            except _UnreadableError as error:
+                skipped[name] = str(error)
+            except MissingExtraError as error:
+                raise MissingExtraError(f"{name} cannot be read: {error.message}", hint=error.hint) from error
+            else:
+                documents += file.documents or [
+                    Document(name, file.text, file.title, file.metadata, file.rows)
+                ]
+                if file.notes:
+                    notes[name] = "; ".join(file.notes)
+            advance()
     if not documents:
         raise InputError(
             f"{str(directory)!r} has no file that can be read"

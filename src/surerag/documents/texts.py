@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from surerag.documents.converted import html_as_markdown
 from surerag.errors import InputError, SureragError
-from surerag.records import parse_json
+from surerag.records import json_records, parse_json
 from surerag.text import decode
 
 T = TypeVar("T")
@@ -83,9 +83,18 @@ def kind_by_content(data: bytes) -> str:
     beginning = data[:_BEGINNING].decode("latin-1")
     for pattern, suffix in _BY_CONTENT:
         found = re.match(pattern, beginning, re.IGNORECASE if "doctype" in pattern else 0)
-        if found and (suffix != ".eml" or len(_MAIL.findall(found[0])) > 1):
+        is_kind = found and (suffix != ".eml" or len(_MAIL.findall(found[0])) > 1)
+        if is_kind and (suffix not in (".ipynb", ".json") or _is_json(data)):
             return suffix
     return ".txt"
+
+
+def _is_json(data: bytes) -> bool:
+    try:
+        json_records(decode(data).text, "the file")
+    except InputError:
+        return False
+    return True
 
 
 # Mail
