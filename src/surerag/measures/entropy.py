@@ -70,16 +70,15 @@ def entropy_bounds(
     if not top_logprobs:
         raise ValueError("at least one log-probability is needed")
     cap = math.exp(min(top_logprobs))
-    listed = [math.exp(value) for value in top_logprobs]
-    if sampled_logprob is not None:
-        listed.append(math.exp(sampled_logprob))
+    logprobs = [*top_logprobs] if sampled_logprob is None else [*top_logprobs, sampled_logprob]
+    listed = [math.exp(value) for value in logprobs]
     unlisted = vocabulary_size - len(listed)
     if unlisted < 0:
         raise ValueError(f"{len(listed)} tokens listed of a vocabulary of {vocabulary_size}")
     rest = 1.0 - math.fsum(listed)
     if rest < -_ROUNDING:
         raise ValueError(f"listed probabilities sum to {1 - rest:.4f}, more than one")
-    entropy = math.fsum(map(_surprise, listed))
+    entropy = -math.fsum(p * value for p, value in zip(listed, logprobs, strict=True) if p)
     if rest <= 0 or unlisted == 0:
         return Interval(entropy, entropy)
     full = min(unlisted, int(rest / cap)) if cap > 0 else unlisted

@@ -176,18 +176,12 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
             f"the server listed no alternatives to the token {token!r}, but {excerpt(listed)}",
             hint="pass top_logprobs=0 if you need no entropies, or use another server or api",
         )
-    values = sorted(
-        (
-            # The check of an abstract class is slow, and every alternative to every token comes by here.
-            _number(
-                token,
-                item.get("logprob") if type(item) is dict or isinstance(item, Mapping) else item,
-                listed=True,
-            )
-            for item in listed
-        ),
-        reverse=True,
-    )
+    # Every alternative to every token comes by here, and the check of an abstract class is slow.
+    found = [
+        item.get("logprob") if type(item) is dict or isinstance(item, Mapping) else item for item in listed
+    ]
+    values = [_number(token, one, listed=True) for one in found]
+    values.sort(reverse=True)
     # A server may add the sampled token to the list. Left among the k likeliest, an unlikely one would
     # claim that no unlisted token is likelier than it.
     added, likeliest = values[top:], values[:top]
