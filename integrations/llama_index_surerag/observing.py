@@ -370,15 +370,6 @@ def _writes(instance: object) -> bool:
     return isinstance(instance, LLM) and not isinstance(instance, StructuredLLM)
 
 
-@contextmanager
-def _logging_failures() -> Iterator[None]:
-    """Log what fails within it: LlamaIndex drops the errors of handlers in silence."""
-    try:
-        yield
-    except Exception:
-        logger.exception("certainty.failed")
-
-
 class _Spans(BaseSpanHandler[BaseSpan]):
     """Keeps the calls within each open span, and gives a response its certainty where a span returns it."""
 
@@ -407,7 +398,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         span = _OPEN.pop(id_, None)
         if span is None:
             return
-        with _logging_failures():
+        try:
             if isinstance(result, Generator | AsyncGenerator):
                 if (call := _CALLS.get(id_)) is not None:
                     _STREAMS[result] = call
@@ -415,6 +406,8 @@ class _Spans(BaseSpanHandler[BaseSpan]):
                 _note_unreported(span, result)
             else:
                 _note_answer(span, id_, result)
+        except Exception:  # LlamaIndex would drop it in silence
+            logger.exception("certainty.failed")
 
     def span_drop(self, id_: str, bound_args: Any, instance: Any = None, err: Any = None, **_: Any) -> None:
         """Note that a span ends with an error."""
@@ -430,6 +423,12 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         """Have no span to end."""
 
 
+# Tuples: every event of the process is looked at.
+_PIECES = (LLMChatInProgressEvent, LLMCompletionInProgressEvent)
+_STARTS = (LLMChatStartEvent, LLMCompletionStartEvent)
+_ENDS = (LLMChatEndEvent, LLMCompletionEndEvent)
+
+
 class _Events(BaseEventHandler):
     """Collects what LLMs return, whole or in pieces."""
 
@@ -440,22 +439,24 @@ class _Events(BaseEventHandler):
 
     def handle(self, event: BaseEvent, **_: Any) -> None:
         """Take an event of an LLM."""
-        with _logging_failures():
+        try:
             self._take(event)
+        except Exception:  # LlamaIndex would drop it in silence
+            logger.exception("certainty.failed")
 
     def _take(self, event: BaseEvent) -> None:
         span_id = event.span_id or ""
-        if isinstance(event, LLMChatInProgressEvent | LLMCompletionInProgressEvent):
+        if isinstance(event, _PIECES):
             if (call := _CALLS.get(span_id)) is not None:
                 call.feed(event.response)
-        elif isinstance(event, LLMChatStartEvent | LLMCompletionStartEvent):
+        elif isinstance(event, _STARTS):
             span = _OPEN.get(span_id)
             if span is not None and _writes(span.instance):
                 prompt = event.messages if isinstance(event, LLMChatStartEvent) else event.prompt
                 call = Call(span.instance, span.top, prompt)
                 _CALLS[span_id] = call
                 span.add(call)
-        elif isinstance(event, LLMChatEndEvent | LLMCompletionEndEvent) and span_id in _CALLS:
+        elif isinstance(event, _ENDS) and span_id in _CALLS:
             _CALLS.pop(span_id).finish(event.response)
 
 

@@ -226,9 +226,9 @@ async def test_queries_that_run_at_the_same_time_are_not_mixed_up(server: FakeOp
         # A loop of its own.
         asyncio.run(ask(count))
 
-    await asyncio.gather(*map(ask, range(1, 13)))
-    with ThreadPoolExecutor(6) as pool:
-        list(pool.map(ask_in_a_thread, range(1, 13)))
+    await asyncio.gather(*map(ask, range(1, 9)))
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(ask_in_a_thread, range(1, 9)))
 
 
 def test_a_stream_that_is_not_read_leaves_nothing_behind(server: FakeOpenAI) -> None:
