@@ -188,7 +188,7 @@ class Outcome(NamedTuple):
     """What became of all questions through one client.
 
     Attributes:
-        hung: Questions that did not end within the limit.
+        hung: Kinds of the questions that did not end within the limit.
         different: Questions that got another thing than alone, with both.
         kinds: How often each thing came.
         seconds: How long all took together.
@@ -196,7 +196,7 @@ class Outcome(NamedTuple):
     """
 
     asked: int
-    hung: int
+    hung: list[str]
     different: list[tuple[str, tuple[str, ...], tuple[str, ...]]]
     kinds: Counter[str]
     seconds: float
@@ -205,7 +205,7 @@ class Outcome(NamedTuple):
     @property
     def lost(self) -> int:
         """Questions that came back with nothing."""
-        return self.asked - self.hung - self.kinds.total()
+        return self.asked - len(self.hung) - self.kinds.total()
 
 
 async def _outcome(ask: Ask, kind: Kind, number: int, limit: float) -> tuple[str, ...] | None:
@@ -245,7 +245,8 @@ async def run(client: str, requests: int, concurrency: int, bad: float, limit: f
         if got is not None and (expected := alone[kind_of(number, bad)] or ()) != got
     ]
     names = Counter(got[1] if got[0] == "error" else "answer" for got in results if got is not None)
-    return Outcome(requests, results.count(None), different, names, seconds, grown)
+    hung = [kind_of(number, bad).name for number, got in enumerate(results) if got is None]
+    return Outcome(requests, hung, different, names, seconds, grown)
 
 
 def _memory() -> float:
@@ -273,11 +274,13 @@ def main(arguments: list[str] | None = None) -> int:
         outcome = asyncio.run(run(client, options.requests, options.concurrency, options.bad, options.limit))
         failed |= bool(outcome.hung or outcome.lost or outcome.different)
         print(
-            f"{client}: {outcome.asked} questions in {outcome.seconds:.0f} s, {outcome.hung} hung, "
+            f"{client}: {outcome.asked} questions in {outcome.seconds:.0f} s, {len(outcome.hung)} hung, "
             f"{outcome.lost} lost, {len(outcome.different)} different from alone, {outcome.grown:+.0f} MiB"
         )
         for name, count in outcome.kinds.most_common():
             print(f"  {count:6} {name}")
+        for name, count in Counter(outcome.hung).most_common():
+            print(f"  hung: {count} of {name}")
         for name, expected, got in outcome.different[:10]:
             print(f"  different: {name}: alone {expected}, here {got}")
     return int(failed)
