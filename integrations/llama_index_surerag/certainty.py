@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncGenerator, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -204,7 +205,7 @@ class _Selecting(Shareable):
         asynchronous methods are called.
         """
         self._check_engine()
-        with noted_calls() as calls:
+        with nullcontext([]) if self._ask is None else noted_calls() as calls:
             asked = await settled(_ask_engine(self._engine, question, prefix))
             response = await settled((aread_to_end if prefix else read_to_end)(asked))
         answer = str(response) if response.response else ""
@@ -286,8 +287,8 @@ def method_engines(engine: object) -> Iterator[MethodEngine[Any]]:
         yield engine
         return
     for value in vars(engine).values():
-        inner = value.values() if isinstance(value, dict) else value
-        for one in inner if isinstance(inner, Iterable) and not isinstance(inner, str) else [inner]:
+        inner = list(value.values()) if isinstance(value, dict) else value
+        for one in inner if isinstance(inner, list | tuple) else [inner]:
             if isinstance(one, BaseQueryEngine):
                 yield from method_engines(one)
 

@@ -557,10 +557,11 @@ def _judge_whole(span: _Span, span_id: str, answer: Answer) -> None:
 
 def _judge(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
     """Give an answer the certainty of what wrote it, unless it has one, and report that."""
-    if KEY not in answer.values:
-        found, answer.wishes = span.certainty(answer.text)
-        if found is not None:
-            answer.values[KEY] = dict(found)
+    is_known = KEY in answer.values
+    if not is_known or _NOTED.get() is not None:
+        found, wishes = span.certainty(answer.text)
+        if found is not None and not is_known:
+            answer.values[KEY], answer.wishes = dict(found), wishes
     answer.report(as_event=as_event)
     answer.end()
 

@@ -37,6 +37,7 @@ from llama_index_surerag import (
     UncertaintyRewriteQueryEngine,
     certainty_in,
     observing,
+    reader_from_llm,
     streamed_to,
     with_certainty,
 )
@@ -687,6 +688,20 @@ async def test_asks_again_where_there_are_no_log_probabilities(server: FakeOpenA
         SimpleChatEngine.from_defaults(llm=llm), policy(0.5), ask=SampleAgreement(llm, n_samples=3)
     )
     assert chat.chat(QUESTION).metadata["certainty"]["uncertainties"]["disagreement"] == 0.0
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+async def test_asks_again_behind_the_prompt_of_a_method(streaming: bool) -> None:
+    with FakeOpenAI(lambda prompt: "Yes" if "Is your answer right" in prompt else doubting(prompt)) as server:
+        llm = like(server, reuse_client=False)
+        inner = LazyRetrievalQueryEngine.from_args(
+            index(), reader_from_llm(llm, logprobs=False), gate="abstention", streaming=streaming
+        )
+        engine = AbstainingQueryEngine(inner, policy(0.5), ask=AreYouSure(llm))
+        for response in (engine.query(KNOWN), await engine.aquery(KNOWN)):
+            assert response.metadata["abstained"] is False
+            assert response.metadata["certainty"]["measure"] == "self_doubt"
+        assert "Ada was born in Velm" in server.requests[-1]["messages"][-3]["content"]
 
 
 @pytest.mark.parametrize("change", [{"policy": 0.5}, {"engine": 7}, {"abstention": "…"}, {"ask": "Sure?"}])
