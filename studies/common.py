@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -20,11 +19,9 @@ from surerag import Passage, SamplingParams, Services
 from surerag.drivers import run_many
 from surerag.effects import Generate, Program, perform
 from surerag.errors import InputError
-from surerag.measures import exact_match
+from surerag.measures import auroc, exact_match
 from surerag.measures.statistics import (
-    RESAMPLES,
     Estimate,
-    bootstrap_interval,
     mean_interval,
     paired_difference,
 )
@@ -192,24 +189,8 @@ def difference(first: Sequence[bool], second: Sequence[bool]) -> Estimate:
 
 
 def separation(wrong: Sequence[float], right: Sequence[float]) -> Estimate | None:
-    """Return the AUROC with which a score separates wrong answers from right ones; None without both.
-
-    Its interval is a bootstrap within both classes. Where no pair is confused, it is the exact interval of as
-    many cases as the smaller class has.
-    """
-    if not wrong or not right:
-        return None
-    above, below = np.array(wrong, np.float64), np.array(right, np.float64)
-    wins = (above[:, None] > below) + 0.5 * (above[:, None] == below)
-    rng = np.random.default_rng(0)
-    areas = np.empty(RESAMPLES)
-    for place in range(RESAMPLES):
-        rows = np.bincount(rng.integers(len(above), size=len(above)), minlength=len(above))
-        columns = np.bincount(rng.integers(len(below), size=len(below)), minlength=len(below))
-        areas[place] = rows @ wins @ columns / wins.size
-    area = float(wins.mean())
-    interval = bootstrap_interval(areas, area, min(len(above), len(below)))
-    return Estimate(area, interval, len(above) + len(below))
+    """Return the AUROC with which a score separates wrong answers from right ones; None without both."""
+    return auroc([*wrong, *right], [False] * len(wrong) + [True] * len(right))
 
 
 def show(estimate: Estimate, *, scale: float = 100, digits: int = 1, sign: bool = False) -> str:
