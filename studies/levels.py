@@ -84,12 +84,11 @@ def stalls(often: float, usual: float) -> Pairs:
     return draw
 
 
-def in_documents(rng: Rng, values: Any) -> Any:
-    """Return values of questions, of which two in ten pairs in a document agree for its sake."""
-    n = len(values)
+def in_documents(rng: Rng, draw: Callable[[Rng, int], Any], n: int) -> Any:
+    """Return drawn values of questions, shape [n, …], with the same correlation in each document."""
+    own, of_document = draw(rng, n), draw(rng, n)[documents(n)]
     common = rng.random(n) < math.sqrt(CORRELATION)
-    first = np.arange(n) // OF_DOCUMENT * OF_DOCUMENT
-    return np.where(common if values.ndim == 1 else common[:, None], values[first], values)
+    return np.where(common.reshape(-1, *[1] * (own.ndim - 1)), of_document, own)
 
 
 def _where(grouped: bool) -> str:
@@ -116,9 +115,8 @@ REQUIREMENTS: Sequence[tuple[str, Pairs, Pairs]] = (
 
 def passes(text: str, draw: Pairs, rng: Rng, n: int, grouped: bool) -> bool:
     """Return whether a requirement passes on one sample of pairs."""
-    requirement, (a, b) = parse_requirement(text), draw(rng, n)
-    if grouped:
-        a, b = in_documents(rng, np.stack([a, b], axis=1)).T
+    requirement = parse_requirement(text)
+    a, b = in_documents(rng, lambda g, n: np.stack(draw(g, n), axis=1), n).T if grouped else draw(rng, n)
     test, bound = test_for(requirement, a, b, documents(n) if grouped else None, 1 - LEVEL)
     below = requirement.at_most and requirement.share is None
     return (test.shows_below if below else test.shows_above)(bound) <= LEVEL
@@ -229,7 +227,7 @@ def grouped_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
         for n in (50, 200):
             held = np.zeros(2)
             for _ in range(samples):
-                values = in_documents(rng, draw(rng, n))
+                values = in_documents(rng, draw, n)
                 both = (mean_interval(values, one, bounds=bounds).interval for one in (documents(n), None))
                 held += [i is not None and i.lower <= mean <= i.upper for i in both]
             cells += [percent(one / samples) for one in held]
@@ -238,9 +236,10 @@ def grouped_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
     for n in (50, 200):
         held = np.zeros(2)
         for _ in range(samples):
-            both = in_documents(rng, np.stack([rng.standard_normal(n), rng.random(n) < 0.7], axis=1))
-            right = both[:, 1] == 1
-            areas = [auroc(both[:, 0] - right, right, one) for one in (documents(n), None)]
+            uncertainty, right = in_documents(
+                rng, lambda g, n: np.stack(answers(g, n, 0.7, 1.0), axis=1), n
+            ).T
+            areas = [auroc(uncertainty, right, one) for one in (documents(n), None)]
             held += [a is None or a.interval is None or a.interval[0] <= AREA <= a.interval[1] for a in areas]
         cells += [percent(one / samples) for one in held]
     yield [f"AUROC of {AREA:.2f}", *cells]
@@ -265,9 +264,11 @@ def answers(
     rng: Rng, n: int, right: float, informs: float, grouped: bool = False
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Return uncertainties, lower by ``informs`` standard deviations for right answers, and who is right."""
-    is_right = rng.random(n) < right
-    if grouped:
-        is_right = in_documents(rng, is_right)
+
+    def is_right_of(rng: Rng, n: int) -> NDArray[np.bool_]:
+        return rng.random(n) < right
+
+    is_right = in_documents(rng, is_right_of, n) if grouped else is_right_of(rng, n)
     return rng.standard_normal(n) - informs * is_right, is_right
 
 
@@ -320,8 +321,10 @@ def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
     def draw(
         size: int, repairs: float, spoils: float, informs: float, grouped: bool = False
     ) -> tuple[Floats, Floats, Floats]:
-        kind = rng.choice(3, size=size, p=[repairs, spoils, 1 - repairs - spoils])
-        kind = in_documents(rng, kind) if grouped else kind
+        def kind_of(rng: Rng, n: int) -> NDArray[np.intp]:
+            return rng.choice(3, size=n, p=[repairs, spoils, 1 - repairs - spoils])
+
+        kind = in_documents(rng, kind_of, size) if grouped else kind_of(rng, size)
         right = rng.random(size) < 0.5
         uncertainty = rng.standard_normal(size) + informs * ((kind == 0) * 1.0 - (kind == 1))
         without, with_ = np.where(kind == 2, right, kind == 1), np.where(kind == 2, right, kind == 0)
