@@ -234,6 +234,9 @@ REFERENCES = {
     "It was built by Ada Voss in 1912; since then nobody has lived in the tower of Velm.": (
         "It was built by Ada Voss in 1912; since then nobody has lived in the tower of Velm.",
     ),
+    "The tower was built by Ada Voss, who had come from Orun, in the year 1912.\nIt is white.": (
+        "The tower was built by Ada Voss, who had come from Orun, in the year 1912.\nIt is white.",
+    ),
     "1912": ("1912",),
     "1912;": ("1912;",),
 }

@@ -45,7 +45,7 @@ _EXAMPLE = '{"question": "Who founded it?", "answers": ["Ada Voss"]}'
 TABLES = (".csv", ".tsv", ".xlsx")
 """Files of cells."""
 _DIVIDERS, _ANSWER_WORDS = (r"\s*\n\s*", r"\|", ";"), 8
-"""Marks between answers in a cell; and the words of an answer, at most, that a semicolon divides."""
+"""Marks between answers in a cell; and the most words of an answer that a line break or a semicolon divides."""
 _LONGEST_NAME = 200
 """Characters of a group's name; of a longer one its fingerprint is taken."""
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
@@ -178,7 +178,9 @@ class _Divider:
         """Return the answers of a cell that is divided by line breaks, ``|`` or ``;``; others as they are."""
         for mark in _DIVIDERS if isinstance(value, str) else ():
             parts = [part.strip() for part in re.split(mark, value) if part.strip()]
-            if len(parts) > 1 and (mark != ";" or max(len(part.split()) for part in parts) <= _ANSWER_WORDS):
+            if len(parts) > 1 and (
+                mark == r"\|" or max(len(part.split()) for part in parts) <= _ANSWER_WORDS
+            ):
                 self.cells += 1
                 self.first = self.first or value
                 return parts
