@@ -45,7 +45,7 @@ _EXAMPLE = '{"question": "Who founded it?", "answers": ["Ada Voss"]}'
 TABLES = (".csv", ".tsv", ".xlsx")
 """Files of cells."""
 _DIVIDERS, _ANSWER_WORDS = (r"\s*\n\s*", r"\|", ";"), 8
-"""Marks between answers in a cell; and the most words of an answer that a line break or a semicolon divides."""
+"""Marks between answers in a cell; and most words of an answer that a line break or a semicolon divides."""
 _LONGEST_NAME = 200
 """Characters of a group's name; of a longer one its fingerprint is taken."""
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
