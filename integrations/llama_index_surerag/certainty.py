@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -205,7 +205,8 @@ class _Selecting(Shareable):
         asynchronous methods are called.
         """
         self._check_engine()
-        with nullcontext([]) if self._ask is None else noted_calls() as calls:
+        nothing: AbstractContextManager[list[Call]] = nullcontext([])
+        with nothing if self._ask is None else noted_calls() as calls:
             asked = await settled(_ask_engine(self._engine, question, prefix))
             response = await settled((aread_to_end if prefix else read_to_end)(asked))
         answer = str(response) if response.response else ""
