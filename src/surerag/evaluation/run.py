@@ -337,7 +337,7 @@ class EvaluationRun:
             [(text,)] = self._select("SELECT settings FROM systems WHERE name = ?", system)
             with self._parsing(f"the settings of {system}"):
                 self._settings[system] = dict(json.loads(text))
-        return self._settings[system]
+        return dict(self._settings[system])
 
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
         """Return rows to calibrate the threshold of a system, from its answers at ``@inf`` and ``@-inf``.
@@ -412,7 +412,7 @@ class EvaluationRun:
             import pyarrow.parquet as pq
         names = [*self.metrics, *self.scores]
         values = {(system, name): self.values(system, name) for system in self.systems for name in names}
-        of_answer = ("contexts", "finish", "uncertainty", "acted")
+        of_answer = ("contexts", "sources", "finish", "uncertainty", "gate", "acted")
         records = [
             {
                 "system": row.system,
