@@ -304,7 +304,7 @@ def _scope(serialized: Any, settings: Mapping[str, Any], template: Any) -> dict[
     names: Any = (serialized or {}).get("id") or [settings.get("_type") or "model"]
     model = next((settings[name] for name in ("model", "model_name") if settings.get(name)), "")
     lasting = {name: value for name, value in settings.items() if name not in _SETTINGS_OF_ONE_CALL}
-    scope = {"reader": without_address(f"{names[-1]}({model})"), "settings": _fingerprint(lasting)}
+    scope = {"reader": without_address(str(model or names[-1])), "settings": _fingerprint(lasting)}
     return scope if template is None else {**scope, "prompt": _fingerprint(_wording(template))}
 
 

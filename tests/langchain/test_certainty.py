@@ -531,7 +531,7 @@ async def test_a_reader_is_a_chat_model() -> None:
     assert [chunk async for chunk in model.astream("Where?")][-1].response_metadata == whole.response_metadata
     output = CertaintyChain(lcel(with_certainty(model))).invoke("Where?")
     assert output["certainty"]["uncertainty"] == pytest.approx(1.7 / 3)
-    assert output["certainty"]["scope"]["reader"] == "ChatReader(scripted)"
+    assert output["certainty"]["scope"]["reader"] == "scripted"
 
 
 @pytest.mark.skipif(not base_folder().is_dir(), reason="the demo's reader is not in the cache: make reader")
@@ -557,3 +557,16 @@ def test_no_warning_is_given_where_all_is_well(toy: FakeOpenAI) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         chain.invoke("Where?")
+
+
+def test_a_policy_of_a_run_of_compare_serves_the_same_model_in_a_chain() -> None:
+    names = CertaintyChain(ChatReader(FakeReader(["Velm"], entropy=0.2))).invoke("Where?")["certainty"][
+        "scope"
+    ]
+    policy = replace(POLICY, scope={"reader": names["reader"], "measure": POLICY.scope.get("measure", "")})
+    assert names["reader"] == FakeReader(["Velm"]).name
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert SelectiveAnswer(ChatReader(FakeReader(["Velm"], entropy=0.2)), policy).invoke("Where?")[
+            "answer"
+        ]
