@@ -382,7 +382,7 @@ def test_an_abstention_promise_is_tried_on_other_paragraphs(tmp_path: Path) -> N
         rows = {row["system"]: row for row in certainty.promise_rows(run)}
         [everything] = [row for row in certainty.certainty_rows(run) if row["system"] == "all answers"]
     assert everything["right"][0] == 75.0
-    assert rows["at most 10% wrong"]["broken"] == 0
+    assert rows["at most 10% wrong"]["broken"] <= 0.1
     assert 0.7 < rows["at most 10% wrong"]["answered"] < 0.8
     assert rows["at most 30% wrong"]["answered"] > 0.9  # a quarter of all answers are wrong
 
