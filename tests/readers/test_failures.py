@@ -103,6 +103,10 @@ TOO_LONG: dict[str, tuple[int, Any]] = {
     "TensorRT-LLM": (400, "Prompt length (9000) exceeds maximum input length (4096)"),
     "TabbyAPI": (400, "Prompt length 9000 is greater than max_seq_len 4096"),
     "DashScope": (400, "Range of input length should be [1, 30720]"),
+    "LiteLLM's proxy": (400, "litellm.ContextWindowExceededError: litellm.BadRequestError: OpenAIException"),
+    "LMDeploy": (400, "The input_ids length exceeds the session length limit"),
+    "Titan": (400, "Malformed input request: expected maxLength: 2048, actual: 5000, please reformat"),
+    "Zhipu": (400, "Prompt 超长"),
     "LM Studio": (
         400,
         "Trying to keep the first 9000 tokens when context the overflows: context length 4096",
@@ -137,8 +141,31 @@ def test_a_clients_class_says_that_a_prompt_is_too_long() -> None:
     ],
 )
 def test_another_refusal_is_not_taken_for_a_prompt_that_is_too_long(status: int, said: str) -> None:
+    body = {"error": {"message": said}}
+    for shown in ("no", f"Error code: {status} - {body}"):  # as OpenAI's client shows a reply
+        error = service_error(Web(shown, status_code=status, body=body), "gpt")
+        assert type(error) is RefusedError
+
+
+@pytest.mark.parametrize("place", ["tools", "tools[0].function.name", "stop", "user", "metadata.trace"])
+def test_a_setting_that_is_too_long_is_no_prompt_that_is_too_long(place: str) -> None:
+    said = f"Invalid '{place}': too long. Expected a maximum length of 64 in your request"
+    error = {"message": said, "param": place, "code": "string_above_max_length"}
+    failure = service_error(Web("no", status_code=400, body={"error": error}), "gpt")
+    assert type(failure) is RefusedError
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (503, "Too many tokens, please wait before you send this request again"),
+        (504, "The request exceeded the maximum time for 4000 tokens"),
+        (500, "CUDA out of memory: too many tokens in the input"),
+    ],
+)
+def test_an_overload_that_speaks_of_tokens_passes(status: int, said: str) -> None:
     error = service_error(Web("no", status_code=status, body={"error": {"message": said}}), "gpt")
-    assert type(error) is RefusedError
+    assert type(error) is TransientServiceError
 
 
 def test_too_many_requests_pass() -> None:

@@ -54,11 +54,16 @@ _BROKEN = {
 }  # fmt: skip
 _LASTING = ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError", "TooManyRedirects")
 _TOO_LONG = re.compile(
-    r"context[ _](length|window|size|overflow)|maximum context|exceed context|above_max_length"
-    r"|tokens_limit_reached|(prompt|input|request)_too_(long|large)"
+    r"context[ _]?(length|window|size|overflow)|maximum context|exceed context"
+    r"|tokens_limit_reached|(prompt|input|request)_too_(long|large)|expected maxlength"
+    r"|超长|长度超|超过.{0,20}长度"
 )
 """Names a context that is too long, in a type, a code, or words."""
-_INPUT = re.compile(r"\b(prompts?|inputs?|messages?|requests?|sequences?|conversation|documents?)\b")
+_ABOVE = "above_max_length"
+"""End of OpenAI's codes for a text or a list that is too long, whichever setting holds it."""
+_KEY_OF_REPLY = re.compile(r"['\"]\w+['\"]: ")
+"""A key of a reply that a client shows as it came, such as ``'message':``."""
+_INPUT = re.compile(r"\b(prompts?|inputs?(_ids)?|messages?|requests?|sequences?|conversation|documents?)\b")
 _MEASURE = re.compile(r"\b(tokens?|length|max_(seq|model|input)_len(gth)?|too long)\b")
 _EXCESS = re.compile(
     r"\b(exceed(s|ed|ing)?|too (long|large|many)|(longer|larger|greater|more|less|fewer) than"
@@ -456,6 +461,13 @@ def _is_too_long(error: BaseException, text: str, status: int | None) -> bool:
         return False
     if _TOO_LONG.search(text):
         return True
+    places = parameters_of(error)
+    of_setting = bool(places) and not any(_INPUT.search(place.replace("_", " ")) for place in places)
+    if of_setting or (status is not None and (status in _MAY_PASS or status >= 500)):
+        return False
+    if any(code.endswith(_ABOVE) for code in codes):
+        return True
+    text = _KEY_OF_REPLY.sub("", text)
     return all(sign.search(text) for sign in (_INPUT, _MEASURE, _EXCESS))
 
 
