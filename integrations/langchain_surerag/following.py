@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
-from langchain_surerag.stores import MemoryStore, Record, SummaryStore, hash_of
+from langchain_core.documents import Document
+
+from langchain_surerag.stores import MemoryStore, Record, SummaryStore, hash_of, id_of
 
 Fate = Literal["", "deleted", "changed"]
 
@@ -29,9 +31,14 @@ class Snapshot:
     def fate_of(self, record: Record, store: Any) -> Fate:
         """Return what has happened to a document that the store holds whole, under the summary's id."""
         was, now = self._before.get(record.id), entries_of(store).get(record.id)
-        if was is None or _is_of(record, now) or not _is_of(record, was):
+        if was is None or not _is_of(record, was):
             return ""
-        return "deleted" if now is None else "changed"
+        if now is None:
+            return "deleted"
+        # A filter may deny a document by its new metadata.
+        current, before = _as_document(now), _as_document(was)
+        same = current.metadata == before.metadata or id_of(current) == record.metadata
+        return "" if same and _is_of(record, now) else "changed"
 
     def lacks(self, store: Any, summaries: SummaryStore) -> bool:
         """Whether a part of some document was deleted or changed, and it is not known of which document."""
@@ -57,6 +64,11 @@ def _records_of(summaries: SummaryStore, names: Iterable[str]) -> list[Record]:
 
 def _is_of(record: Record, entry: Any) -> bool:
     """Whether an entry is the whole text that was summarized."""
-    if entry is None:
-        return False
-    return hash_of(entry["text"] if isinstance(entry, Mapping) else entry.page_content) == record.text
+    return entry is not None and hash_of(_as_document(entry).page_content) == record.text
+
+
+def _as_document(entry: Any) -> Document:
+    if isinstance(entry, Mapping):
+        return Document(page_content=entry["text"], metadata=entry["metadata"])
+    document: Document = entry
+    return document

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from langchain_core.documents import Document
 from pydantic import BaseModel
 
 Condition = Callable[[Any], Any]
@@ -67,8 +68,14 @@ class Limits:
 class _Document:
     """A document as a filter sees it of which the metadata alone are known."""
 
+    __class__: Any = Document  # for a filter that asks isinstance
+
     def __init__(self, metadata: _Known) -> None:
         self.metadata = metadata
+
+    def __repr__(self) -> str:
+        self.metadata.asked.add("text")
+        return "Document()"
 
     def __getattr__(self, name: str) -> Any:
         self.metadata.asked.add(name)
@@ -101,6 +108,9 @@ class _Known(Mapping[Any, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
 
 
 def judge(condition: Condition, metadata: Mapping[str, Any]) -> tuple[bool, set[str]]:

@@ -268,9 +268,9 @@ class SummaryStore(VectorStore):
         *,
         only_changed: bool = False,
     ) -> list[str]:
-        names = [one.id or _id_of(one) for one in documents] if ids is None else [*map(str, ids)]
+        names = [one.id or id_of(one) for one in documents] if ids is None else [*map(str, ids)]
         records = {
-            name: Record(name, hash_of(one.page_content), _id_of(one), self._how, self.encoder_name)
+            name: Record(name, hash_of(one.page_content), id_of(one), self._how, self.encoder_name)
             for name, one in zip(names, documents, strict=True)
         }
         present = await self._present(names, calls) or {}
@@ -367,7 +367,7 @@ def _renewed(summary: Document, document: Document) -> Document:
     return Document(page_content=summary.page_content, metadata={**document.metadata, **kept})
 
 
-def _id_of(document: Document) -> str:
+def id_of(document: Document) -> str:
     """Return an id made of a document's text and metadata."""
     metadata = sorted(map(str, document.metadata.items()))
     return hash_of(f"{metadata}\n{document.page_content}")

@@ -120,7 +120,7 @@ def unknown_in(source: BaseRetriever | BaseIndex[Any]) -> str:
         index = source._index
         if source.object_map or source._vector_store is not index.vector_store:
             return "the retriever has an object_map, or another vector store than its index"
-    if type(index) not in _INDICES or "as_retriever" in vars(index):
+    if type(index) not in _INDICES or _has_own_methods(index):
         return f"a {type(index).__name__} may leave documents out in a way of its own"
     if index._object_map:
         return "the index has an object_map, which puts other contents in the place of its nodes"
@@ -151,9 +151,16 @@ def _unknown_in_store(store: Any) -> str:
         and store.stores_text
         and kind.get_nodes is not BasePydanticVectorStore.get_nodes
     )
+    if _has_own_methods(store):
+        return f"a method of the {kind.__name__} was replaced, which may leave documents out"
     if kind is SimpleVectorStore or name in _FAISS or can_be_asked:
         return ""
     return f"a {kind.__name__} cannot be asked which nodes it would leave out, or has deleted"
+
+
+def _has_own_methods(value: Any) -> bool:
+    """Whether a method of an object's class was replaced in the object."""
+    return any(callable(getattr(type(value), name, None)) for name in vars(value))
 
 
 def effect_on_summaries(postprocessor: BaseNodePostprocessor) -> Literal["alike", "none", "unknown"]:

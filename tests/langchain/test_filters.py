@@ -193,6 +193,9 @@ FILTERED: Any = {
     "a filter bound": lambda: plain().bind(filter=of_tenant_a),
     "a filter bound over another": lambda: plain(filter=lambda _: True).bind(filter=of_tenant_a),
     "items of a mapping": lambda: plain(filter=lambda one: {"tenant": "A"}.items() <= one.metadata.items()),
+    "a filter that asks what it is given": lambda: plain(
+        filter=lambda one: not isinstance(one, Document) or of_tenant_a(one)
+    ),
     "a config": lambda: of_a().with_config(tags=["mine"]),
     "retries": lambda: of_a().with_retry(),
     "fallbacks": lambda: of_a().with_fallbacks([of_a()]),
@@ -264,6 +267,10 @@ REFUSED: Any = {
     "a filter that the store cannot apply": lambda: plain(filter={"tenant": "A"}),
     "a function of another store": lambda: plain(filter=lambda metadata: metadata["tenant"] == "A"),
     "a filter of texts": lambda: plain(filter=lambda document: "secret" not in document.page_content),
+    "a filter of a document in words": lambda: plain(filter=lambda document: "secret" not in str(document)),
+    "a filter of metadata in words": lambda: plain(
+        filter=lambda document: "secret" not in str(document.metadata)
+    ),
     "a filter that denies": lambda: plain(filter=lambda document: not document.metadata.get("secret")),
     "a filter that looks at everything": lambda: plain(
         filter=lambda document: "B" not in [*document.metadata]
@@ -408,6 +415,24 @@ def test_a_mapping_that_is_changed_later_holds_as_it_is(tier: str) -> None:
     assert SECRET in shown_by(lazy)
     condition["tenant"] = "A"
     assert SECRET not in shown_by(lazy)
+
+
+@pytest.mark.parametrize("make", [in_memory, faiss_store])
+@pytest.mark.parametrize("tier", ["memory", "in memory", "FAISS"])
+def test_a_document_that_is_given_to_another_tenant_is_filtered_as_it_is(tier: str, make: Any) -> None:
+    """Its text stays, so that the metadata alone tell."""
+    search = {"tenant": "B"} if make is faiss_store else (lambda one: one.metadata["tenant"] == "B")
+    retriever = make().as_retriever(search_kwargs={"filter": search})
+    summaries = TIERS[tier]()
+    lazy = LazyRetrievalChain(reader(0.1), retriever, summaries)
+    assert SECRET in shown_by(lazy)
+    moved = Document(id="b", page_content=SECRET, metadata={"tenant": "C"})
+    retriever.vectorstore.delete(["b"])
+    retriever.vectorstore.add_documents([moved])
+    assert SECRET not in shown_by(lazy)
+    retriever.search_kwargs = {}
+    summaries.add_documents([moved])
+    assert SECRET in str(lazy.invoke("The secret?")["context"][0])
 
 
 def test_a_filter_that_the_config_decides_needs_summaries_that_it_decides_too() -> None:

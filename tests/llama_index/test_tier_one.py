@@ -50,6 +50,7 @@ from llama_index.core.vector_stores.types import (
     MetadataFilter,
     MetadataFilters,
     VectorStoreQueryMode,
+    VectorStoreQueryResult,
 )
 from llama_index.retrievers.bm25 import BM25Retriever
 from llama_index.vector_stores.faiss import FaissVectorStore
@@ -113,6 +114,11 @@ def patched(index: Any) -> Any:
     return retriever
 
 
+def with_a_patched_store(index: Any) -> Any:
+    object.__setattr__(index.vector_store, "query", lambda *_, **__: VectorStoreQueryResult())
+    return index
+
+
 def with_objects(index: Any) -> Any:
     retriever = index.as_retriever()
     retriever.object_map = {"ada": IndexNode(index_id="ada", text="Something else.")}
@@ -164,6 +170,7 @@ REFUSED: dict[str, Callable[[Any], Any]] = {
     "a subclass": lambda index: Tenants(index),
     "a class of one's own": lambda index: OwnRetriever(),
     "a replaced method": patched,
+    "a replaced method of the store": with_a_patched_store,
     "an object_map": with_objects,
     "fusion": lambda index: QueryFusionRetriever([index.as_retriever()], **FUSION),
     "merging": lambda index: AutoMergingRetriever(index.as_retriever(), index.storage_context),
