@@ -155,6 +155,14 @@ def test_a_setting_that_is_too_long_is_no_prompt_that_is_too_long(place: str) ->
     assert type(failure) is RefusedError
 
 
+@pytest.mark.parametrize("key", ["input", "request", "body", "messages", "prompt"])
+def test_what_a_reply_repeats_of_the_request_points_at_no_parameter(key: str) -> None:
+    body = {"error": {"message": "no", "param": None, key: {"param": "seed", "loc": ["stop"]}}}
+    failure = service_error(Web("no", status_code=400, body=body), "gpt")
+    assert isinstance(failure, RefusedError)
+    assert failure.parameters == ()
+
+
 @pytest.mark.parametrize(
     ("status", "said"),
     [

@@ -73,6 +73,8 @@ _OF_RATE = re.compile(r"per (second|minute|hour|day)|rate[ _]limit|quota")
 _NEVER_TOO_LONG = frozenset({401, 402, 403, 404, 429})
 _POINTERS = ("param", "parameter", "field", "pointer", "instance_path")
 """Keys, in what a service sends, of the field that it complains about; ``loc`` is a list of steps."""
+_QUOTED = frozenset({"input", "inputs", "request", "body", "messages", "prompt"})
+"""Keys of a reply under which a service repeats the request."""
 _WITHHELD = ("content_filter", "content filter", "content management policy", "invalid_prompt", "flagged")
 _MISUSED = ("unexpected keyword argument", "authentication method", "unknown model", "api key", "api_key")
 _HINTS = {
@@ -486,7 +488,7 @@ def _fields_in(value: object, depth: int = 8) -> Iterator[tuple[str, object]]:
         for name, one in value.items():
             yield str(name), one
             # What is quoted of a request is no structure of the reply.
-            yield from () if name == "input" else _fields_in(one, depth - 1)
+            yield from () if name in _QUOTED else _fields_in(one, depth - 1)
     elif depth and isinstance(value, list | tuple):
         for one in value:
             yield from _fields_in(one, depth - 1)
