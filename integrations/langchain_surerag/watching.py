@@ -265,7 +265,7 @@ class Watcher(BaseCallbackHandler):
         try:
             trace = trace_of_answer(part.entries, answer, top_logprobs=top, thought=thought)
         except LogprobsError as error:
-            logger.warning("certainty.unreadable: %s", error)
+            logger.warning("certainty.unreadable: %s", error.message)
             return Certainty(reason=UNREADABLE, scope=call.scope)
         is_cut = bool(part.finish) and finish_of(part.finish) != "stop"
         certainty = certainty_of(trace, measure=self._measure, is_cut=is_cut, scope=call.scope)
