@@ -235,8 +235,8 @@ class _Policy:
                 )
         if missing := [part for part, yours in scope.items() if yours and not self.scope.get(part)]:
             warnings.warn(
-                f"the policy does not record with which {', '.join(missing)} it was calibrated; its guarantee "
-                "holds only where they are the same",
+                f"the policy does not record with which {', '.join(missing)} it was calibrated; its "
+                "guarantee holds only where they are the same",
                 CalibrationWarning,
                 stacklevel=3,
             )
