@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import sys
 import warnings
 from collections import OrderedDict
@@ -37,6 +38,7 @@ from langchain_surerag.models import reader_of
 from langchain_surerag.runs import Awaiting, Blocking, Calls, has_run, without_streaming
 from langchain_surerag.watching import METADATA_KEY, NOT_ASKED, RunTree, Watcher
 from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
+from surerag.calibration import CalibrationWarning
 from surerag.certainty import Certainty, Measure, check_measure
 from surerag.drivers import complete, settled
 from surerag.errors import CapabilityError, ConfigurationError, InputError, check_at_least, check_kind
@@ -504,6 +506,8 @@ class SelectiveAnswer(CertaintyChain):
             check_kind(str, "a text or a function", abstention=abstention)
             check_abstention(abstention)
         super().__init__(chain, policy, ask=ask, langsmith_client=langsmith_client)
+        if policy.threshold == -math.inf:
+            warnings.warn(f"no answer will be shown: it {policy.guarantee}", CalibrationWarning, stacklevel=2)
         self._selects = policy
         self._abstention = abstention
         self._check_parts()

@@ -19,7 +19,7 @@ from langchain_surerag.families import FAMILIES
 from langchain_surerag.models import part_of
 from langchain_surerag.runs import TAGS
 from surerag import certainty_of
-from surerag.certainty import NO_LOGPROBS, Certainty, Measure, check_measure, without_address
+from surerag.certainty import NO_LOGPROBS, NO_WORDS, Certainty, Measure, check_measure, without_address
 from surerag.errors import InputError, LogprobsError, SureragError
 from surerag.readers import Part, finish_of, split_thoughts, trace_of_answer
 
@@ -27,7 +27,7 @@ METADATA_KEY = "certainty"
 """Key of a message's ``response_metadata`` with the values of its certainty."""
 NOT_ASKED = "the model was not asked for log-probabilities"
 UNREADABLE = "the log-probabilities of the answer could not be read"
-NO_ANSWER = "no model answered in this run"
+NO_ANSWER = "no model finished an answer in this run"
 
 _KEYS = tuple(dict.fromkeys(family.logprobs for family in FAMILIES))
 _SETTINGS_OF_ONE_CALL = frozenset({"stream", "stream_options", "stream_usage", "user", "metadata", "run_id"})
@@ -240,7 +240,7 @@ class Watcher(BaseCallbackHandler):
         if tree is None or call is None:
             return
         generations = response.generations[0] if response.generations else []
-        for generation in generations:
+        for generation in reversed(generations):  # a run shows the first, which counts as the last answer
             part, message = _part(generation), getattr(generation, "message", None)
             certainty = call.certainty or self._certainty(part, call, message)
             calls_tools = isinstance(message, AIMessage) and bool(message.tool_calls)
@@ -256,15 +256,16 @@ class Watcher(BaseCallbackHandler):
         if told is not None and told.uncertainties:  # by a ChatReader, or by the handler of with_certainty
             told = told.by(self._measure or told.measure)
             return self.assessed(replace(told, scope=call.scope))
+        thoughts, answer = split_thoughts(part.text)
         if not part.entries:
             asked = any(call.settings.get(name) for name in ("logprobs", "top_logprobs", "response_logprobs"))
-            return Certainty(reason=NO_LOGPROBS if asked else NOT_ASKED, scope=call.scope)
-        thoughts, answer = split_thoughts(part.text)
+            reason = NO_LOGPROBS if asked else NOT_ASKED
+            return Certainty(reason=reason if answer.strip() else NO_WORDS, scope=call.scope)
         thought, top = bool(thoughts or part.thoughts), _alternatives(call.settings)
         try:
             trace = trace_of_answer(part.entries, answer, top_logprobs=top, thought=thought)
         except LogprobsError as error:
-            logger.warning("certainty.unreadable: %s", error)
+            logger.warning("certainty.unreadable: %s", error.message)
             return Certainty(reason=UNREADABLE, scope=call.scope)
         is_cut = bool(part.finish) and finish_of(part.finish) != "stop"
         certainty = certainty_of(trace, measure=self._measure, is_cut=is_cut, scope=call.scope)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -173,6 +174,8 @@ class _Selecting(Shareable):
                 CalibrationWarning,
                 stacklevel=3,
             )
+        if policy is not None and policy.threshold == -math.inf:
+            warnings.warn(f"no answer will be shown: it {policy.guarantee}", CalibrationWarning, stacklevel=3)
         self._reader = ""
         self._prompts = self._prompts_now()
         self._check_engine()

@@ -64,6 +64,8 @@ EVENT = "surerag.certainty"
 KEY = "certainty"
 """Where the metadata of a response, and the output of an agent, have the certainty of the answer."""
 NOT_ASKED = "the model was not asked for log-probabilities"
+_EMPTY_RESPONSE = "Empty Response"
+"""What LlamaIndex shows in place of an answer without words."""
 NOT_WRITTEN = "no single call of a model wrote the answer as it is shown"
 UNREADABLE = "the log-probabilities of the answer could not be read"
 
@@ -264,7 +266,7 @@ class Call(Source):
         try:
             found = self._certainty(shown)
         except SureragError as error:
-            logger.warning("certainty.unreadable: %s", error)
+            logger.warning("certainty.unreadable: %s", error.message)
             found = Certainty(reason=UNREADABLE, scope={"reader": self.reader})
         return None if found is None else found.to_dict()
 
@@ -273,7 +275,8 @@ class Call(Source):
         text, is_cut = "".join(part.text for part in parts).strip(), _is_cut(parts)
         if self._generation is not None:
             text, is_cut = self._generation.text, self._generation.is_cut
-        shown = text if shown is None else shown.strip()
+        stands_in = not text and shown == _EMPTY_RESPONSE
+        shown = text if shown is None or stands_in else shown.strip()
         if not text.endswith(shown) or bool(shown) != bool(text):
             return None
         thoughts, answer = split_thoughts(shown)

@@ -57,6 +57,14 @@ _LEVEL_OF_ALL = 0.1
 """Share of the level that abstention spends on answering everything; the sequence has the rest."""
 _ERRORS_AT_FIRST = 1
 """Wrong answers that the first test of abstention's sequence may see and still certify."""
+_REMEDIES = {
+    "settings": (
+        "both are fingerprints: calibrate again, or restore what was set then, such as temperature, "
+        "max_tokens, top_logprobs, prompts, top_n and summaries"
+    ),
+    "prompt": "both are fingerprints: calibrate again, or restore the template of the prompt",
+}
+"""What to do where a part of a policy's scope differs."""
 _FOLDS, _ROUNDS = 5, 4
 """Parts that a sample is divided into, and how often, to see what a fit on the others tells of each."""
 
@@ -223,14 +231,12 @@ class _Policy:
             if mine and yours and mine != yours:
                 raise ConfigurationError(
                     f"the policy was calibrated for the {part} {mine!r} and is used with {yours!r}",
-                    hint="calibrate again, or restore the prompts, top_n, max_tokens and summaries of then"
-                    if part == "settings"
-                    else "calibrate again; a threshold is valid for one reader, gate and retriever",
+                    hint=_REMEDIES.get(part, "calibrate again: a policy holds for one model and retriever"),
                 )
         if missing := [part for part, yours in scope.items() if yours and not self.scope.get(part)]:
             warnings.warn(
-                f"the policy does not record for which {', '.join(missing)} it was calibrated; its "
-                "guarantee holds for no other",
+                f"the policy does not record with which {', '.join(missing)} it was calibrated; its "
+                "guarantee holds only where they are the same",
                 CalibrationWarning,
                 stacklevel=3,
             )

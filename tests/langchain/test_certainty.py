@@ -51,7 +51,8 @@ from surerag import (
     SampleAgreement,
     calibrate_abstention,
 )
-from surerag.certainty import NO_LOGPROBS
+from surerag.calibration import CalibrationWarning
+from surerag.certainty import NO_LOGPROBS, NO_WORDS
 from surerag.demo.reader import base_folder, load_reader
 from surerag.errors import CapabilityError, ConfigurationError
 from surerag.readers.fake import reply
@@ -212,7 +213,10 @@ def test_an_attempt_that_fails_does_not_count() -> None:
     output = CertaintyChain(broken.with_fallbacks([second])).invoke("Where?")
     assert output["town"] == "Velm" and sums(output["certainty"]) == 0.4
     calm = CertaintyChain(broken.with_fallbacks([RunnableLambda(lambda _: "Try later")])).invoke("Where?")
-    assert (calm["answer"], calm["certainty"]["reason"]) == ("Try later", "no model answered in this run")
+    assert (calm["answer"], calm["certainty"]["reason"]) == (
+        "Try later",
+        "no model finished an answer in this run",
+    )
     again = (script(said("no json", -5.0), said("{}", -0.3)) | JsonOutputParser()).with_retry(
         wait_exponential_jitter=False, stop_after_attempt=2
     )
@@ -437,7 +441,8 @@ def test_a_model_or_prompt_that_changes_after_construction_is_noticed(
     if part == "prompt":
         prompt.messages = ChatPromptTemplate.from_template("Guess! {context} {question}").messages
         prompt.__dict__.pop("_serialized", None)
-    with pytest.raises(ConfigurationError, match=f"was calibrated for the {part}"):
+    remedy = {"settings": "restore .* temperature", "prompt": "restore the template"}.get(part, "model")
+    with pytest.raises(ConfigurationError, match=f"was calibrated for the {part} .*{remedy}"):
         selective.invoke(QUESTIONS[0])
 
 
@@ -570,3 +575,27 @@ def test_a_policy_of_a_run_of_compare_serves_the_same_model_in_a_chain() -> None
         assert SelectiveAnswer(ChatReader(FakeReader(["Velm"], entropy=0.2)), policy).invoke("Where?")[
             "answer"
         ]
+
+
+def test_of_several_answers_the_first_is_shown_and_its_certainty_told(toy: FakeOpenAI) -> None:
+    model = with_certainty(chat(toy, temperature=1.0, n=3, seed=1))
+    first, *others = model.generate([[HumanMessage("Where?")]]).generations[0]
+    assert first.text not in {one.text for one in others}
+    shortened = CertaintyChain(model | StrOutputParser() | (lambda text: {"length": len(text)}))
+    assert shortened.invoke("Where?")["certainty"] == first.message.response_metadata["certainty"]
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_an_answer_without_words_says_so_and_makes_a_row(streaming: bool) -> None:
+    with FakeOpenAI([""]) as server:
+        model = with_certainty(chat(server))
+        message = list(model.stream("Where?"))[-1] if streaming else model.invoke("Where?")
+    certainty = message.response_metadata["certainty"]
+    assert certainty["reason"] == NO_WORDS
+    assert CalibrationRow.of(certainty, 0.0).uncertainty == math.inf
+
+
+def test_a_policy_that_withholds_every_answer_says_so(toy: FakeOpenAI) -> None:
+    policy = calibrate_abstention([CalibrationRow(0.1, score_without=1.0)], max_risk=0.1)
+    with pytest.warns(CalibrationWarning, match="no answer will be shown: it cannot be guaranteed with 1"):
+        SelectiveAnswer(lcel(with_certainty(chat(toy))), policy)

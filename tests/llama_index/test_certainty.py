@@ -52,6 +52,7 @@ from surerag import (
     certainty_of,
     evaluate,
 )
+from surerag.calibration import CalibrationWarning
 from surerag.demo import reader as demo
 from surerag.errors import CapabilityError, ConfigurationError, InputError
 from surerag.messages import SamplingParams
@@ -253,6 +254,10 @@ def test_says_why_there_is_none(server: FakeOpenAI) -> None:
     assert "no single call" in values["reason"]
     empty = VectorStoreIndex([], embed_model=HashEmbedding()).as_query_engine(llm=sure(server))
     assert empty.query(QUESTION).metadata["certainty"]["reason"] == "the answer has no words"
+    server.answers = [""]
+    response = index().as_query_engine(llm=sure(server)).query(QUESTION)
+    assert str(response) == "Empty Response"
+    assert response.metadata["certainty"]["reason"] == "the answer has no words"
 
 
 def test_beside_a_structured_answer(server: FakeOpenAI) -> None:
@@ -574,6 +579,11 @@ def test_an_answer_without_words_is_withheld(doubter: LLM) -> None:
     empty = VectorStoreIndex([], embed_model=HashEmbedding()).as_query_engine(llm=doubter)
     response = AbstainingQueryEngine(empty, policy(99.0)).query(KNOWN)
     assert (str(response), response.metadata["abstained"]) == ("I do not know.", True)
+
+
+def test_a_policy_that_withholds_every_answer_says_so(doubter: LLM) -> None:
+    with pytest.warns(CalibrationWarning, match="no answer will be shown"):
+        AbstainingQueryEngine(SimpleChatEngine.from_defaults(llm=doubter), policy(-math.inf))
 
 
 def test_an_answer_that_was_cut_is_withheld(server: FakeOpenAI) -> None:

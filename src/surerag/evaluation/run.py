@@ -360,7 +360,8 @@ class EvaluationRun:
         if not {f"{system}@inf", f"{system}@-inf"} <= set(names):
             raise ConfigurationError(
                 f"the run has no {system}@inf and {system}@-inf; it has {', '.join(names)}",
-                hint=f"evaluate both: --systems {system}@inf,{system}@-inf",
+                hint=f"evaluate both: --systems {system}@inf,{system}@-inf; or, to withhold unsure answers "
+                "of any system, calibrate with --max-risk",
             )
         metric = metric or next(iter(self.metrics))
         without, with_ = (self.values(f"{system}@{end}", metric) for end in ("inf", "-inf"))
