@@ -502,7 +502,7 @@ _COST = re.compile(
 )
 
 _VALUE = re.compile(
-    r"(<!-- value (?P<name>[\w.-]+): (?P<system>[^>]+?): (?P<column>\w+) -->).*?(?P<end><!-- end -->)"
+    r"(<!-- value (?P<name>[\w.-]+): (?P<system>[^>]+?): (?P<column>[\w% ]+) -->).*?(?P<end><!-- end -->)"
 )
 
 

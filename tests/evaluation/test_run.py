@@ -534,5 +534,5 @@ def test_a_threshold_is_calibrated_from_a_run() -> None:
         (1.0, 1.0, pytest.approx(0.1)),
         (0.0, 0.0, pytest.approx(0.1)),
     ]
-    with pytest.raises(ConfigurationError, match="has no lazy@inf and lazy@-inf.*--max-risk"):
+    with pytest.raises(ConfigurationError, match=r"has no lazy@inf and lazy@-inf.*--max-risk"):
         evaluate({"echo": echo}, QUESTIONS).calibration_rows()
