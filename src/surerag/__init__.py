@@ -1,4 +1,4 @@
-"""Five published methods for retrieval-augmented generation that act on how certain the model is.
+"""How sure a model is of its answers, and five methods from recent papers that act on it.
 
 The model that answers is called the reader. ``help`` of a class lists its options: ``help(surerag.LazyRAG)``.
 """
