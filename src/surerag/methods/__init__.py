@@ -1,1 +1,1 @@
-"""The published methods: one room each, around an algorithm that reads like the paper's."""
+"""The methods: one room each, around an algorithm that reads like the paper's."""
