@@ -112,8 +112,8 @@ def preferences(reward: str, passage: Callable[[str], str], query: Query, **serv
 
 def test_every_reward_prefers_by_its_own_measure() -> None:
     # The first passage makes the reader sure and right; the second has the reference, and the query's words.
-    found = {"first": "About clear things", "second": "The yes of this query"}.get
-    query = Query("this query", ("yes",))
+    found = {"first": "About clear things", "second": "The Velm of this query"}.get
+    query = Query("this query", ("yes", "Velm"))
     for reward, expected, answers in (
         ("uncertainty", [("first", "second")], 2),
         ("answer", [("first", "second")], 2),
