@@ -129,7 +129,7 @@ def merged_calls(threads: int = 64, rounds: int = 6) -> int:
     def work(number: int) -> None:
         queue.enter(number)
         for turn in range(rounds):
-            queue.ask(Generate((f"{number} {turn}",), SamplingParams()))
+            queue.answer(Generate((f"{number} {turn}",), SamplingParams()))
         queue.leave(number)
 
     with ThreadPoolExecutor(threads) as pool:

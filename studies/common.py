@@ -153,7 +153,7 @@ def world_cases(
     return cases, list(world.passages), leads
 
 
-def ask(
+def answers_to(
     reader: BaseReader,
     prompts: Sequence[Prompt],
     max_tokens: int = 32,
@@ -162,10 +162,10 @@ def ask(
 ) -> list[Generation]:
     """Return greedy answers to prompts; ``label`` stands before the bar."""
     sampling = SamplingParams(max_tokens=max_tokens, trace=trace)
-    return [answer for [answer] in ask_many(reader, prompts, sampling, label)]
+    return [answer for [answer] in samples_of(reader, prompts, sampling, label)]
 
 
-def ask_many(
+def samples_of(
     reader: BaseReader, prompts: Sequence[Prompt], sampling: SamplingParams, label: str = "Samples"
 ) -> list[list[Generation]]:
     """Return all samples of each prompt."""

@@ -18,7 +18,7 @@ import numpy as np
 from studies.common import (
     Case,
     Claim,
-    ask,
+    answers_to,
     console,
     difference,
     load_encoder,
@@ -223,7 +223,9 @@ def print_gold(reader: BaseReader, cases: Sequence[Case], results: Sequence[DynQ
         changed = [*passages[:place], gold[0], *passages[place + 1 :]]
         before.append(prompt_of(case, passages))
         after.append(prompt_of(case, changed))
-    pairs = zip(ask(reader, before, 16, "logprobs"), ask(reader, after, 16, "logprobs"), strict=True)
+    pairs = zip(
+        answers_to(reader, before, 16, "logprobs"), answers_to(reader, after, 16, "logprobs"), strict=True
+    )
     lower = [
         perplexity(second.trace.logprobs) < perplexity(first.trace.logprobs)
         for first, second in pairs

@@ -22,7 +22,7 @@ import numpy as np
 
 from studies.common import (
     Claim,
-    ask,
+    answers_to,
     console,
     difference,
     load_encoder,
@@ -184,7 +184,7 @@ def answer_all(
         FROM_CONTEXT.render(context=format_passages(p.text for p in passages), question=question.text)
         for question, passages in zip(questions, contexts, strict=True)
     ]
-    answers = ask(reader, prompts)
+    answers = answers_to(reader, prompts)
     return [is_correct(question, answer.text) for question, answer in zip(questions, answers, strict=True)]
 
 
@@ -220,7 +220,7 @@ def select_all(
             if given
             else FROM_CONTEXT.render(context=shown, question=question.text)
         )
-    replies = ask(reader, prompts, max_tokens=LONGEST)
+    replies = answers_to(reader, prompts, max_tokens=LONGEST)
     return [
         is_correct(question, selected_answer(reply.text))
         for question, reply in zip(questions, replies, strict=True)

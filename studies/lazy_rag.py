@@ -21,8 +21,7 @@ from studies.common import (
     Case,
     Claim,
     LookupRetriever,
-    ask,
-    ask_many,
+    answers_to,
     console,
     difference,
     load_encoder,
@@ -30,6 +29,7 @@ from studies.common import (
     make_parser,
     print_claims,
     print_table,
+    samples_of,
     separation,
     share,
     show,
@@ -194,7 +194,9 @@ def print_study(setting: Setting, reader: BaseReader) -> None:
         )
         prompts["oracle"].append(FROM_CONTEXT.render(context=gold, question=question))
     answers = {
-        name: ask(reader, texts, MAX_TOKENS, "entropy" if name == "first pass" else "none", name.capitalize())
+        name: answers_to(
+            reader, texts, MAX_TOKENS, "entropy" if name == "first pass" else "none", name.capitalize()
+        )
         for name, texts in prompts.items()
     }
     entropies = [EntropyGate().score(FirstPass(answer)) or np.inf for answer in answers["first pass"]]
@@ -375,13 +377,13 @@ def check_component(
 
 # Defaults: every question answered once in each way; gates are compared on the rows.
 
-ASKED = ("abstention=False", "default", "asked behind")
+FIRST_PASSES = ("abstention=False", "default", "asked behind")
 """The first pass as the paper has it; as it is asked to abstain before the context; and behind it."""
 
 SAMPLES = (3, 5, 10)
 """Numbers of samples to compare."""
 
-ASKED_BEHIND = PromptTemplate(
+ABSTENTION_BEHIND = PromptTemplate(
     "asked_behind",
     "Context: {context}\nAnswer the question from the context above. "
     "If the context does not tell, reply only: {abstention}\nQuestion: {question}\nAnswer:",
@@ -393,7 +395,7 @@ def collect_rows(setting: Setting, reader: BaseReader, file: Path) -> list[dict[
     done = len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
     for start in range(done, len(setting.cases), 10):
         cases = setting.cases[start : start + 10]
-        prompts: dict[str, list[Prompt]] = {name: [] for name in (*ASKED, "always")}
+        prompts: dict[str, list[Prompt]] = {name: [] for name in (*FIRST_PASSES, "always")}
         for case in cases:
             summary = "\n".join(passage.text for passage in setting.summaries[case.question])
             chunks = format_passages(passage.text for passage in setting.passages[case.question])
@@ -401,16 +403,16 @@ def collect_rows(setting: Setting, reader: BaseReader, file: Path) -> list[dict[
             prompts["abstention=False"].append(first)
             prompts["default"].append(with_abstention(first, ABSTENTION))
             prompts["asked behind"].append(
-                ASKED_BEHIND.render(context=summary, abstention=ABSTENTION, question=case.question)
+                ABSTENTION_BEHIND.render(context=summary, abstention=ABSTENTION, question=case.question)
             )
             second = FROM_CONTEXT_AND_DETAILS.render(context=summary, details=chunks, question=case.question)
             prompts["always"].append(second)
         answers = {
-            name: ask(reader, texts, MAX_TOKENS, "entropy", f"Answers, {name}")
+            name: answers_to(reader, texts, MAX_TOKENS, "entropy", f"Answers, {name}")
             for name, texts in prompts.items()
         }
         sampling = SamplingParams(n=max(SAMPLES), temperature=1.0, max_tokens=MAX_TOKENS)
-        samples = ask_many(reader, prompts["default"], sampling)
+        samples = samples_of(reader, prompts["default"], sampling)
         with file.open("a", encoding="utf-8") as rows:
             for place, case in enumerate(cases):
                 row: dict[str, Any] = {
@@ -443,7 +445,7 @@ def print_gates(rows: Sequence[dict[str, Any]]) -> None:
     """Print what each gate searches and loses against always searching."""
     always = [row["always"]["right"] for row in rows]
     table = [("always", "", "", "100", show(share(always)), "")]
-    for asked in ASKED:
+    for asked in FIRST_PASSES:
         gates: list[Gate] = [EntropyGate(n_tokens=n) for n in (1, 4, N_TOKENS, 16, MAX_TOKENS)]
         gates += [EntropyGate(aggregate="max"), MarginGate()]
         grids: list[tuple[float, ...]] = [(0.3, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0)] * 6 + [

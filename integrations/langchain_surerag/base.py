@@ -15,7 +15,7 @@ from pydantic import Field, InstanceOf, PrivateAttr, field_serializer, field_val
 from langchain_surerag.prompts import plain_prompt, prompt_of
 from surerag.errors import MissingServiceError
 from surerag.options import Options
-from surerag.readers import AskingReader, is_secret_name, without_credentials
+from surerag.readers import ClientReader, is_secret_name, without_credentials
 
 
 def service_field(description: str) -> Any:
@@ -47,7 +47,7 @@ class Part(Options, ABC):
     def _build_core(self) -> Self:
         self._core = None if getattr(self, "detached", ()) else self._make_core()
         reader = getattr(getattr(self._core, "services", None), "reader", None)
-        if isinstance(reader, AskingReader) and reader is not getattr(self, "llm", None):
+        if isinstance(reader, ClientReader) and reader is not getattr(self, "llm", None):
             reader.learned = self.learned.setdefault(reader.name, reader.learned)
         return self
 

@@ -36,7 +36,7 @@ from langchain_surerag.families import OPENAI, Leaf, inner_runnables
 from langchain_surerag.inputs import role_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.runs import Awaiting, Blocking, Calls, has_run, without_streaming
-from langchain_surerag.watching import METADATA_KEY, NOT_ASKED, RunTree, Watcher
+from langchain_surerag.watching import METADATA_KEY, NO_LOGPROBS_REQUESTED, RunTree, Watcher
 from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
 from surerag.calibration import CalibrationWarning
 from surerag.certainty import Certainty, Measure, check_measure
@@ -52,12 +52,12 @@ Abstention = str | Callable[[Any], str]
 EVENT = "surerag.certainty"
 """Name of the custom event with the certainty of an answer."""
 WITHOUT_LOGPROBS = (
-    "pass ask=surerag.AreYouSure(llm) to CertaintyChain or SelectiveAnswer, which asks it again; or take a "
-    "model in this process, langchain_surerag.ChatReader(reader)"
+    "pass second_opinion=surerag.AreYouSure(llm) to CertaintyChain or SelectiveAnswer, which asks it again; "
+    "or take a model in this process, langchain_surerag.ChatReader(reader)"
 )
-HOW_TO_ASK = (
+HOW_TO_GET_CERTAINTY = (
     "build the chain with langchain_surerag.with_certainty(llm) in place of llm; for a model that gives no "
-    "log-probabilities, pass ask=surerag.AreYouSure(llm) to CertaintyChain or SelectiveAnswer"
+    "log-probabilities, pass second_opinion=surerag.AreYouSure(llm) to CertaintyChain or SelectiveAnswer"
 )
 _KEPT_RUNS = 1000
 _END = object()
@@ -233,8 +233,8 @@ class CertaintyHandler(Watcher):
     def ended(self, tree: RunTree, output: Any) -> None:
         """Take note of a run that ended, and tell whoever wants to know."""
         certainty = tree.certainty(output)
-        if certainty.reason == NOT_ASKED:
-            warnings.warn(f"{NOT_ASKED}: {HOW_TO_ASK}", stacklevel=2)
+        if certainty.reason == NO_LOGPROBS_REQUESTED:
+            warnings.warn(f"{NO_LOGPROBS_REQUESTED}: {HOW_TO_GET_CERTAINTY}", stacklevel=2)
         self._found[tree.root] = certainty
         while len(self._found) > _KEPT_RUNS:
             self._found.popitem(last=False)
@@ -271,7 +271,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         chain: Ends in a model that lists log-probabilities (:func:`with_certainty`).
         policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
         measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
-        ask: How to find out by asking again, of a model without log-probabilities:
+        second_opinion: How to find out by asking again, of a model without log-probabilities:
             :class:`surerag.AreYouSure` or :class:`surerag.SampleAgreement`, which say what they cost.
         langsmith_client: Gets the feedback where LangSmith does not trace the run.
 
@@ -291,20 +291,26 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         policy: AbstentionPolicy | None = None,
         *,
         measure: Measure | None = None,
-        ask: SecondOpinion | None = None,
+        second_opinion: SecondOpinion | None = None,
         langsmith_client: Any = None,
     ) -> None:
         check_kind(Runnable, "a chain, graph or agent", chain=chain)
         _check_policy(policy)
         _check_client(langsmith_client)
         check_measure(measure)
-        if ask is not None:
-            check_kind(SecondOpinion, "surerag.AreYouSure(llm) or surerag.SampleAgreement(llm)", ask=ask)
+        if second_opinion is not None:
+            check_kind(
+                SecondOpinion,
+                "surerag.AreYouSure(llm) or surerag.SampleAgreement(llm)",
+                second_opinion=second_opinion,
+            )
         self._chain = chain
         self._policy = policy
         self._measure = measure
-        self._ask = ask
-        self._opinion_services = None if ask is None else Services(reader=reader_of(ask.model))
+        self._second_opinion = second_opinion
+        self._opinion_services = (
+            None if second_opinion is None else Services(reader=reader_of(second_opinion.model))
+        )
         self._client = langsmith_client
 
     # LangChain's protocol.
@@ -382,26 +388,28 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
 
     async def _certainty(self, tree: RunTree, output: Any, calls: Calls) -> Certainty:
         certainty = tree.certainty(output)
-        if self._ask is not None:
-            certainty = await self._asked_again(self._ask, tree, output, calls)
-        if certainty.reason == NOT_ASKED:
+        if self._second_opinion is not None:
+            certainty = await self._ask_again(self._second_opinion, tree, output, calls)
+        if certainty.reason == NO_LOGPROBS_REQUESTED:
             self._complain(certainty)
         if self._policy is not None:
             certainty = self._policy.assess(certainty)
         await self._tell(certainty, calls)
         return certainty
 
-    async def _asked_again(self, ask: SecondOpinion, tree: RunTree, output: Any, calls: Calls) -> Certainty:
+    async def _ask_again(
+        self, second_opinion: SecondOpinion, tree: RunTree, output: Any, calls: Calls
+    ) -> Certainty:
         answer = tree.shown(output)
         if answer is None:
             return tree.certainty(output)
         turns = tuple(Message(role_of(one.type), str(one.text)) for one in answer.prompt if one.text)
-        program = ask.program(turns, answer.text)
+        program = second_opinion.program(turns, answer.text)
         opinion = await calls.run(ensure_config(), program, cast("Services", self._opinion_services))
         return replace(opinion, scope=answer.certainty.scope)
 
     def _complain(self, certainty: Certainty) -> None:
-        warnings.warn(f"{certainty.reason}: {HOW_TO_ASK}", stacklevel=2)
+        warnings.warn(f"{certainty.reason}: {HOW_TO_GET_CERTAINTY}", stacklevel=2)
 
     async def _tell(self, certainty: Certainty, calls: Calls) -> None:
         """Show the certainty to handlers, to the span that is open, and to LangSmith."""
@@ -475,7 +483,7 @@ class SelectiveAnswer(CertaintyChain):
         policy: From :func:`surerag.calibrate_abstention`. With every answer it is checked that the model, its
             settings and the template of its prompt are those of the calibration.
         abstention: Text in place of an answer, or a function from the input to it.
-        ask: As of :class:`CertaintyChain`.
+        second_opinion: As of :class:`CertaintyChain`.
         langsmith_client: As of :class:`CertaintyChain`.
 
     Raises:
@@ -498,14 +506,14 @@ class SelectiveAnswer(CertaintyChain):
         policy: AbstentionPolicy,
         *,
         abstention: Abstention = ABSTENTION,
-        ask: SecondOpinion | None = None,
+        second_opinion: SecondOpinion | None = None,
         langsmith_client: Any = None,
     ) -> None:
         check_kind(AbstentionPolicy, "what surerag.calibrate_abstention returns", policy=policy)
         if not callable(abstention):
             check_kind(str, "a text or a function", abstention=abstention)
             check_abstention(abstention)
-        super().__init__(chain, policy, ask=ask, langsmith_client=langsmith_client)
+        super().__init__(chain, policy, second_opinion=second_opinion, langsmith_client=langsmith_client)
         if policy.threshold == -math.inf:
             warnings.warn(f"no answer will be shown: it {policy.guarantee}", CalibrationWarning, stacklevel=2)
         self._selects = policy
@@ -527,7 +535,7 @@ class SelectiveAnswer(CertaintyChain):
             self._selects.check(part.core)
 
     def _complain(self, certainty: Certainty) -> None:
-        raise ConfigurationError(certainty.reason, hint=HOW_TO_ASK)
+        raise ConfigurationError(certainty.reason, hint=HOW_TO_GET_CERTAINTY)
 
     async def _run(self, value: Any, calls: Calls, keywords: Mapping[str, Any]) -> dict[str, Any]:
         self._check_parts()

@@ -25,9 +25,9 @@ from surerag.messages import Chunk, Generation, Message, Prompt, as_messages
 from surerag.readers import (
     ANY_VOCABULARY,
     THINKING_TOKENS,
-    AskingReader,
     BaseReader,
     Capabilities,
+    ClientReader,
     Keywords,
     OpenReading,
     Part,
@@ -123,7 +123,7 @@ class _Context(NamedTuple):
     shown_apart: bool
 
 
-class ModelReader(AskingReader):
+class ModelReader(ClientReader):
     """A LangChain model behind the protocol of readers; made by :func:`reader_from_model`."""
 
     blocking, awaiting = Blocking(), Awaiting()

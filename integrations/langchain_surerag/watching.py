@@ -25,7 +25,7 @@ from surerag.readers import Part, finish_of, split_thoughts, trace_of_answer
 
 METADATA_KEY = "certainty"
 """Key of a message's ``response_metadata`` with the values of its certainty."""
-NOT_ASKED = "the model was not asked for log-probabilities"
+NO_LOGPROBS_REQUESTED = "the model was not asked for log-probabilities"
 UNREADABLE = "the log-probabilities of the answer could not be read"
 NO_ANSWER = "no model finished an answer in this run"
 
@@ -259,7 +259,7 @@ class Watcher(BaseCallbackHandler):
         thoughts, answer = split_thoughts(part.text)
         if not part.entries:
             asked = any(call.settings.get(name) for name in ("logprobs", "top_logprobs", "response_logprobs"))
-            reason = NO_LOGPROBS if asked else NOT_ASKED
+            reason = NO_LOGPROBS if asked else NO_LOGPROBS_REQUESTED
             return Certainty(reason=reason if answer.strip() else NO_WORDS, scope=call.scope)
         thought, top = bool(thoughts or part.thoughts), _alternatives(call.settings)
         try:

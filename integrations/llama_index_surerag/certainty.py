@@ -37,7 +37,7 @@ from llama_index_surerag.events import dispatch, warn
 from llama_index_surerag.llm import family_of, reader_of
 from llama_index_surerag.observing import (
     KEY,
-    NOT_ASKED,
+    NO_LOGPROBS_REQUESTED,
     NOT_WRITTEN,
     Call,
     Wishes,
@@ -58,9 +58,9 @@ from surerag.readers import Reader
 from surerag.text import ABSTENTION, check_abstention
 
 SecondOpinion = AreYouSure | SampleAgreement
-_ASK_AGAIN = (
-    "to ask the LLM again instead, pass ask=surerag.AreYouSure(llm) or ask=surerag.SampleAgreement(llm) to "
-    "AbstainingQueryEngine"
+_SECOND_OPINION_HINT = (
+    "to ask the LLM again instead, pass second_opinion=surerag.AreYouSure(llm), or "
+    "surerag.SampleAgreement(llm), to AbstainingQueryEngine"
 )
 
 
@@ -117,7 +117,7 @@ def with_certainty(
         )
     elif not family.logprobs:
         hint = family.hint or "take an LLM of OpenAI's API, or with_certainty(TransformersReader(…))"
-        raise CapabilityError(f"{name} returns no log-probabilities", hint=f"{hint}; {_ASK_AGAIN}")
+        raise CapabilityError(f"{name} returns no log-probabilities", hint=f"{hint}; {_SECOND_OPINION_HINT}")
     observe(llm, Wishes(policy, measure))
     return llm
 
@@ -152,20 +152,33 @@ class _Selecting(Shareable):
     _engine: Any
     _policy: AbstentionPolicy | None
     _abstention: str
-    _ask: SecondOpinion | None
+    _second_opinion: SecondOpinion | None
     _prompts: str
     _reader: str
 
     def _set_up(
-        self, engine: Any, policy: AbstentionPolicy | None, abstention: str, ask: SecondOpinion | None
+        self,
+        engine: Any,
+        policy: AbstentionPolicy | None,
+        abstention: str,
+        second_opinion: SecondOpinion | None,
     ) -> None:
         check_kind(AbstentionPolicy | None, "what surerag.calibrate_abstention returns", policy=policy)
         check_kind(str, "a text", abstention=abstention)
-        check_kind(SecondOpinion | None, "surerag.AreYouSure(llm) or surerag.SampleAgreement(llm)", ask=ask)
+        check_kind(
+            SecondOpinion | None,
+            "surerag.AreYouSure(llm) or surerag.SampleAgreement(llm)",
+            second_opinion=second_opinion,
+        )
         check_abstention(abstention)
-        if ask is not None:
-            ask = replace(ask, model=reader_of(ask.model))
-        self._engine, self._policy, self._abstention, self._ask = engine, policy, abstention, ask
+        if second_opinion is not None:
+            second_opinion = replace(second_opinion, model=reader_of(second_opinion.model))
+        self._engine, self._policy, self._abstention, self._second_opinion = (
+            engine,
+            policy,
+            abstention,
+            second_opinion,
+        )
         if policy is not None and policy.scope.get("gate") and not policy.scope.get("measure"):
             warnings.warn(
                 "the policy does not say by which measure of the answers' certainty it was calibrated; if it "
@@ -209,14 +222,14 @@ class _Selecting(Shareable):
         """
         self._check_engine()
         nothing: AbstractContextManager[list[Call]] = nullcontext([])
-        with nothing if self._ask is None else noted_calls() as calls:
+        with nothing if self._second_opinion is None else noted_calls() as calls:
             asked = await settled(_ask_engine(self._engine, question, prefix))
             response = await settled((aread_to_end if prefix else read_to_end)(asked))
         answer = str(response) if response.response else ""
-        if self._ask is None:
+        if self._second_opinion is None:
             certainty = _measured(response)
         else:
-            certainty = await self._asked_again(self._ask, calls, answer, prefix)
+            certainty = await self._ask_again(self._second_opinion, calls, answer, prefix)
         self._check_reader(certainty)
         selected = SelectedAnswer(answer, abstained=False, probability=None)
         if self._policy is not None:
@@ -241,17 +254,19 @@ class _Selecting(Shareable):
             messages[-1] = ChatMessage(role=MessageRole.ASSISTANT, content=self._abstention)
             await settled(getattr(memory, f"{prefix}set")(messages))
 
-    async def _asked_again(
-        self, ask: SecondOpinion, calls: Sequence[Call], answer: str, prefix: str
+    async def _ask_again(
+        self, second_opinion: SecondOpinion, calls: Sequence[Call], answer: str, prefix: str
     ) -> Certainty:
         """Ask the LLM again how sure it is, behind the prompt that it answered."""
         if not calls or calls[-1].prompt is None:
             return Certainty(reason=NOT_WRITTEN)
         prompt = calls[-1].prompt
         turns = prompt if isinstance(prompt, str) else from_chat_messages(prompt)
-        program = ask.program(turns, answer)
+        program = second_opinion.program(turns, answer)
         drive: Any = arun if prefix else run
-        opinion: Certainty = await settled(drive(program, Services(reader=ask.model), on_event=dispatch))
+        opinion: Certainty = await settled(
+            drive(program, Services(reader=second_opinion.model), on_event=dispatch)
+        )
         settings = {"settings": self._prompts} if self._prompts else {}
         return replace(opinion, scope={"reader": calls[-1].reader, **settings})
 
@@ -268,10 +283,15 @@ class _Selecting(Shareable):
 
 def _measured(response: Any) -> Certainty:
     """Return the certainty that a response carries, or raise ConfigurationError where none can come."""
-    certainty = certainty_in(response) if KEY in (response.metadata or {}) else Certainty(reason=NOT_ASKED)
-    if certainty.reason == NOT_ASKED:
+    certainty = (
+        certainty_in(response)
+        if KEY in (response.metadata or {})
+        else Certainty(reason=NO_LOGPROBS_REQUESTED)
+    )
+    if certainty.reason == NO_LOGPROBS_REQUESTED:
         raise ConfigurationError(
-            NOT_ASKED, hint=f"build the engine with with_certainty(llm) in place of llm; {_ASK_AGAIN}"
+            NO_LOGPROBS_REQUESTED,
+            hint=f"build the engine with with_certainty(llm) in place of llm; {_SECOND_OPINION_HINT}",
         )
     return certainty
 
@@ -314,7 +334,7 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
         policy: From :func:`surerag.calibrate_abstention`, with answers of the same engine. None shows all
             answers, with their certainty: so rows for a calibration are collected.
         abstention: Text in place of an answer.
-        ask: For an LLM that gives no log-probabilities: :class:`surerag.AreYouSure` or
+        second_opinion: For an LLM that gives no log-probabilities: :class:`surerag.AreYouSure` or
             :class:`surerag.SampleAgreement`, which ask it again, and say what that costs.
         callback_manager: Receives LlamaIndex's callbacks.
 
@@ -330,12 +350,12 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
         policy: AbstentionPolicy | None,
         *,
         abstention: str = ABSTENTION,
-        ask: SecondOpinion | None = None,
+        second_opinion: SecondOpinion | None = None,
         callback_manager: CallbackManager | None = None,
     ) -> None:
         check_kind(BaseQueryEngine | BaseChatEngine, "a query engine or a chat engine", engine=engine)
         super().__init__(callback_manager=manager_of(callback_manager))
-        self._set_up(engine, policy, abstention, ask)
+        self._set_up(engine, policy, abstention, second_opinion)
 
     def _get_prompt_modules(self) -> PromptMixinType:
         return {"engine": self._engine} if isinstance(self._engine, PromptMixin) else {}
@@ -376,10 +396,10 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
         policy: AbstentionPolicy | None,
         *,
         abstention: str = ABSTENTION,
-        ask: SecondOpinion | None = None,
+        second_opinion: SecondOpinion | None = None,
     ) -> None:
         check_kind(BaseChatEngine, "a chat engine", engine=engine)
-        self._set_up(engine, policy, abstention, ask)
+        self._set_up(engine, policy, abstention, second_opinion)
 
     def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
         """Answer a message."""

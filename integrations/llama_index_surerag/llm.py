@@ -27,9 +27,9 @@ from surerag import SamplingParams, Usage, readers
 from surerag.errors import ConfigurationError, LogprobsError, check_at_least, check_kind
 from surerag.messages import Generation, Prompt
 from surerag.readers import (
-    AskingReader,
     Blocking,
     Capabilities,
+    ClientReader,
     Keywords,
     Part,
     Reader,
@@ -203,7 +203,7 @@ _BEATING = ("max_tokens", "max_completion_tokens", "top_logprobs", "temperature"
 """Settings of an LLM that matter to a method where they hold whatever it asks for."""
 
 
-class LLMReader(Shareable, AskingReader):
+class LLMReader(Shareable, ClientReader):
     """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
 
     thinking_hint = "build the LLM without max_tokens, or switch thinking off in the LLM"
@@ -366,7 +366,7 @@ class LLMReader(Shareable, AskingReader):
             )
         return rows
 
-    async def _ask(self, request: Request, keywords: Keywords, calls: Blocking, kind: str) -> Any:
+    async def _call_llm(self, request: Request, keywords: Keywords, calls: Blocking, kind: str) -> Any:
         """Make one of the LLM's public calls; ``kind`` is what stands before ``chat`` or ``complete``."""
         spelled = self._family.keywords(keywords)
         if self._sends_limit and "max_tokens" in keywords:
@@ -378,13 +378,13 @@ class LLMReader(Shareable, AskingReader):
         return await calls.call(self.llm, f"{kind}complete", text, formatted=True, **spelled)
 
     async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[Part]:
-        response = await self._ask(request, keywords, calls, "")
+        response = await self._call_llm(request, keywords, calls, "")
         return parts_of(response, logprobs=request.top is not None)
 
     async def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[Part]:
         shown, says_end = "", False
         try:
-            responses = await self._ask(request, keywords, calls, "stream_")
+            responses = await self._call_llm(request, keywords, calls, "stream_")
         except NotImplementedError:
             self._can_stream = False
             for part in await self._call(request, keywords, calls):

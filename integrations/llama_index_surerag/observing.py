@@ -63,7 +63,7 @@ EVENT = "surerag.certainty"
 """Name of the event with the certainty of an answer."""
 KEY = "certainty"
 """Where the metadata of a response, and the output of an agent, have the certainty of the answer."""
-NOT_ASKED = "the model was not asked for log-probabilities"
+NO_LOGPROBS_REQUESTED = "the model was not asked for log-probabilities"
 _EMPTY_RESPONSE = "Empty Response"
 """What LlamaIndex shows in place of an answer without words."""
 NOT_WRITTEN = "no single call of a model wrote the answer as it is shown"
@@ -288,7 +288,7 @@ class Call(Source):
         elif entries:
             trace = trace_of_answer(entries, answer, top_logprobs=self._top, thought=behind)
         if not answer or (trace is None and not getattr(self.llm, "logprobs", True)):
-            return Certainty(is_cut=is_cut, reason=NOT_ASKED if answer else NO_WORDS, scope=scope)
+            return Certainty(is_cut=is_cut, reason=NO_LOGPROBS_REQUESTED if answer else NO_WORDS, scope=scope)
         measure = self.wishes.measure if self.wishes is not None else None
         return certainty_of(trace, measure=measure, is_cut=is_cut, scope=scope)
 

@@ -70,7 +70,7 @@ class Effect(Generic[A]):
         return tuple(getattr(self, name) for name in self.ARGUMENTS)
 
     @staticmethod
-    def ask_merged(parts: Sequence[Any], service: Any) -> list[Any]:
+    def answer_merged(parts: Sequence[Any], service: Any) -> list[Any]:
         """Answer several effects of one type, equal in ``SAME``, by one call."""
         raise TypeError(f"{type(parts[0]).__name__} cannot be merged")
 
@@ -108,7 +108,7 @@ class Generate(Effect[list[list[Generation]]]):
         return "reader" if self.role == "reader" or services.rewriter is None else "rewriter"
 
     @staticmethod
-    def ask_merged(parts: Sequence[Generate], service: Any) -> list[Any]:
+    def answer_merged(parts: Sequence[Generate], service: Any) -> list[Any]:
         """Ask for each distinct request once, with the largest number of samples of any part."""
         samples: dict[tuple[Prompt, SamplingParams], int] = {}
         for part in parts:
@@ -144,7 +144,7 @@ class StartGeneration(Effect[list[PartialGeneration]]):
         _set(self, "prompts", _clean_prompts(self.prompts))
 
     @staticmethod
-    def ask_merged(parts: Sequence[StartGeneration], service: Any) -> list[Any]:
+    def answer_merged(parts: Sequence[StartGeneration], service: Any) -> list[Any]:
         """Begin all prompts, each with its sampling."""
         prompts = [prompt for part in parts for prompt in part.prompts]
         samplings = [part.sampling for part in parts for _ in part.prompts]
@@ -170,7 +170,7 @@ class ContinueGeneration(Effect[list[Generation]]):
         _set(self, "begun", tuple(self.begun))
 
     @staticmethod
-    def ask_merged(parts: Sequence[ContinueGeneration], service: Any) -> list[Any]:
+    def answer_merged(parts: Sequence[ContinueGeneration], service: Any) -> list[Any]:
         """Finish all."""
         finished = service.finish([begun for part in parts for begun in part.begun])
         return _split(finished, [len(part.begun) for part in parts])
@@ -219,7 +219,7 @@ class Embed(Effect[NDArray[np.float32]]):
         _set(self, "texts", _clean(self.texts))
 
     @staticmethod
-    def ask_merged(parts: Sequence[Embed], service: Any) -> list[Any]:
+    def answer_merged(parts: Sequence[Embed], service: Any) -> list[Any]:
         """Embed each distinct text once."""
         return _rows(service.encode, [part.texts for part in parts], parts[0].kind)
 
@@ -244,7 +244,7 @@ class Retrieve(Effect[list[Passage]]):
         return "summaries" if self.tier == "summaries" else "retriever"
 
     @staticmethod
-    def ask_merged(parts: Sequence[Retrieve], service: Any) -> list[Any]:
+    def answer_merged(parts: Sequence[Retrieve], service: Any) -> list[Any]:
         """Search for each distinct query once."""
         queries = list(dict.fromkeys(part.query for part in parts))
         passages = dict(zip(queries, service.retrieve_many(queries, parts[0].k), strict=True))
@@ -283,7 +283,7 @@ class Entail(Effect[NDArray[np.float64]]):
         _set(self, "pairs", tuple(Pair(*_clean(pair)) for pair in self.pairs))
 
     @staticmethod
-    def ask_merged(parts: Sequence[Entail], service: Any) -> list[Any]:
+    def answer_merged(parts: Sequence[Entail], service: Any) -> list[Any]:
         """Ask about each distinct pair once."""
         return _rows(service.entail, [part.pairs for part in parts])
 

@@ -21,7 +21,7 @@ from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, SamplingParams, Template, TokenTrace, TraceKind
 from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
 from surerag.prompts import as_template
-from surerag.readers.asking import Awaiting, Blocking
+from surerag.readers.client_reader import Awaiting, Blocking
 from surerag.readers.protocol import Reader, as_reader
 from surerag.readers.threads import complete, in_thread
 

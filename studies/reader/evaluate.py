@@ -19,8 +19,8 @@ import numpy as np
 from scipy import stats
 
 from studies.reader.examples import (
+    ABSTAIN_INSTRUCTION,
     ABSTENTION,
-    ASK_TO_ABSTAIN,
     EXTRACT,
     MultiHop,
     Paragraph,
@@ -125,21 +125,21 @@ class Card:
     def rows(self) -> dict[str, Callable[[], dict[str, Any]]]:
         """Return what can be measured, by name."""
         plain, tiers = wording.FROM_CONTEXT, wording.FROM_CONTEXT_AND_DETAILS
-        ask, numbered = ASK_TO_ABSTAIN, format_passages
+        instruction, numbered = ABSTAIN_INSTRUCTION, format_passages
         with_support, without = self._answerable, self._unanswerable
 
         def gold(p: Paragraph, q: Question) -> str:
             return plain.render(context=p.text, question=q.text)
 
         def foreign(p: Paragraph, q: Question) -> str:
-            return ask + plain.render(context=self._stranger(p).text, question=q.text)
+            return instruction + plain.render(context=self._stranger(p).text, question=q.text)
 
         def sufficient(p: Paragraph, q: Question) -> str:
             return wording.SUFFICIENT.render(passages=numbered([p.text]), question=q.text)
 
         answering: dict[str, Callable[[Paragraph, Question], str]] = {
             "gold_paragraph": gold,
-            "gold_paragraph_may_abstain": lambda p, q: ask + gold(p, q),
+            "gold_paragraph_may_abstain": lambda p, q: instruction + gold(p, q),
             "three_passages": lambda p, q: plain.render(context=numbered(self._among(p, 2)), question=q.text),
             "two_tiers": lambda p, q: tiers.render(
                 context=self._leads(p), details=numbered(self._among(p, 1)), question=q.text
@@ -160,7 +160,7 @@ class Card:
             **{name: partial(self._answering, prompt) for name, prompt in answering.items()},
             "foreign_paragraph_may_abstain": lambda: self._beginning(with_support, foreign, ABSTENTION),
             "unanswerable_may_abstain": lambda: self._beginning(
-                without, lambda p, q: ask + gold(p, q), ABSTENTION
+                without, lambda p, q: instruction + gold(p, q), ABSTENTION
             ),
             "sufficient_with_support": lambda: self._beginning(with_support, sufficient, "yes"),
             "sufficient_without": lambda: self._beginning(without, sufficient, "no"),

@@ -24,7 +24,7 @@ from surerag.prompts import NOTHING_TO_EXTRACT, PromptTemplate, format_passages
 from surerag.text import Sentence, split_sentences
 
 ABSTENTION = "I do not know."
-ASK_TO_ABSTAIN = f"Where nothing supports an answer, reply only: {ABSTENTION}\n"
+ABSTAIN_INSTRUCTION = f"Where nothing supports an answer, reply only: {ABSTENTION}\n"
 """What the methods put before a prompt that allows an abstention."""
 
 EXTRACT = PromptTemplate("extract", EXTRACT_PROMPT, "the demo's reader")
@@ -258,7 +258,9 @@ class Examples:
             if chance.random() < share:
                 yield one(paragraph)
 
-    def _asked(self, paragraph: Paragraph, *, abstain: bool, most: int = 12) -> list[tuple[Question, str]]:
+    def _answered_questions(
+        self, paragraph: Paragraph, *, abstain: bool, most: int = 12
+    ) -> list[tuple[Question, str]]:
         """Choose questions for one beginning, and the answer to each."""
         chance = self._chance
         asked = [(question, question.answer) for question in self._some(paragraph.answerable, most)]
@@ -292,12 +294,12 @@ class Examples:
 
     def _group(self, task: str, paragraph: Paragraph, template: Any, **values: str) -> Group:
         abstain = self._chance.random() < 0.5
-        before = ASK_TO_ABSTAIN if abstain else ""
+        before = ABSTAIN_INSTRUCTION if abstain else ""
         return Group(
             task,
             tuple(
                 (before + template.render(question=question.text, **values), answer)
-                for question, answer in self._asked(paragraph, abstain=abstain)
+                for question, answer in self._answered_questions(paragraph, abstain=abstain)
             ),
         )
 
@@ -343,7 +345,7 @@ class Examples:
         for question in self._some(paragraph.answerable, 8):
             prompt = wording.FROM_CONTEXT.render(context=context, question=question.text)
             answered = question.answer in lead
-            asked.append((ASK_TO_ABSTAIN + prompt, question.answer if answered else ABSTENTION))
+            asked.append((ABSTAIN_INSTRUCTION + prompt, question.answer if answered else ABSTENTION))
         return Group("first_pass", tuple(asked))
 
     def _dense(self, paragraph: Paragraph) -> Group:
@@ -353,7 +355,7 @@ class Examples:
             "answer",
             tuple(
                 (wording.DENSE_ANSWER.render(question=question.text, passages=shown), answer)
-                for question, answer in self._asked(paragraph, abstain=False, most=2)
+                for question, answer in self._answered_questions(paragraph, abstain=False, most=2)
             ),
         )
 
@@ -419,7 +421,7 @@ class Examples:
         slot = "passages" if template is wording.DYNQR_ANSWER else "context"
         prompt = template.render(question=hop.text, **{slot: shown})
         answer = hop.answer if supported else ABSTENTION
-        return Group("hops", (((ASK_TO_ABSTAIN if abstain else "") + prompt, answer),))
+        return Group("hops", (((ABSTAIN_INSTRUCTION if abstain else "") + prompt, answer),))
 
     def _any_questions(self, number: int) -> list[Question]:
         chosen: list[Question] = []
@@ -448,7 +450,7 @@ class Examples:
         abstain = self._chance.random() < 0.4
         for question in self._any_questions(8):
             prompt = template.render(question=question.text)
-            pairs.append((ASK_TO_ABSTAIN + prompt, ABSTENTION) if abstain else (prompt, question.answer))
+            pairs.append((ABSTAIN_INSTRUCTION + prompt, ABSTENTION) if abstain else (prompt, question.answer))
         return Group("closed_book", tuple(pairs))
 
     def _entailments(self) -> Group:

@@ -61,7 +61,7 @@ def certainty(setting: Setting) -> dict[str, System]:
 
     def answered(meter: Meter, question: str) -> Generation:
         if question not in answers:
-            answers[question] = meter.ask(prompt_of(question), trace="entropy")
+            answers[question] = meter.generate(prompt_of(question), trace="entropy")
         return answers[question]
 
     def plain(question: Question) -> EvaluationAnswer:

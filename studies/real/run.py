@@ -65,17 +65,17 @@ CHANGED = 0.2
 """Share of the questions that two systems answer differently, one rightly and one wrongly."""
 TOP_N = 3
 
-ASK_WHETHER = PromptTemplate(
+WHETHER_TO_SEARCH = PromptTemplate(
     "ask_whether",
     "Context: {context}\nQuestion: {question}\n"
     "Is the context enough to answer the question? Reply only with yes or no.",
 )
-ASK_WHETHER_SURE = PromptTemplate(
+WHETHER_SURE = PromptTemplate(
     "ask_whether_sure",
     "Context:\n{context}\nQuestion: {question}\nAnswer: {answer}\n"
     "Is this answer right? Reply only with yes or no.",
 )
-ASK_WHETHER_USEFUL = PromptTemplate(
+WHETHER_USEFUL = PromptTemplate(
     "ask_whether_useful",
     "Context:\n{context}\nQuestion: {question}\nReference answer: {answer}\n"
     "How useful is the context to answer the question? Reply only with a number from 0 (useless) to 10 "
@@ -123,19 +123,19 @@ def gates(setting: Setting) -> dict[str, System]:
         def answer(question: Question) -> EvaluationAnswer:
             meter = Meter(reader)
             first = mode.startswith("summary")
-            found = meter.ask(prompt(question.text, mode), trace="entropy" if first else "none")
+            found = meter.generate(prompt(question.text, mode), trace="entropy" if first else "none")
             scores = {"searches": float(mode in ("plain", "always"))}
             scores |= noted(found.trace) if first else {}
             return EvaluationAnswer(found.text, (), meter.usage, found.finish, scores=scores)
 
         return System(mode, answer, {"system": mode, "reader": reader.name})
 
-    def ask_first(question: Question) -> EvaluationAnswer:
+    def search_if_told(question: Question) -> EvaluationAnswer:
         meter = Meter(reader)
         summary = "\n".join(one.text for one in summaries[question.text])
-        reply = meter.ask(ASK_WHETHER.render(context=summary, question=question.text), 4)
+        reply = meter.generate(WHETHER_TO_SEARCH.render(context=summary, question=question.text), 4)
         enough = reply.text.strip().lower().startswith("yes")
-        found = meter.ask(prompt(question.text, "summary" if enough else "always"))
+        found = meter.generate(prompt(question.text, "summary" if enough else "always"))
         return EvaluationAnswer(
             found.text, (), meter.usage, found.finish, None, not enough, {"searches": float(not enough)}
         )
@@ -152,7 +152,7 @@ def gates(setting: Setting) -> dict[str, System]:
     modes = ("never", "plain", "always", "summary", "summary or abstain")
     return {
         **{mode: fixed(mode) for mode in modes},
-        "asks whether to search": System("asks whether to search", ask_first, {"reader": reader.name}),
+        "asks whether to search": System("asks whether to search", search_if_told, {"reader": reader.name}),
         "semantic entropy": as_system("semantic entropy", sampled),
         "lazy": as_system("lazy", lazy),
     }
@@ -261,7 +261,7 @@ def prompts(setting: Setting) -> dict[str, System]:
             meter = Meter(reader)
             shown = format_passages(one.text for one in index.retrieve(question.text, k))
             slot = "context" if "{context}" in template.text else "passages"
-            found = meter.ask(template.render(question=question.text, **{slot: shown}))
+            found = meter.generate(template.render(question=question.text, **{slot: shown}))
             words = float(len(found.text.split()))
             return EvaluationAnswer(found.text, (), meter.usage, found.finish, scores={"words": words})
 
@@ -291,7 +291,7 @@ def understanding(setting: Setting) -> dict[str, System]:
         prompt = FROM_CONTEXT.render(
             context=format_passages(p.text for p in passages), question=question.text
         )
-        found = meter.ask(prompt, trace="entropy")
+        found = meter.generate(prompt, trace="entropy")
         scores = {}
         if found.trace and len(found.trace):
             trace = found.trace
@@ -306,8 +306,8 @@ def understanding(setting: Setting) -> dict[str, System]:
         context = format_passages(passage.text for passage in passages)
         answer = answer_from(meter, question.text, passages).text
         meter.usage = Usage()
-        prompt = ASK_WHETHER_SURE.render(context=context, question=question.text, answer=answer)
-        reply = meter.ask(prompt, 2, "logprobs")
+        prompt = WHETHER_SURE.render(context=context, question=question.text, answer=answer)
+        reply = meter.generate(prompt, 2, "logprobs")
         yes = reply.text.strip().lower().startswith("yes")
         first = 2.718281828 ** reply.trace.logprobs[0] if reply.trace and len(reply.trace) else 0.5
         doubt = 1 - first if yes else first
@@ -424,13 +424,13 @@ def worth(setting: Setting) -> dict[str, System]:
             case = (question.text, list(question.references), passages)
             results = {name: variant.run(*case) for name, variant in variants.items()}
             meter = Meter(reader)
-            without = meter.ask(CLOSED_BOOK.render(question=question.text)).text
+            without = meter.generate(CLOSED_BOOK.render(question=question.text)).text
             found = answer_from(meter, question.text, passages)
             context = format_passages(passage.text for passage in passages)
-            prompt = ASK_WHETHER_USEFUL.render(
+            prompt = WHETHER_USEFUL.render(
                 context=context, question=question.text, answer=question.references[0]
             )
-            digits = "".join(c for c in meter.ask(prompt, 4).text if c.isdigit())
+            digits = "".join(c for c in meter.generate(prompt, 4).text if c.isdigit())
             scores = {
                 **{name: result.delta for name, result in results.items()},
                 "difference of token F1": token_f1(found.text, question.references)

@@ -51,13 +51,13 @@ class Meter:
         self._services = Services(reader=reader)
         self.usage = Usage()
 
-    def ask(self, prompt: Prompt, max_tokens: int = MAX_TOKENS, trace: TraceKind = "none") -> Generation:
+    def generate(self, prompt: Prompt, max_tokens: int = MAX_TOKENS, trace: TraceKind = "none") -> Generation:
         """Return the greedy answer; calls of several threads become one batch."""
-        return self.counted(run(_ask_greedily(prompt, max_tokens, trace), self._services))
+        return self.counted(run(_greedy_answer(prompt, max_tokens, trace), self._services))
 
-    async def aask(self, prompt: Prompt, max_tokens: int = MAX_TOKENS) -> Generation:
+    async def agenerate(self, prompt: Prompt, max_tokens: int = MAX_TOKENS) -> Generation:
         """Return the greedy answer; calls of several tasks become one batch."""
-        return self.counted(await arun(_ask_greedily(prompt, max_tokens, "none"), self._services))
+        return self.counted(await arun(_greedy_answer(prompt, max_tokens, "none"), self._services))
 
     def counted(self, answer: Generation) -> Generation:
         """Return an answer, and add what it cost."""
@@ -65,7 +65,7 @@ class Meter:
         return answer
 
 
-def _ask_greedily(prompt: Prompt, max_tokens: int, trace: TraceKind) -> Program[Generation]:
+def _greedy_answer(prompt: Prompt, max_tokens: int, trace: TraceKind) -> Program[Generation]:
     [[answer]] = yield from perform(Generate([prompt], SamplingParams(max_tokens=max_tokens, trace=trace)))
     return answer
 
@@ -127,7 +127,7 @@ class ReaderChat(BaseChatModel):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return _chat_result(self._meter.ask(_prompt(messages), self.max_tokens))
+        return _chat_result(self._meter.generate(_prompt(messages), self.max_tokens))
 
     async def _agenerate(
         self,
@@ -136,7 +136,7 @@ class ReaderChat(BaseChatModel):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return _chat_result(await self._meter.aask(_prompt(messages), self.max_tokens))
+        return _chat_result(await self._meter.agenerate(_prompt(messages), self.max_tokens))
 
 
 def _prompt(messages: Sequence[BaseMessage]) -> Prompt:
@@ -165,7 +165,7 @@ class ReaderLLM(CustomLLM):
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
         """Return the greedy answer."""
-        return CompletionResponse(text=self._meter.ask(prompt, self.max_tokens).text)
+        return CompletionResponse(text=self._meter.generate(prompt, self.max_tokens).text)
 
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
         """Yield the greedy answer at once."""
@@ -225,7 +225,7 @@ def answer_from(
     """Answer from passages in the prompt of plain RAG."""
     texts = [passage.text for passage in passages]
     prompt = FROM_CONTEXT.render(context=format_passages(texts), question=question)
-    answer = meter.ask(prompt)
+    answer = meter.generate(prompt)
     return EvaluationAnswer(answer.text, tuple(texts), meter.usage, answer.finish, scores=scores)
 
 

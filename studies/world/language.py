@@ -139,7 +139,7 @@ def stale(fact: Fact, template: str, rng: random.Random) -> str:
     return opened(rng.choice(STALE_OPENINGS), state(fact, template), (fact.entity, fact.value))
 
 
-def ask(relation: Relation, entity: str, template: str) -> str:
+def question_about(relation: Relation, entity: str, template: str) -> str:
     """Ask for a relation of an entity."""
     return template.replace("{e}", entity)
 
@@ -154,7 +154,7 @@ def described(relation: Relation, entity: str, rng: random.Random) -> str:
     return f"the {rng.choice(relation.nouns)} of {entity}"
 
 
-def ask_two_hop(outer: Relation, inner: Relation, entity: str, template: str, rng: random.Random) -> str:
+def two_hop_question(outer: Relation, inner: Relation, entity: str, template: str, rng: random.Random) -> str:
     """Ask for a relation of an entity that is only described."""
     if "{e}'s" in template:
         template = _QUESTION_FRAMES[0].replace("{noun}", outer.nouns[0])

@@ -172,7 +172,7 @@ class World:
         self, cell: Cell, count: int, phrasing: Phrasing, rng: random.Random, seen: set[str]
     ) -> list[Question]:
         taken: list[Question] = []
-        for question in self._asked(cell, phrasing, rng):
+        for question in self._questions_of(cell, phrasing, rng):
             if len(taken) == count:
                 break
             if question.text not in seen:
@@ -185,7 +185,7 @@ class World:
             )
         return taken
 
-    def _asked(self, cell: Cell, phrasing: Phrasing, rng: random.Random) -> Iterator[Question]:
+    def _questions_of(self, cell: Cell, phrasing: Phrasing, rng: random.Random) -> Iterator[Question]:
         """Yield a cell's questions: every fact once, then every fact in another phrasing, and so on."""
         if cell.kind is QuestionKind.TWO_HOP:
             chains = self._chains()
@@ -265,7 +265,7 @@ class World:
         first, second = chain
         template = rng.choice(_templates(second, phrasing))
         places = (self._places[first], self._places[second])
-        text = say.ask_two_hop(second.relation, first.relation, first.entity, template, rng)
+        text = say.two_hop_question(second.relation, first.relation, first.entity, template, rng)
         route = f"{first.entity.lower()}/{first.relation.name}/{second.relation.name}"
         return Question(
             id=f"{QuestionKind.TWO_HOP}/{route}/{turn}".replace(" ", "-"),

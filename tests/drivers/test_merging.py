@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from surerag.drivers import run
-from surerag.drivers.answering import Failed, ask_merged
+from surerag.drivers.answering import Failed, answer_effects
 from surerag.drivers.merging import queue_of
 from surerag.effects import Generate
 from surerag.errors import ConfigurationError
@@ -35,7 +35,7 @@ def test_many_threads_share_few_calls() -> None:
     def work(number: int) -> None:
         queue.enter(number)
         for turn in range(6):
-            [[answer]] = queue.ask(Generate((f"q{number}-{turn}",), SamplingParams()))
+            [[answer]] = queue.answer(Generate((f"q{number}-{turn}",), SamplingParams()))
             assert answer.text == f"q{number}-{turn}"
         queue.leave(number)
 
@@ -51,7 +51,7 @@ def test_many_threads_share_few_calls() -> None:
 def test_one_bad_request_costs_the_others_few_calls(place: int) -> None:
     prompts = [f"q{number}" for number in range(64)]
     prompts[place] = "poison"
-    outcomes = ask_merged(
+    outcomes = answer_effects(
         [Generate((prompt,), SamplingParams()) for prompt in prompts], reader := LocalReader()
     )
     assert [index for index, outcome in enumerate(outcomes) if isinstance(outcome, Failed)] == [place]
@@ -71,7 +71,7 @@ def test_different_settings_share_a_call() -> None:
             return [self.generate([p], s)[0] for p, s in zip(prompts, samplings, strict=True)]
 
     different = [Generate((f"q{seed}",), SamplingParams(seed=seed, temperature=1.0)) for seed in range(8)]
-    outcomes = ask_merged(different, Together())
+    outcomes = answer_effects(different, Together())
     assert [outcome[0][0].text for outcome in outcomes] == [f"q{seed}" for seed in range(8)]
     assert calls == [8]
 
@@ -79,7 +79,7 @@ def test_different_settings_share_a_call() -> None:
 def test_equal_requests_are_asked_once_with_the_samples_of_the_largest() -> None:
     reader = LocalReader()
     effects = [Generate((prompt,), SamplingParams(n=n)) for prompt, n in [("a", 1), ("a", 3), ("b", 1)]]
-    outcomes = ask_merged(effects, reader)
+    outcomes = answer_effects(effects, reader)
     texts = [[answer.text for answer in outcome[0]] for outcome in outcomes]
     assert texts == [["a"], ["a", "a#1", "a#2"], ["b"]]
     assert sum(size for _, size in reader.batches) == 2
@@ -98,10 +98,10 @@ def test_a_program_that_is_busy_elsewhere_is_waited_for_once() -> None:
     queue = queue_of(reader := LocalReader())
     queue.enter("this one")
     queue.enter("busy elsewhere")
-    queue.ask(Generate(("first",), SamplingParams()))
+    queue.answer(Generate(("first",), SamplingParams()))
     started = time.perf_counter()
     for turn in range(100):
-        queue.ask(Generate((f"q{turn}",), SamplingParams()))
+        queue.answer(Generate((f"q{turn}",), SamplingParams()))
     assert time.perf_counter() - started < 100 * 0.004
     assert len(reader.batches) == 101
 

@@ -81,7 +81,7 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
 
     def settle(effect: Effect, answer: list[PartialGeneration]) -> None:
         if isinstance(effect, StartGeneration):
-            queue.ask((CancelGeneration if random.random() < 0.5 else ContinueGeneration)(tuple(answer)))
+            queue.answer((CancelGeneration if random.random() < 0.5 else ContinueGeneration)(tuple(answer)))
 
     def thread(number: int) -> None:
         rng = random.Random(number)
@@ -90,7 +90,7 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
             for turn_ in range(EACH):
                 [effect] = effects(f"thread{number}-{turn_}", rng)
                 try:
-                    answer = queue.ask(effect)
+                    answer = queue.answer(effect)
                 except ServiceError:
                     assert "poison" in str(effect.prompts[0])  # type: ignore[union-attr]  # StartGeneration or Generate
                     note("failed")
@@ -109,7 +109,7 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
             [effect] = effects(f"task{number}-{turn_}", rng)
             patience = rng.random() * 0.004 if rng.random() < 0.2 else 60
             try:
-                answer = await asyncio.wait_for(queue.aask(effect), patience)
+                answer = await asyncio.wait_for(queue.aanswer(effect), patience)
             except TimeoutError:
                 note("given up")
             except ServiceError:
@@ -118,7 +118,7 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
             else:
                 check(effect, answer)
                 if isinstance(effect, StartGeneration):
-                    await queue.aask(CancelGeneration(tuple(answer)))
+                    await queue.aanswer(CancelGeneration(tuple(answer)))
                 note("answered")
         queue.leave(-number)
 

@@ -292,7 +292,7 @@ def test_a_model_stays_what_it_is(toy: FakeOpenAI) -> None:
     "model", [FakeListChatModel(responses=["x"]), RunnableLambda(len), lcel(script(said("x")))]
 )
 def test_a_model_without_log_probabilities_is_refused(model: Any) -> None:
-    with pytest.raises((CapabilityError, ConfigurationError), match=r"ask=surerag|model itself"):
+    with pytest.raises((CapabilityError, ConfigurationError), match=r"second_opinion=surerag|model itself"):
         with_certainty(model)
 
 
@@ -481,13 +481,13 @@ def test_asking_again_costs_what_it_says() -> None:
     with FakeOpenAI(answers, logprob=-0.25) as server:
         model = chat(server, temperature=0.5)
         chain = lcel(model)
-        sure = CertaintyChain(chain, ask=AreYouSure(model)).invoke("Where?")
+        sure = CertaintyChain(chain, second_opinion=AreYouSure(model)).invoke("Where?")
         assert (sure["certainty"]["measure"], len(server.requests)) == ("self_doubt", 2)
         assert sure["certainty"]["uncertainty"] == pytest.approx(1 - math.exp(-0.25))
         asked = server.requests[-1]
         assert [turn["role"] for turn in asked["messages"]] == ["user", "assistant", "user"]
         assert asked["max_completion_tokens"] == 3
-        agreed = CertaintyChain(chain, ask=SampleAgreement(model, n_samples=4)).invoke("Where?")
+        agreed = CertaintyChain(chain, second_opinion=SampleAgreement(model, n_samples=4)).invoke("Where?")
         assert (agreed["certainty"]["measure"], agreed["certainty"]["uncertainty"]) == ("disagreement", 0.0)
         assert len(server.requests) == 4 and server.requests[-1]["n"] == 4
 
@@ -495,7 +495,7 @@ def test_asking_again_costs_what_it_says() -> None:
 async def test_a_second_opinion_that_fails_leaves_the_answer() -> None:
     with FakeOpenAI(["In Velm"]) as server:
         model = chat(server)
-        chain = CertaintyChain(lcel(model), ask=AreYouSure(FakeReader(lambda prompt: 1 / 0)))  # type: ignore[arg-type, return-value]
+        chain = CertaintyChain(lcel(model), second_opinion=AreYouSure(FakeReader(lambda prompt: 1 / 0)))  # type: ignore[arg-type, return-value]
         output = await chain.ainvoke("Where?")
     assert (output["answer"], output["certainty"]["reason"]) == ("In Velm", "asking again failed")
 

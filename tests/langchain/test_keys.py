@@ -35,7 +35,7 @@ def retriever() -> Any:
 
 
 PARTS: dict[str, Callable[[], Any]] = {
-    "CertaintyChain": lambda: lc.CertaintyChain(model(), ask=AreYouSure(model())),
+    "CertaintyChain": lambda: lc.CertaintyChain(model(), second_opinion=AreYouSure(model())),
     "CertaintyHandler": lambda: lc.CertaintyHandler(),
     "ChatReader": lambda: lc.ChatReader(lc.reader_from_model(model())),
     "ClusterCompressor": lambda: lc.ClusterCompressor(model(), embeddings()),

@@ -683,7 +683,9 @@ async def test_asks_again_where_there_are_no_log_probabilities(server: FakeOpenA
         ("Yes" if "4 words" in prompt else "No") if "Is your answer right" in prompt else says(prompt)
     )
     llm = like(server, reuse_client=False)
-    engine = AbstainingQueryEngine(index().as_query_engine(llm=llm), policy(0.5), ask=AreYouSure(llm))
+    engine = AbstainingQueryEngine(
+        index().as_query_engine(llm=llm), policy(0.5), second_opinion=AreYouSure(llm)
+    )
     for response in (engine.query(QUESTION), await engine.aquery(QUESTION)):
         assert response.metadata["abstained"] is False
         assert response.metadata["certainty"]["measure"] == "self_doubt"
@@ -695,7 +697,7 @@ async def test_asks_again_where_there_are_no_log_probabilities(server: FakeOpenA
     assert len(server.requests) == 4
     assert engine.query("Say 6 words").metadata["abstained"] is True
     chat = AbstainingChatEngine(
-        SimpleChatEngine.from_defaults(llm=llm), policy(0.5), ask=SampleAgreement(llm, n_samples=3)
+        SimpleChatEngine.from_defaults(llm=llm), policy(0.5), second_opinion=SampleAgreement(llm, n_samples=3)
     )
     assert chat.chat(QUESTION).metadata["certainty"]["uncertainties"]["disagreement"] == 0.0
 
@@ -707,18 +709,20 @@ async def test_asks_again_behind_the_prompt_of_a_method(streaming: bool) -> None
         inner = LazyRetrievalQueryEngine.from_args(
             index(), reader_from_llm(llm, logprobs=False), gate="abstention", streaming=streaming
         )
-        engine = AbstainingQueryEngine(inner, policy(0.5), ask=AreYouSure(llm))
+        engine = AbstainingQueryEngine(inner, policy(0.5), second_opinion=AreYouSure(llm))
         for response in (engine.query(KNOWN), await engine.aquery(KNOWN)):
             assert response.metadata["abstained"] is False
             assert response.metadata["certainty"]["measure"] == "self_doubt"
         assert "Ada was born in Velm" in server.requests[-1]["messages"][-3]["content"]
 
 
-@pytest.mark.parametrize("change", [{"policy": 0.5}, {"engine": 7}, {"abstention": "…"}, {"ask": "Sure?"}])
+@pytest.mark.parametrize(
+    "change", [{"policy": 0.5}, {"engine": 7}, {"abstention": "…"}, {"second_opinion": "Sure?"}]
+)
 @pytest.mark.parametrize("kind", [AbstainingQueryEngine, AbstainingChatEngine])
 def test_what_is_no_engine_policy_or_abstention_is_refused(
     doubter: LLM, kind: Any, change: dict[str, Any]
 ) -> None:
     arguments: dict[str, Any] = {"engine": SimpleChatEngine.from_defaults(llm=doubter), "policy": policy()}
-    with pytest.raises(ConfigurationError, match=r"(engine|policy|ask) must be|abstention is empty"):
+    with pytest.raises(ConfigurationError, match=r"(engine|policy|second_opinion) must be|abstention is empty"):
         kind(**arguments | change)

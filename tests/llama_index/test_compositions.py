@@ -366,7 +366,9 @@ def keyed_parts() -> list[Any]:
         UncertaintyRewriteRetriever(index, llm, node_postprocessors=postprocessors),
         AbstainingQueryEngine(index.as_query_engine(llm=llm), policy),
         AbstainingQueryEngine(lazy, policy),
-        AbstainingChatEngine(index.as_chat_engine(llm=llm, chat_mode="context"), policy, ask=AreYouSure(llm)),
+        AbstainingChatEngine(
+            index.as_chat_engine(llm=llm, chat_mode="context"), policy, second_opinion=AreYouSure(llm)
+        ),
         ClusterCompressorPostprocessor(llm, model),
         DenseRefinerPostprocessor(llm, llm, embed_model=model, retriever=index),
         DenseEvaluator(llm, llm),

@@ -105,7 +105,7 @@ def _hub_answers() -> bool:
         return False
     answers: list[int] = []
 
-    def ask() -> None:
+    def send_request() -> None:
         url = f"{constants.ENDPOINT}/{HUB_ID}/resolve/main/config.json"
         try:
             with urlopen(Request(url, method="HEAD"), timeout=HUB_SECONDS) as answer:  # noqa: S310
@@ -114,7 +114,7 @@ def _hub_answers() -> bool:
             return
 
     # The time limit of a socket leaves out how long the name of the host is looked up.
-    thread = threading.Thread(target=ask, daemon=True)
+    thread = threading.Thread(target=send_request, daemon=True)
     thread.start()
     thread.join(HUB_SECONDS)
     return bool(answers)

@@ -40,15 +40,15 @@ def is_merged(service: object) -> bool:
     return bool(getattr(service, "local", False)) or hasattr(service, "retrieve_many")
 
 
-def ask(effect: Effect[Any], service: Any) -> Any:
+def answer_effect(effect: Effect[Any], service: Any) -> Any:
     """Answer one effect, in this thread."""
     return effect.checked(getattr(service, effect.METHOD)(*effect.arguments), service)
 
 
-def ask_merged(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:
-    """Answer several effects for one service in as few calls as possible; equal requests are asked once.
+def answer_effects(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:
+    """Answer several effects for one service in as few calls as possible; equal requests are sent once.
 
-    When a merged call fails, its halves are asked apart, so that the failure stays with its effect.
+    When a merged call fails, its halves are called apart, so that the failure stays with its effect.
 
     Returns:
         One answer an effect, or :class:`Failed`, in order.
@@ -58,17 +58,19 @@ def ask_merged(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:
         groups.setdefault((type(effect), *(getattr(effect, name) for name in effect.SAME)), []).append(index)
     outcomes: dict[int, Any] = {}
     for members in groups.values():
-        answers = _ask_together([effects[index] for index in members], service)
+        answers = _answer_together([effects[index] for index in members], service)
         outcomes.update(zip(members, answers, strict=True))
     return [outcomes[index] for index in range(len(effects))]
 
 
-def _ask_together(parts: Sequence[Effect[Any]], service: Any) -> list[Any]:
+def _answer_together(parts: Sequence[Effect[Any]], service: Any) -> list[Any]:
     """Answer effects of one kind in one call, or by halves where it fails."""
     try:
-        return parts[0].ask_merged(parts, service) if len(parts) > 1 else [ask(parts[0], service)]
+        return (
+            parts[0].answer_merged(parts, service) if len(parts) > 1 else [answer_effect(parts[0], service)]
+        )
     except Exception as error:
         if len(parts) == 1:
             return [Failed(error)]
         middle = len(parts) // 2
-        return [*_ask_together(parts[:middle], service), *_ask_together(parts[middle:], service)]
+        return [*_answer_together(parts[:middle], service), *_answer_together(parts[middle:], service)]

@@ -21,7 +21,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from surerag.drivers.answering import Failed, ask_merged, is_merged
+from surerag.drivers.answering import Failed, answer_effects, is_merged
 from surerag.effects import Effect, StartGeneration
 from surerag.errors import ConfigurationError
 from surerag.readers.threads import cancel_when, renew_after_fork
@@ -74,7 +74,7 @@ class MergingQueue:
         with self._arrival:
             self._arrival.notify()
 
-    def ask(self, effect: Effect[Any]) -> Any:
+    def answer(self, effect: Effect[Any]) -> Any:
         """Answer an effect together with others, or raise what the service raised for it."""
         request = self._put(effect)
         try:
@@ -82,8 +82,8 @@ class MergingQueue:
         finally:
             self._abandon_unless_done(request)
 
-    async def aask(self, effect: Effect[Any]) -> Any:
-        """Answer an effect without blocking the event loop; see :meth:`ask`."""
+    async def aanswer(self, effect: Effect[Any]) -> Any:
+        """Answer an effect without blocking the event loop; see :meth:`answer`."""
         request = self._put(effect)
         try:
             return await asyncio.wrap_future(request.future)
@@ -133,7 +133,7 @@ class MergingQueue:
                 _Running(),
                 cancel_when(lambda: _Running.ending or all(request.abandoned for request in batch)),
             ):
-                outcomes = ask_merged([request.effect for request in batch], self._service())
+                outcomes = answer_effects([request.effect for request in batch], self._service())
         except BaseException as error:
             for request in batch:
                 request.future.set_exception(error)

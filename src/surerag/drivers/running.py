@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar
 
-from surerag.drivers.answering import Failed, ask, is_merged, service_of
+from surerag.drivers.answering import Failed, answer_effect, is_merged, service_of
 from surerag.drivers.merging import queue_of
 from surerag.drivers.session import Listener, Session
 from surerag.effects import CancelGeneration, Effect, Program, StartGeneration
@@ -56,7 +56,7 @@ async def outcome_of(session: Session[Any], calls: Blocking) -> Any:
     if session.effect is None:
         raise RuntimeError("the program has ended")
     try:
-        return await calls.ask(session, session.effect)
+        return await calls.answer(session, session.effect)
     except Exception as error:
         return Failed(error)
 
@@ -70,16 +70,16 @@ async def close(session: Session[Any], calls: Blocking) -> None:
 class Blocking:
     """Asks services in this thread; its coroutines never suspend, so that :func:`complete` can run them."""
 
-    async def ask(self, session: Session[Any], effect: Effect[Any]) -> Any:
+    async def answer(self, session: Session[Any], effect: Effect[Any]) -> Any:
         """Answer an effect; in the session's context, unless calls are merged."""
         service = service_of(effect, session.services)
         if is_merged(service) and not isinstance(effect, CancelGeneration):
-            return queue_of(service).ask(effect)
-        return session.context.run(ask, effect, service)
+            return queue_of(service).answer(effect)
+        return session.context.run(answer_effect, effect, service)
 
     async def cancel(self, session: Session[Any], effect: CancelGeneration) -> None:
         """Free what a closed session left open."""
-        ask(effect, service_of(effect, session.services))
+        answer_effect(effect, service_of(effect, session.services))
 
     def open(self, session: Session[Any], method: str, *arguments: Any) -> Any:
         """Return a stream of the reader."""
@@ -98,17 +98,17 @@ class Blocking:
 class Awaiting(Blocking):
     """Asks services without blocking the event loop."""
 
-    async def ask(self, session: Session[Any], effect: Effect[Any]) -> Any:
+    async def answer(self, session: Session[Any], effect: Effect[Any]) -> Any:
         """Await a service's async method; merged calls in their queue, others in a thread."""
         service = service_of(effect, session.services)
         if is_merged(service) and not hasattr(service, "aretrieve"):
             if isinstance(effect, CancelGeneration):
-                return ask(effect, service)
-            return await queue_of(service).aask(effect)
+                return answer_effect(effect, service)
+            return await queue_of(service).aanswer(effect)
         native = getattr(service, f"a{effect.METHOD}", None)
         capabilities = getattr(service, "capabilities", None)
         if native is None or (capabilities is not None and not capabilities.native_async):
-            return await _ask_in_thread(session, effect, service)
+            return await _answer_in_thread(session, effect, service)
 
         async def call() -> Any:
             return await native(*effect.arguments)
@@ -118,7 +118,7 @@ class Awaiting(Blocking):
 
     async def cancel(self, session: Session[Any], effect: CancelGeneration) -> None:
         """Free what a closed session left open, also in a task that is being cancelled."""
-        await asyncio.shield(asyncio.ensure_future(self.ask(session, effect)))
+        await asyncio.shield(asyncio.ensure_future(self.answer(session, effect)))
 
     def open(self, session: Session[Any], method: str, *arguments: Any) -> Any:
         """Return an asynchronous stream of the reader."""
@@ -138,7 +138,7 @@ class Awaiting(Blocking):
 BLOCKING, AWAITING = Blocking(), Awaiting()
 
 
-async def _ask_in_thread(session: Session[Any], effect: Effect[Any], service: Any) -> Any:
+async def _answer_in_thread(session: Session[Any], effect: Effect[Any], service: Any) -> Any:
     """Ask a service without async methods, in a copy of the session's context.
 
     The session's own context has to be free for the program to be closed in it, should the task be cancelled
@@ -148,7 +148,7 @@ async def _ask_in_thread(session: Session[Any], effect: Effect[Any], service: An
 
     def call() -> Any:
         with cancel_when(left.is_set):
-            return ask(effect, service)
+            return answer_effect(effect, service)
 
     answer = session.context.copy().run(start_in_thread, call)
     try:

@@ -41,7 +41,7 @@ class SecondOpinion(ABC):
         if not answer.strip():
             return Certainty(reason=NO_WORDS)
         try:
-            return (yield from self._ask(prompt, answer))
+            return (yield from self._opinion(prompt, answer))
         except MUST_RAISE:
             raise
         except Exception as error:
@@ -49,7 +49,7 @@ class SecondOpinion(ABC):
             return Certainty(reason="asking again failed")
 
     @abstractmethod
-    def _ask(self, prompt: Prompt, answer: str) -> Program[Certainty]:
+    def _opinion(self, prompt: Prompt, answer: str) -> Program[Certainty]:
         """Ask again, and return how sure the model is."""
 
 
@@ -73,7 +73,7 @@ class AreYouSure(SecondOpinion):
         ('self_doubt', 0.1)
     """
 
-    def _ask(self, prompt: Prompt, answer: str) -> Program[Certainty]:
+    def _opinion(self, prompt: Prompt, answer: str) -> Program[Certainty]:
         turns = (*as_messages(prompt), Message("assistant", answer))
         question: Prompt = (*turns, Message("user", ARE_YOU_SURE.render()))
         sampling = SamplingParams(max_tokens=_REPLY_TOKENS, trace="optional")
@@ -118,7 +118,7 @@ class SampleAgreement(SecondOpinion):
         check_at_least(1, max_tokens=self.max_tokens)
         check_at_least(2, n_samples=self.n_samples)
 
-    def _ask(self, prompt: Prompt, answer: str) -> Program[Certainty]:
+    def _opinion(self, prompt: Prompt, answer: str) -> Program[Certainty]:
         sampling = SamplingParams(self.n_samples, temperature=1.0, max_tokens=self.max_tokens, trace="none")
         [samples] = yield from perform(Generate([prompt], sampling))
         return _measured(agreement(answer, samples))

@@ -1,6 +1,6 @@
 """Readers: the models that answer, behind one protocol, and what a reader over another client is made of."""
 
-from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request
+from surerag.readers.client_reader import Awaiting, Blocking, ClientReader, Keywords, Request
 from surerag.readers.failures import (
     client_failure,
     described,
@@ -17,9 +17,33 @@ from surerag.readers.thinking import THINKING_TOKENS, split_thoughts
 from surerag.readers.threads import in_thread
 
 __all__ = [
-    "ANY_VOCABULARY", "THINKING_TOKENS", "AskingReader", "Awaiting", "BaseReader", "Blocking", "Capabilities",
-    "Keywords", "OpenReading", "Part", "Reader", "Reading", "Request", "answer_tokens", "as_reader",
-    "client_failure", "described", "entries_of", "finish_of", "in_plain_words", "in_thread", "is_secret_name",
-    "next_part", "parts_of", "secrets_in", "split_thoughts", "trace_of_answer", "usage_of",
+    "ANY_VOCABULARY",
+    "THINKING_TOKENS",
+    "Awaiting",
+    "BaseReader",
+    "Blocking",
+    "Capabilities",
+    "ClientReader",
+    "Keywords",
+    "OpenReading",
+    "Part",
+    "Reader",
+    "Reading",
+    "Request",
+    "answer_tokens",
+    "as_reader",
+    "client_failure",
+    "described",
+    "entries_of",
+    "finish_of",
+    "in_plain_words",
+    "in_thread",
+    "is_secret_name",
+    "next_part",
+    "parts_of",
+    "secrets_in",
+    "split_thoughts",
+    "trace_of_answer",
+    "usage_of",
     "without_credentials",
 ]  # fmt: skip

@@ -188,15 +188,15 @@ class BaseReader:
 def in_groups(
     prompts: Sequence[Prompt],
     samplings: Sequence[SamplingParams],
-    ask: Callable[[Sequence[Prompt], SamplingParams], Sequence[R]],
+    call: Callable[[Sequence[Prompt], SamplingParams], Sequence[R]],
 ) -> list[R]:
-    """Ask for the prompts of each sampling together; return the results in the order of the prompts."""
+    """Call for the prompts of each sampling together; return the results in the order of the prompts."""
     members: dict[SamplingParams, list[int]] = {}
     for index, sampling in enumerate(samplings):
         members.setdefault(sampling, []).append(index)
     results: dict[int, R] = {}
     for sampling, group in members.items():
-        results.update(zip(group, ask([prompts[index] for index in group], sampling), strict=True))
+        results.update(zip(group, call([prompts[index] for index in group], sampling), strict=True))
     return [results[index] for index in range(len(prompts))]
 
 

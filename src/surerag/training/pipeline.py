@@ -170,15 +170,15 @@ def _measure(
 ) -> tuple[StageMeans, ...]:
     """Answer the held-out queries as asked and with each model's rewrites, and compare in pairs."""
 
-    def ask(programs: list[Program[Trial]], rewriter: Reader | None = None) -> list[Trial]:
+    def try_all(programs: list[Program[Trial]], rewriter: Reader | None = None) -> list[Trial]:
         own = None if rewriter is None else as_reader(rewriter)
         services = Services(reader=as_reader(reader), retriever=retriever, rewriter=own)
         return run_many(programs, services, progress=progress)
 
-    as_asked = ask([try_query(query, query.text, options) for query in queries])
+    as_asked = try_all([try_query(query, query.text, options) for query in queries])
     stages = [_means("as asked", as_asked, None)]
     for name, folder in models.items():
-        trials = ask([rewrite_and_try(query, options) for query in queries], _load_rewriter(folder))
+        trials = try_all([rewrite_and_try(query, options) for query in queries], _load_rewriter(folder))
         stages.append(_means(name, trials, as_asked))
     return tuple(stages)
 

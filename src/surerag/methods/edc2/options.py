@@ -41,7 +41,7 @@ PAPER_PROMPTS: Mapping[str, Template] = {
 _OF_COMPRESSIONS = (
     "first_cluster_size", "max_cluster_size", "min_tokens", "guard", "max_tokens", "temperature"
 )  # fmt: skip
-_ASKED_OF_CLUSTERS = ("extract", "verify", "verify_about_person")
+_CLUSTER_PROMPTS = ("extract", "verify", "verify_about_person")
 
 _LEAST_WHOLE = 3
 """Passages that always come whole; the paper's τ."""
@@ -150,7 +150,7 @@ class EDC2Options(Options):
         """Return an option that only compressions read and whose value is not the default; empty for none."""
         fields = EDC2Options.model_fields
         changed = [name for name in _OF_COMPRESSIONS if getattr(self, name) != fields[name].default]
-        prompts = [name for name in _ASKED_OF_CLUSTERS if self.prompts[name] != self.PROMPTS[name]]
+        prompts = [name for name in _CLUSTER_PROMPTS if self.prompts[name] != self.PROMPTS[name]]
         return next(iter([*changed, *(f"the prompt {name}" for name in prompts)]), "")
 
     @property

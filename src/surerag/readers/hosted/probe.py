@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from surerag.errors import ServiceError
 from surerag.messages import SamplingParams
-from surerag.readers.asking import CLOSES_THOUGHTS, Request
+from surerag.readers.client_reader import CLOSES_THOUGHTS, Request
 from surerag.readers.failures import masked
 from surerag.readers.hosted.wire import THINKING_OFF
 from surerag.readers.reading import Reading
@@ -115,7 +115,7 @@ class _Questions:
     async def largest_top(self) -> int | None:
         """Return the most alternatives that the server lists; None if it has no log-probabilities."""
         for top in _TOPS:
-            reading = await self._ask(_SHORT, top)
+            reading = await self._short_answer(_SHORT, top)
             if reading is not None and reading.generation().trace:
                 return min(top, max(len(entry.get("top_logprobs") or ()) for entry in reading.entries))
         return None
@@ -141,7 +141,7 @@ class _Questions:
         """Compare the first token's alternatives at two temperatures, which should change nothing."""
         lists = []
         for temperature in (0.5, 2.0):
-            reading = await self._ask(replace(_SHORT, temperature=temperature), top)
+            reading = await self._short_answer(replace(_SHORT, temperature=temperature), top)
             first = reading.entries[0].get("top_logprobs") if reading and reading.entries else None
             if not first:
                 return None
@@ -153,10 +153,12 @@ class _Questions:
         sampling = replace(sampling, trace="none" if top is None else "entropy" if top else "logprobs")
         return Request(self._prompt, sampling, top, drawn=sampling.temperature > 0, streamed=streamed)
 
-    async def _ask(self, sampling: SamplingParams, top: int) -> Reading | None:
+    async def _short_answer(self, sampling: SamplingParams, top: int) -> Reading | None:
         """Ask once; return the answer if it came with what was requested of its tokens."""
         try:
-            reading = (await self._reader.ask(self._request(sampling, top), self._reader.awaiting))[0]
+            reading = (await self._reader.read_answers(self._request(sampling, top), self._reader.awaiting))[
+                0
+            ]
             reading.generation()
         except ServiceError as error:
             self._note(error)

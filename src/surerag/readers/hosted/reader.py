@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from surerag.errors import CapabilityError, ConfigurationError, check_at_least, check_kind
 from surerag.messages import SamplingParams
-from surerag.readers.asking import AskingReader, Awaiting, Blocking, Keywords, Request, Thinking
+from surerag.readers.client_reader import Awaiting, Blocking, ClientReader, Keywords, Request, Thinking
 from surerag.readers.hosted.client import Client, arun, public_fields, run, run_soon
 from surerag.readers.hosted.probe import Probe, probe
 from surerag.readers.hosted.wire import THINKING_OFF, Api, body_of, next_part, parts_of
@@ -23,7 +23,7 @@ R = TypeVar("R")
 _TOP_LOGPROBS: Mapping[Api, int] = {"chat": 20, "completions": 5}
 
 
-class OpenAIReader(AskingReader):
+class OpenAIReader(ClientReader):
     """A model behind an OpenAI-compatible server.
 
     Log-probabilities are those that the server returns. Most compute them before temperature, top-p and

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from surerag.errors import InputError
 from surerag.messages import Prompt, Usage, as_messages
-from surerag.readers.asking import Request, seed_of
+from surerag.readers.client_reader import Request, seed_of
 from surerag.readers.hosted.client import malformed
 from surerag.readers.logprobs import entries_of, without_surrogates
 from surerag.readers.reading import Part, usage_of

@@ -1,4 +1,4 @@
-"""Ask a model over a client: learn what it rejects and how it thinks, ask again, read its streams on.
+"""A reader over a client: learn what it rejects and how it thinks, ask again, read its streams on.
 
 Whatever the client, a reader of this kind says how to call it; when to call, what to send and what to make of
 the reply is decided here, once. Coroutines over a client's blocking calls never suspend, so that the same
@@ -170,7 +170,7 @@ class Awaiting(Blocking):
             raise
 
 
-class AskingReader(BaseReader):
+class ClientReader(BaseReader):
     """A reader over a client, which a derived class calls.
 
     A derived class says what to send (``_keywords``), how (``_call``, ``_open``) and what is secret
@@ -485,12 +485,12 @@ class AskingReader(BaseReader):
 
     async def readings(self, request: Request, calls: Blocking) -> list[Reading]:
         """Send a request; again, if what the model thought left no room for its answers."""
-        readings = await self.ask(request._replace(budget=self._budget()), calls)
+        readings = await self.read_answers(request._replace(budget=self._budget()), calls)
         if self.thinking_tokens and any(reading.starved for reading in readings[: request.sampling.n]):
-            readings = await self.ask(request._replace(budget=self.thinking_tokens), calls)
+            readings = await self.read_answers(request._replace(budget=self.thinking_tokens), calls)
         return readings
 
-    async def ask(self, request: Request, calls: Blocking) -> list[Reading]:
+    async def read_answers(self, request: Request, calls: Blocking) -> list[Reading]:
         """Send a request, again without what the model rejects, and return its answers."""
         while True:
             try:
@@ -617,7 +617,7 @@ class AskingReader(BaseReader):
         if not reading.counted:
             reading.counted = True
             self._usage.add(reading.spent())
-            AskingReader._note(self, reading)
+            ClientReader._note(self, reading)
 
     async def _chunks(self, request: Request, calls: Blocking) -> AsyncGenerator[Chunk]:
         begun = await self._start(request, 1, calls)
@@ -633,7 +633,7 @@ class AskingReader(BaseReader):
     async def _finish(self, begun: Sequence[PartialGeneration], calls: Blocking) -> list[Generation]:
         async def finish(item: PartialGeneration) -> Generation:
             opened = _opened(item)
-            return super(AskingReader, self).finish([item])[0] if opened is None else await opened.rest()
+            return super(ClientReader, self).finish([item])[0] if opened is None else await opened.rest()
 
         return await calls.each(finish, begun, self._limit(len(begun)))
 
