@@ -42,7 +42,7 @@ from surerag.errors import (
 )
 from surerag.messages import Message, Template
 from surerag.prompts import REWRITE_IN_CONVERSATION, as_template, format_passages, with_abstention
-from surerag.readers import ANY_VOCABULARY, THINKING_TOKENS, Capabilities, Part, split_thoughts
+from surerag.readers import ANY_VOCABULARY, THINKING_TOKENS, Capabilities, ReplyPart, split_thoughts
 from surerag.text import is_abstention
 
 Request = ModelRequest[Any]
@@ -106,7 +106,9 @@ class AgentReader(ModelReader):
             return self._responses[-1][1]
         return min(same, key=lambda one: len(one[0]))[1]
 
-    async def _call(self, request: readers.Request, keywords: readers.Keywords, calls: Any) -> Sequence[Part]:
+    async def _call(
+        self, request: readers.Request, keywords: readers.Keywords, calls: Any
+    ) -> Sequence[ReplyPart]:
         value = prompt_value(request.prompt, request.number if request.drawn else None)
         asked = _with_prompt(self._agent, value, len(self._agent.messages) - 1)
         settings = {**asked.model_settings, **self.keywords(keywords)}
@@ -131,7 +133,7 @@ class AgentReader(ModelReader):
         self._responses.append((split_thoughts(part.text)[1].strip(), response))
         return [part]
 
-    def _of_fields(self, part: Part, fields: Any) -> Part:
+    def _of_fields(self, part: ReplyPart, fields: Any) -> ReplyPart:
         """Return a structured answer as text; it abstains where one of its fields does."""
         if any(is_abstention(text, self._abstention) for text in _texts_in(fields)):
             token = {"token": self._abstention, "logprob": 0.0}

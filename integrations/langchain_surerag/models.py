@@ -30,9 +30,9 @@ from surerag.readers import (
     ClientReader,
     Keywords,
     OpenReading,
-    Part,
     Reader,
     Reading,
+    ReplyPart,
     Request,
     entries_of,
     secrets_in,
@@ -263,7 +263,7 @@ class ModelReader(ClientReader):
 
     # What is called, and what comes back.
 
-    async def _call(self, request: Request, keywords: Keywords, calls: Calls) -> Sequence[Part]:
+    async def _call(self, request: Request, keywords: Keywords, calls: Calls) -> Sequence[ReplyPart]:
         cached = request.drawn and _is_cached(request.context.leaves)
         value = prompt_value(request.prompt, request.number if cached and not self._completes else None)
         spelled, config = self.keywords(keywords), request.context.config
@@ -292,14 +292,14 @@ class ModelReader(ClientReader):
         )
         return result
 
-    def _parts_of(self, result: LLMResult, request: Request) -> list[Part]:
+    def _parts_of(self, result: LLMResult, request: Request) -> list[ReplyPart]:
         counted = (result.llm_output or {}).get("token_usage")
         usage = usage_of(counted) if counted else None
         outputs = result.generations[0] if result.generations else []
         parts = [self._part(output, request) for output in outputs]
         return [part._replace(usage=usage or part.usage) for part in parts]
 
-    async def _open(self, request: Request, keywords: Keywords, calls: Calls) -> AsyncGenerator[Part]:
+    async def _open(self, request: Request, keywords: Keywords, calls: Calls) -> AsyncGenerator[ReplyPart]:
         """Yield what the model streams; with retries, a whole answer where the stream fails at once."""
         value, config, began = prompt_value(request.prompt), request.context.config, False
         chunks = calls.stream(self.model, "stream", value, config, **self.keywords(keywords))
@@ -315,16 +315,16 @@ class ModelReader(ClientReader):
                 raise
         else:
             if not self.family.has_finish:
-                yield Part(finish="")
+                yield ReplyPart(finish="")
             return
         whole = {name: value for name, value in keywords.items() if name != "stream_options"}
         message = await calls.call(self.model, "invoke", value, config, **self.keywords(whole))
         part = self._part(message, request)
         yield part._replace(finish=part.finish or "")
 
-    def _part(self, piece: Any, request: Request) -> Part:
+    def _part(self, piece: Any, request: Request) -> ReplyPart:
         """Return a message, its chunk, an output of ``generate`` or a text as a part of an answer."""
-        return part_of(piece, self.family.logprobs if request.top is not None else None)
+        return reply_part(piece, self.family.logprobs if request.top is not None else None)
 
     def open_reading(self, request: Request, calls: Calls) -> OpenReading:
         """Return an answer with nothing read yet; what may be thrown away is shown by a run of its own."""
@@ -339,7 +339,7 @@ class _ShownReading(OpenReading):
     """An answer whose text is shown by a run, should it be read to its end."""
 
     def __init__(
-        self, start: Callable[[], tuple[Reading, AsyncGenerator[Part]]], retries: int, run: AnswerRun
+        self, start: Callable[[], tuple[Reading, AsyncGenerator[ReplyPart]]], retries: int, run: AnswerRun
     ) -> None:
         super().__init__(start, retries)
         self._run = run
@@ -363,7 +363,7 @@ class _ShownReading(OpenReading):
                 yield chunk
 
 
-def part_of(piece: Any, *keys: str | None) -> Part:
+def reply_part(piece: Any, *keys: str | None) -> ReplyPart:
     """Return a message, its chunk, an output of ``generate`` or a text as a part of an answer.
 
     Log-probabilities are read from the first of the keys that its metadata have.
@@ -375,7 +375,7 @@ def part_of(piece: Any, *keys: str | None) -> Part:
         metadata, usage = message.response_metadata, _usage_of(message)
         thoughts = str(message.additional_kwargs.get("reasoning_content") or "")
     listed = next((metadata[key] for key in keys if key and metadata.get(key)), None)
-    return Part(
+    return ReplyPart(
         message if isinstance(message, str) else str(message.text),
         thoughts,
         entries_of(listed),

@@ -16,12 +16,12 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import LLMResult
 
 from langchain_surerag.families import FAMILIES
-from langchain_surerag.models import part_of
+from langchain_surerag.models import reply_part
 from langchain_surerag.runs import TAGS
 from surerag import certainty_of
 from surerag.certainty import NO_LOGPROBS, NO_WORDS, Certainty, Measure, check_measure, without_address
 from surerag.errors import InputError, LogprobsError, SureragError
-from surerag.readers import Part, finish_of, split_thoughts, trace_of_answer
+from surerag.readers import ReplyPart, finish_of, split_thoughts, trace_of_answer
 
 METADATA_KEY = "certainty"
 """Key of a message's ``response_metadata`` with the values of its certainty."""
@@ -60,7 +60,7 @@ class _Call:
     settings: Mapping[str, Any]
     scope: Mapping[str, str]
     is_aside: bool
-    parts: list[Part] = field(default_factory=list)
+    parts: list[ReplyPart] = field(default_factory=list)
     certainty: Certainty | None = None
 
 
@@ -251,7 +251,7 @@ class Watcher(BaseCallbackHandler):
         output = getattr(generations[0], "message", generations[0].text) if generations else None
         self._leave(run_id, output)
 
-    def _certainty(self, part: Part, call: _Call, message: Any = None) -> Certainty:
+    def _certainty(self, part: ReplyPart, call: _Call, message: Any = None) -> Certainty:
         told = told_in(getattr(message, "response_metadata", None))
         if told is not None and told.uncertainties:  # by a ChatReader, or by the handler of with_certainty
             told = told.by(self._measure or told.measure)
@@ -272,15 +272,15 @@ class Watcher(BaseCallbackHandler):
         return self.assessed(certainty)
 
 
-def _part(piece: Any) -> Part:
+def _part(piece: Any) -> ReplyPart:
     try:
-        return part_of(piece, *_KEYS)
+        return reply_part(piece, *_KEYS)
     except SureragError:  # log-probabilities in a form that nobody knows
-        return part_of(piece)
+        return reply_part(piece)
 
 
-def _joined(parts: Sequence[Part]) -> Part:
-    return Part(
+def _joined(parts: Sequence[ReplyPart]) -> ReplyPart:
+    return ReplyPart(
         "".join(part.text for part in parts),
         "".join(part.thoughts for part in parts),
         [entry for part in parts for entry in part.entries],

@@ -192,15 +192,15 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
 
     SIGNAL: ClassVar[str]
     """Metadata key of the uncertainty."""
-    METHOD: ClassVar[type[Component[Any]]]
+    COMPONENT: ClassVar[type[Component[Any]]]
 
     def __init__(
         self, core: C, *, streaming: bool = False, callback_manager: CallbackManager | None = None
     ) -> None:
-        if not isinstance(core, self.METHOD) or not isinstance(core.services.retriever, NodeRetriever):
+        if not isinstance(core, self.COMPONENT) or not isinstance(core.services.retriever, NodeRetriever):
             name = type(self).__name__
             raise ConfigurationError(
-                f"a {name} is built around a {self.METHOD.__name__} over a NodeRetriever, "
+                f"a {name} is built around a {self.COMPONENT.__name__} over a NodeRetriever, "
                 f"got {type(core).__name__}",
                 hint=f"call {name}.from_args(index, llm)",
             )
@@ -357,7 +357,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
     """
 
     SIGNAL = "score"
-    METHOD = LazyRAG
+    COMPONENT = LazyRAG
 
     @classmethod
     def from_args(
@@ -458,7 +458,7 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
     """
 
     SIGNAL = "uncertainty"
-    METHOD = UncertaintyRewriter
+    COMPONENT = UncertaintyRewriter
 
     def __init__(self, core: UncertaintyRewriter, *, callback_manager: CallbackManager | None = None) -> None:
         super().__init__(core, callback_manager=callback_manager)

@@ -31,11 +31,11 @@ from surerag.readers import (
     Capabilities,
     ClientReader,
     Keywords,
-    Part,
     Reader,
+    ReplyPart,
     Request,
     entries_of,
-    next_part,
+    next_reply_part,
     secrets_in,
     usage_of,
 )
@@ -377,11 +377,11 @@ class LLMReader(Shareable, ClientReader):
         text = completion_text(self.llm, request.prompt)
         return await calls.call(self.llm, f"{kind}complete", text, formatted=True, **spelled)
 
-    async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[Part]:
+    async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[ReplyPart]:
         response = await self._call_llm(request, keywords, calls, "")
-        return parts_of(response, logprobs=request.top is not None)
+        return reply_parts(response, logprobs=request.top is not None)
 
-    async def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[Part]:
+    async def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[ReplyPart]:
         shown, says_end = "", False
         try:
             responses = await self._call_llm(request, keywords, calls, "stream_")
@@ -393,11 +393,11 @@ class LLMReader(Shareable, ClientReader):
         try:
             async with aclosing(_each(responses)) as each:
                 async for response in each:
-                    part, shown = part_of(response, shown, logprobs=request.top is not None)
+                    part, shown = reply_part(response, shown, logprobs=request.top is not None)
                     says_end = says_end or part.finish is not None or has_choices(response.raw)
                     yield part
             if not says_end:
-                yield Part(finish="")
+                yield ReplyPart(finish="")
         finally:
             await _close(responses)
 
@@ -442,19 +442,19 @@ def _read_by(stream: Any) -> list[Any]:
     return [one for one in held if isgenerator(one) or isasyncgen(one)]
 
 
-def parts_of(response: Any, *, logprobs: bool) -> list[Part]:
+def reply_parts(response: Any, *, logprobs: bool) -> list[ReplyPart]:
     """Return the answers of a whole response: every choice of its raw one, else the response itself."""
     raw = plain(response.raw)
     if isinstance(raw, Mapping) and "choices" in raw and (raw["choices"] or not _text_of(response)):
-        return readers.parts_of(raw, logprobs=logprobs)
+        return readers.reply_parts(raw, logprobs=logprobs)
     return [_own_part(response, raw, _text_of(response), "", logprobs=logprobs)]
 
 
-def part_of(response: Any, shown: str, *, logprobs: bool) -> tuple[Part, str]:
+def reply_part(response: Any, shown: str, *, logprobs: bool) -> tuple[ReplyPart, str]:
     """Return a stream's next piece, and all text so far; ``shown`` is that of the pieces before."""
     raw = plain(response.raw)
     if isinstance(raw, Mapping) and "choices" in raw:
-        return next_part(raw, logprobs=logprobs), shown
+        return next_reply_part(raw, logprobs=logprobs), shown
     thoughts, _, text = shown.rpartition("\0")
     text_now, thoughts_now = _text_of(response), _thoughts_of(response)
     delta = text_now.removeprefix(text) if response.delta is None else response.delta
@@ -471,12 +471,12 @@ def plain(raw: Any) -> Any:
     return [plain(one) for one in raw] if isinstance(raw, list) else raw
 
 
-def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bool) -> Part:
+def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bool) -> ReplyPart:
     """Return what LlamaIndex's own fields say of an answer, where the raw response has no choices."""
     known = raw if isinstance(raw, Mapping) else {}
     finish = next((str(known[name]) for name in _FINISH if known.get(name)), None)
     entries = _own_entries(response, known, text) if logprobs else []
-    return Part(text, _thoughts_of(response).removeprefix(thoughts), entries, finish, _usage_in(known))
+    return ReplyPart(text, _thoughts_of(response).removeprefix(thoughts), entries, finish, _usage_in(known))
 
 
 def _usage_in(raw: Mapping[str, Any]) -> Usage | None:

@@ -50,12 +50,19 @@ from llama_index_instrumentation.base import BaseEvent
 from llama_index_instrumentation.span import BaseSpan
 
 from llama_index_surerag.events import dispatch
-from llama_index_surerag.llm import has_choices, part_of, parts_of, plain
+from llama_index_surerag.llm import has_choices, plain, reply_part, reply_parts
 from surerag import AbstentionPolicy
 from surerag.certainty import NO_WORDS, Certainty, Measure, certainty_of
 from surerag.errors import ConfigurationError, SureragError
 from surerag.messages import EntropyTrace, Event, Generation, TokenTrace
-from surerag.readers import Part, answer_tokens, finish_of, next_part, split_thoughts, trace_of_answer
+from surerag.readers import (
+    ReplyPart,
+    answer_tokens,
+    finish_of,
+    next_reply_part,
+    split_thoughts,
+    trace_of_answer,
+)
 
 logger = logging.getLogger("surerag")
 
@@ -244,7 +251,7 @@ class Call(Source):
             # A response holds all text so far, which would be kept with every piece.
             self._pieces.append(response.raw)
         else:
-            part, self._so_far = part_of(response, self._so_far, logprobs=True)
+            part, self._so_far = reply_part(response, self._so_far, logprobs=True)
             self._pieces.append(part)
 
     def finish(self, response: Any) -> None:
@@ -293,16 +300,16 @@ class Call(Source):
         return certainty_of(trace, measure=measure, is_cut=is_cut, scope=scope)
 
 
-def _parts_in(piece: Any) -> Sequence[Part]:
+def _parts_in(piece: Any) -> Sequence[ReplyPart]:
     """Return what a call kept, a whole response or a piece of a stream, as parts of its answer."""
-    if isinstance(piece, Part):
+    if isinstance(piece, ReplyPart):
         return [piece]
     if isinstance(piece, ChatResponse | CompletionResponse):
-        return parts_of(piece, logprobs=True)[:1]
-    return [next_part(plain(piece), logprobs=True)]
+        return reply_parts(piece, logprobs=True)[:1]
+    return [next_reply_part(plain(piece), logprobs=True)]
 
 
-def _is_cut(parts: Sequence[Part]) -> bool:
+def _is_cut(parts: Sequence[ReplyPart]) -> bool:
     reasons = [part.finish for part in parts if part.finish]
     return bool(reasons) and finish_of(reasons[-1]) != "stop"
 

@@ -90,7 +90,7 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
     Raises:
         InputError: If there is no document with text, or a metadata key is missing.
     """
-    parts = _parts(_nodes_in(source), summarize)
+    parts = _to_summarize(_nodes_in(source), summarize)
     if not parts:
         raise InputError(_NOTHING, hint=_NOTHING_HINT)
     return _summarized(parts, summarize)
@@ -127,7 +127,7 @@ class DocumentSummarizer(WithoutKeys, TransformComponent):
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[TextNode]:
         """Return a summary of each document."""
-        return _summarized(_parts(nodes, self.summarize), self.summarize)
+        return _summarized(_to_summarize(nodes, self.summarize), self.summarize)
 
 
 def summary_index(
@@ -160,7 +160,7 @@ def summary_index(
         raise ConfigurationError(str(error), hint="pass an embedding model, or local:FOLDER") from error
     if persist_dir is None:
         return VectorStoreIndex(summary_nodes(source, summarize), embed_model=model)
-    folder, parts = _Folder(Path(persist_dir)), _parts(_nodes_in(source), summarize)
+    folder, parts = _Folder(Path(persist_dir)), _to_summarize(_nodes_in(source), summarize)
     if not parts and not folder.has_summaries:
         raise InputError(_NOTHING, hint=_NOTHING_HINT)
     index, encoder = folder.load(model), _encoder_name(model or Settings.embed_model)
@@ -184,7 +184,7 @@ def summary_index(
 
 
 @dataclass(frozen=True)
-class _Part:
+class _Summarized:
     """What is summarized: the chunks of a document that have the same metadata, or the whole document."""
 
     id: str
@@ -226,7 +226,7 @@ def _contents(relationships: Mapping[NodeRelationship, Any]) -> tuple[Any, ...]:
     return source.node_id, source.hash, source.metadata, sorted(str(chunk.hash) for chunk in chunks)
 
 
-def _parts(nodes: Sequence[BaseNode], summarize: Summarize) -> list[_Part]:
+def _to_summarize(nodes: Sequence[BaseNode], summarize: Summarize) -> list[_Summarized]:
     """Return what is summarized apart: the chunks of a document that have the same metadata, if any text."""
     grouped: dict[str, dict[str, list[BaseNode]]] = {}
     maker = _model_name(summarize)
@@ -245,14 +245,14 @@ def _parts(nodes: Sequence[BaseNode], summarize: Summarize) -> list[_Part]:
         written = json.dumps(told, sort_keys=True, default=str)
         grouped.setdefault(document_of(node), {}).setdefault(written, []).append(node)
     return [
-        _Part(summary_id(document, written if len(groups) > 1 else ""), document, tuple(chunks), maker)
+        _Summarized(summary_id(document, written if len(groups) > 1 else ""), document, tuple(chunks), maker)
         for document, groups in grouped.items()
         for written, chunks in groups.items()
         if any(chunk.get_content(metadata_mode=MetadataMode.NONE).strip() for chunk in chunks)
     ]
 
 
-def _summarized(parts: Sequence[_Part], summarize: Summarize = 2) -> list[TextNode]:
+def _summarized(parts: Sequence[_Summarized], summarize: Summarize = 2) -> list[TextNode]:
     summarizer = _summarizer(summarize)
     documents = [part.joined() for part in parts]
     plain = [
@@ -325,7 +325,7 @@ def _delete_others(index: VectorStoreIndex, stay: Collection[str], documents: Co
 
 def replace_summaries(index: VectorStoreIndex, documents: Collection[str], nodes: Sequence[BaseNode]) -> None:
     """Bring the summaries of these documents up to date, of which there are these nodes."""
-    parts = _parts(nodes, 2)
+    parts = _to_summarize(nodes, 2)
     _delete_others(index, {part.id for part in parts}, documents)
     update(index, _summarized(parts))
 

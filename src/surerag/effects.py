@@ -56,7 +56,7 @@ class Effect(Generic[A]):
 
     __slots__ = ()
     SERVICE: ClassVar[str] = "reader"
-    METHOD: ClassVar[str] = ""
+    VERB: ClassVar[str] = ""
     ARGUMENTS: ClassVar[tuple[str, ...]] = ()
     SAME: ClassVar[tuple[str, ...]] = ()
 
@@ -97,7 +97,7 @@ class Generate(Effect[list[list[Generation]]]):
     answer: bool = False
     role: ModelRole = "reader"
 
-    METHOD = "generate"
+    VERB = "generate"
     ARGUMENTS = ("prompts", "sampling")
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class StartGeneration(Effect[list[PartialGeneration]]):
     n_tokens: int
     sampling: SamplingParams
 
-    METHOD = "begin"
+    VERB = "begin"
     ARGUMENTS = ("prompts", "n_tokens", "sampling")
     SAME = ("n_tokens",)
 
@@ -163,7 +163,7 @@ class ContinueGeneration(Effect[list[Generation]]):
     begun: Sequence[PartialGeneration]
     answer: bool = False
 
-    METHOD = "finish"
+    VERB = "finish"
     ARGUMENTS = ("begun",)
 
     def __post_init__(self) -> None:
@@ -192,7 +192,7 @@ class CancelGeneration(Effect[None]):
 
     begun: Sequence[PartialGeneration]
 
-    METHOD = "cancel"
+    VERB = "cancel"
     ARGUMENTS = ("begun",)
 
     def __post_init__(self) -> None:
@@ -211,7 +211,7 @@ class Embed(Effect[NDArray[np.float32]]):
     kind: TextKind
 
     SERVICE = "encoder"
-    METHOD = "encode"
+    VERB = "encode"
     ARGUMENTS = ("texts", "kind")
     SAME = ("kind",)
 
@@ -232,7 +232,7 @@ class Retrieve(Effect[list[Passage]]):
     k: int | None
     tier: Tier = "passages"
 
-    METHOD = "retrieve"
+    VERB = "retrieve"
     ARGUMENTS = ("query", "k")
     SAME = ("k",)
 
@@ -276,7 +276,7 @@ class Entail(Effect[NDArray[np.float64]]):
     pairs: Sequence[Pair]
 
     SERVICE = "entailer"
-    METHOD = "entail"
+    VERB = "entail"
     ARGUMENTS = ("pairs",)
 
     def __post_init__(self) -> None:

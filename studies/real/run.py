@@ -38,7 +38,7 @@ from surerag.entailment import ExactEntailer, JudgeEntailer
 from surerag.errors import InputError, SureragError
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, evaluate
 from surerag.evaluation.findings import problems
-from surerag.evaluation.systems import Parts, System, as_system, build_system
+from surerag.evaluation.systems import PipelineSetup, System, as_system, build_system
 from surerag.measures import contains, token_f1
 from surerag.messages import Usage
 from surerag.methods.dense.result import best_round
@@ -190,7 +190,7 @@ def compression(setting: Setting) -> dict[str, System]:
         "EDC² extract as in the paper": compressed(variant="paper"),
         f"EDC² top {few} whole": compressed(top_n=few),
         "EDC² answer": build_system(
-            "answered", Parts(reader, LookupRetriever(shown), encoder=encoder, max_tokens=MAX_TOKENS)
+            "answered", PipelineSetup(reader, LookupRetriever(shown), encoder=encoder, max_tokens=MAX_TOKENS)
         ),
     }
     peers = choosing(

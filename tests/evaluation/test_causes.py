@@ -9,7 +9,7 @@ import pytest
 from surerag import FakeReader, Passage
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, build_system, evaluate, write_report
 from surerag.evaluation.causes import SKIPPED, causes_of, passages_that_hold, remedy
-from surerag.evaluation.systems import Parts
+from surerag.evaluation.systems import PipelineSetup
 
 PASSAGES = [
     Passage("Ada was born in Velm.", metadata={"path": "town/ada.md"}),
@@ -82,7 +82,7 @@ def test_the_page_says_why_with_file_names_and_what_was_skipped(tmp_path: Path) 
         def retrieve(self, query: str, k: int | None) -> list[Passage]:
             return PASSAGES[:1]
 
-    system = build_system("plain", Parts(FakeReader("no idea"), Retriever()))
+    system = build_system("plain", PipelineSetup(FakeReader("no idea"), Retriever()))
     path = tmp_path / "run.db"
     with evaluate({"plain": system}, QUESTIONS, path) as run:
         run.record_documents(passages_that_hold(QUESTIONS, PASSAGES))

@@ -19,7 +19,7 @@ from surerag.evaluation.certainty import surest_answers, surest_of_all
 from surerag.evaluation.findings import certainties, findings, numbers_of_passages
 from surerag.evaluation.passages import passage_counts
 from surerag.evaluation.report import terminal_table
-from surerag.evaluation.systems import NAMES, Parts, System, as_answer
+from surerag.evaluation.systems import NAMES, PipelineSetup, System, as_answer
 from surerag.messages import EntropyTrace, TokenTrace
 from surerag.methods.lazy_rag.component import FixedSummary
 from surerag.readers.fake import reply
@@ -70,9 +70,11 @@ def of_chance(seed: int, slope: float) -> Callable[[int], tuple[bool, Certainty]
 @pytest.mark.parametrize("name", [*NAMES, "lazy+compressed", "plain@2"])
 def test_every_pipeline_stores_how_sure_its_answer_was(name: str, tmp_path: Path) -> None:
     reader = FakeReader(lambda prompt: reply("in Velm", entropy=[0.2, 1.4], logprobs=[-0.1, -1.2]))
-    parts = Parts(reader, Retriever(), FixedSummary("A town."), HashingEncoder(), top_n=3, max_tokens=8)
+    setup = PipelineSetup(
+        reader, Retriever(), FixedSummary("A town."), HashingEncoder(), top_n=3, max_tokens=8
+    )
     questions = [{"question": "Where?", "answers": "Velm", "contexts": ["In Velm."]}]
-    evaluate({name: build_system(name, parts)}, questions, tmp_path / "run.db").close()
+    evaluate({name: build_system(name, setup)}, questions, tmp_path / "run.db").close()
     with EvaluationRun(tmp_path / "run.db") as run:
         [row] = run.rows
     assert row.answer and row.answer.certainty, row.error
@@ -89,15 +91,15 @@ def test_certainty_after_reasons_is_that_of_the_answer_alone() -> None:
             return reply("Reasoning: both.\nSelected answer: Velm", entropy=[2, 2, 2, 2, 0.5])
         return "Velm."
 
-    parts = Parts(FakeReader(answer), Retriever(), None, HashingEncoder())  # type: ignore[arg-type]
-    [row] = evaluate({"answered": build_system("answered", parts)}, ["Where?"]).rows
+    setup = PipelineSetup(FakeReader(answer), Retriever(), None, HashingEncoder())  # type: ignore[arg-type]
+    [row] = evaluate({"answered": build_system("answered", setup)}, ["Where?"]).rows
     assert row.answer and row.answer.text == "Velm" and row.answer.certainty
     assert row.answer.certainty.tokens == 1 and row.answer.certainty.uncertainty == 0.5
 
 
 def test_a_model_without_log_probabilities_answers_and_the_page_says_so(tmp_path: Path) -> None:
-    parts = Parts(FakeReader("Velm", logprob=None, entropy=None), Retriever())
-    run = evaluate({"plain": build_system("plain", parts)}, [("Where?", "Velm"), ("Who?", "Ada")])
+    setup = PipelineSetup(FakeReader("Velm", logprob=None, entropy=None), Retriever())
+    run = evaluate({"plain": build_system("plain", setup)}, [("Where?", "Velm"), ("Who?", "Ada")])
     assert [row.error for row in run.rows] == ["", ""]
     text = "no log-probabilities with the answers of plain: nothing tells how sure it was of them."
     assert text in findings(run)[-1]
@@ -114,9 +116,9 @@ def test_on_a_server_without_log_probabilities_the_page_says_which_gate_decided(
         reader = OpenAIReader("toy", base_url=server.base_url, api_key="k", max_retries=0)
         if probed:
             reader.probe()
-        parts = Parts(reader, Retriever(), FixedSummary("A town."), max_tokens=8)
+        setup = PipelineSetup(reader, Retriever(), FixedSummary("A town."), max_tokens=8)
         names = ["plain", "lazy"] + (["rewritten"] if probed else [])
-        systems = {name: build_system(name, parts) for name in names}
+        systems = {name: build_system(name, setup) for name in names}
         run = evaluate(systems, [("Where is it?", "Velm"), ("Where was Ada?", "Velm")])
         deployed = LazyRAG(
             reader, Retriever(), FixedSummary("A town."), gate=systems["lazy"].settings["gate"]

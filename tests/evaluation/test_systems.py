@@ -13,7 +13,7 @@ from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError
 from surerag.evaluation import Question, evaluate
 from surerag.evaluation.findings import searched
-from surerag.evaluation.systems import NAMES, Parts, as_system, build_system
+from surerag.evaluation.systems import NAMES, PipelineSetup, as_system, build_system
 from surerag.methods.lazy_rag.component import FixedSummary
 
 PASSAGES = [
@@ -37,18 +37,18 @@ def reply(prompt: str) -> str:
 
 
 @pytest.fixture
-def parts() -> Parts:
+def setup() -> PipelineSetup:
     summary = FixedSummary("A town by a river.")
     reader = FakeReader(reply, entropy=2.0)
-    return Parts(reader, Words(), summary, HashingEncoder(), top_n=1, max_tokens=16)
+    return PipelineSetup(reader, Words(), summary, HashingEncoder(), top_n=1, max_tokens=16)
 
 
 @pytest.mark.parametrize(
     "name", [*NAMES, "lazy+compressed", "lazy@inf", "rewritten@-inf+compressed", "lazy+refined"]
 )
-def test_every_name_answers_a_question(name: str, parts: Parts) -> None:
+def test_every_name_answers_a_question(name: str, setup: PipelineSetup) -> None:
     questions = [Question("Where was Ada born?", ("Velm",), (PASSAGES[0].text,))]
-    run = evaluate({name: build_system(name, parts)}, questions)
+    run = evaluate({name: build_system(name, setup)}, questions)
     [row] = run.rows
     assert searched(run, name) == (name not in ("none", "oracle", "lazy@inf"))
     assert row.answer is not None and row.error == "", row.error
@@ -58,20 +58,20 @@ def test_every_name_answers_a_question(name: str, parts: Parts) -> None:
     assert row.answer.acted == {"lazy": True, "strong": True, "lazy@inf": False}.get(name, row.answer.acted)
 
 
-def test_costs_of_a_further_step_are_counted(parts: Parts) -> None:
-    systems = {name: build_system(name, parts) for name in ("plain", "plain+compressed")}
+def test_costs_of_a_further_step_are_counted(setup: PipelineSetup) -> None:
+    systems = {name: build_system(name, setup) for name in ("plain", "plain+compressed")}
     plain, compressed = evaluate(systems, ["Where was Ada born?"]).rows
     assert plain.answer and compressed.answer and plain.answer.usage and compressed.answer.usage
     assert compressed.answer.usage.requests > plain.answer.usage.requests == 1
 
 
-def test_the_most_relevant_of_more_passages_are_selected(parts: Parts) -> None:
+def test_the_most_relevant_of_more_passages_are_selected(setup: PipelineSetup) -> None:
     def answer(prompt: str) -> str:
         if prompt.startswith("Passage: "):
             return "Yes" if "Velm" in prompt else "No"
         return reply(prompt)
 
-    system = build_system("selected", replace(parts, reader=FakeReader(answer)))
+    system = build_system("selected", replace(setup, reader=FakeReader(answer)))
     [row] = evaluate({"selected": system}, ["Where was Ada born?"]).rows
     assert row.answer is not None
     assert len(row.answer.contexts) == 1
@@ -79,7 +79,7 @@ def test_the_most_relevant_of_more_passages_are_selected(parts: Parts) -> None:
     assert row.answer.usage.requests == 1 + min(3, len(PASSAGES))
 
 
-def test_clusters_answer_and_one_answer_is_selected(parts: Parts) -> None:
+def test_clusters_answer_and_one_answer_is_selected(setup: PipelineSetup) -> None:
     """EDC²-RAG, appendix C.2, with its last step."""
 
     def answer(prompt: str) -> str:
@@ -88,7 +88,7 @@ def test_clusters_answer_and_one_answer_is_selected(parts: Parts) -> None:
         return 'Velm, for "Ada was born in Velm".' if "Velm" in prompt else "None."
 
     reader = FakeReader(answer)
-    system = build_system("answered", replace(parts, reader=reader, top_n=2))
+    system = build_system("answered", replace(setup, reader=reader, top_n=2))
     [row] = evaluate({"answered": system}, ["Where was Ada born?"]).rows
     assert row.answer is not None and row.answer.text == "Velm", row.error
     assert row.answer.usage is not None and row.answer.usage.requests == 2
@@ -99,32 +99,32 @@ def test_clusters_answer_and_one_answer_is_selected(parts: Parts) -> None:
             "yes" if prompt.startswith("Compare") else "Yes." if "Velm" in prompt else 'No: "Bo was a king".'
         )
     )
-    parted = replace(parts, reader=bare, options={"answered": {"first_cluster_size": 1}})
+    parted = replace(setup, reader=bare, options={"answered": {"first_cluster_size": 1}})
     evaluate({"answered": build_system("answered", parted)}, ["Were both born in Velm?"])
     assert "Candidate answers:\n[1] Yes.\nQuestion: " in bare.prompts[-1]  # no passage is a candidate
     nothing = FakeReader(lambda prompt: "Tarn" if prompt.startswith("Context:") else "None.")
-    own = replace(parts, reader=nothing, options={"answered": {"first_cluster_size": 1}})
+    own = replace(setup, reader=nothing, options={"answered": {"first_cluster_size": 1}})
     [row] = evaluate({"answered": build_system("answered", own)}, ["Where was Ada born?"]).rows
     assert row.answer is not None and row.answer.text == "Tarn" and row.answer.contexts == (PASSAGES[0].text,)
 
 
-def test_the_oracle_needs_contexts(parts: Parts) -> None:
-    [row] = evaluate({"oracle": build_system("oracle", parts)}, ["Where?"]).rows
+def test_the_oracle_needs_contexts(setup: PipelineSetup) -> None:
+    [row] = evaluate({"oracle": build_system("oracle", setup)}, ["Where?"]).rows
     assert "needs the contexts of every question" in row.error
 
 
-def test_a_component_that_does_not_answer_is_refused(parts: Parts) -> None:
+def test_a_component_that_does_not_answer_is_refused(setup: PipelineSetup) -> None:
     with pytest.raises(ConfigurationError, match="a ClusterCompressor, which answers no questions"):
-        as_system("compressor", ClusterCompressor(parts.reader, parts.encoder))
+        as_system("compressor", ClusterCompressor(setup.reader, setup.encoder))
 
 
 @pytest.mark.parametrize(
     "name",
     ["lasy", "lazy+plain", "plain@0", "plain@1.5", "selected@4", "lazy@x", "none+compressed", "lazy@nan", ""],
 )
-def test_unknown_names_are_refused(name: str, parts: Parts) -> None:
+def test_unknown_names_are_refused(name: str, setup: PipelineSetup) -> None:
     with pytest.raises(ConfigurationError):
-        build_system(name, parts)
+        build_system(name, setup)
 
 
 @pytest.mark.parametrize(
@@ -135,20 +135,24 @@ def test_unknown_names_are_refused(name: str, parts: Parts) -> None:
         (FakeReader(reply, entropy=None, logprob=None), "abstention"),
     ],
 )
-def test_the_gate_is_one_that_the_reader_can_serve(reader: FakeReader, gate: str, parts: Parts) -> None:
-    system = build_system("lazy", replace(parts, reader=reader))
+def test_the_gate_is_one_that_the_reader_can_serve(
+    reader: FakeReader, gate: str, setup: PipelineSetup
+) -> None:
+    system = build_system("lazy", replace(setup, reader=reader))
     assert system.settings["gate"] == gate
-    assert build_system("rewritten", replace(parts, reader=reader)).settings["metric"]
+    assert build_system("rewritten", replace(setup, reader=reader)).settings["metric"]
 
 
-def test_options_reach_each_method_and_a_threshold_in_the_name_comes_before_them(parts: Parts) -> None:
+def test_options_reach_each_method_and_a_threshold_in_a_name_comes_first(
+    setup: PipelineSetup,
+) -> None:
     options: dict[str, dict[str, Any]] = {
         "lazy": {"gate": "margin", "n_tokens": 3, "threshold": 0.1},
         "rewritten": {"n_candidates": 2},
         "compressed": {"prompts": {"extract": "{passages}\n{question}"}},
         "refined": {"max_rounds": 1},
     }
-    own = replace(parts, options=options)
+    own = replace(setup, options=options)
     lazy = build_system("lazy", own).settings
     assert (lazy["gate"], lazy["n_tokens"], lazy["threshold"]) == ("margin", 3, 0.1)
     assert build_system("lazy@0.8", own).settings["threshold"] == 0.8
@@ -157,18 +161,18 @@ def test_options_reach_each_method_and_a_threshold_in_the_name_comes_before_them
     assert steps["compressed"]["prompts"]["extract"] == options["compressed"]["prompts"]["extract"]
     assert steps["refined"]["max_rounds"] == 1
     with pytest.raises(ConfigurationError, match="n_tokens"):
-        build_system("lazy", replace(parts, options={"lazy": {"n_token": 3}}))
+        build_system("lazy", replace(setup, options={"lazy": {"n_token": 3}}))
     with pytest.raises(ConfigurationError, match="plain"):
-        replace(parts, options={"plain": {}})
+        replace(setup, options={"plain": {}})
 
 
-def test_settings_tell_changed_systems_apart(parts: Parts) -> None:
-    assert build_system("lazy", parts).fingerprint == build_system("lazy", parts).fingerprint
+def test_settings_tell_changed_systems_apart(setup: PipelineSetup) -> None:
+    assert build_system("lazy", setup).fingerprint == build_system("lazy", setup).fingerprint
     changes: list[dict[str, Any]] = [{"top_n": 2}, {"reader": FakeReader(reply, name="other")}]
     for change in changes:
         for name in ("plain", "lazy", "rewritten", "compressed"):
-            changed = build_system(name, replace(parts, **change))
-            assert changed.fingerprint != build_system(name, parts).fingerprint
+            changed = build_system(name, replace(setup, **change))
+            assert changed.fingerprint != build_system(name, setup).fingerprint
     source = "lambda q: [w for w in q.split() if w in {'a', 'b', 'c'}]"
     assert as_system("f", eval(source)).fingerprint == as_system("f", eval(source)).fingerprint
 
@@ -177,14 +181,14 @@ def test_settings_tell_changed_systems_apart(parts: Parts) -> None:
 
     assert as_system("f", first(1)).fingerprint != as_system("f", first(2)).fingerprint
     assert as_system("f", lambda q: "a").fingerprint != as_system("f", lambda q: "b").fingerprint
-    rag = LazyRAG(parts.reader, parts.retriever, "A summary.")
+    rag = LazyRAG(setup.reader, setup.retriever, "A summary.")
     ends = {as_system("rag", rag.with_options(threshold=end)).fingerprint for end in (math.inf, -math.inf)}
     assert len(ends) == 2
     assert (
         LazyRAG.from_dict(
             rag.with_options(threshold=math.inf).to_dict(),
-            reader=parts.reader,
-            retriever=parts.retriever,
+            reader=setup.reader,
+            retriever=setup.retriever,
             summaries="A summary.",
         ).threshold
         == math.inf

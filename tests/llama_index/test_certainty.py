@@ -629,7 +629,7 @@ def test_a_failure_to_observe_is_logged(
     server: FakeOpenAI, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     engine = index().as_query_engine(llm=sure(server))
-    monkeypatch.setattr(observing, "parts_of", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(observing, "reply_parts", lambda *_, **__: 1 / 0)
     assert str(engine.query(QUESTION)) == "Velm Velm Velm Velm"
     assert "certainty.failed" in caplog.text
 
@@ -724,5 +724,7 @@ def test_what_is_no_engine_policy_or_abstention_is_refused(
     doubter: LLM, kind: Any, change: dict[str, Any]
 ) -> None:
     arguments: dict[str, Any] = {"engine": SimpleChatEngine.from_defaults(llm=doubter), "policy": policy()}
-    with pytest.raises(ConfigurationError, match=r"(engine|policy|second_opinion) must be|abstention is empty"):
+    with pytest.raises(
+        ConfigurationError, match=r"(engine|policy|second_opinion) must be|abstention is empty"
+    ):
         kind(**arguments | change)

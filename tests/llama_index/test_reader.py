@@ -20,7 +20,7 @@ from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
 from llama_index_surerag import LazyRetrievalQueryEngine, reader_from_llm
-from llama_index_surerag.llm import FAMILIES, parts_of
+from llama_index_surerag.llm import FAMILIES, reply_parts
 from surerag.errors import (
     CapabilityError,
     ConfigurationError,
@@ -188,7 +188,7 @@ async def test_makes_room_for_thoughts_that_spent_all_tokens(use_async: bool) ->
 def test_reads_thinking_blocks() -> None:
     blocks = [ThinkingBlock(content="Rhine?"), *ChatMessage(content="Velm").blocks]
     response = ChatResponse(message=ChatMessage(role="assistant", blocks=blocks))
-    [part] = parts_of(response, logprobs=False)
+    [part] = reply_parts(response, logprobs=False)
     assert (part.text, part.thoughts) == ("Velm", "Rhine?")
 
 
@@ -265,7 +265,7 @@ def test_asks_gemini_in_its_spelling() -> None:
             "top_candidates": [{"candidates": [candidate]}],
         },
     }
-    [part] = parts_of(CompletionResponse(text="Velm", raw=raw), logprobs=True)
+    [part] = reply_parts(CompletionResponse(text="Velm", raw=raw), logprobs=True)
     assert part.entries[0]["top_logprobs"] == [{"token": "Velm", "logprob": -0.1}]
     assert finish_of(part.finish) == "length"
     assert part.usage.prompt_tokens == 7

@@ -31,7 +31,7 @@ from surerag.messages import Message, SamplingParams
 from surerag.readers.hosted import OpenAIReader
 from surerag.readers.logprobs import trace_of_entries
 from surerag.readers.parameters import LeftOutWarning
-from surerag.readers.reading import Part, Reading, usage_of
+from surerag.readers.reading import Reading, ReplyPart, usage_of
 from tests.servers.fake_openai import FakeOpenAI
 from tests.waiting import eventually
 
@@ -209,7 +209,7 @@ def test_the_end_tokens_log_probability_stands_apart_where_the_server_lists_it(
 def test_a_special_token_that_is_not_spelled_is_the_end_and_no_part_of_the_answer() -> None:
     entries = [{"token": "Velm", "logprob": -0.1}, {"token": "", "logprob": -0.7}]
     reading = Reading(SamplingParams(), top=0)
-    reading.feed(Part("Velm", entries=entries, finish="stop"))
+    reading.feed(ReplyPart("Velm", entries=entries, finish="stop"))
     trace = reading.generation().trace
     assert trace is not None
     assert (trace.tokens, trace.end_logprob) == (("Velm",), -0.7)
@@ -217,7 +217,7 @@ def test_a_special_token_that_is_not_spelled_is_the_end_and_no_part_of_the_answe
 
 def test_a_character_that_comes_in_halves_is_joined() -> None:
     reading = Reading(SamplingParams(), streamed=True)
-    pieces = [Part("a\ud83d"), Part("\ude00", finish="stop")]
+    pieces = [ReplyPart("a\ud83d"), ReplyPart("\ude00", finish="stop")]
     assert [reading.feed(piece) for piece in pieces] == ["a", "😀"]
     assert reading.generation().text == "a😀"
 
@@ -280,7 +280,7 @@ def test_thoughts_are_no_part_of_an_answer(fake_openai: FakeOpenAI, place: str) 
 def test_an_answer_without_room_behind_its_thoughts_is_requested_again(fake_openai: FakeOpenAI) -> None:
     def feed(text: str, budget: int) -> Reading:
         reading = Reading(GREEDY, budget=budget)
-        reading.feed(Part(text, finish="length"))
+        reading.feed(ReplyPart(text, finish="length"))
         return reading
 
     assert feed("<think>Hm", 0).starved

@@ -22,7 +22,7 @@ from llama_index_surerag import reader_from_llm
 from surerag import LazyRAG, OpenAIReader, SamplingParams
 from surerag.messages import Generation
 from surerag.readers.protocol import BaseReader
-from surerag.readers.reading import Part, Reading, usage_of
+from surerag.readers.reading import Reading, ReplyPart, usage_of
 from surerag.text import TokenEstimate, estimated_tokens, prefix_of_tokens
 from tests.methods.lazy_rag.corpus import Corpus
 from tests.servers.fake_openai import FakeOpenAI
@@ -202,7 +202,7 @@ def test_an_answer_that_kept_to_its_limit_is_left_whole() -> None:
     for finish, usage in (("stop", 12), ("length", 0)):
         reading = Reading(SamplingParams(max_tokens=12, trace="none"))
         counts = {"completion_tokens": usage, "prompt_tokens": 1}
-        reading.feed(Part(text, finish=finish, usage=usage_of(counts)))
+        reading.feed(ReplyPart(text, finish=finish, usage=usage_of(counts)))
         assert reading.generation().text == text.strip()
 
 

@@ -34,7 +34,7 @@ from surerag.evaluation.causes import SKIPPED, passages_that_hold
 from surerag.evaluation.findings import MARGIN, findings
 from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, parse_requirement, write_junit
 from surerag.evaluation.report import forecast, terminal_table, write_report
-from surerag.evaluation.systems import Parts, build_system, parse_system
+from surerag.evaluation.systems import PipelineSetup, build_system, parse_system
 
 DEFAULT = "plain,lazy,rewritten,selected"
 """Plain RAG, L-RAG, DynQR and EDC²-RAG, each at its defaults."""
@@ -97,10 +97,10 @@ def compare(
     reader = load_reader(base_url, model, dtype)
     asked_now = _sample(items, dry_run)
     corpus = load_corpus(documents, language, [item.text for item in asked_now] if dry_run else ())
-    parts = Parts(
+    setup = PipelineSetup(
         reader, corpus.passages, corpus.summaries, corpus.encoder, options=_options(model, base_url)
     )
-    built = {name: build_system(name, parts) for name in names}
+    built = {name: build_system(name, setup) for name in names}
     if not corpus.is_whole:  # other passages may be found by the run itself, so that its answers are others
         run = run.with_name(f"{run.stem}.dry-run{run.suffix}")
     with step("Looking for the reference answers in the documents"):

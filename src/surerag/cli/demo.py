@@ -19,7 +19,7 @@ from surerag.errors import writing
 from surerag.evaluation import Question, evaluate
 from surerag.evaluation.findings import findings
 from surerag.evaluation.report import terminal_table, write_report
-from surerag.evaluation.systems import Parts, build_system
+from surerag.evaluation.systems import PipelineSetup, build_system
 from surerag.messages import Passage
 from surerag.retrieval import PassageIndex, lead_summary
 
@@ -51,10 +51,10 @@ def demo(
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
     show(EVIDENCE)
-    parts = _load(base, dtype_or_none(dtype))
+    setup = _load(base, dtype_or_none(dtype))
     items = _sample(questions)
-    _show_one(parts, items[0])
-    built = {name: build_system(name, parts) for name in SYSTEMS}
+    _show_one(setup, items[0])
+    built = {name: build_system(name, setup) for name in SYSTEMS}
     with evaluate(built, items, output / "demo.db", at_a_time=8, on_change="ask", progress=True) as run:
         show_findings(findings(run, labels=SYSTEMS))
         show(terminal_table(run))
@@ -64,7 +64,7 @@ def demo(
     show("On your own documents and questions: surerag compare questions.jsonl --documents DIR --model MODEL")
 
 
-def _load(base: str | None, dtype: str | None) -> Parts:
+def _load(base: str | None, dtype: str | None) -> PipelineSetup:
     from surerag.demo import load_corpus
 
     reader = load_demo_reader(base, dtype=dtype, max_tokens=MAX_TOKENS)
@@ -76,7 +76,9 @@ def _load(base: str | None, dtype: str | None) -> Parts:
         leads = [Passage(lead_summary(item.text), id=item.id, metadata=item.metadata) for item in corpus]
         summaries = PassageIndex.from_passages(leads, encoder)
     options = {"compressed": {"prompts": {"extract": EXTRACT_PROMPT}}}
-    return Parts(reader, passages, summaries, encoder, top_n=TOP_N, max_tokens=MAX_TOKENS, options=options)
+    return PipelineSetup(
+        reader, passages, summaries, encoder, top_n=TOP_N, max_tokens=MAX_TOKENS, options=options
+    )
 
 
 def _sample(n: int) -> list[Question]:
@@ -88,20 +90,20 @@ def _sample(n: int) -> list[Question]:
     return [Question(items[at].question, references=items[at].references, id=items[at].id) for at in places]
 
 
-def _show_one(parts: Parts, question: Question) -> None:
+def _show_one(setup: PipelineSetup, question: Question) -> None:
     """Ask one question of all five methods, and show what each makes of it."""
-    options: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
+    options: dict[str, Any] = {"top_n": setup.top_n, "max_tokens": setup.max_tokens}
     with step("One question, five methods"):
-        passages = parts.retriever.retrieve(question.text, TOP_N)
-        lazy = LazyRAG(parts.reader, parts.retriever, parts.summaries, **options).run(question.text)
-        compressing = {"variant": "copy", **parts.options["compressed"]}
-        compressor = ClusterCompressor(parts.reader, parts.encoder, **compressing)
+        passages = setup.retriever.retrieve(question.text, TOP_N)
+        lazy = LazyRAG(setup.reader, setup.retriever, setup.summaries, **options).run(question.text)
+        compressing = {"variant": "copy", **setup.options["compressed"]}
+        compressor = ClusterCompressor(setup.reader, setup.encoder, **compressing)
         compressed = compressor.run(question.text, passages)
-        dense = DenseEvaluator(parts.reader, ExactEntailer(), max_tokens=MAX_TOKENS).run(
+        dense = DenseEvaluator(setup.reader, ExactEntailer(), max_tokens=MAX_TOKENS).run(
             question.text, passages[:3]
         )
-        rewritten = UncertaintyRewriter(parts.reader, parts.retriever, **options).run(question.text)
-        seper = SePer(parts.reader, ExactEntailer(), max_tokens=MAX_TOKENS)
+        rewritten = UncertaintyRewriter(setup.reader, setup.retriever, **options).run(question.text)
+        seper = SePer(setup.reader, ExactEntailer(), max_tokens=MAX_TOKENS)
         worth = seper.run(question.text, question.references, passages)
     score = "none" if lazy.decision.score is None else f"{lazy.decision.score:.2f} nats"
     action = "retrieves" if lazy.decision.retrieve else "does not retrieve"

@@ -42,7 +42,7 @@ def is_merged(service: object) -> bool:
 
 def answer_effect(effect: Effect[Any], service: Any) -> Any:
     """Answer one effect, in this thread."""
-    return effect.checked(getattr(service, effect.METHOD)(*effect.arguments), service)
+    return effect.checked(getattr(service, effect.VERB)(*effect.arguments), service)
 
 
 def answer_effects(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:

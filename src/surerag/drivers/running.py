@@ -105,7 +105,7 @@ class Awaiting(Blocking):
             if isinstance(effect, CancelGeneration):
                 return answer_effect(effect, service)
             return await queue_of(service).aanswer(effect)
-        native = getattr(service, f"a{effect.METHOD}", None)
+        native = getattr(service, f"a{effect.VERB}", None)
         capabilities = getattr(service, "capabilities", None)
         if native is None or (capabilities is not None and not capabilities.native_async):
             return await _answer_in_thread(session, effect, service)

@@ -5,10 +5,10 @@ from surerag.evaluation.questions import Question, read_questions
 from surerag.evaluation.report import terminal_table, write_report
 from surerag.evaluation.run import EvaluationRun, aevaluate, evaluate
 from surerag.evaluation.statistics import Comparison, compare_systems, summarize
-from surerag.evaluation.systems import EvaluationAnswer, Parts, build_system
+from surerag.evaluation.systems import EvaluationAnswer, PipelineSetup, build_system
 
 __all__ = [
-    "Comparison", "EvaluationAnswer", "EvaluationRun", "Parts", "Question", "Verdict", "aevaluate",
+    "Comparison", "EvaluationAnswer", "EvaluationRun", "PipelineSetup", "Question", "Verdict", "aevaluate",
     "build_system", "check_requirement", "compare_systems", "evaluate", "read_questions", "summarize",
     "terminal_table", "write_report",
 ]  # fmt: skip

@@ -234,7 +234,7 @@ def _usage(value: Any) -> Usage | None:
 
 
 @dataclass(frozen=True)
-class Parts:
+class PipelineSetup:
     """Services and options that pipelines by name are built of.
 
     Attributes:
@@ -311,7 +311,7 @@ def parse_system(name: str) -> tuple[str, float | None, list[str]]:
     return base, limit, steps
 
 
-def build_system(name: str, parts: Parts) -> System:
+def build_system(name: str, setup: PipelineSetup) -> System:
     """Build a pipeline by its name: a base, ``@`` a threshold or a number of passages, and steps after ``+``.
 
     Raises:
@@ -321,36 +321,36 @@ def build_system(name: str, parts: Parts) -> System:
     """
     base, limit, steps = parse_system(name)
     if base == "plain" and limit is not None:
-        parts = replace(parts, top_n=int(limit))
-    settings: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
+        setup = replace(setup, top_n=int(limit))
+    settings: dict[str, Any] = {"top_n": setup.top_n, "max_tokens": setup.max_tokens}
     method: Component[Any] | None = None
     if base in ("lazy", "strong", "rewritten"):
-        method = _build_method(base, parts, limit)
+        method = _build_method(base, setup, limit)
         settings = {**method.to_dict(), **_scope(method)}
     elif base == "answered":
-        method = _build_step(base, parts)
+        method = _build_step(base, setup)
         settings = {**method.to_dict(), **settings}
     else:
-        settings["reader"] = parts.reader.name
+        settings["reader"] = setup.reader.name
     steps = [base, *steps] if base == "selected" else steps
-    further = {step: _build_step(step, parts) for step in steps}
+    further = {step: _build_step(step, setup) for step in steps}
     components = [*filter(None, [method]), *further.values()]
-    services = _merge([component.services for component in components], parts)
-    max_tokens = services.answer_tokens(parts.max_tokens)
+    services = _merge([component.services for component in components], setup)
+    max_tokens = services.answer_tokens(setup.max_tokens)
 
     def answer(question: Question) -> Any:
         work: Program[Any]
         if method is None:
-            work = _answer(question, base, parts, max_tokens)
+            work = _answer(question, base, setup, max_tokens)
         elif base == "answered":
-            work = _select(question, method, parts, max_tokens)
+            work = _select(question, method, setup, max_tokens)
         else:
             work = method.program(question.text)
         for step in further.values():
             work = after_retrieval(work, step)
         return drivers.run(work, services)
 
-    settings["retriever"] = str(getattr(parts.retriever, "name", type(parts.retriever).__name__))
+    settings["retriever"] = str(getattr(setup.retriever, "name", type(setup.retriever).__name__))
     settings |= {step: component.to_dict() for step, component in further.items()}
     return System(name, answer, {"system": name, **settings})
 
@@ -360,40 +360,40 @@ def _scope(component: Any) -> dict[str, Any]:
     return {"scope": scope_of(component)} if isinstance(component, AnsweringComponent) else {}
 
 
-def _build_method(base: str, parts: Parts, threshold: float | None) -> Component[Any]:
-    can = parts.reader.capabilities
-    settings: dict[str, Any] = {"top_n": parts.top_n, "max_tokens": parts.max_tokens}
+def _build_method(base: str, setup: PipelineSetup, threshold: float | None) -> Component[Any]:
+    can = setup.reader.capabilities
+    settings: dict[str, Any] = {"top_n": setup.top_n, "max_tokens": setup.max_tokens}
     if base == "rewritten":
         settings["metric"] = "perplexity" if can.logprobs else "semantic_entropy"
     else:
         settings["gate"] = "entropy" if can.entropy else "margin" if can.logprobs else "abstention"
-    settings |= parts.options.get("rewritten" if base == "rewritten" else "lazy", {})
+    settings |= setup.options.get("rewritten" if base == "rewritten" else "lazy", {})
     if base == "strong":
         threshold = -math.inf
     if threshold is not None:
         settings["threshold"] = threshold
     if base == "rewritten":
-        return UncertaintyRewriter(parts.reader, parts.retriever, **settings)
-    return LazyRAG(parts.reader, parts.retriever, parts.summaries, **settings)
+        return UncertaintyRewriter(setup.reader, setup.retriever, **settings)
+    return LazyRAG(setup.reader, setup.retriever, setup.summaries, **settings)
 
 
-def _build_step(step: str, parts: Parts) -> Component[Any]:
-    settings = parts.options.get(step, {})
+def _build_step(step: str, setup: PipelineSetup) -> Component[Any]:
+    settings = setup.options.get(step, {})
     if step == "refined":
-        return DenseRefiner(parts.reader, entailer=parts.entailer, **settings)
+        return DenseRefiner(setup.reader, entailer=setup.entailer, **settings)
     options: dict[str, dict[str, Any]] = {
         "compressed": {"variant": "copy"},
         "answered": {"task": "answer"},
-        "selected": {"top_n": parts.top_n or USUAL_K},
+        "selected": {"top_n": setup.top_n or USUAL_K},
     }
     own = options[step]
-    return ClusterCompressor(parts.reader, parts.encoder, **{**own, **settings})
+    return ClusterCompressor(setup.reader, setup.encoder, **{**own, **settings})
 
 
-def _merge(services: Sequence[Services], parts: Parts) -> Services:
+def _merge(services: Sequence[Services], setup: PipelineSetup) -> Services:
     """Return the services of all components of a pipeline as one; the first that has one provides it."""
     names = ("reader", "encoder", "retriever", "entailer", "summaries", "rewriter")
-    own = Services(reader=parts.reader, retriever=parts.retriever)
+    own = Services(reader=setup.reader, retriever=setup.retriever)
     merged = {
         name: next((s for one in (*services, own) if (s := getattr(one, name)) is not None), None)
         for name in names
@@ -401,11 +401,13 @@ def _merge(services: Sequence[Services], parts: Parts) -> Services:
     return Services(**merged)
 
 
-def _answer(question: Question, base: str, parts: Parts, max_tokens: int | None) -> Program[PipelineResult]:
+def _answer(
+    question: Question, base: str, setup: PipelineSetup, max_tokens: int | None
+) -> Program[PipelineResult]:
     """Answer from retrieved passages, from those that belong to the question, or from none."""
     passages: Sequence[Passage] = []
     if base in ("plain", "selected"):
-        k = (parts.top_n or USUAL_K) * _WIDER if base == "selected" else parts.top_n
+        k = (setup.top_n or USUAL_K) * _WIDER if base == "selected" else setup.top_n
         passages = yield from perform(Retrieve(question.text, k))
     elif base == "oracle":
         if not question.contexts:
@@ -429,10 +431,10 @@ def _answer_from(
 
 
 def _select(
-    question: Question, compressor: Component[Any], parts: Parts, max_tokens: int | None
+    question: Question, compressor: Component[Any], setup: PipelineSetup, max_tokens: int | None
 ) -> Program[PipelineResult]:
     """Have each cluster answer, and select one answer (EDC²-RAG, appendix C.2); or answer as usual."""
-    passages = yield from perform(Retrieve(question.text, parts.top_n))
+    passages = yield from perform(Retrieve(question.text, setup.top_n))
     answered = yield from compressor.program(question.text, passages)
     if all(report.outcome != "compressed" for report in answered.clusters):
         return (yield from _answer_from(question, answered.passages, max_tokens))

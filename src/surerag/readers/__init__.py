@@ -9,10 +9,10 @@ from surerag.readers.failures import (
     secrets_in,
     without_credentials,
 )
-from surerag.readers.hosted.wire import next_part, parts_of
+from surerag.readers.hosted.wire import next_reply_part, reply_parts
 from surerag.readers.logprobs import ANY_VOCABULARY, answer_tokens, entries_of, trace_of_answer
 from surerag.readers.protocol import BaseReader, Capabilities, Reader, as_reader
-from surerag.readers.reading import OpenReading, Part, Reading, finish_of, usage_of
+from surerag.readers.reading import OpenReading, Reading, ReplyPart, finish_of, usage_of
 from surerag.readers.thinking import THINKING_TOKENS, split_thoughts
 from surerag.readers.threads import in_thread
 
@@ -26,9 +26,9 @@ __all__ = [
     "ClientReader",
     "Keywords",
     "OpenReading",
-    "Part",
     "Reader",
     "Reading",
+    "ReplyPart",
     "Request",
     "answer_tokens",
     "as_reader",
@@ -39,8 +39,8 @@ __all__ = [
     "in_plain_words",
     "in_thread",
     "is_secret_name",
-    "next_part",
-    "parts_of",
+    "next_reply_part",
+    "reply_parts",
     "secrets_in",
     "split_thoughts",
     "trace_of_answer",

@@ -57,7 +57,7 @@ from surerag.readers.parameters import (
 )
 from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, begun_from_whole, close_iterator
-from surerag.readers.reading import THINKING_HINT, OpenReading, Part, Reading
+from surerag.readers.reading import THINKING_HINT, OpenReading, Reading, ReplyPart
 from surerag.readers.thinking import THINKING_TOKENS
 from surerag.readers.threads import complete, in_thread, settled
 
@@ -211,11 +211,11 @@ class ClientReader(BaseReader):
         """Return the settings of a request by OpenAI's names, also those that the model may reject."""
         raise NotImplementedError
 
-    async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[Part]:
+    async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[ReplyPart]:
         """Send a request and return its answers, in order."""
         raise NotImplementedError
 
-    def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[Part]:
+    def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[ReplyPart]:
         """Send a request for a stream and yield its pieces."""
         raise NotImplementedError
 
@@ -513,7 +513,7 @@ class ClientReader(BaseReader):
         self._usage.add(Usage(1, usage.prompt_tokens, answered, thinking, usage.cached_tokens))
         return readings
 
-    async def _send(self, request: Request, calls: Blocking) -> Sequence[Part]:
+    async def _send(self, request: Request, calls: Blocking) -> Sequence[ReplyPart]:
         """Send a request; again without what the model rejects, and where a connection breaks."""
         trial: list[Change] = []
         retries = self._retries
@@ -580,11 +580,11 @@ class ClientReader(BaseReader):
         """Return an answer with nothing read yet."""
         return OpenReading(lambda: self._opened(request, calls), self._retries)
 
-    def _opened(self, request: Request, calls: Blocking) -> tuple[Reading, AsyncGenerator[Part]]:
+    def _opened(self, request: Request, calls: Blocking) -> tuple[Reading, AsyncGenerator[ReplyPart]]:
         reading = self._reading(request)
         return reading, self._parts(request, reading, calls)
 
-    async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[Part]:
+    async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[ReplyPart]:
         """Yield the pieces of a stream, which is requested again without what the model rejects."""
         began, trial = False, list[Change]()
         try:

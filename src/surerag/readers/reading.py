@@ -54,7 +54,7 @@ _SURELY = 2.2
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 
 
-class Part(NamedTuple):
+class ReplyPart(NamedTuple):
     """What a client delivers of one answer: all of it, or the next piece of a stream.
 
     Attributes:
@@ -198,7 +198,7 @@ class Reading:
         unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self.sampling.limit)
         return self.thought and not self.budget and unfinished and self.sampling.max_tokens is not None
 
-    def feed(self, part: Part) -> str:
+    def feed(self, part: ReplyPart) -> str:
         """Take all of an answer or its next piece, and return what it adds to the answer."""
         ends = part.finish is not None or not self.streamed
         self._thoughts_apart += part.thoughts
@@ -421,7 +421,9 @@ class OpenReading:
         retries: How often to ask again.
     """
 
-    def __init__(self, start: Callable[[], tuple[Reading, AsyncGenerator[Part]]], retries: int = 0) -> None:
+    def __init__(
+        self, start: Callable[[], tuple[Reading, AsyncGenerator[ReplyPart]]], retries: int = 0
+    ) -> None:
         self._start, self._retries = start, retries
         self._shown = False
         self._fate = ""

@@ -12,9 +12,9 @@ from surerag.messages import SamplingParams
 from surerag.readers.client_reader import Awaiting, Blocking, ClientReader, Keywords, Request, Thinking
 from surerag.readers.hosted.client import Client, arun, public_fields, run, run_soon
 from surerag.readers.hosted.probe import Probe, probe
-from surerag.readers.hosted.wire import THINKING_OFF, Api, body_of, next_part, parts_of
+from surerag.readers.hosted.wire import THINKING_OFF, Api, body_of, next_reply_part, reply_parts
 from surerag.readers.protocol import Capabilities
-from surerag.readers.reading import Part, Reading
+from surerag.readers.reading import Reading, ReplyPart
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -200,15 +200,15 @@ class OpenAIReader(ClientReader):
     def _needed(self, request: Request) -> Collection[str]:
         return {*super()._needed(request), *self._extra_body}
 
-    async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[Part]:
-        return parts_of(await self._client.post(keywords), logprobs=request.top is not None)
+    async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[ReplyPart]:
+        return reply_parts(await self._client.post(keywords), logprobs=request.top is not None)
 
     async def _open(
         self, request: Request, keywords: Keywords, calls: Blocking
-    ) -> AsyncGenerator[Part, None]:
+    ) -> AsyncGenerator[ReplyPart, None]:
         async with aclosing(self._client.stream(keywords)) as pieces:
             async for piece in pieces:
-                yield next_part(piece, logprobs=request.top is not None)
+                yield next_reply_part(piece, logprobs=request.top is not None)
 
     def _note(self, reading: Reading) -> None:
         if reading.thought and self.thinking is False:

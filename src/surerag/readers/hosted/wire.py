@@ -15,7 +15,7 @@ from surerag.messages import Prompt, Usage, as_messages
 from surerag.readers.client_reader import Request, seed_of
 from surerag.readers.hosted.client import malformed
 from surerag.readers.logprobs import entries_of, without_surrogates
-from surerag.readers.reading import Part, usage_of
+from surerag.readers.reading import ReplyPart, usage_of
 
 Json = Mapping[str, Any]
 Api = Literal["chat", "completions"]
@@ -67,28 +67,28 @@ def prompt_body(api: Api, prompt: Prompt) -> dict[str, Any]:
     return {"prompt": turns[0]["content"]}
 
 
-def parts_of(answer: Json, *, logprobs: bool) -> list[Part]:
+def reply_parts(answer: Json, *, logprobs: bool) -> list[ReplyPart]:
     """Return the choices of a whole answer, or raise ServiceError where it has none that can be read."""
     usage = usage_of(answer.get("usage"))
-    return [_part_of(choice, usage, logprobs=logprobs) for choice in choices_of(answer)]
+    return [_choice_part(choice, usage, logprobs=logprobs) for choice in choices_of(answer)]
 
 
-def next_part(piece: Json, *, logprobs: bool) -> Part:
+def next_reply_part(piece: Json, *, logprobs: bool) -> ReplyPart:
     """Return a piece of a stream; the one that carries the usage may have no choice."""
     usage = usage_of(piece["usage"]) if isinstance(piece.get("usage"), Mapping) else None
     if not piece.get("choices"):
-        return Part(usage=usage)
-    return _part_of(choices_of(piece)[0], usage, logprobs=logprobs)
+        return ReplyPart(usage=usage)
+    return _choice_part(choices_of(piece)[0], usage, logprobs=logprobs)
 
 
-def _part_of(choice: Json, usage: Usage | None, *, logprobs: bool) -> Part:
+def _choice_part(choice: Json, usage: Usage | None, *, logprobs: bool) -> ReplyPart:
     message = choice.get("message", choice.get("delta"))
     holder, key = (message, "content") if isinstance(message, Mapping) else (choice, "text")
     text, thoughts = holder.get(key), holder.get("reasoning_content") or holder.get("reasoning")
     if not isinstance(text, str | None) or (text is None and holder is choice and key not in choice):
         raise malformed(choice)
     reason = choice.get("finish_reason")
-    return Part(
+    return ReplyPart(
         text or "",
         thoughts if isinstance(thoughts, str) else "",
         entries_of(choice.get("logprobs")) if logprobs else (),
