@@ -72,7 +72,7 @@ RULES: Mapping[str, Callable[[Samples], Floats]] = {
 """Ways to weigh sampled answers."""
 
 
-class Trial(NamedTuple):
+class MeasuredContext(NamedTuple):
     """A question with a context of known utility, and its ΔSePer by number of samples and by weights."""
 
     question: Question
@@ -91,11 +91,11 @@ def main() -> None:
     console.print(f"SePer on {world}, reader {reader.name}, n = {len(questions)}\n")
     evaluator = SePer(reader, JudgeEntailer(reader), max_tokens=16)
     print_simulation(arguments.seed)
-    trials = measure(evaluator, world, questions)
-    print_rules(trials)
-    correlations = print_correlations(trials)
-    roles = print_roles(trials)
-    by_samples = print_samples(trials)
+    contexts = measure(evaluator, world, questions)
+    print_rules(contexts)
+    correlations = print_correlations(contexts)
+    roles = print_roles(contexts)
+    by_samples = print_samples(contexts)
     order = print_retrievers(evaluator, world, questions[: max(len(questions) // 2, 20)], reader)
     best = max((name for name in correlations if name != "ΔSePer"), key=lambda name: correlations[name])
     print_claims(
@@ -130,7 +130,7 @@ def positive(interval: Interval | None) -> bool:
     return interval is not None and interval.lower > 0
 
 
-def measure(evaluator: SePer, world: World, questions: Sequence[Question]) -> list[Trial]:
+def measure(evaluator: SePer, world: World, questions: Sequence[Question]) -> list[MeasuredContext]:
     """Measure contexts of known utility: the gold passages, each alone, and a passage with nothing of it."""
     contexts: list[tuple[Question, str, float, tuple[Passage, ...]]] = []
     for question in questions:
@@ -146,7 +146,7 @@ def measure(evaluator: SePer, world: World, questions: Sequence[Question]) -> li
         by_size[n] = evaluator.with_options(n_samples=n).run_many(cases, window=32)
     means = evaluator.with_options(variant="official").run_many(cases, window=32)  # the same samples
     return [
-        Trial(
+        MeasuredContext(
             question,
             role,
             utility,
@@ -229,33 +229,36 @@ def print_simulation(seed: int, n: int = 10) -> None:
     )
 
 
-def print_rules(trials: Sequence[Trial]) -> None:
+def print_rules(contexts: Sequence[MeasuredContext]) -> None:
     """Print the correlation of ΔSePer with the known utility, and its error, by the weights of answers."""
-    utilities = np.array([trial.utility for trial in trials])
+    utilities = np.array([context.utility for context in contexts])
     rows = []
     for name in RULES:
-        deltas = np.array([trial.by_rule[name] for trial in trials])
+        deltas = np.array([context.by_rule[name] for context in contexts])
         pearson = float(np.corrcoef(utilities, deltas)[0, 1]) if np.ptp(deltas) else 0.0
         error = np.sqrt(np.mean((deltas - utilities) ** 2))
         rows.append((name, f"{pearson:.3f}", f"{error:.3f}"))
     print_table(
-        f"ΔSePer of ten samples and known utility by weights, {len(trials)} contexts",
+        f"ΔSePer of ten samples and known utility by weights, {len(contexts)} contexts",
         ("Weights", "Pearson", "Error"),
         rows,
     )
 
 
-def print_correlations(trials: Sequence[Trial]) -> dict[str, float]:
+def print_correlations(contexts: Sequence[MeasuredContext]) -> dict[str, float]:
     """Print Table 2: correlation of each measure's gain with the known utility."""
 
     def gain(score: str) -> NDArray[np.float64]:
         return np.array(
-            [sample_score(trial, "after", score) - sample_score(trial, "before", score) for trial in trials]
+            [
+                sample_score(context, "after", score) - sample_score(context, "before", score)
+                for context in contexts
+            ]
         )
 
-    utilities = np.array([trial.utility for trial in trials])
+    utilities = np.array([context.utility for context in contexts])
     gains = {
-        "ΔSePer": np.array([trial.results[10].delta for trial in trials]),
+        "ΔSePer": np.array([context.results[10].delta for context in contexts]),
         "exact match": gain("exact match"),
         "token F1": gain("token F1"),
         "log-likelihood": gain("log-likelihood"),
@@ -265,28 +268,30 @@ def print_correlations(trials: Sequence[Trial]) -> dict[str, float]:
         for name, gained in gains.items()
     }
     print_table(
-        f"Correlation with known utility (cf. Table 2), {len(trials)} contexts",
+        f"Correlation with known utility (cf. Table 2), {len(contexts)} contexts",
         ("Measure", "Pearson"),
         [(name, f"{value:.3f}") for name, value in values.items()],
     )
     return values
 
 
-def sample_score(trial: Trial, side: str, score: str) -> float:
+def sample_score(context: MeasuredContext, side: str, score: str) -> float:
     """Return the mean of a measure over the sampled answers, without or with context."""
-    answers = getattr(trial.results[10], side).answers
+    answers = getattr(context.results[10], side).answers
     if score == "log-likelihood":
         return float(np.mean([answer.log_likelihood or 0.0 for answer in answers]))
     rate = exact_match if score == "exact match" else token_f1
-    return float(np.mean([float(rate(answer.text, trial.question.answers)) for answer in answers]))
+    return float(np.mean([float(rate(answer.text, context.question.answers)) for answer in answers]))
 
 
-def print_roles(trials: Sequence[Trial]) -> dict[str, Estimate]:
+def print_roles(contexts: Sequence[MeasuredContext]) -> dict[str, Estimate]:
     """Print the mean ΔSePer by what a context holds."""
     means = {}
     for role in (FULL, HALF, NONE):
         deltas = [
-            trial.results[10].delta for trial in trials if trial.role == role and not trial.question.taught
+            context.results[10].delta
+            for context in contexts
+            if context.role == role and not context.question.taught
         ]
         if deltas:
             means[role] = mean_interval(deltas, bounds=(-1.0, 1.0))
@@ -295,11 +300,12 @@ def print_roles(trials: Sequence[Trial]) -> dict[str, Estimate]:
     return means
 
 
-def print_samples(trials: Sequence[Trial]) -> dict[int, float]:
+def print_samples(contexts: Sequence[MeasuredContext]) -> dict[int, float]:
     """Print Figure 3: correlation with known utility by number of samples."""
-    utilities = [trial.utility for trial in trials]
+    utilities = [context.utility for context in contexts]
     values = {
-        n: float(np.corrcoef(utilities, [trial.results[n].delta for trial in trials])[0, 1]) for n in SAMPLES
+        n: float(np.corrcoef(utilities, [context.results[n].delta for context in contexts])[0, 1])
+        for n in SAMPLES
     }
     print_table(
         "Samples (cf. Figure 3)", ("N", "Pearson"), [(str(n), f"{value:.3f}") for n, value in values.items()]

@@ -40,7 +40,7 @@ from langchain_surerag.watching import METADATA_KEY, NO_LOGPROBS_REQUESTED, RunT
 from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
 from surerag.calibration import CalibrationWarning
 from surerag.certainty import Certainty, Measure, check_measure
-from surerag.drivers import complete, settled
+from surerag.drivers import maybe_await, run_blocking
 from surerag.errors import CapabilityError, ConfigurationError, InputError, check_at_least, check_kind
 from surerag.messages import Message
 from surerag.text import ABSTENTION, check_abstention
@@ -318,7 +318,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
         """Answer one input."""
         return self._call_with_config(
-            lambda value: complete(self._run(value, Blocking(), kwargs)), input, config
+            lambda value: run_blocking(self._run(value, Blocking(), kwargs)), input, config
         )
 
     async def ainvoke(
@@ -335,10 +335,10 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         def pieces(inputs: Iterator[Any]) -> Iterator[Any]:
             stream = self._pieces(next(inputs), Blocking(), kwargs)
             try:
-                while (piece := complete(anext(stream, _END))) is not _END:
+                while (piece := run_blocking(anext(stream, _END))) is not _END:
                     yield piece
             finally:
-                complete(stream.aclose())
+                run_blocking(stream.aclose())
 
         yield from self._transform_stream_with_config(iter([input]), pieces, config)
 
@@ -400,7 +400,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
     async def _ask_again(
         self, second_opinion: SecondOpinion, tree: RunTree, output: Any, calls: Calls
     ) -> Certainty:
-        answer = tree.shown(output)
+        answer = tree.shown_answer(output)
         if answer is None:
             return tree.certainty(output)
         turns = tuple(Message(role_of(one.type), str(one.text)) for one in answer.prompt if one.text)
@@ -418,7 +418,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         manager: Any = config.get("callbacks")
         if not has_run(config) or not (manager.handlers or self._client):
             return
-        await settled(dispatch(EVENT, certainty.to_dict(), config=config))
+        await maybe_await(dispatch(EVENT, certainty.to_dict(), config=config))
         tracer = next((one for one in manager.handlers if isinstance(one, LangChainTracer)), None)
         client = self._client or (None if tracer is None else tracer.client)
         if client is not None:
@@ -545,7 +545,7 @@ class SelectiveAnswer(CertaintyChain):
         certainty = await self._certainty(watcher.tree, output, calls)
         if certainty.uncertainty is None:
             logger.warning("certainty.unknown: an answer is withheld: %s", certainty.reason)
-        shaped, seen = _as_mapping(output), watcher.tree.shown(output)
+        shaped, seen = _as_mapping(output), watcher.tree.shown_answer(output)
         answer = shaped.get("answer")
         text = answer if isinstance(answer, str) else None if seen is None else seen.text
         if text is None:

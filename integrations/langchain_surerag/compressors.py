@@ -22,7 +22,7 @@ from langchain_surerag.splitter import SemanticTextSplitter
 from surerag import ClusterCompressor as CoreCompressor
 from surerag import DenseRefiner as CoreRefiner
 from surerag import DenseRefinerOptions, DenseRefinerResult, EDC2Options, EDC2Result, SemanticChunker
-from surerag.drivers import complete
+from surerag.drivers import run_blocking
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError, MissingServiceError
 from surerag.messages import Event
@@ -56,7 +56,7 @@ class Compressor(Part, BaseDocumentCompressor):
 
     def compress(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> Any:
         """Return the method's whole result: what it did, calls and tokens."""
-        return complete(self._compress(documents, query, callbacks, Blocking()))
+        return run_blocking(self._compress(documents, query, callbacks, Blocking()))
 
     async def acompress(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None

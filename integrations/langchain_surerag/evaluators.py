@@ -18,7 +18,7 @@ from langchain_surerag.models import judge_of, reader_of
 from langchain_surerag.runs import Awaiting, Blocking, Calls, listener_of
 from surerag import DenseEvaluator as CoreDense
 from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
-from surerag.drivers import complete
+from surerag.drivers import run_blocking
 from surerag.errors import MISCONFIGURED, InputError, SureragError
 from surerag.messages import Event
 from surerag.readers import described
@@ -77,7 +77,7 @@ class ExampleEvaluator(Part):
         Returns:
             ``{"results": [...]}``, as LangSmith takes it.
         """
-        return complete(self._feedback(Blocking(), run, example, inputs, outputs, reference_outputs))
+        return run_blocking(self._feedback(Blocking(), run, example, inputs, outputs, reference_outputs))
 
     async def acall(self, run: Any = None, example: Any = None, **mappings: Any) -> dict[str, Any]:
         """Measure one example without blocking the event loop; arguments are those of :meth:`__call__`."""

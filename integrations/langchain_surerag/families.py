@@ -34,7 +34,7 @@ _LIMITS = (
 
 
 @dataclass(frozen=True)
-class Family:
+class ModelFamily:
     """One family of models.
 
     Attributes:
@@ -122,7 +122,7 @@ def limit_name(model: object) -> str:
     return next((name for name in _LIMITS if name in fields), "")
 
 
-OPENAI = Family(
+OPENAI = ModelFamily(
     (
         "langchain_openai.chat_models.base.BaseChatOpenAI",
         "langchain_openai.ChatOpenAI",
@@ -137,7 +137,7 @@ OPENAI = Family(
     has_finish=True,
     advice=f"build it with use_responses_api=False: the Responses API drops log-probabilities; or {WAYS_OUT}",
 )
-COMPLETIONS = Family(
+COMPLETIONS = ModelFamily(
     ("langchain_openai.llms.base.BaseOpenAI",),
     _completions_keywords,
     "logprobs",
@@ -145,7 +145,7 @@ COMPLETIONS = Family(
     most_top=5,
     has_finish=True,
 )
-OLLAMA = Family(
+OLLAMA = ModelFamily(
     ("langchain_ollama.ChatOllama",),
     _ollama_keywords,
     "logprobs",
@@ -153,14 +153,14 @@ OLLAMA = Family(
     limits=("num_predict",),
     advice=f"update Ollama to 0.12.11 or later and langchain-ollama to 1.1 or later; or {WAYS_OUT}",
 )
-GEMINI = Family(
+GEMINI = ModelFamily(
     ("langchain_google_genai.ChatGoogleGenerativeAI",),
     _gemini_keywords,
     "logprobs_result",
     has_finish=True,
     limits=("max_output_tokens", "max_tokens"),
 )
-PIPELINE = Family(
+PIPELINE = ModelFamily(
     ("langchain_huggingface.HuggingFacePipeline",),
     _pipeline_keywords,
     advice="LangChain returns the text of a Hugging Face pipeline alone: pass "
@@ -168,7 +168,7 @@ PIPELINE = Family(
     'ChatHuggingFace llm.llm.pipeline; or gate="abstention" or metric="semantic_entropy", which need '
     "text only",
 )
-TEXT = Family((), _text_keywords, advice=f"only its text is read; {WAYS_OUT}")
+TEXT = ModelFamily((), _text_keywords, advice=f"only its text is read; {WAYS_OUT}")
 FAMILIES = (OPENAI, COMPLETIONS, OLLAMA, GEMINI, PIPELINE)
 
 
@@ -202,7 +202,7 @@ class Leaf:
         return names[-1]
 
     @property
-    def family(self) -> Family:
+    def family(self) -> ModelFamily:
         """The family of the model: of a chat model around a Hugging Face LLM, that LLM's."""
         family = self._family()
         responses = self.setting("use_responses_api") or self.setting("output_version") == "responses/v1"
@@ -212,7 +212,7 @@ class Leaf:
             return OPENAI
         return family
 
-    def _family(self) -> Family:
+    def _family(self) -> ModelFamily:
         model = self.model
         if _is_a(model, "langchain_huggingface.ChatHuggingFace"):
             model = getattr(model, "llm", None)
@@ -324,7 +324,7 @@ def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:
     return model, keywords, configs
 
 
-def family_of(models: Sequence[Leaf], logprobs: bool | None) -> Family:
+def family_of(models: Sequence[Leaf], logprobs: bool | None) -> ModelFamily:
     """Return the family to ask in: the one of all models, text alone where they differ."""
     families = list(dict.fromkeys(leaf.family for leaf in models))
     if len(families) == 1 and (families[0].logprobs is not None or not logprobs):

@@ -189,7 +189,7 @@ def standalone_question(
     return question
 
 
-def shown_conversation(
+def with_conversation(
     program: Program[R], history: Sequence[Message], searched: str, ends: Callable[..., Any]
 ) -> Program[R]:
     """Run a program with a conversation before its prompts, and with ``searched`` for its searches."""

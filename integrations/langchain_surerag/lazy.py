@@ -23,8 +23,8 @@ from langchain_surerag.inputs import (
     ConversationInput,
     QuestionInput,
     query_of,
-    shown_conversation,
     standalone_question,
+    with_conversation,
 )
 from langchain_surerag.models import reader_of
 from langchain_surerag.runs import (
@@ -39,11 +39,11 @@ from langchain_surerag.runs import (
     stream_whole,
     with_purposes,
 )
-from langchain_surerag.stores import shown_metadata
+from langchain_surerag.stores import metadata_to_show
 from langchain_surerag.summaries import summaries_of, tiers_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGPlan, LazyRAGResult, Passage, Services
 from surerag.calibration import scope_of
-from surerag.drivers import astream, complete, stream
+from surerag.drivers import astream, run_blocking, stream
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import Message
@@ -150,7 +150,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     def invoke(self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any) -> ChainOutput:
         """Answer one question."""
         _check_no_options(kwargs)
-        return self._call_with_config(lambda value: complete(self._run(value, Blocking())), input, config)
+        return self._call_with_config(lambda value: run_blocking(self._run(value, Blocking())), input, config)
 
     async def ainvoke(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
@@ -209,7 +209,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
             yield _opening(plan)
             for piece in answer:
                 yield AddableDict(answer=piece)
-            complete(stream_whole(answer.result.answer, ids, Blocking.callback_manager))
+            run_blocking(stream_whole(answer.result.answer, ids, Blocking.callback_manager))
             yield self._closing(answer.result, plan, ids)
 
     async def _apieces(self, inputs: AsyncIterator[Any]) -> AsyncIterator[ChainOutput]:
@@ -244,7 +244,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
             alone = yield from standalone_question(question, history, self.prompts["rewrite_in_conversation"])
         program = self.core.program(question if self.show_conversation else alone)
         if self.show_conversation:
-            program = shown_conversation(program, history, alone, end_of_program)
+            program = with_conversation(program, history, alone, end_of_program)
         result: LazyRAGResult = yield from program
         return replace(result, question=alone)
 
@@ -291,7 +291,7 @@ def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
 def _marked(summaries: Iterable[Passage]) -> list[Document]:
     """Return summaries as documents with a mark in their metadata, which passages do not have."""
     return documents_of(
-        [replace(one, metadata={**shown_metadata(one.metadata), SUMMARY_KEY: True}) for one in summaries]
+        [replace(one, metadata={**metadata_to_show(one.metadata), SUMMARY_KEY: True}) for one in summaries]
     )
 
 

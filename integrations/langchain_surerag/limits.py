@@ -70,7 +70,7 @@ class _Document:
 
     __class__: Any = Document  # for a filter that asks isinstance
 
-    def __init__(self, metadata: _Known) -> None:
+    def __init__(self, metadata: _WatchedMetadata) -> None:
         self.metadata = metadata
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class _Document:
         raise TypeError("a document is no mapping")
 
 
-class _Known(Mapping[Any, Any]):
+class _WatchedMetadata(Mapping[Any, Any]):
     """Metadata that note in ``asked`` what a filter asks for and is not there."""
 
     def __init__(self, values: Mapping[Any, Any], asked: set[str]) -> None:
@@ -96,7 +96,7 @@ class _Known(Mapping[Any, Any]):
         if key not in self._values:
             self.asked.add(str(key))
         value = self._values[key]
-        return _Known(value, self.asked) if isinstance(value, Mapping) else value
+        return _WatchedMetadata(value, self.asked) if isinstance(value, Mapping) else value
 
     def __getattr__(self, name: str) -> Any:
         self.asked.add(name)
@@ -121,7 +121,7 @@ def judge(condition: Condition, metadata: Mapping[str, Any]) -> tuple[bool, set[
     """
     asked: set[str] = set()
     try:
-        admitted = bool(condition(_Known(metadata, asked)))
+        admitted = bool(condition(_WatchedMetadata(metadata, asked)))
     except Exception:
         if not asked:
             raise

@@ -30,7 +30,7 @@ from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import TAGS, Awaiting, Blocking, Calls, end_of_program, without_streaming
 from langchain_surerag.summaries import tiers_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, Passage, readers
-from surerag.drivers import complete, settled
+from surerag.drivers import maybe_await, run_blocking
 from surerag.effects import Effect, Program, Retrieve, handled
 from surerag.errors import (
     LogprobsError,
@@ -45,9 +45,9 @@ from surerag.prompts import REWRITE_IN_CONVERSATION, as_template, format_passage
 from surerag.readers import ANY_VOCABULARY, THINKING_TOKENS, Capabilities, ReplyPart, split_thoughts
 from surerag.text import is_abstention
 
-Request = ModelRequest[Any]
-Response = ModelResponse[Any]
-Handler = Callable[[Request], Any]
+AgentRequest = ModelRequest[Any]
+AgentResponse = ModelResponse[Any]
+Handler = Callable[[AgentRequest], Any]
 """LangChain's function from a request to a response, blocking or asynchronous."""
 _NO_LIMIT = 1 << 20
 """Tokens of an agent's answer, at most, as far as a gate is concerned."""
@@ -56,7 +56,7 @@ _NO_LIMIT = 1 << 20
 class _ToolsCalled(BaseException):
     """Ends a first pass in which the model calls tools; as ``GeneratorExit``, it is no failure to handle."""
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: AgentResponse) -> None:
         super().__init__()
         self.response = response
 
@@ -69,7 +69,7 @@ class AgentReader(ModelReader):
     """
 
     def __init__(
-        self, request: Request, handler: Handler, options: LazyRAGOptions, vocabulary_size: int
+        self, request: AgentRequest, handler: Handler, options: LazyRAGOptions, vocabulary_size: int
     ) -> None:
         model = request.model.bind(**request.model_settings) if request.model_settings else request.model
         super().__init__(model, None, None, vocabulary_size, 8, THINKING_TOKENS)
@@ -79,7 +79,7 @@ class AgentReader(ModelReader):
         self._may_call_tools = bool(options.resolved_gate.n_samples)
         self._abstention = options.first_abstention
         self._is_first = True
-        self._responses: list[tuple[str, Response]] = []
+        self._responses: list[tuple[str, AgentResponse]] = []
 
     @property
     def max_tokens(self) -> int:
@@ -98,7 +98,7 @@ class AgentReader(ModelReader):
             del ours["max_tokens"]
         return super().keywords(ours)
 
-    def response_to(self, result: LazyRAGResult) -> Response:
+    def response_to(self, result: LazyRAGResult) -> AgentResponse:
         """Return the response that a result's answer came with: after retrieval the last one."""
         # Before an answer may stand thoughts that the reader alone knows as such.
         same = [one for one in self._responses if one[0].endswith(result.answer)]
@@ -240,20 +240,20 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         """Begin without the documents and the decision of an earlier run."""
         return {"context": [], "retrieval": None}
 
-    def wrap_model_call(self, request: Request, handler: Callable[[Request], Response]) -> Any:
+    def wrap_model_call(self, request: AgentRequest, handler: Callable[[AgentRequest], AgentResponse]) -> Any:
         """Answer, and retrieve where the gate opens."""
-        return complete(self._answer(request, handler, Blocking()))
+        return run_blocking(self._answer(request, handler, Blocking()))
 
     async def awrap_model_call(
-        self, request: Request, handler: Callable[[Request], Awaitable[Response]]
+        self, request: AgentRequest, handler: Callable[[AgentRequest], Awaitable[AgentResponse]]
     ) -> Any:
         """Like ``wrap_model_call``, without blocking the event loop."""
         return await self._answer(request, handler, Awaiting())
 
-    async def _answer(self, request: Request, handler: Handler, calls: Calls) -> Any:
+    async def _answer(self, request: AgentRequest, handler: Handler, calls: Calls) -> Any:
         question = request.messages[-1] if request.messages else None
         if not isinstance(question, HumanMessage) or not str(question.text).strip():
-            return await settled(handler(self._with_context(request)))
+            return await maybe_await(handler(self._with_context(request)))
         if self.options.resolved_gate.n_samples and request.tools:
             unseen = without_streaming(merge_configs(ensure_config(), {"tags": TAGS["draft"]}))
             first = await _respond(request, handler, unseen)
@@ -284,7 +284,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         update = {"context": documents_of(result.passages), "retrieval": note}
         return ExtendedModelResponse(response, Command(update=update))
 
-    def _with_context(self, request: Request) -> Request:
+    def _with_context(self, request: AgentRequest) -> AgentRequest:
         """Return a request whose question has before it what this run has retrieved."""
         documents = cast("LazyRetrievalState", request.state).get("context")
         asked = (at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage))
@@ -299,12 +299,12 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         )
 
 
-async def _respond(request: Request, handler: Handler, config: RunnableConfig) -> Response:
+async def _respond(request: AgentRequest, handler: Handler, config: RunnableConfig) -> AgentResponse:
     with set_config_context(config) as context:
         response = context.run(handler, request)
         if inspect.isawaitable(response):
-            response = await asyncio.create_task(settled(response), context=context)
-    return cast("Response", response)
+            response = await asyncio.create_task(maybe_await(response), context=context)
+    return cast("AgentResponse", response)
 
 
 def _search_standalone(
@@ -321,7 +321,7 @@ def _search_standalone(
     return handled(program, handle, end_of_program)
 
 
-def answer_of(response: Response) -> AIMessage | None:
+def answer_of(response: AgentResponse) -> AIMessage | None:
     """Return the model's answer, which may be empty; None where it calls tools that the agent is to run."""
     answers = [message for message in response.result if isinstance(message, AIMessage)]
     if not answers or isinstance(response.result[-1], ToolMessage):
@@ -330,7 +330,7 @@ def answer_of(response: Response) -> AIMessage | None:
     return None if last.tool_calls or (last.invalid_tool_calls and not str(last.text).strip()) else last
 
 
-def _fields_of(message: AIMessage, response: Response) -> Any:
+def _fields_of(message: AIMessage, response: AgentResponse) -> Any:
     """Return the fields of a structured answer, from its tool call or its text; None of a plain one."""
     if message.tool_calls:
         return [call["args"] for call in message.tool_calls]
@@ -348,7 +348,7 @@ def _texts_in(value: Any) -> Iterator[str]:
             yield from _texts_in(one)
 
 
-def _with_prompt(request: Request, prompt: PromptValue, place: int) -> Request:
+def _with_prompt(request: AgentRequest, prompt: PromptValue, place: int) -> AgentRequest:
     """Return a request whose question is a prompt's text; its rules stand behind the system message."""
     turns = prompt.to_messages()
     question, system = cast("HumanMessage", request.messages[place]), request.system_message

@@ -120,7 +120,7 @@ class _Context(NamedTuple):
 
     config: RunnableConfig
     leaves: tuple[Leaf, ...]
-    shown_apart: bool
+    in_own_run: bool
 
 
 class ModelReader(ClientReader):
@@ -266,19 +266,25 @@ class ModelReader(ClientReader):
     async def _call(self, request: Request, keywords: Keywords, calls: Calls) -> Sequence[ReplyPart]:
         cached = request.drawn and _is_cached(request.context.leaves)
         value = prompt_value(request.prompt, request.number if cached and not self._completes else None)
-        spelled, config = self.keywords(keywords), request.context.config
+        own_keywords, config = self.keywords(keywords), request.context.config
         if self._is_bare:
-            result = await self._generate_bare(value, config, spelled, calls, past_cache=cached)
+            result = await self._generate_bare(value, config, own_keywords, calls, past_cache=cached)
             return self._parts_of(result, request)
         if cached and self._completes:
             raise ConfigurationError(
                 f"{self.described} samples through LangChain's LLM cache, which answers all with one",
                 hint="build the LLM with cache=False, or pass it without what is around it",
             )
-        return [self._part(await calls.call(self.model, "invoke", value, config, **spelled), request)]
+        return [self._part(await calls.call(self.model, "invoke", value, config, **own_keywords), request)]
 
     async def _generate_bare(
-        self, value: PromptValue, config: RunnableConfig, spelled: Keywords, calls: Calls, *, past_cache: bool
+        self,
+        value: PromptValue,
+        config: RunnableConfig,
+        own_keywords: Keywords,
+        calls: Calls,
+        *,
+        past_cache: bool,
     ) -> LLMResult:
         """Ask the model below plain bindings, which returns every sample, with what is bound to it."""
         # A chat model's cache tells samples apart by their number.
@@ -288,7 +294,7 @@ class ModelReader(ClientReader):
         names = ("callbacks", "tags", "metadata", "run_name", "run_id")
         traced = {name: config.get(name) for name in names}
         result: LLMResult = await calls.call(
-            owner, "generate_prompt", [value], **{**traced, **self._bound, **spelled}
+            owner, "generate_prompt", [value], **{**traced, **self._bound, **own_keywords}
         )
         return result
 
@@ -328,14 +334,14 @@ class ModelReader(ClientReader):
 
     def open_reading(self, request: Request, calls: Calls) -> OpenReading:
         """Return an answer with nothing read yet; what may be thrown away is shown by a run of its own."""
-        if not request.context.shown_apart:
+        if not request.context.in_own_run:
             return super().open_reading(request, calls)
         prompt = prompt_value(request.prompt).to_string()
         run = AnswerRun(prompt, cast("Blocking", calls).callback_manager)
-        return _ShownReading(lambda: self._opened(request, calls), self._retries, run)
+        return _ReadingInRun(lambda: self._opened(request, calls), self._retries, run)
 
 
-class _ShownReading(OpenReading):
+class _ReadingInRun(OpenReading):
     """An answer whose text is shown by a run, should it be read to its end."""
 
     def __init__(

@@ -20,7 +20,7 @@ from langchain_surerag.retrieval import retriever_of
 from langchain_surerag.runs import Awaiting, Blocking, Calls
 from surerag import DynQROptions, DynQRResult
 from surerag import UncertaintyRewriter as CoreRewriter
-from surerag.drivers import complete
+from surerag.drivers import run_blocking
 
 
 class _RewritingPart(SerializablePart, DynQROptions):
@@ -78,7 +78,7 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
         return await self._acall_with_config(self._arewrite, input, config, **options)
 
     def _rewrite(self, value: Any, **options: Any) -> str:
-        return complete(self._result(query_of(value), options, ensure_config(), Blocking())).query
+        return run_blocking(self._result(query_of(value), options, ensure_config(), Blocking())).query
 
     async def _arewrite(self, value: Any, **options: Any) -> str:
         return (await self._result(query_of(value), options, ensure_config(), Awaiting())).query
@@ -125,7 +125,7 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **options: Any
     ) -> list[Document]:
-        return complete(self._retrieve(query, run_manager, k, options, Blocking()))
+        return run_blocking(self._retrieve(query, run_manager, k, options, Blocking()))
 
     async def _aget_relevant_documents(
         self,

@@ -26,7 +26,7 @@ from langchain_core.runnables.config import (
 from langchain_core.tracers.base import AsyncBaseTracer, BaseTracer
 
 from surerag import Services, readers
-from surerag.drivers import arun, run, settled
+from surerag.drivers import arun, maybe_await, run
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, StartGeneration, handled
 from surerag.errors import SureragError
 from surerag.messages import Event
@@ -170,19 +170,19 @@ class AnswerRun:
             if PURPOSE.get() == "step":
                 return
             messages, manager = [[HumanMessage(self._prompt)]], self._manager_of(self._config)
-            [self._run] = await settled(
+            [self._run] = await maybe_await(
                 manager.on_chat_model_start({}, messages, run_id=self._id, name="surerag:answer")
             )
         self._text += piece
         message = AIMessageChunk(content=piece, id=f"run-{self._id}")
-        await settled(self._run.on_llm_new_token(piece, chunk=ChatGenerationChunk(message=message)))
+        await maybe_await(self._run.on_llm_new_token(piece, chunk=ChatGenerationChunk(message=message)))
 
     async def end(self) -> None:
         """Close the run."""
         if self._run is not None:
             message = AIMessage(self._text, id=f"run-{self._id}")
             result = LLMResult(generations=[[ChatGeneration(message=message)]])
-            await settled(self._run.on_llm_end(result))
+            await maybe_await(self._run.on_llm_end(result))
             if (ids := _MESSAGE_IDS.get()) is not None:
                 ids.append(f"run-{self._id}")
 

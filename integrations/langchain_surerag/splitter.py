@@ -12,7 +12,7 @@ from langchain_text_splitters import TextSplitter
 from langchain_surerag.documents import copied_metadata
 from langchain_surerag.retrieval import encoder_of
 from surerag import SemanticChunk, SemanticChunker
-from surerag.drivers import arun, complete, run, settled
+from surerag.drivers import arun, maybe_await, run, run_blocking
 from surerag.text import estimated_tokens
 
 _AT_ONCE = 64
@@ -94,7 +94,7 @@ class SemanticTextSplitter(TextSplitter):
         self, texts: list[str], metadatas: list[dict[Any, Any]] | None = None
     ) -> list[Document]:
         """Return the chunks of texts as documents, each with a copy of its text's metadata."""
-        return complete(self._documents(texts, metadatas, run))
+        return run_blocking(self._documents(texts, metadatas, run))
 
     async def atransform_documents(self, documents: Sequence[Document], **kwargs: Any) -> Sequence[Document]:
         """Like ``transform_documents``, without blocking the event loop."""
@@ -107,7 +107,7 @@ class SemanticTextSplitter(TextSplitter):
         chunked: list[Sequence[SemanticChunk]] = []
         for start in range(0, len(texts), _AT_ONCE):
             program = self.core.joint_program(texts[start : start + _AT_ONCE])
-            chunked += await settled(run(program, self.core.services))
+            chunked += await maybe_await(run(program, self.core.services))
         return [
             Document(
                 page_content=chunk.text,

@@ -21,7 +21,7 @@ from langchain_surerag.retrieval import encoder_of
 from langchain_surerag.runs import Awaiting, Blocking, Calls
 from surerag import Passage
 from surerag.documents import Document as PlainDocument
-from surerag.drivers import complete
+from surerag.drivers import run_blocking
 from surerag.errors import ConfigurationError, InputError, check_kind
 from surerag.messages import NO_SUMMARY
 from surerag.readers import Reader, in_thread
@@ -114,7 +114,7 @@ class MemoryStore(VectorStore):
         self, query: str, k: int = 4, filter: Callable[[Document], Any] | None = None, **_: Any
     ) -> list[Document]:
         """Return the ``k`` nearest documents, of those that a filter admits, which is a function of them."""
-        return complete(self._nearest(query, k, filter, Blocking()))
+        return run_blocking(self._nearest(query, k, filter, Blocking()))
 
     async def asimilarity_search(
         self, query: str, k: int = 4, filter: Callable[[Document], Any] | None = None, **_: Any
@@ -203,7 +203,7 @@ class SummaryStore(VectorStore):
         self, documents: list[Document], ids: Sequence[str] | None = None, **keywords: Any
     ) -> list[str]:
         """Summarize documents, and hold the summaries in the place of those with the same ids."""
-        return complete(self._add(documents, ids, keywords, Blocking()))
+        return run_blocking(self._add(documents, ids, keywords, Blocking()))
 
     async def aadd_documents(
         self, documents: list[Document], ids: Sequence[str] | None = None, **keywords: Any
@@ -213,11 +213,11 @@ class SummaryStore(VectorStore):
 
     def add_changed(self, documents: Sequence[Document]) -> None:
         """Add the documents whose text, metadata, way of summarizing or embedding model have changed."""
-        complete(self._add(documents, None, {}, Blocking(), only_changed=True))
+        run_blocking(self._add(documents, None, {}, Blocking(), only_changed=True))
 
     def delete(self, ids: Sequence[str] | None = None, **keywords: Any) -> bool:
         """Delete summaries by the ids under which their documents were added; unknown ids do no harm."""
-        return complete(self._delete(ids, keywords, Blocking()))
+        return run_blocking(self._delete(ids, keywords, Blocking()))
 
     async def adelete(self, ids: Sequence[str] | None = None, **keywords: Any) -> bool:
         """Like :meth:`delete`, without blocking the event loop."""
@@ -225,18 +225,18 @@ class SummaryStore(VectorStore):
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return summaries by the ids of their documents."""
-        held = complete(self._present(ids, Blocking()))
+        held = run_blocking(self._present(ids, Blocking()))
         if held is None:
             raise NotImplementedError(f"a {type(self.inner).__name__} has no get_by_ids")
-        return [*map(shown, held.values())]
+        return [*map(summary_to_show, held.values())]
 
     def similarity_search(self, query: str, k: int = 4, **keywords: Any) -> list[Document]:
         """Return the ``k`` nearest summaries."""
-        return [shown(one) for one in self.inner.similarity_search(query, k, **keywords)]
+        return [summary_to_show(one) for one in self.inner.similarity_search(query, k, **keywords)]
 
     async def asimilarity_search(self, query: str, k: int = 4, **keywords: Any) -> list[Document]:
         """Like :meth:`similarity_search`, without blocking the event loop."""
-        return [shown(one) for one in await self.inner.asimilarity_search(query, k, **keywords)]
+        return [summary_to_show(one) for one in await self.inner.asimilarity_search(query, k, **keywords)]
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
         """Return the nearest summaries as passages, for surerag's own ``LazyRAG``."""
@@ -348,15 +348,15 @@ class SummaryStore(VectorStore):
             return hash_of(name)
 
 
-def shown(summary: Document) -> Document:
+def summary_to_show(summary: Document) -> Document:
     """Return a summary as it is shown: with its document's id and metadata."""
-    record, metadata = Record.of(summary.metadata), shown_metadata(summary.metadata)
+    record, metadata = Record.of(summary.metadata), metadata_to_show(summary.metadata)
     return Document(
         id=record.id if record else summary.id, page_content=summary.page_content, metadata=metadata
     )
 
 
-def shown_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def metadata_to_show(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metadata of a summary that are its document's."""
     return {key: value for key, value in metadata.items() if key != RECORD_KEY}
 

@@ -28,9 +28,16 @@ from langchain_surerag.limits import (
 )
 from langchain_surerag.retrieval import EmbeddingEncoder, QuestionRetriever, retriever_of
 from langchain_surerag.runs import Awaiting, Blocking, Calls
-from langchain_surerag.stores import MemoryStore, Record, Summarize, SummaryStore, shown, shown_metadata
+from langchain_surerag.stores import (
+    MemoryStore,
+    Record,
+    Summarize,
+    SummaryStore,
+    metadata_to_show,
+    summary_to_show,
+)
 from surerag import Passage
-from surerag.drivers import complete
+from surerag.drivers import run_blocking
 from surerag.errors import ConfigurationError, InputError, check_kind
 from surerag.messages import NO_SUMMARY
 from surerag.retrieval import PassageIndex, StaleSummariesWarning
@@ -236,7 +243,7 @@ class SummaryTier:
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
         """Return the nearest summaries, ``k`` at most."""
-        return complete(self._retrieve(query, k, Blocking()))
+        return run_blocking(self._retrieve(query, k, Blocking()))
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
         """Like :meth:`retrieve`, without blocking the event loop."""
@@ -253,7 +260,7 @@ class SummaryTier:
             return []
         encoder, passages = self._summaries.encoder_name, []
         for document in await self._search(arguments, query, k, calls):
-            passage, record = passage_of(shown(document)), Record.of(document.metadata)
+            passage, record = passage_of(summary_to_show(document)), Record.of(document.metadata)
             fates = [one.fate_of(record, store) for one, store in snapshots] if record else []
             if record and encoder and record.encoder not in ("", encoder):
                 _warn(
@@ -295,7 +302,7 @@ def _filter_of(limits: Limits, store: VectorStore) -> Any:
             f"a {type(store).__name__} cannot apply the filter of the retriever's store",
             "keep the summaries in a vector store of the same class as the passages",
         )
-    return lambda one: judge(condition, shown_metadata(one.metadata if takes_document else one))[0]
+    return lambda one: judge(condition, metadata_to_show(one.metadata if takes_document else one))[0]
 
 
 def _check_filter(condition: Any, passages: Sequence[Passage]) -> None:
@@ -303,7 +310,7 @@ def _check_filter(condition: Any, passages: Sequence[Passage]) -> None:
     missing: set[str] = set()
     for passage in passages[:100]:
         try:
-            _, asked = judge(condition, shown_metadata(passage.metadata))
+            _, asked = judge(condition, metadata_to_show(passage.metadata))
         except Exception:
             return  # a filter may need a request to know its user
         if not asked:

@@ -86,7 +86,7 @@ class RunTree:
             yield at
             at = self.parents.get(at)
 
-    def shown(self, output: Any) -> SeenAnswer | None:
+    def shown_answer(self, output: Any) -> SeenAnswer | None:
         """Return the answer that an output shows: the last one whose text is in it, else the last one.
 
         A part of surerag repeats a text that it kept in a run without log-probabilities.
@@ -106,7 +106,7 @@ class RunTree:
         """
         if (told := told_in(output)) is not None:
             return told
-        answer = self.shown(output)
+        answer = self.shown_answer(output)
         return Certainty(reason=NO_ANSWER) if answer is None else answer.certainty
 
 

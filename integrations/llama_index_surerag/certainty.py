@@ -52,7 +52,7 @@ from llama_index_surerag.services import manager_of
 from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
 from surerag.calibration import CalibrationWarning, SelectedAnswer
 from surerag.certainty import NO_WORDS, Certainty, Measure, check_measure
-from surerag.drivers import arun, complete, run, settled
+from surerag.drivers import arun, maybe_await, run, run_blocking
 from surerag.errors import CapabilityError, ConfigurationError, InputError, check_kind
 from surerag.readers import Reader
 from surerag.text import ABSTENTION, check_abstention
@@ -223,8 +223,8 @@ class _Selecting(Shareable):
         self._check_engine()
         nothing: AbstractContextManager[list[Call]] = nullcontext([])
         with nothing if self._second_opinion is None else noted_calls() as calls:
-            asked = await settled(_ask_engine(self._engine, question, prefix))
-            response = await settled((aread_to_end if prefix else read_to_end)(asked))
+            asked = await maybe_await(_ask_engine(self._engine, question, prefix))
+            response = await maybe_await((aread_to_end if prefix else read_to_end)(asked))
         answer = str(response) if response.response else ""
         if self._second_opinion is None:
             certainty = _measured(response)
@@ -249,10 +249,10 @@ class _Selecting(Shareable):
         memory = getattr(self._engine, "_memory", None)
         if not isinstance(memory, BaseMemory):
             return
-        messages = list(await settled(getattr(memory, f"{prefix}get_all")()))
+        messages = list(await maybe_await(getattr(memory, f"{prefix}get_all")()))
         if messages and messages[-1].role == MessageRole.ASSISTANT and messages[-1].content == answer:
             messages[-1] = ChatMessage(role=MessageRole.ASSISTANT, content=self._abstention)
-            await settled(getattr(memory, f"{prefix}set")(messages))
+            await maybe_await(getattr(memory, f"{prefix}set")(messages))
 
     async def _ask_again(
         self, second_opinion: SecondOpinion, calls: Sequence[Call], answer: str, prefix: str
@@ -264,7 +264,7 @@ class _Selecting(Shareable):
         turns = prompt if isinstance(prompt, str) else from_chat_messages(prompt)
         program = second_opinion.program(turns, answer)
         drive: Any = arun if prefix else run
-        opinion: Certainty = await settled(
+        opinion: Certainty = await maybe_await(
             drive(program, Services(reader=second_opinion.model), on_event=dispatch)
         )
         settings = {"settings": self._prompts} if self._prompts else {}
@@ -361,21 +361,21 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
         return {"engine": self._engine} if isinstance(self._engine, PromptMixin) else {}
 
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        response, is_stream, selected = complete(self._selected(query_bundle, ""))
+        response, is_stream, selected = run_blocking(self._selected(query_bundle, ""))
         if not is_stream:
-            return _shown(response, selected)
+            return _response_with(response, selected)
         pieces = _piece(selected.text)
         return StreamingResponse(pieces, response.source_nodes, response.metadata, selected.text)
 
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
         response, is_stream, selected = await self._selected(query_bundle, "a")
         if not is_stream:
-            return _shown(response, selected)
+            return _response_with(response, selected)
         pieces = _apiece(selected.text)
         return AsyncStreamingResponse(pieces, response.source_nodes, response.metadata, selected.text)
 
 
-def _shown(response: Any, selected: SelectedAnswer) -> RESPONSE_TYPE:
+def _response_with(response: Any, selected: SelectedAnswer) -> RESPONSE_TYPE:
     """Return a response that shows what is selected; a structured answer stays, unless it is withheld."""
     if isinstance(response, PydanticResponse) and not selected.abstained:
         return response
@@ -403,7 +403,7 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
 
     def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
         """Answer a message."""
-        return _as_chat(*complete(self._selected((message, chat_history), "")))
+        return _as_chat(*run_blocking(self._selected((message, chat_history), "")))
 
     async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
         """Like ``chat``."""

@@ -50,7 +50,7 @@ from surerag import (
 from surerag.calibration import scope_of
 from surerag.certainty import NO_WORDS, Certainty
 from surerag.component import Component
-from surerag.drivers import AsyncAnswerStream, arun, astream, complete, run, settled, stream
+from surerag.drivers import AsyncAnswerStream, arun, astream, maybe_await, run, run_blocking, stream
 from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import ANSWER_TOKENS, Generation
 from surerag.options import Options
@@ -251,7 +251,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
 
     @dispatcher.span
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        return complete(self._answered(query_bundle, run, stream))
+        return run_blocking(self._answered(query_bundle, run, stream))
 
     @dispatcher.span
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
@@ -267,9 +267,9 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
             program, services = self._core.program(bundle.query_str), self._services(bundle)
             try:
                 if self._streaming:
-                    response = self._streamed(await settled(stream(program, services, on_event=dispatch)))
+                    response = self._streamed(await maybe_await(stream(program, services, on_event=dispatch)))
                 else:
-                    result = await settled(run(program, services, on_event=dispatch))
+                    result = await maybe_await(run(program, services, on_event=dispatch))
                     metadata = {**self._decided(result), **self._end(result)}
                     response = Response(result.answer, source_nodes=self._nodes(result), metadata=metadata)
             except EmptyIndexError:

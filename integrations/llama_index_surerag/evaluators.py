@@ -22,7 +22,7 @@ from llama_index_surerag.prompts import WithPrompts
 from surerag import DenseEvaluator as CoreDenseEvaluator
 from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
 from surerag.component import Service
-from surerag.drivers import arun, complete, run, settled
+from surerag.drivers import arun, maybe_await, run, run_blocking
 from surerag.errors import InputError
 from surerag.readers import Reader, described
 
@@ -82,7 +82,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
             contexts: What was retrieved; blank ones are left out.
             **kwargs: ``reference``, where the method takes one; arguments of other evaluators are ignored.
         """
-        return complete(self._measured(query, response, contexts, kwargs, run))
+        return run_blocking(self._measured(query, response, contexts, kwargs, run))
 
     @dispatcher.span
     async def aevaluate(
@@ -109,7 +109,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
         """Measure one item by a driver, blocking or awaited."""
         try:
             program = self._core.program(*self._case(*_checked(query, contexts), others))
-            result = await settled(run(program, self._core.services, on_event=dispatch))
+            result = await maybe_await(run(program, self._core.services, on_event=dispatch))
             fields = {**self._fields(result), "result": result}
         except Exception as error:
             reason = described(error)

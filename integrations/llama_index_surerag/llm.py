@@ -64,7 +64,7 @@ def _no_settings(_: Any) -> Keywords:
     return {}
 
 
-class Family(NamedTuple):
+class ModelFamily(NamedTuple):
     """LLM classes that are asked in the same way.
 
     Attributes:
@@ -116,7 +116,7 @@ def _openai_settings(llm: Any) -> Keywords:
 
 
 FAMILIES = (
-    Family(
+    ModelFamily(
         "llama_index.llms.openai",
         "OpenAI",
         dict,
@@ -125,15 +125,15 @@ FAMILIES = (
         own=_openai_settings,
         takes_limit=True,
     ),
-    Family("llama_index.llms.google_genai", "GoogleGenAI", _gemini_keywords, logprobs=True),
-    Family(
+    ModelFamily("llama_index.llms.google_genai", "GoogleGenAI", _gemini_keywords, logprobs=True),
+    ModelFamily(
         "llama_index.llms.ollama",
         "Ollama",
         _no_settings,
         hint='ask its server as OpenAILike(api_base="http://localhost:11434/v1", is_chat_model=True), since '
         "this class passes no keyword of a call on",
     ),
-    Family(
+    ModelFamily(
         "llama_index.llms.huggingface",
         "HuggingFaceLLM",
         _no_settings,
@@ -141,11 +141,11 @@ FAMILIES = (
     ),
 )
 
-_PACKAGED = Family("llama_index", "LLM", _sampling_only, takes_limit=True)
-_OWN = Family("", "LLM", _as_needed, logprobs=True, takes_limit=True)
+_PACKAGED = ModelFamily("llama_index", "LLM", _sampling_only, takes_limit=True)
+_OWN = ModelFamily("", "LLM", _as_needed, logprobs=True, takes_limit=True)
 
 
-def family_of(llm: LLM) -> Family:
+def family_of(llm: LLM) -> ModelFamily:
     """Return how an LLM is asked; a class of the user's own may return log-probabilities."""
     for family in FAMILIES:
         for kind in type(llm).__mro__:
@@ -199,7 +199,15 @@ def judge_of(judge: Judge) -> Entailer | Reader | None:
     return reader_of(judge) if isinstance(judge, LLM) else judge
 
 
-_BEATING = ("max_tokens", "max_completion_tokens", "top_logprobs", "temperature", "seed", "n", "stop")
+_OVERRIDING_SETTINGS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "top_logprobs",
+    "temperature",
+    "seed",
+    "n",
+    "stop",
+)
 """Settings of an LLM that matter to a method where they hold whatever it asks for."""
 
 
@@ -245,7 +253,7 @@ class LLMReader(Shareable, ClientReader):
         said = [
             f"{name}={value!r}"
             for name, value in self._family.own(self.llm).items()
-            if name in _BEATING and not (name == "top_logprobs" and value >= most)
+            if name in _OVERRIDING_SETTINGS and not (name == "top_logprobs" and value >= most)
         ]
         if said:
             warnings.warn(
@@ -368,14 +376,14 @@ class LLMReader(Shareable, ClientReader):
 
     async def _call_llm(self, request: Request, keywords: Keywords, calls: Blocking, kind: str) -> Any:
         """Make one of the LLM's public calls; ``kind`` is what stands before ``chat`` or ``complete``."""
-        spelled = self._family.keywords(keywords)
+        own_keywords = self._family.keywords(keywords)
         if self._sends_limit and "max_tokens" in keywords:
-            spelled[self._limit_name] = keywords["max_tokens"]
+            own_keywords[self._limit_name] = keywords["max_tokens"]
         if self._chats:
             messages = chat_messages(self.llm, request.prompt)
-            return await calls.call(self.llm, f"{kind}chat", messages, **spelled)
+            return await calls.call(self.llm, f"{kind}chat", messages, **own_keywords)
         text = completion_text(self.llm, request.prompt)
-        return await calls.call(self.llm, f"{kind}complete", text, formatted=True, **spelled)
+        return await calls.call(self.llm, f"{kind}complete", text, formatted=True, **own_keywords)
 
     async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[ReplyPart]:
         response = await self._call_llm(request, keywords, calls, "")

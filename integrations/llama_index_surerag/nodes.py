@@ -99,6 +99,6 @@ def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:
     return node
 
 
-def shown_text(passage: Passage) -> str:
+def text_for_llm(passage: Passage) -> str:
     """Return what a pipeline shows its LLM of a passage."""
     return node_of(passage).node.get_content(metadata_mode=MetadataMode.LLM) if passage.text else ""

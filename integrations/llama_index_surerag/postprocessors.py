@@ -20,7 +20,7 @@ from pydantic import model_validator
 
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.llm import Judge, judge_of, reader_of
-from llama_index_surerag.nodes import copy_of, has_picture, has_text, nodes_of, passages_of, shown_text
+from llama_index_surerag.nodes import copy_of, has_picture, has_text, nodes_of, passages_of, text_for_llm
 from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.prompts import WithPrompts
 from llama_index_surerag.services import NodeRetriever, bound_services, bundle_of, encoder_of, retriever_of
@@ -35,7 +35,7 @@ from surerag import (
     SemanticChunker,
 )
 from surerag.component import Function, Service
-from surerag.drivers import arun, complete, run, settled
+from surerag.drivers import arun, maybe_await, run, run_blocking
 from surerag.effects import Program
 from surerag.errors import ConfigurationError
 from surerag.readers import Reader, in_thread
@@ -63,7 +63,7 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
         """Return the method at work on one query."""
 
     @abstractmethod
-    def _room(self, n_nodes: int) -> int:
+    def _n_kept(self, n_nodes: int) -> int:
         """Return how many of so many nodes may stay."""
 
     @abstractmethod
@@ -72,7 +72,7 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
 
     def compress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
         """Return the method's whole result for one query: what became of the nodes, calls and tokens."""
-        return complete(self._result(nodes, query, run))
+        return run_blocking(self._result(nodes, query, run))
 
     async def acompress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
         """Like ``compress``, without blocking the event loop."""
@@ -81,7 +81,7 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        return complete(self._postprocessed(nodes, query_bundle, run))
+        return run_blocking(self._postprocessed(nodes, query_bundle, run))
 
     @dispatcher.span
     async def _apostprocess_nodes(
@@ -93,26 +93,26 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
         bundle = bundle_of(query)
         # It may read documents from a store.
         make = in_thread if run is arun else lambda program, *case: program(*case)
-        program = await settled(make(self._program, nodes, bundle))
+        program = await maybe_await(make(self._program, nodes, bundle))
         services = bound_services(self._core.services, bundle)
-        result: R = await settled(run(program, services, on_event=dispatch))
+        result: R = await maybe_await(run(program, services, on_event=dispatch))
         return result
 
     async def _postprocessed(
         self, nodes: list[NodeWithScore], bundle: QueryBundle | None, run: Callable[..., Any]
     ) -> list[NodeWithScore]:
-        room = self._room(len(nodes))
+        n_kept = self._n_kept(len(nodes))
         if not nodes or bundle is None or not bundle.query_str.strip():
             if nodes:
                 warn(f"{self.METHOD}.no_query", nodes=len(nodes))
-            return [copy_of(node) for node in nodes[:room]]
+            return [copy_of(node) for node in nodes[:n_kept]]
         name = self._core.services.reader.name
-        dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=room, model_name=name))
+        dispatcher.event(ReRankStartEvent(query=bundle, nodes=list(nodes), top_n=n_kept, model_name=name))
         payload: dict[str, Any] = {
             EventPayload.NODES: list(nodes),
             EventPayload.MODEL_NAME: name,
             EventPayload.QUERY_STR: bundle.query_str,
-            EventPayload.TOP_K: room,
+            EventPayload.TOP_K: n_kept,
         }
         with self.callback_manager.event(CBEventType.RERANKING, payload) as event:
             results = self._nodes_of(await self._result(nodes, bundle, run), nodes)
@@ -169,13 +169,13 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
             encoder_of(self.embed_model),
             self.entailer,
             count_tokens=None if tokenizer is None else lambda text: len(tokenizer(text)),
-            show=shown_text,
+            show=text_for_llm,
             **self.options(),
         )
         return self
 
-    def _room(self, n_nodes: int) -> int:
-        return self.room(n_nodes)
+    def _n_kept(self, n_nodes: int) -> int:
+        return self.n_kept(n_nodes)
 
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[EDC2Result]:
         passages = passages_of([node for node in nodes if not self._passes(node)], vectors=True)
@@ -257,7 +257,7 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
         )
         return self
 
-    def _room(self, n_nodes: int) -> int:
+    def _n_kept(self, n_nodes: int) -> int:
         return self.top_n
 
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[DenseRefinerResult]:

@@ -19,7 +19,7 @@ from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.services import bound_services, manager_of
 from surerag import DynQRResult, UncertaintyRewriter
-from surerag.drivers import arun, complete, run, settled
+from surerag.drivers import arun, maybe_await, run, run_blocking
 from surerag.errors import MISCONFIGURED, InputError
 from surerag.readers import Reader, in_plain_words
 
@@ -65,7 +65,7 @@ class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTran
         self._replace = replace
 
     def _run(self, query_bundle: QueryBundle, metadata: dict[str, Any]) -> QueryBundle:
-        result = complete(_attempt(self, query_bundle, run))
+        result = run_blocking(_attempt(self, query_bundle, run))
         query = query_bundle.query_str if result is None else result.query
         if query == query_bundle.query_str:
             return query_bundle
@@ -102,7 +102,7 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
         self._core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return complete(self._nodes(query_bundle, run, self._retriever.nodes))
+        return run_blocking(self._nodes(query_bundle, run, self._retriever.nodes))
 
     @dispatcher.span
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -113,7 +113,7 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
     ) -> list[NodeWithScore]:
         result = await _attempt(self, bundle, run)
         if result is None:
-            return list(await settled(retrieve(bundle)))[: self.core.top_n]
+            return list(await maybe_await(retrieve(bundle)))[: self.core.top_n]
         return [DecidedNode(**dict(node), decision=result.to_dict()) for node in nodes_of(result.passages)]
 
 
@@ -123,7 +123,7 @@ async def _attempt(
     """Return what DynQR makes of a query by a driver; None, with a warning, where it fails."""
     try:
         program, services = part.core.program(bundle.query_str), bound_services(part.core.services, bundle)
-        result: DynQRResult = await settled(run(program, services, on_event=dispatch))
+        result: DynQRResult = await maybe_await(run(program, services, on_event=dispatch))
         return result
     except (*MISCONFIGURED, InputError):
         raise

@@ -18,7 +18,7 @@ from llama_index_surerag.pickles import WithoutKeys
 from llama_index_surerag.services import encoder_of
 from surerag import SemanticChunk, SemanticChunker, SemanticChunkerOptions
 from surerag.component import Function, Service
-from surerag.drivers import arun, complete, run, settled
+from surerag.drivers import arun, maybe_await, run, run_blocking
 from surerag.errors import ConfigurationError
 from surerag.services import Encoder
 
@@ -112,7 +112,7 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
     def _parse_nodes(
         self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
     ) -> list[BaseNode]:
-        return complete(self._parsed(nodes, show_progress, run))
+        return run_blocking(self._parsed(nodes, show_progress, run))
 
     @dispatcher.span
     async def _aparse_nodes(
@@ -127,7 +127,7 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
         for start in get_tqdm_iterable(range(0, len(nodes), _BATCH), show_progress, "Parsing nodes"):
             batch = nodes[start : start + _BATCH]
             program = self._core.joint_program([_text(node) for node in batch])
-            chunks += self._nodes(batch, await settled(run(program, self._core.services)))
+            chunks += self._nodes(batch, await maybe_await(run(program, self._core.services)))
         return chunks
 
     def _nodes(

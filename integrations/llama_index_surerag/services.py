@@ -265,12 +265,12 @@ class Window:
         self._left -= total if stay else 0
         return fitting
 
-    def _cut(self, passage: Passage, room: int) -> Passage:
+    def _cut(self, passage: Passage, limit: int) -> Passage:
         """Return the beginning of a passage, and of the node that it was made from."""
         text, tokens = passage.text, self._count(passage.text)
         before = tokens
-        while tokens > room:
-            text = text[: min(len(text) - 1, len(text) * room // tokens)].rstrip()
+        while tokens > limit:
+            text = text[: min(len(text) - 1, len(text) * limit // tokens)].rstrip()
             tokens = self._count(text)
         warn("window.passage_cut", id=passage.id, tokens=before, shown=tokens)
         origin = passage.origin

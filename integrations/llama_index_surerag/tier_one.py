@@ -91,7 +91,7 @@ def tier_one(
     elif not are_public:
         _check_same_restrictions(source, summaries)
     search = None if reason else Search(source, restricted=not are_public)
-    return NodeRetriever(_ShownSummaries(summaries, search, n_summaries), applied)
+    return NodeRetriever(_VisibleSummaries(summaries, search, n_summaries), applied)
 
 
 def _followed(
@@ -143,7 +143,7 @@ def _check_same_restrictions(source: BaseRetriever | BaseIndex[Any], summaries: 
             )
 
 
-class _ShownSummaries(InnerRetriever):
+class _VisibleSummaries(InnerRetriever):
     """Summaries that the search may show; of those that are outdated, a warning tells once.
 
     Args:
@@ -171,7 +171,7 @@ class _ShownSummaries(InnerRetriever):
             similarity_top_k=self._top_n, filters=filters, doc_ids=documents or None
         )
 
-    def _shown(self, found: list[NodeWithScore]) -> list[NodeWithScore]:
+    def _visible(self, found: list[NodeWithScore]) -> list[NodeWithScore]:
         search, shown = self._search, list[NodeWithScore]()
         if search is None:
             return found
@@ -196,10 +196,10 @@ class _ShownSummaries(InnerRetriever):
             warn("lazy_rag.summary_outdated", document=summary.ref_doc_id, hint="call summary_index again")
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return self._shown(self._current().retrieve(query_bundle))
+        return self._visible(self._current().retrieve(query_bundle))
 
     async def _aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        return await in_thread(self._shown, await self._current().aretrieve(query_bundle))
+        return await in_thread(self._visible, await self._current().aretrieve(query_bundle))
 
 
 def _is_made_here(summary: BaseNode) -> bool:

@@ -269,7 +269,7 @@ def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats
     return uncertainty, without, with_
 
 
-class _Steps(NamedTuple):
+class _ThresholdSums(NamedTuple):
     """Distinct finite uncertainties in ascending order, and sums over the questions at or below each."""
 
     thresholds: Floats
@@ -278,12 +278,12 @@ class _Steps(NamedTuple):
     spoiled: Floats  # scores that it would take away
 
 
-def _steps(uncertainty: Floats, benefit: Floats) -> _Steps:
+def _threshold_sums(uncertainty: Floats, benefit: Floats) -> _ThresholdSums:
     order = np.argsort(uncertainty, kind="stable")
     ascending = uncertainty[order]
     ends = np.append(ascending[1:] != ascending[:-1], True) & np.isfinite(ascending)
     repaired, spoiled = (np.cumsum(np.maximum(sign * benefit[order], 0.0))[ends] for sign in (1, -1))
-    return _Steps(ascending[ends], np.flatnonzero(ends) + 1, repaired, spoiled)
+    return _ThresholdSums(ascending[ends], np.flatnonzero(ends) + 1, repaired, spoiled)
 
 
 # Thresholds
@@ -452,15 +452,15 @@ def _needed_for_loss(
     with extra("evaluation"):
         from scipy.stats import norm
     # With the rates of the sample, so many do for every second sample, by the normal approximation.
-    steps = _steps(uncertainty, benefit)
+    at = _threshold_sums(uncertainty, benefit)
     least = math.ceil(math.log(level * (1 - _NUISANCE_LEVEL)) / math.log1p(-max_loss)) if max_loss < 1 else 1
-    n, loss = len(uncertainty), (steps.repaired - steps.spoiled) / len(uncertainty)
-    room = max_loss - loss
-    useful = (steps.skipped >= n / 20) & (room > 0)
+    n, loss = len(uncertainty), (at.repaired - at.spoiled) / len(uncertainty)
+    slack = max_loss - loss
+    useful = (at.skipped >= n / 20) & (slack > 0)
     if not useful.any():
         return None
-    variance = (steps.repaired + steps.spoiled) / n - loss**2
-    sizes = norm.ppf(1 - level) ** 2 * variance[useful] / room[useful] ** 2
+    variance = (at.repaired + at.spoiled) / n - loss**2
+    sizes = norm.ppf(1 - level) ** 2 * variance[useful] / slack[useful] ** 2
     effect = n / effective_size(benefit, groups, 1 - 2 * level)
     return math.ceil(effect * max(least, float(sizes.min())))
 
@@ -848,10 +848,10 @@ def _isotonic(uncertainty: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Fl
     """Return distinct finite uncertainties, and a share of right answers that never grows with them."""
     with extra("evaluation"):
         from scipy.optimize import isotonic_regression
-    steps = _steps(uncertainty, right.astype(np.float64))
-    counts, sums = np.diff(steps.skipped, prepend=0), np.diff(steps.repaired, prepend=0.0)
+    at = _threshold_sums(uncertainty, right.astype(np.float64))
+    counts, sums = np.diff(at.skipped, prepend=0), np.diff(at.repaired, prepend=0.0)
     fitted: Floats = isotonic_regression(sums / counts, weights=counts, increasing=False).x
-    return steps.thresholds, fitted
+    return at.thresholds, fitted
 
 
 def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp]) -> float:

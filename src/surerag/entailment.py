@@ -23,7 +23,7 @@ from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
 from surerag.prompts import as_template
 from surerag.readers.client_reader import Awaiting, Blocking
 from surerag.readers.protocol import Reader, as_reader
-from surerag.readers.threads import complete, in_thread
+from surerag.readers.threads import in_thread, run_blocking
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -33,7 +33,7 @@ __all__ = ["ExactEntailer", "JudgeEntailer", "NLIEntailer"]
 LABELS: Final = ("contradiction", "neutral", "entailment")
 """The columns of every array of probabilities here."""
 logger = logging.getLogger("surerag")
-Rows = NDArray[np.float64]
+Probabilities = NDArray[np.float64]
 
 
 class ExactEntailer:
@@ -47,7 +47,7 @@ class ExactEntailer:
     local = True
     name = "exact"
 
-    def entail(self, pairs: Sequence[Pair]) -> Rows:
+    def entail(self, pairs: Sequence[Pair]) -> Probabilities:
         """Return one-hot rows [pairs, 3]: contradiction, neutral, entailment."""
         rows = np.zeros((len(pairs), len(LABELS)))
         for row, pair in zip(rows, pairs, strict=True):
@@ -93,21 +93,21 @@ class JudgeEntailer:
         """Whether pairs of many callers should be merged: where the judge is a local model."""
         return self._reader.capabilities.local
 
-    def entail(self, pairs: Sequence[Pair]) -> Rows:
+    def entail(self, pairs: Sequence[Pair]) -> Probabilities:
         """Return probabilities [pairs, 3]: contradiction, neutral, entailment; zeros for an unusable reply.
 
         Raises:
             ServiceError: If the reader fails.
         """
-        return complete(self._judged(pairs, Blocking()))
+        return run_blocking(self._judged(pairs, Blocking()))
 
-    async def aentail(self, pairs: Sequence[Pair]) -> Rows:
+    async def aentail(self, pairs: Sequence[Pair]) -> Probabilities:
         """Judge pairs without blocking the event loop; see :meth:`entail`."""
         if not self._reader.capabilities.native_async:
             return await in_thread(self.entail, pairs)
         return await self._judged(pairs, Awaiting())
 
-    async def _judged(self, pairs: Sequence[Pair], calls: Blocking) -> Rows:
+    async def _judged(self, pairs: Sequence[Pair], calls: Blocking) -> Probabilities:
         prompts = [self._prompt.render(**pair._asdict()) for pair in pairs]
         trace: TraceKind = "optional" if self._reader.capabilities.logprobs else "none"
         sampling = SamplingParams(max_tokens=self._max_tokens, trace=trace)
@@ -156,12 +156,12 @@ def _label_logprobs(trace: TokenTrace) -> Sequence[float]:
     word = _WORDS.search("".join(trace.tokens))
     if word is None:
         return list(trace.logprobs)
-    spelled, end = [], 0
+    found, end = [], 0
     for token, logprob in zip(trace.tokens, trace.logprobs, strict=True):
         start, end = end, end + len(token)
         if start < word.end() and end > word.start():
-            spelled.append(float(logprob))
-    return spelled
+            found.append(float(logprob))
+    return found
 
 
 DEFAULT_MODEL = "cross-encoder/nli-deberta-v3-small"
@@ -214,7 +214,7 @@ class NLIEntailer:
         sizes = (getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length)
         self._window = min((s for s in sizes if isinstance(s, int) and 0 < s < 10**6), default=math.inf)
         self._lock = threading.Lock()
-        self._cache: LRUDict[Rows] = LRUDict(_KEPT)
+        self._cache: LRUDict[Probabilities] = LRUDict(_KEPT)
 
     @classmethod
     def from_pretrained(
@@ -254,7 +254,7 @@ class NLIEntailer:
             ) from error
         return cls(model.to(device), tokenizer, name=str(id_or_path), **settings)
 
-    def entail(self, pairs: Sequence[Pair]) -> Rows:
+    def entail(self, pairs: Sequence[Pair]) -> Probabilities:
         """Return probabilities [pairs, 3]: contradiction, neutral, entailment.
 
         Raises:
@@ -296,7 +296,7 @@ class NLIEntailer:
     def _tokens(self, premise: str, hypothesis: str) -> dict[str, list[int]]:
         return dict(self._tokenizer(premise, hypothesis, truncation=False, verbose=False))
 
-    def _classify(self, encoded: Sequence[dict[str, list[int]]]) -> Rows:
+    def _classify(self, encoded: Sequence[dict[str, list[int]]]) -> Probabilities:
         """Classify a batch; where memory does not suffice, its halves."""
         import torch
 
@@ -304,7 +304,7 @@ class NLIEntailer:
             batch = self._tokenizer.pad(list(encoded), return_tensors="pt").to(self._model.device)
             with torch.inference_mode():
                 logits = self._model(**batch).logits.float()
-            rows: Rows = logits.softmax(-1).double().cpu().numpy()[:, self._columns]
+            rows: Probabilities = logits.softmax(-1).double().cpu().numpy()[:, self._columns]
             return rows
         except (torch.OutOfMemoryError, MemoryError) as error:
             if len(encoded) == 1:

@@ -163,7 +163,7 @@ FURTHER = {
 }
 """Measures that need further requests, and the requests."""
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 
 class Answers(NamedTuple):
@@ -207,7 +207,7 @@ def answers_of(run: EvaluationRun, system: str) -> Answers:
     )
 
 
-def certainty_rows(run: EvaluationRun) -> list[Row]:
+def certainty_rows(run: EvaluationRun) -> list[TableRow]:
     """Return a row for each measure: its AUROC, and what is right among the surest answers.
 
     Intervals take the questions of a paragraph together. The row of the default measure has the whole curve.
@@ -215,11 +215,13 @@ def certainty_rows(run: EvaluationRun) -> list[Row]:
     answers = answers_of(run, "asked" if "asked" in run.systems else "plain")
     if not len(answers.right):
         raise InputError("no question was answered", hint="go on with the run")
-    rows: list[Row] = [{"system": "all answers", "n": len(answers.right), "right": _percent(answers.right)}]
+    rows: list[TableRow] = [
+        {"system": "all answers", "n": len(answers.right), "right": _percent(answers.right)}
+    ]
     resamples = list(_resamples(answers.groups))
     for name, values in answers.measures.items():
         area = auroc(values, answers.right, answers.groups)
-        row: Row = {"system": name, "n": len(values)}
+        row: TableRow = {"system": name, "n": len(values)}
         if area is not None:
             row["auroc"] = [round(area.value, 2), *(round(end, 2) for end in area.interval or ())]
         for share in SHARES:
@@ -233,7 +235,7 @@ def certainty_rows(run: EvaluationRun) -> list[Row]:
     return rows
 
 
-def promise_rows(run: EvaluationRun, measure: str = DEFAULT_MEASURE) -> list[Row]:
+def promise_rows(run: EvaluationRun, measure: str = DEFAULT_MEASURE) -> list[TableRow]:
     """Return how often the promise of an abstention policy is broken, on halves that took no part in it.
 
     Whole paragraphs fall into one half or the other. A run of few paragraphs, or without ``plain``, has no
@@ -273,7 +275,7 @@ def promise_rows(run: EvaluationRun, measure: str = DEFAULT_MEASURE) -> list[Row
     ]
 
 
-def trace_rows(file: Path) -> list[Row]:
+def trace_rows(file: Path) -> list[TableRow]:
     """Return what recorded measures of an 8 B reader's answers without passages tell (its authors' figures).
 
     Args:
@@ -282,7 +284,7 @@ def trace_rows(file: Path) -> list[Row]:
     with extra("evaluation"):
         import pyarrow.parquet as pq
     recorded = pq.read_table(file).to_pylist()
-    rows: list[Row] = []
+    rows: list[TableRow] = []
     for name, dataset in (("NQ", "nq"), ("TriviaQA", "triviaqa")):
         some = [one for one in recorded if one["dataset"] == dataset]
         right = np.array([contains(one["answer"], one["golds"]) >= 0.5 for one in some], bool)
@@ -291,7 +293,7 @@ def trace_rows(file: Path) -> list[Row]:
         for measure, sign in (("perplexity", 1), ("ln_entropy", 1), ("energy", -1), ("eigen_score", 1)):
             values = sign * np.array([one[measure] for one in some], np.float64)
             area = auroc(values, right)
-            row: Row = {"system": f"{name}: {measure}", "n": len(some)}
+            row: TableRow = {"system": f"{name}: {measure}", "n": len(some)}
             if area is not None:
                 row["auroc"] = [round(area.value, 2), *(round(end, 2) for end in area.interval or ())]
             rows.append(row | {f"surest {at:.0%}": _surest(values, right, at, resamples) for at in SHARES})

@@ -166,7 +166,7 @@ def compression(setting: Setting) -> dict[str, System]:
         index = PassageIndex.from_passages(data.corpus, encoder, progress=True)
         shown = {item.text: tuple(index.retrieve(item.text, k)) for item in data.items}
     gold = {item.text: item.gold for item in data.items}
-    few = EDC2Options().room(k)
+    few = EDC2Options().n_kept(k)
 
     def compressed(**options: Any) -> System:
         compressor = ClusterCompressor(reader, encoder, **options)

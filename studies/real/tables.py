@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 GATE_MS = 50
 """Milliseconds that a gate takes, as L-RAG's Table III has it."""
 
-Row = dict[str, Any]
+TableRow = dict[str, Any]
 
 
 def right_of(run: EvaluationRun, system: str) -> dict[str, float]:
@@ -65,9 +65,9 @@ def row_of(
     baseline: Sequence[float] | None,
     costs: Mapping[str, Sequence[float]],
     **further: Any,
-) -> Row:
+) -> TableRow:
     """Return a row: share of right answers, difference to the baseline in points, and mean costs."""
-    row: Row = {"system": name, "n": len(right), "right": _numbers(share([bool(one) for one in right]))}
+    row: TableRow = {"system": name, "n": len(right), "right": _numbers(share([bool(one) for one in right]))}
     if baseline is not None:
         change = difference([bool(a) for a in right], [bool(b) for b in baseline])
         row["difference"] = _numbers(change)
@@ -102,7 +102,7 @@ def _costs(run: EvaluationRun, system: str, keys: Sequence[str]) -> dict[str, li
     return costs
 
 
-def plain_rows(run: EvaluationRun, baseline: str) -> list[Row]:
+def plain_rows(run: EvaluationRun, baseline: str) -> list[TableRow]:
     """Return a row for each system; differences to the baseline are over what both answered."""
     rows = []
     for name in sorted(run.systems, key=lambda name: name != baseline):
@@ -117,7 +117,7 @@ def plain_rows(run: EvaluationRun, baseline: str) -> list[Row]:
     return rows
 
 
-def compression_rows(run: EvaluationRun) -> list[Row]:
+def compression_rows(run: EvaluationRun) -> list[TableRow]:
     """Return a row for each system, and how far EDC²'s choice of passages is ahead of it."""
     rows = plain_rows(run, "plain")
     whole = [name for name in run.systems if name.startswith("EDC² top")]
@@ -129,7 +129,7 @@ def compression_rows(run: EvaluationRun) -> list[Row]:
     return rows
 
 
-def refining_rows(run: EvaluationRun) -> list[Row]:
+def refining_rows(run: EvaluationRun) -> list[TableRow]:
     """Return a row for each system over all questions, and over those that the refiner changed."""
     rows = plain_rows(run, "plain")
     refined = run.answered("DENSE refined")
@@ -144,7 +144,7 @@ def refining_rows(run: EvaluationRun) -> list[Row]:
     return rows
 
 
-def gates_rows(run: EvaluationRun) -> list[Row]:
+def gates_rows(run: EvaluationRun) -> list[TableRow]:
     """Return L-RAG's Table I: fixed modes, and gates over their answers (Eq. 4).
 
     Answers are greedy, so that what a gate's decision leads to is the answer of a fixed mode; as in the
@@ -168,7 +168,7 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
         steps = steps_of(scores, "entropy")[:n]
         return sum(steps) / len(steps) if steps else math.inf
 
-    def gated(name: str, first: str, opens: Sequence[bool]) -> Row:
+    def gated(name: str, first: str, opens: Sequence[bool]) -> TableRow:
         mixed = [a if o else f for o, f, a in zip(opens, right[first], base, strict=True)]
         spent = {
             cost: [
@@ -228,7 +228,7 @@ def gates_rows(run: EvaluationRun) -> list[Row]:
 
 def _at_random(
     name: str, rate: float, gated: Sequence[float], base: Sequence[float], summary: Sequence[float]
-) -> Row:
+) -> TableRow:
     """Return what to expect of searching at random at this rate, and how far a gate is ahead of it."""
     mixed = [rate * a + (1 - rate) * f for a, f in zip(base, summary, strict=True)]
     return {
@@ -241,7 +241,7 @@ def _at_random(
     }
 
 
-def understanding_rows(run: EvaluationRun) -> list[Row]:
+def understanding_rows(run: EvaluationRun) -> list[TableRow]:
     """Return how well each score tells wrong answers of plain RAG from right ones (AUROC).
 
     A system that answers in a prompt of its own also has the AUROC for these answers.
@@ -257,7 +257,7 @@ def understanding_rows(run: EvaluationRun) -> list[Row]:
             values = {key: answered[key].measured(score) for key in keys}
             there = {key: value for key, value in values.items() if value is not None}
             calls = float(np.mean([answered[key].measured("calls") or 0 for key in keys]))
-            row: Row = {"system": score, "n": len(there)}
+            row: TableRow = {"system": score, "n": len(there)}
             row["further calls"] = 0.0 if system == "plain" else calls
             row["auroc"] = _auroc(there, rights["plain"])
             if texts != plain:
@@ -277,7 +277,7 @@ def _auroc(scores: Mapping[str, float], right: Mapping[str, float]) -> list[floa
 UTILITY = {"gold": 1.0, "half": 0.5, "distractors": 0.0}
 
 
-def worth_rows(run: EvaluationRun) -> list[Row]:
+def worth_rows(run: EvaluationRun) -> list[TableRow]:
     """Return how each measure follows the known worth of passages (Pearson's r, cf. Table 2)."""
     answered = [run.answered(kind) for kind in run.systems]
     rows = []
@@ -306,7 +306,7 @@ def worth_rows(run: EvaluationRun) -> list[Row]:
     return rows
 
 
-MAKE: dict[str, Callable[[EvaluationRun], list[Row]]] = {
+MAKE: dict[str, Callable[[EvaluationRun], list[TableRow]]] = {
     "gates": gates_rows,
     "compression": compression_rows,
     "rewriting": lambda run: plain_rows(run, "plain"),

@@ -15,7 +15,7 @@ from studies.world.questions import Question, normalise
 from surerag.errors import ConfigurationError
 from surerag.messages import Passage
 from surerag.retrieval import PassageIndex
-from surerag.retrieval.index import USUAL_K
+from surerag.retrieval.index import DEFAULT_K
 from surerag.services import Encoder
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class ExactRetriever:
 
     def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
         """Return k passages, gold ones first."""
-        k = USUAL_K if k is None else k
+        k = DEFAULT_K if k is None else k
         gold = self._gold.get(normalise(query), ())[:k]
         rest = [p for p in self._rest.retrieve(query, k + len(gold)) if p.id not in gold]
         found = [self._passages[name] for name in gold] + rest[: k - len(gold)]
@@ -74,7 +74,7 @@ class BM25Retriever:
 
     def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
         """Return the k best passages with their scores; ties in the corpus' order."""
-        k = USUAL_K if k is None else k
+        k = DEFAULT_K if k is None else k
         scores = np.zeros(len(self._passages))
         for word in normalise(query).split():
             for place, weight in self._weights.get(word, ()):
@@ -124,7 +124,7 @@ class RandomRetriever:
 
     def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
         """Return k passages drawn at random."""
-        k = USUAL_K if k is None else k
+        k = DEFAULT_K if k is None else k
         rng = random.Random(f"surerag.world random retriever {self._seed} {query}")
         return rng.sample(self._passages, min(k, len(self._passages)))
 

@@ -31,7 +31,7 @@ from surerag.evaluation import EvaluationRun
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from surerag.progress import reporting
 from surerag.readers import fake
-from surerag.retrieval.index import USUAL_K
+from surerag.retrieval.index import DEFAULT_K
 from tests.servers.fake_openai import FakeOpenAI
 
 TOWNS = ["Velm", "Orun", "Tarn", "Sild", "Moor"]
@@ -105,9 +105,12 @@ def test_compare_takes_plain_rag_and_the_methods_by_default(folder: Path) -> Non
     run(*COMPARE, "--at-a-time", "8")
     with EvaluationRun("run.db") as rows:
         assert rows.systems == ["plain", "lazy", "rewritten", "selected"]
-        for system, calls in (("plain", 1), ("selected", 1 + 3 * USUAL_K)):  # as many of three times as many
+        for system, calls in (
+            ("plain", 1),
+            ("selected", 1 + 3 * DEFAULT_K),
+        ):  # a third of those found
             answers = [row.answer for row in rows.answered(system).values() if row.answer]
-            assert {len(answer.contexts) for answer in answers} == {USUAL_K}
+            assert {len(answer.contexts) for answer in answers} == {DEFAULT_K}
             assert {answer.usage.requests for answer in answers if answer.usage} == {calls}
     page = Path(__file__).parents[2].joinpath("docs/compare.md").read_text()
     assert f"(`--systems {compare.DEFAULT}`)" in page

@@ -27,7 +27,7 @@ from surerag.retrieval import MissingSummariesWarning
 from surerag.text import printable
 
 FAILED, WRONG_USAGE = 1, 2
-_SHOWN = (
+_WARNINGS_AS_NOTES = (
     SkippedFilesWarning, FileNotesWarning, MissingSummariesWarning, EmbeddingCacheWarning, CalibrationWarning
 )  # fmt: skip
 """Warnings that become notes; those of other libraries are not shown."""
@@ -82,6 +82,6 @@ def _silence_libraries() -> None:
     for name in ("transformers", "sentence_transformers", "httpx", "matplotlib", "surerag"):
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.simplefilter("ignore")
-    for category in _SHOWN:
+    for category in _WARNINGS_AS_NOTES:
         warnings.simplefilter("always", category)
     warnings.formatwarning = lambda message, *_: f"Note: {printable(str(message))}.\n"

@@ -48,8 +48,10 @@ MARKDOWN = frozenset({".markdown", ".md", ".mdx", ".qmd", ".rmd"})
 TABLES, JSON = frozenset({".csv", ".tsv"}), frozenset({".json", ".jsonl", ".ndjson"})
 MARKUP = frozenset({".html", ".htm", ".xhtml", ".xml"})
 MAIL, SUBTITLES = frozenset({".eml", ".mbox"}), frozenset({".srt", ".vtt"})
-OTHERS = frozenset({".ipynb", ".latex", ".tex"})
-KINDS = TEXT | CODE | MARKED_UP | MARKDOWN | TABLES | JSON | MARKUP | MAIL | SUBTITLES | OTHERS | CONVERTED
+OTHER_MARKUP = frozenset({".ipynb", ".latex", ".tex"})
+KINDS = (
+    TEXT | CODE | MARKED_UP | MARKDOWN | TABLES | JSON | MARKUP | MAIL | SUBTITLES | OTHER_MARKUP | CONVERTED
+)
 _WITHOUT_HEADINGS = TEXT | CODE | TABLES | JSON | MAIL | SUBTITLES
 
 _NOT_CONTENT = re.compile(
@@ -295,7 +297,7 @@ def _read_text(data: bytes, suffix: str, name: str, stem: str) -> _File:
         file.text = read_notebook(file.text)
     elif suffix in SUBTITLES:
         file.text = read_subtitles(file.text)
-    elif suffix in OTHERS:
+    elif suffix in OTHER_MARKUP:
         file.text, file.title = read_tex(file.text)
     return file
 

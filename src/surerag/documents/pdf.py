@@ -59,10 +59,10 @@ class Line:
         return max(self.top - self.bottom, 1.0)
 
 
-Row = list[str]
+TableRow = list[str]
 
 
-def page_with_tables(page: Any) -> tuple[str, list[Row]] | None:
+def page_with_tables(page: Any) -> tuple[str, list[TableRow]] | None:
     """Return a page's text with its tables in Markdown, and all their rows; None where it has no table.
 
     Args:
@@ -73,7 +73,7 @@ def page_with_tables(page: Any) -> tuple[str, list[Row]] | None:
         return None
     lines = _lines(characters)
     parts: list[str] = []
-    tables: list[Row] = []
+    tables: list[TableRow] = []
     outside: list[Line] = []
     at = 0
     while at < len(lines):
@@ -134,7 +134,7 @@ def _line(characters: Sequence[Character]) -> Line:
     return line
 
 
-def _table(lines: Sequence[Line], start: int) -> tuple[list[Row], int]:
+def _table(lines: Sequence[Line], start: int) -> tuple[list[TableRow], int]:
     """Return the rows of the table that begins at a line, and where it ends; no rows where none begins."""
     if len(lines[start].cells) < 2:
         return [], start
@@ -163,9 +163,9 @@ def _joined(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return joined
 
 
-def _rows(lines: Sequence[Line], columns: Sequence[tuple[float, float]]) -> Iterator[Row]:
+def _rows(lines: Sequence[Line], columns: Sequence[tuple[float, float]]) -> Iterator[TableRow]:
     """Yield rows with a cell for each column; a line that only goes on with cells is part of its row."""
-    row: Row = []
+    row: TableRow = []
     for line in lines:
         texts = ["" for _ in columns]
         for cell in line.cells:
@@ -180,14 +180,14 @@ def _rows(lines: Sequence[Line], columns: Sequence[tuple[float, float]]) -> Iter
     yield row
 
 
-def _is_table(rows: Sequence[Row]) -> bool:
+def _is_table(rows: Sequence[TableRow]) -> bool:
     if len(rows) < LEAST_ROWS:
         return False
     lengths = [median(len(cell) for cell in column if cell) for column in zip(*rows, strict=True)]
     return 2 * sum(length <= SHORT_CELL for length in lengths) >= len(lengths)
 
 
-def _markdown(rows: Sequence[Row]) -> str:
+def _markdown(rows: Sequence[TableRow]) -> str:
     if len(rows[0]) == 2 and max(len(row[0]) for row in rows) <= MARK:
         return "\n".join(map(" ".join, rows))
     header, *others = (" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows)

@@ -99,7 +99,7 @@ def _is_json(data: bytes) -> bool:
 
 # Mail
 
-_SHOWN_HEADERS = ("From", "To", "Cc", "Date", "Subject")
+_MAIL_HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
 class Mail(NamedTuple):
@@ -120,7 +120,7 @@ def read_mail(data: bytes) -> Mail:
         'From: Ada\nSubject: Lamp\n\nIt is lit.'
     """
     message = message_from_bytes(data, _class=EmailMessage, policy=policy.default)
-    headers = {name: value for name in _SHOWN_HEADERS if (value := _header(message, name))}
+    headers = {name: value for name in _MAIL_HEADERS if (value := _header(message, name))}
     body = message.get_body(("plain", "html"))
     text = "" if body is None else _body_text(body)
     shown = "\n".join(f"{name}: {value}" for name, value in headers.items())

@@ -15,7 +15,7 @@ from surerag.drivers.session import Listener, Session
 from surerag.effects import Program
 from surerag.errors import check_at_least
 from surerag.progress import Progress, reporting
-from surerag.readers.threads import complete
+from surerag.readers.threads import run_blocking
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -59,9 +59,9 @@ def iter_many(
     """
     check_at_least(1, window=window)
 
-    def settle(session: Session[R]) -> R | Exception:
+    def outcome(session: Session[R]) -> R | Exception:
         try:
-            return complete(drive(session, BLOCKING))
+            return run_blocking(drive(session, BLOCKING))
         except Exception as error:
             return error
 
@@ -75,7 +75,7 @@ def iter_many(
             for program in programs:
                 # The session is made here, so that queues count the program before its thread runs.
                 session = Session(program, services, on_event)
-                started.append(pool.submit(settle, session))
+                started.append(pool.submit(outcome, session))
                 started[-1].add_done_callback(partial(_close_if_cancelled, session))
                 while True:
                     while started and started[0].done():
@@ -106,7 +106,7 @@ async def aiter_many(
     """Yield the results of programs without blocking the event loop; see :func:`iter_many`."""
     check_at_least(1, window=window)
 
-    async def settle(program: Program[R]) -> R | Exception:
+    async def outcome(program: Program[R]) -> R | Exception:
         try:
             return await arun(program, services, on_event=on_event)
         except Exception as error:
@@ -116,7 +116,7 @@ async def aiter_many(
     with reporting(progress, _count(programs)) as advance:
         try:
             for program in programs:
-                started.append(asyncio.create_task(settle(program)))
+                started.append(asyncio.create_task(outcome(program)))
                 while True:
                     while started and started[0].done():
                         yield _take(started, advance, return_exceptions)

@@ -39,7 +39,7 @@ _IDLE = 5.0
 """Seconds after which an idle worker ends."""
 
 
-class _Request:
+class _QueuedEffect:
     """An effect, and the future of its answer."""
 
     def __init__(self, effect: Effect[Any]) -> None:
@@ -54,7 +54,7 @@ class MergingQueue:
     def __init__(self, service: object) -> None:
         self._service = weakref.ref(service)
         self._arrival = threading.Condition(threading.Lock())
-        self._pending: deque[_Request] = deque()
+        self._pending: deque[_QueuedEffect] = deque()
         # Changed without a lock, because a dropped program ends wherever the garbage collector runs.
         self._programs: set[object] = set()
         self._working = False
@@ -76,24 +76,24 @@ class MergingQueue:
 
     def answer(self, effect: Effect[Any]) -> Any:
         """Answer an effect together with others, or raise what the service raised for it."""
-        request = self._put(effect)
+        queued = self._put(effect)
         try:
-            return request.future.result()
+            return queued.future.result()
         finally:
-            self._abandon_unless_done(request)
+            self._abandon_unless_done(queued)
 
     async def aanswer(self, effect: Effect[Any]) -> Any:
         """Answer an effect without blocking the event loop; see :meth:`answer`."""
-        request = self._put(effect)
+        queued = self._put(effect)
         try:
-            return await asyncio.wrap_future(request.future)
+            return await asyncio.wrap_future(queued.future)
         finally:
-            self._abandon_unless_done(request)
+            self._abandon_unless_done(queued)
 
-    def _put(self, effect: Effect[Any]) -> _Request:
-        request = _Request(effect)
+    def _put(self, effect: Effect[Any]) -> _QueuedEffect:
+        queued = _QueuedEffect(effect)
         with self._arrival:
-            self._pending.append(request)
+            self._pending.append(queued)
             idle, self._working = not self._working, True
             self._arrival.notify()
         if idle:
@@ -102,16 +102,16 @@ class MergingQueue:
             except RuntimeError:
                 self._working = False
                 raise
-        return request
+        return queued
 
     def _work(self) -> None:
         """Answer batch after batch, until no request has come for a while."""
         while batch := self._next_batch():
             started = time.monotonic()
-            self._answer([request for request in batch if request.future.set_running_or_notify_cancel()])
+            self._answer([queued for queued in batch if queued.future.set_running_or_notify_cancel()])
             self._window = max(_WINDOW, _SHARE * (time.monotonic() - started))
 
-    def _next_batch(self) -> list[_Request]:
+    def _next_batch(self) -> list[_QueuedEffect]:
         with self._arrival:
             # What arrived while the model was busy is company.
             self._company = self._company or len(self._pending) > 1
@@ -125,32 +125,32 @@ class MergingQueue:
                     break
             return [self._pending.popleft() for _ in range(min(len(self._pending), _LARGEST))]
 
-    def _answer(self, batch: list[_Request]) -> None:
+    def _answer(self, batch: list[_QueuedEffect]) -> None:
         if not batch:
             return
         try:
             with (
                 _Running(),
-                cancel_when(lambda: _Running.ending or all(request.abandoned for request in batch)),
+                cancel_when(lambda: _Running.ending or all(queued.abandoned for queued in batch)),
             ):
-                outcomes = answer_effects([request.effect for request in batch], self._service())
+                outcomes = answer_effects([queued.effect for queued in batch], self._service())
         except BaseException as error:
-            for request in batch:
-                request.future.set_exception(error)
+            for queued in batch:
+                queued.future.set_exception(error)
             return
-        for request, outcome in zip(batch, outcomes, strict=True):
+        for queued, outcome in zip(batch, outcomes, strict=True):
             if isinstance(outcome, Failed):
-                request.future.set_exception(outcome.error)
+                queued.future.set_exception(outcome.error)
             else:
-                request.future.set_result(outcome)
+                queued.future.set_result(outcome)
 
-    def _abandon_unless_done(self, request: _Request) -> None:
+    def _abandon_unless_done(self, queued: _QueuedEffect) -> None:
         """Note that nobody waits any more, and free what is begun for nobody."""
-        if request.future.done() and not request.future.cancelled():
+        if queued.future.done() and not queued.future.cancelled():
             return
-        request.abandoned = True
-        if not request.future.cancel() and isinstance(request.effect, StartGeneration):
-            request.future.add_done_callback(self._cancel_begun)
+        queued.abandoned = True
+        if not queued.future.cancel() and isinstance(queued.effect, StartGeneration):
+            queued.future.add_done_callback(self._cancel_begun)
 
     def _cancel_begun(self, future: Future[Any]) -> None:
         service: Any = self._service()

@@ -13,7 +13,7 @@ from surerag.drivers.session import Listener, Session
 from surerag.effects import CancelGeneration, Effect, Program, StartGeneration
 from surerag.messages import Chunk
 from surerag.readers.protocol import close_iterator
-from surerag.readers.threads import cancel_when, complete, start_in_thread
+from surerag.readers.threads import cancel_when, run_blocking, start_in_thread
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -28,7 +28,7 @@ def run(program: Program[R], services: Services, *, on_event: Listener | None = 
     Raises:
         Exception: What the program raises; a service's failure is raised inside the program first.
     """
-    return complete(drive(Session(program, services, on_event), BLOCKING))
+    return run_blocking(drive(Session(program, services, on_event), BLOCKING))
 
 
 async def arun(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
@@ -68,7 +68,7 @@ async def close(session: Session[Any], calls: Blocking) -> None:
 
 
 class Blocking:
-    """Asks services in this thread; its coroutines never suspend, so that :func:`complete` can run them."""
+    """Calls services in this thread; its coroutines never suspend, so that ``run_blocking`` can run them."""
 
     async def answer(self, session: Session[Any], effect: Effect[Any]) -> Any:
         """Answer an effect; in the session's context, unless calls are merged."""
@@ -96,7 +96,7 @@ class Blocking:
 
 
 class Awaiting(Blocking):
-    """Asks services without blocking the event loop."""
+    """Calls services without blocking the event loop."""
 
     async def answer(self, session: Session[Any], effect: Effect[Any]) -> Any:
         """Await a service's async method; merged calls in their queue, others in a thread."""

@@ -13,7 +13,7 @@ from surerag.drivers.session import Listener, Session
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, ReturnAnswer
 from surerag.errors import ServiceError
 from surerag.messages import Event, Generation
-from surerag.readers.threads import close_in_loop_when_dropped, complete
+from surerag.readers.threads import close_in_loop_when_dropped, run_blocking
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -130,7 +130,7 @@ class AnswerStream(_Streamed[R]):
         return self
 
     def __next__(self) -> str:
-        piece = complete(self._work.next())
+        piece = run_blocking(self._work.next())
         if piece is None:
             raise StopIteration
         return piece
@@ -146,7 +146,7 @@ class AnswerStream(_Streamed[R]):
 
     def close(self) -> None:
         """Stop, and free what the program left open. Closing again does nothing."""
-        complete(self._work.close())
+        run_blocking(self._work.close())
 
 
 class AsyncAnswerStream(_Streamed[R]):
@@ -182,7 +182,7 @@ def stream(program: Program[R], services: Services, *, on_event: Listener | None
     ``events`` of the stream holds the decisions, ``result`` is there at the end.
     """
     work = _Work(program, services, on_event, BLOCKING)
-    complete(work.start())
+    run_blocking(work.start())
     return AnswerStream(work)
 
 

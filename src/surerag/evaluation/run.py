@@ -38,7 +38,7 @@ from surerag.measures import contains, exact_match, token_f1
 from surerag.messages import Usage
 from surerag.progress import Progress, reporting
 from surerag.readers.failures import described
-from surerag.readers.threads import settled
+from surerag.readers.threads import maybe_await
 from surerag.text import printable
 
 try:
@@ -634,7 +634,7 @@ def _ask(
         try:
             value = system.answer(question)
             if inspect.isawaitable(value):
-                value = asyncio.run_coroutine_threadsafe(settled(value), loop).result()
+                value = asyncio.run_coroutine_threadsafe(maybe_await(value), loop).result()
             row = Row(system.name, question, as_answer(value))
         except MISCONFIGURED:
             raise

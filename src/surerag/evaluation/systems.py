@@ -28,7 +28,7 @@ from surerag.methods.edc2.result import SENTENCES_KEY
 from surerag.methods.lazy_rag.component import LazyRAG
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, SELECT_ANSWER, format_passages, selected_answer
 from surerag.readers.protocol import Reader, tokens_of_trace
-from surerag.retrieval.index import USUAL_K
+from surerag.retrieval.index import DEFAULT_K
 from surerag.services import Encoder, Entailer, Retriever, Services
 
 R = TypeVar("R")
@@ -268,7 +268,7 @@ class PipelineSetup:
 
 
 _CONFIGURABLE = ("lazy", "rewritten", "compressed", "selected", "answered", "refined")
-_WIDER = 3
+_CANDIDATES_PER_PASSAGE = 3
 """How many times ``top_n`` passages the system ``selected`` retrieves."""
 
 
@@ -384,7 +384,7 @@ def _build_step(step: str, setup: PipelineSetup) -> Component[Any]:
     options: dict[str, dict[str, Any]] = {
         "compressed": {"variant": "copy"},
         "answered": {"task": "answer"},
-        "selected": {"top_n": setup.top_n or USUAL_K},
+        "selected": {"top_n": setup.top_n or DEFAULT_K},
     }
     own = options[step]
     return ClusterCompressor(setup.reader, setup.encoder, **{**own, **settings})
@@ -407,7 +407,7 @@ def _answer(
     """Answer from retrieved passages, from those that belong to the question, or from none."""
     passages: Sequence[Passage] = []
     if base in ("plain", "selected"):
-        k = (setup.top_n or USUAL_K) * _WIDER if base == "selected" else setup.top_n
+        k = (setup.top_n or DEFAULT_K) * _CANDIDATES_PER_PASSAGE if base == "selected" else setup.top_n
         passages = yield from perform(Retrieve(question.text, k))
     elif base == "oracle":
         if not question.contexts:

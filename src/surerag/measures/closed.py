@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from surerag.measures.normalization import MARKS, UNSPACED, normalize_answer, spelled
+from surerag.measures.normalization import MARKS, UNSPACED, normalize_answer, unify_characters
 
 _YES = frozenset(
     "yes yeah yep oui ja sí si sì sim да так tak evet ναι כן نعم हाँ हां 是 是的 对 對 はい ええ 네 예 có "
@@ -64,7 +64,9 @@ def says(answer: str, closed: str) -> bool:
         (True, False)
     """
     said = normalize_answer(closed)
-    clauses = [part.strip() for part in _BREAKS.split(_NUMERO.sub("", spelled(answer))) if part.strip()]
+    clauses = [
+        part.strip() for part in _BREAKS.split(_NUMERO.sub("", unify_characters(answer))) if part.strip()
+    ]
     if said in ("true", "false"):
         return set(_truths(clauses)) == {said == "true"}
     if said in _YES | _NO:

@@ -47,12 +47,12 @@ def normalize_answer(text: str) -> str:
         >>> normalize_answer("İstanbul")
         'istanbul'
     """
-    written = spelled(text).lower()
+    written = unify_characters(text).lower()
     bare = MARKS.sub(_keep_in_number, _THOUSANDS.sub("", written)).translate(_SIGNS)
     return " ".join(_ARTICLES.sub(" ", bare).split() or bare.split() or written.strip(" .").split())
 
 
-def spelled(text: str) -> str:
+def unify_characters(text: str) -> str:
     """Return a text with full-width letters, accents, digits and minus signs written in one way.
 
     The signs of single letters (C++) become letters of Unicode's private use, which are no punctuation.

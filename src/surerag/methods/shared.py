@@ -219,7 +219,7 @@ def typical_sample(samples: Sequence[Generation], clusters: Sequence[int]) -> Ge
 
 MAX_UNUSABLE = 0.1
 """Share of judgements that may be unusable; above it, what is made of them would be no measurement."""
-Row = NDArray[np.float64]
+Probabilities = NDArray[np.float64]
 
 
 class Judgements(NamedTuple):
@@ -228,7 +228,7 @@ class Judgements(NamedTuple):
     A row is zeros where the entailer's reply could not be used, as are ``unusable`` of them.
     """
 
-    rows: Mapping[tuple[str, str], Row]
+    rows: Mapping[tuple[str, str], Probabilities]
     unusable: int = 0
 
     def entails(self, premise: str, hypothesis: str) -> bool:

@@ -59,7 +59,7 @@ from surerag.readers.pieces import UsageCounter
 from surerag.readers.protocol import BaseReader, begun_from_whole, close_iterator
 from surerag.readers.reading import THINKING_HINT, OpenReading, Reading, ReplyPart
 from surerag.readers.thinking import THINKING_TOKENS
-from surerag.readers.threads import complete, in_thread, settled
+from surerag.readers.threads import in_thread, maybe_await, run_blocking
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -108,7 +108,7 @@ class Blocking:
 
     async def call(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method and return its result."""
-        return await settled(getattr(owner, self.prefix + method)(*arguments, **keywords))
+        return await maybe_await(getattr(owner, self.prefix + method)(*arguments, **keywords))
 
     async def stream(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
         """Yield what a method streams, and close it behind the last item that is taken."""
@@ -134,7 +134,7 @@ class Blocking:
             return [await call(item) for item in items]
         with ThreadPoolExecutor(min(limit, len(items))) as pool:
             futures = [
-                pool.submit(contextvars.copy_context().run, lambda item: complete(call(item)), item)
+                pool.submit(contextvars.copy_context().run, lambda item: run_blocking(call(item)), item)
                 for item in items
             ]
             try:
@@ -156,11 +156,11 @@ class Awaiting(Blocking):
         """Call for every item, ``limit`` at a time; a failure cancels the others."""
         free = asyncio.Semaphore(limit)
 
-        async def one(item: T) -> R:
+        async def call_when_free(item: T) -> R:
             async with free:
                 return await call(item)
 
-        tasks = [asyncio.ensure_future(one(item)) for item in items]
+        tasks = [asyncio.ensure_future(call_when_free(item)) for item in items]
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:
@@ -285,7 +285,7 @@ class ClientReader(BaseReader):
 
     def _wait(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine for a sync caller."""
-        return complete(self._safely(work))
+        return run_blocking(self._safely(work))
 
     async def _reach(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine for an async caller."""
@@ -293,7 +293,7 @@ class ClientReader(BaseReader):
 
     def _hang_up(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine that closes a stream; may be called by a finaliser."""
-        complete(self._safely(work))
+        run_blocking(self._safely(work))
 
     def _note(self, reading: Reading) -> None:
         """Note whether the model thought before an answer, which holds until the next one, or a while."""

@@ -186,12 +186,12 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
     """
     for secret in sorted(filter(None, set(secrets)), key=len, reverse=True):
         escaped = (quote(secret, safe=""), json.dumps(secret)[1:-1], repr(secret)[1:-1])
-        for spelled in dict.fromkeys((secret, *escaped)):
+        for spelling in dict.fromkeys((secret, *escaped)):
             if len(secret) < 8:
                 # As part of a word, or in another case, it is no secret: "EMPTY" is a key of some servers.
-                text = re.sub(rf"(?<![\w-]){re.escape(spelled)}(?![\w-])", "[key]", text)
+                text = re.sub(rf"(?<![\w-]){re.escape(spelling)}(?![\w-])", "[key]", text)
             else:
-                text = _without_beginning(text, spelled)
+                text = _without_beginning(text, spelling)
         if len(secret) >= 8:
             text = _spellings(secret).sub("[key]", text)
         for core in _in_base64(secret):

@@ -227,10 +227,10 @@ def _text(entry: Mapping[str, Any]) -> str:
 
 def token_of(entry: Mapping[str, Any]) -> str | bytes:
     """Return what a token spells: its bytes, where the server lists them, else its text."""
-    spelled: Any = entry.get("bytes")
-    if isinstance(spelled, list) and spelled:
+    token_bytes: Any = entry.get("bytes")
+    if isinstance(token_bytes, list) and token_bytes:
         with suppress(TypeError, ValueError):  # of what are no bytes
-            if _UNKNOWN_BYTES not in (token := bytes(spelled)):
+            if _UNKNOWN_BYTES not in (token := bytes(token_bytes)):
                 return token
     return _text(entry)
 
@@ -286,7 +286,7 @@ def answer_tokens(
     parts = [_token_parts(token) for token in tokens]
     target = answer.encode("utf-8", "replace").strip(_SPACE)
     for start in _starts(parts, thought=thought) if target else ():
-        end = _spelled(target, parts, start, whole=whole)
+        end = _end_of_match(target, parts, start, whole=whole)
         if end is not None:
             return range(start, end)
     if target:
@@ -314,7 +314,9 @@ def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[i
         yield from range(len(parts) - 1, -1, -1)
 
 
-def _spelled(target: bytes, parts: Sequence[list[bytes | None]], start: int, *, whole: bool) -> int | None:
+def _end_of_match(
+    target: bytes, parts: Sequence[list[bytes | None]], start: int, *, whole: bool
+) -> int | None:
     """Return behind which token the text ends if it is spelled from ``start`` on; None if it is not."""
     places = {0}
     for position in range(start, len(parts)):

@@ -163,7 +163,7 @@ class Reading:
         self._thoughts_apart = self._half = ""
         self._has_reason = False
         self._pieces: list[str] = []
-        self._shown = self._enough = 0
+        self._shown_length = self._entries_needed = 0
         self._length = TokenEstimate()
         self._whose = f"{self.name}: " if self.name else ""
 
@@ -185,10 +185,10 @@ class Reading:
             return False
         if not self.entries:
             return len(self._pieces) >= n_tokens
-        if len(self.entries) >= max(n_tokens, self._enough):
+        if len(self.entries) >= max(n_tokens, self._entries_needed):
             missing = n_tokens - len(self._inside())
             # Each of the missing ones is an entry that is still to come.
-            self._enough = len(self.entries) + missing
+            self._entries_needed = len(self.entries) + missing
             return missing <= 0
         return False
 
@@ -218,8 +218,8 @@ class Reading:
             self.text, self.finish, self.full = before, "stop", True
         held = held_for_stop(self.text, self.sampling.stop) if self.finish is None else 0
         held = max(held, self._held_at_the_limit(fresh))
-        ready = self.text[self._shown : len(self.text) - held]
-        self._shown += len(ready)
+        ready = self.text[self._shown_length : len(self.text) - held]
+        self._shown_length += len(ready)
         return ready
 
     def generation(self, first: int | None = None) -> Generation:
@@ -300,7 +300,7 @@ class Reading:
         most = self.sampling.limit if first is None else first
         if len(own) > most or (first is not None and self.finish is None):
             own = own[:most]
-            text, finish = _spelled(own, text), "length" if first is None else "partial"
+            text, finish = _text_of_tokens(own, text), "length" if first is None else "partial"
         if (
             finish == "stop"
             and not self._has_reason
@@ -369,7 +369,7 @@ class Reading:
             exceeds = False
         end = prefix_of_tokens(self.text, allowed)
         if exceeds:
-            self.text = self.text[: max(end, self._shown)]
+            self.text = self.text[: max(end, self._shown_length)]
             self.finish, self.full = "length", True
         waits = self.finish is None and not self.token_pieces
         return len(self.text) - end if waits else 0
@@ -404,7 +404,7 @@ class Reading:
         return without_surrogates(text)
 
 
-def _spelled(entries: Sequence[Json], text: str) -> str:
+def _text_of_tokens(entries: Sequence[Json], text: str) -> str:
     """Return the beginning of a text that tokens spell, without a character that is cut in two."""
     tokens = [token if isinstance(token, bytes) else token.encode() for token in map(token_of, entries)]
     start = b"".join(tokens).decode("utf-8", "ignore").strip()
@@ -425,7 +425,7 @@ class OpenReading:
         self, start: Callable[[], tuple[Reading, AsyncGenerator[ReplyPart]]], retries: int = 0
     ) -> None:
         self._start, self._retries = start, retries
-        self._shown = False
+        self._has_shown_text = False
         self._fate = ""
         self._open()
 
@@ -470,7 +470,7 @@ class OpenReading:
             while True:
                 if shows and self._text:
                     piece, self._text = self._text, ""
-                    self._shown = True
+                    self._has_shown_text = True
                     yield Chunk(piece)
                 if self._done:
                     break
@@ -495,7 +495,7 @@ class OpenReading:
             if part is None and self.reading.finish is None:
                 raise self.reading.cut_off_error()
         except TransientServiceError as error:
-            if self._shown or self._done or not self._retries or not (self._began or error.broken):
+            if self._has_shown_text or self._done or not self._retries or not (self._began or error.broken):
                 raise
             self._retries -= 1
             self._open()

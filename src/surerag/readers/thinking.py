@@ -70,7 +70,7 @@ class ThoughtSplitter:
         self.closed = False
         self._closing = _CLOSING.get(inside, CHANNEL) if inside else None
         self._searched = 0
-        self._shown = 0
+        self._shown_length = 0
 
     @property
     def thinking(self) -> bool:
@@ -104,7 +104,7 @@ class ThoughtSplitter:
             self._search()
         if self.begins is None:
             return ""
-        fresh, self._shown = self.text[max(self._shown, self.begins) :], len(self.text)
+        fresh, self._shown_length = self.text[max(self._shown_length, self.begins) :], len(self.text)
         return _END.sub("", fresh) if self.has_thoughts else fresh
 
     def end(self) -> str:

@@ -83,7 +83,7 @@ async def in_thread(function: Callable[..., R], *arguments: Any) -> R:
         raise
 
 
-def complete(coroutine: Coroutine[Any, Any, R]) -> R:
+def run_blocking(coroutine: Coroutine[Any, Any, R]) -> R:
     """Run a coroutine that never suspends, as one over blocking calls alone, and return its result."""
     try:
         coroutine.send(None)
@@ -92,7 +92,7 @@ def complete(coroutine: Coroutine[Any, Any, R]) -> R:
     raise RuntimeError("a blocking call waited for an event loop")
 
 
-async def settled(result: Any) -> Any:
+async def maybe_await(result: Any) -> Any:
     """Return a result; one that is awaitable is awaited."""
     return await result if inspect.isawaitable(result) else result
 

@@ -126,12 +126,12 @@ def _row_chunks(
     text: str, rows: Sequence[Span], header: str, tokens: int, overlap: int
 ) -> Iterator[TextChunk]:
     """Put as many rows into each chunk as there is room for."""
-    room = max(tokens - len(words_and_marks(header)), 1)
+    limit = max(tokens - len(words_and_marks(header)), 1)
     begun: list[Span] = []
     length = 0
     for row in [*rows, None]:
         size = len(words_and_marks(text[slice(*row)])) if row else 0
-        if begun and (row is None or length + size > room):
+        if begun and (row is None or length + size > limit):
             start, end = begun[0][0], begun[-1][1]
             yield TextChunk(header + text[start:end], start, end)
             begun, length = [], 0

@@ -18,7 +18,7 @@ from surerag.retrieval.summaries import LeadSummaries, Summarizer, with_summarie
 from surerag.services import Encoder, checked_vectors
 from surerag.text import replace_surrogates
 
-USUAL_K = 5
+DEFAULT_K = 5
 """Passages that an index returns where nobody asks for another number."""
 MAX_IN_MEMORY = 100_000
 """Summaries in memory at most; of 384 dimensions, they take some 200 MB."""
@@ -49,7 +49,12 @@ class PassageIndex:
     """
 
     def __init__(
-        self, passages: Iterable[Passage], vectors: NDArray[np.float32], encoder: Encoder, *, k: int = USUAL_K
+        self,
+        passages: Iterable[Passage],
+        vectors: NDArray[np.float32],
+        encoder: Encoder,
+        *,
+        k: int = DEFAULT_K,
     ) -> None:
         self._passages = _checked(passages)
         self._k = _at_least_one("k", k)
@@ -64,7 +69,7 @@ class PassageIndex:
         encoder: Encoder,
         *,
         batch_size: int = 256,
-        k: int = USUAL_K,
+        k: int = DEFAULT_K,
         progress: Progress = False,
     ) -> Self:
         """Encode passages and index them; errors are those of the class.

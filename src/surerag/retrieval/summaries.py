@@ -154,10 +154,10 @@ def lead_summary(
     check_at_least(1, sentences=sentences)
     lead: list[str] = []
     for paragraph in _prose(text):
-        room = sentences if per_paragraph else sentences - len(lead)
+        most = sentences if per_paragraph else sentences - len(lead)
         lead += [
             " ".join(sentence.text[:_LONGEST].split())
-            for sentence in split_sentences(paragraph, language)[:room]
+            for sentence in split_sentences(paragraph, language)[:most]
         ]
         if len(lead) >= sentences and not per_paragraph:
             break

@@ -20,7 +20,7 @@ from surerag.training.options import RewriterTraining
 from surerag.training.sampling import (
     Preference,
     Query,
-    Trial,
+    TriedQuery,
     as_queries,
     check_reward,
     collect_rewrites,
@@ -170,7 +170,7 @@ def _measure(
 ) -> tuple[StageMeans, ...]:
     """Answer the held-out queries as asked and with each model's rewrites, and compare in pairs."""
 
-    def try_all(programs: list[Program[Trial]], rewriter: Reader | None = None) -> list[Trial]:
+    def try_all(programs: list[Program[TriedQuery]], rewriter: Reader | None = None) -> list[TriedQuery]:
         own = None if rewriter is None else as_reader(rewriter)
         services = Services(reader=as_reader(reader), retriever=retriever, rewriter=own)
         return run_many(programs, services, progress=progress)
@@ -178,13 +178,13 @@ def _measure(
     as_asked = try_all([try_query(query, query.text, options) for query in queries])
     stages = [_means("as asked", as_asked, None)]
     for name, folder in models.items():
-        trials = try_all([rewrite_and_try(query, options) for query in queries], _load_rewriter(folder))
-        stages.append(_means(name, trials, as_asked))
+        tried = try_all([rewrite_and_try(query, options) for query in queries], _load_rewriter(folder))
+        stages.append(_means(name, tried, as_asked))
     return tuple(stages)
 
 
-def _means(name: str, trials: Sequence[Trial], before: Sequence[Trial] | None) -> StageMeans:
-    logs, judged = _measured(trials)
+def _means(name: str, tried: Sequence[TriedQuery], before: Sequence[TriedQuery] | None) -> StageMeans:
+    logs, judged = _measured(tried)
     logs_before, judged_before = _measured(before or ())
     finite = [(logs[place], logs_before[place]) for place in logs if place in logs_before]
     right = [(judged[place], judged_before[place]) for place in judged if place in judged_before]
@@ -197,9 +197,9 @@ def _means(name: str, trials: Sequence[Trial], before: Sequence[Trial] | None) -
     )
 
 
-def _measured(trials: Sequence[Trial]) -> tuple[dict[int, float], dict[int, float]]:
+def _measured(tried: Sequence[TriedQuery]) -> tuple[dict[int, float], dict[int, float]]:
     """Return the logarithms of uncertainties, and the correctness, by the places of trials that have them."""
-    numbered = list(enumerate(trials))
+    numbered = list(enumerate(tried))
     logs = {at: math.log(trial.uncertainty) for at, trial in numbered if math.isfinite(trial.uncertainty)}
     return logs, {at: float(trial.correct) for at, trial in numbered if trial.correct is not None}
 

@@ -45,7 +45,7 @@ class Preference(NamedTuple):
     difference: float
 
 
-class Trial(NamedTuple):
+class TriedQuery(NamedTuple):
     """The perplexity of an answer, infinite for an empty or cut one; and whether it is right, if known."""
 
     uncertainty: float
@@ -135,7 +135,7 @@ def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[i
     return list(islice(sorted(pairs, key=lambda pair: -pair[2]), n_pairs))
 
 
-def try_query(query: Query, text: str, options: RewriterTraining) -> Program[Trial]:
+def try_query(query: Query, text: str, options: RewriterTraining) -> Program[TriedQuery]:
     """Retrieve with a text, answer the query from that, and measure the reader's perplexity."""
     passages = yield from perform(Retrieve(text, options.top_n))
     if passages:
@@ -147,10 +147,10 @@ def try_query(query: Query, text: str, options: RewriterTraining) -> Program[Tri
     usable = answer.trace is not None and len(answer.trace) > 0 and answer.finish == "stop"
     uncertainty = perplexity(answer.trace.logprobs) if usable and answer.trace else math.inf
     correct = bool(exact_match(answer.text, query.references)) if query.references else None
-    return Trial(uncertainty, correct)
+    return TriedQuery(uncertainty, correct)
 
 
-def rewrite_and_try(query: Query, options: RewriterTraining) -> Program[Trial]:
+def rewrite_and_try(query: Query, options: RewriterTraining) -> Program[TriedQuery]:
     """Rewrite a query greedily and answer from what that retrieves; an unusable rewrite is not used."""
     rewrites = yield from _write(query.text, options, SamplingParams(max_tokens=REWRITE_TOKENS, trace="none"))
     return (yield from try_query(query, rewrites[0] if rewrites else query.text, options))

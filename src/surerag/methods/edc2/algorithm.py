@@ -294,16 +294,16 @@ def _fill_context(
     Of each offer the longest form that fits is taken; where no text does, the first words of the best.
     """
     offers, context, filled = _offers(reports, passages), list[Passage](), list(reports)
-    room = math.inf if limit is None else limit
+    tokens_left = math.inf if limit is None else limit
     for offer in offers:
         report = filled[offer.cluster]
-        fitted = next((form for form in offer.forms if measure(form) <= room), None)
+        fitted = next((form for form in offer.forms if measure(form) <= tokens_left), None)
         if fitted is None:
             lost = report.sources if report.sentences else (offer.forms[0].id,)
             filled[offer.cluster] = replace(report, left_out=(*report.left_out, *lost))
         else:
             tokens = measure(fitted)
-            room -= tokens
+            tokens_left -= tokens
             context.append(fitted)
             filled[offer.cluster] = replace(report, tokens_after=report.tokens_after + tokens)
     with_text = [offer for offer in offers if offer.forms[0].text.strip()]

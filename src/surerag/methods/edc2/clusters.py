@@ -33,15 +33,15 @@ def form_clusters(
     """
     has_text = np.array([bool(passage.text.strip()) for passage in passages], dtype=bool)
     blank = [np.array([at]) for at in np.flatnonzero(~has_text)]
-    stay, room = _candidates(passages, np.flatnonzero(has_text), options)
+    stay, n_kept = _candidates(passages, np.flatnonzero(has_text), options)
     clusters = [stay] if len(stay) else []
-    if len(stay) > (1 if options.compresses else room):
+    if len(stay) > (1 if options.compresses else n_kept):
         vector, vectors = yield from _vectors(query, [passages[at] for at in stay], query_vector)
-        if len(stay) > room:
+        if len(stay) > n_kept:
             texts = [passages[at].text for at in stay]
             similarity = _unit_rows(vectors) @ _unit_rows(vector[None])[0]
             order = yield from rank_passages(query, texts, options, similarity)
-            chosen = np.sort(order[:room])
+            chosen = np.sort(order[:n_kept])
             stay, vectors = stay[chosen], vectors[chosen]
         clusters = [stay]
         if options.compresses:
@@ -64,8 +64,8 @@ def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Optio
         begins = text[:_BEGINNING]  # which is found, or not, some ten times as fast as all of it
         if not any(begins in texts[other] and text in texts[other] for other in distinct):
             distinct.append(at)
-    room = options.room(len(distinct))
-    return (np.sort(distinct) if len(places) > room else places), room
+    n_kept = options.n_kept(len(distinct))
+    return (np.sort(distinct) if len(places) > n_kept else places), n_kept
 
 
 def rank_passages(

@@ -163,11 +163,11 @@ class EDC2Options(Options):
         """Whether all that comes back are sentences of the passages."""
         return self.variant == "copy" and self.task != "answer"
 
-    def room(self, n_passages: int) -> int:
+    def n_kept(self, n_passages: int) -> int:
         """Return how many of so many passages stay.
 
         Example:
-            >>> EDC2Options().room(20), EDC2Options().room(5), EDC2Options(variant="copy").room(20)
+            >>> EDC2Options().n_kept(20), EDC2Options().n_kept(5), EDC2Options(variant="copy").n_kept(20)
             (6, 3, 20)
         """
         if self.top_n is not None:

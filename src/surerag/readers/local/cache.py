@@ -24,7 +24,7 @@ class GrowingLayer(DynamicLayer):
             return key_states, value_states
         start, end = self.keys.shape[-2], self.keys.shape[-2] + key_states.shape[-2]
         if self._buffers is None or self._buffers[0].shape[-2] < end:
-            self._buffers = (_roomy(self.keys, end), _roomy(self.values, end))
+            self._buffers = (_with_spare_slots(self.keys, end), _with_spare_slots(self.values, end))
         for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
             buffer[..., start:end, :] = states
         self.load(*self._buffers, end)
@@ -43,7 +43,7 @@ class GrowingLayer(DynamicLayer):
         self.load(keys[indices], values[indices], self.keys.shape[-2])
 
 
-def _roomy(states: Tensor, needed: int) -> Tensor:
+def _with_spare_slots(states: Tensor, needed: int) -> Tensor:
     """Return states [rows, heads, slots, width] in a buffer with room for a quarter more than is needed."""
     rows, heads, length, width = states.shape
     buffer = states.new_zeros(rows, heads, needed + max(64, needed // 4), width)
@@ -70,7 +70,7 @@ def take_row(cache: Cache, row: int, start: int, end: int) -> CachedRow:
     return CachedRow(parts, end - start)
 
 
-def join_rows(rows: Sequence[CachedRow], room: int) -> Cache:
+def join_rows(rows: Sequence[CachedRow], spare: int) -> Cache:
     """Copy rows into one cache, aligned at their ends, with room for further tokens."""
     longest = max(row.length for row in rows)
     cache = new_cache()
@@ -78,7 +78,7 @@ def join_rows(rows: Sequence[CachedRow], room: int) -> Cache:
         buffers = []
         for part in (0, 1):
             heads, _, width = rows[0].layers[place][part].shape
-            buffer = rows[0].layers[place][part].new_empty(len(rows), heads, longest + room, width)
+            buffer = rows[0].layers[place][part].new_empty(len(rows), heads, longest + spare, width)
             for number, row in enumerate(rows):
                 buffer[number, :, : longest - row.length] = 0
                 buffer[number, :, longest - row.length : longest] = row.layers[place][part]

@@ -17,7 +17,7 @@ from surerag.errors import ServiceError
 from surerag.readers.local.cache import CachedRow, join_rows, new_cache, take_row
 from surerag.readers.local.model import CausalModel, is_out_of_memory
 from surerag.readers.local.sampling import choose, is_greedy
-from surerag.readers.local.sequences import GrowingAnswer, Request, Vocabulary
+from surerag.readers.local.sequences import EncodedPrompt, GrowingAnswer, Vocabulary
 from surerag.readers.threads import raise_if_cancelled
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ Ids = tuple[int, ...]
 _MIN_SHARED = 48
 # Padding of a pass of reading, at most: so many tokens, or an eighth of all.
 _PADDING = 64
-_ROOM = 64
+_SPARE_SLOTS = 64
 
 
 class Handle:
@@ -54,7 +54,7 @@ class Batch:
         self._model = model
         self._slots = max(row.length for row in rows)
         self._starts = [self._slots - row.length for row in rows]
-        self._cache = join_rows(rows, min(_ROOM, max(one.remaining for one in answers)))
+        self._cache = join_rows(rows, min(_SPARE_SLOTS, max(one.remaining for one in answers)))
 
     @torch.inference_mode()
     def step(self) -> None:
@@ -110,26 +110,26 @@ class Engine:
     def __init__(self, model: CausalModel, vocabulary: Vocabulary, budget: int) -> None:
         self._model, self.vocabulary, self._budget = model, vocabulary, budget
 
-    def generate(self, requests: Sequence[Request]) -> list[list[GrowingAnswer]]:
-        """Grow ``sampling.n`` answers to each request until they end."""
+    def generate(self, prompts: Sequence[EncodedPrompt]) -> list[list[GrowingAnswer]]:
+        """Grow ``sampling.n`` answers to each prompt until they end."""
         # Without chance, all samples are one.
-        counts = [1 if is_greedy(one.sampling) else one.sampling.n for one in requests]
-        samples = [(one, sample) for one, n in zip(requests, counts, strict=True) for sample in range(n)]
+        counts = [1 if is_greedy(one.sampling) else one.sampling.n for one in prompts]
+        samples = [(one, sample) for one, n in zip(prompts, counts, strict=True) for sample in range(n)]
         grown = iter(self._grow(samples))
         rows = [[next(grown) for _ in range(n)] for n in counts]
-        return [row * (one.sampling.n // n) for one, n, row in zip(requests, counts, rows, strict=True)]
+        return [row * (one.sampling.n // n) for one, n, row in zip(prompts, counts, rows, strict=True)]
 
-    def begin(self, requests: Sequence[Request], n_tokens: int) -> list[Handle]:
-        """Grow the first answer to each request to so many tokens; keep what can go on."""
-        return self._in_batches([(one, 0) for one in requests], lambda batch: batch.begin(self, n_tokens))
+    def begin(self, prompts: Sequence[EncodedPrompt], n_tokens: int) -> list[Handle]:
+        """Grow the first answer to each prompt to so many tokens; keep what can go on."""
+        return self._in_batches([(one, 0) for one in prompts], lambda batch: batch.begin(self, n_tokens))
 
-    def _grow(self, samples: Sequence[tuple[Request, int]]) -> list[GrowingAnswer]:
+    def _grow(self, samples: Sequence[tuple[EncodedPrompt, int]]) -> list[GrowingAnswer]:
         return self._in_batches(samples, Batch.finish)
 
     def finish(self, handles: Sequence[Handle]) -> None:
         """Grow what was begun until it ends; should a later batch fail, those before it have ended."""
 
-        def complete(some: Sequence[Handle]) -> None:
+        def finish_some(some: Sequence[Handle]) -> None:
             pairs = [(handle, row) for handle in some if (row := handle.row) is not None]
             if pairs:
                 answers = [handle.answer.copy() for handle, _ in pairs]
@@ -140,7 +140,7 @@ class Engine:
         waiting = [(row.length, handle) for handle in handles if (row := handle.row) is not None]
         waiting.sort(key=lambda pair: -pair[0])
         for batch in pack([(n + one.answer.remaining, 1) for n, one in waiting], self._budget):
-            in_halves([waiting[i][1] for i in batch], complete)
+            in_halves([waiting[i][1] for i in batch], finish_some)
 
     def resume(self, handle: Handle) -> Batch | None:
         """Return a batch that goes on with a copy of one answer; None if it has ended."""
@@ -148,12 +148,12 @@ class Engine:
         return None if row is None else Batch(self._model, [handle.answer.copy()], [row])
 
     def _in_batches(
-        self, samples: Sequence[tuple[Request, int]], grow: Callable[[Batch], Sequence[R]]
+        self, samples: Sequence[tuple[EncodedPrompt, int]], grow: Callable[[Batch], Sequence[R]]
     ) -> list[R]:
         """Read different prompts once each, and grow an answer for every sample, in batches."""
         members = _by_prompt(samples)
         order = _alike_together(members)
-        lengths = [len(request.ids) + request.further for request, _ in samples]
+        lengths = [len(prompt.ids) + prompt.further for prompt, _ in samples]
         results: dict[int, R] = {}
 
         def read_and_grow(some: Sequence[Ids]) -> None:
@@ -176,18 +176,18 @@ class Engine:
     @torch.inference_mode()
     def _read(self, prompts: Sequence[Ids]) -> list[CachedRow]:
         """Read different prompts, all but the last token of each; a common beginning is read once."""
-        families: dict[Ids, list[Ids]] = {}
+        groups: dict[Ids, list[Ids]] = {}
         for prompt in prompts:
-            families.setdefault(prompt[:_MIN_SHARED], []).append(prompt)
+            groups.setdefault(prompt[:_MIN_SHARED], []).append(prompt)
         rows: dict[Ids, CachedRow] = {}
         apart: list[Ids] = []
-        for family in families.values():
-            shared = common_length(family)
-            if len(family) == 1 or shared < _MIN_SHARED:
-                apart += family
+        for group in groups.values():
+            shared = common_length(group)
+            if len(group) == 1 or shared < _MIN_SHARED:
+                apart += group
                 continue
-            prefix = self._read_after(None, [family[0][: shared + 1]])[family[0][: shared + 1]]
-            rows |= self._read_after(prefix, family)
+            prefix = self._read_after(None, [group[0][: shared + 1]])[group[0][: shared + 1]]
+            rows |= self._read_after(prefix, group)
         rows |= self._read_after(None, apart)
         return [rows[prompt] for prompt in prompts]
 
@@ -206,11 +206,11 @@ class Engine:
         return rows
 
 
-def _by_prompt(samples: Sequence[tuple[Request, int]]) -> dict[Ids, list[int]]:
+def _by_prompt(samples: Sequence[tuple[EncodedPrompt, int]]) -> dict[Ids, list[int]]:
     """Return the places of the samples of each prompt."""
     members: dict[Ids, list[int]] = {}
-    for index, (request, _) in enumerate(samples):
-        members.setdefault(request.ids, []).append(index)
+    for index, (prompt, _) in enumerate(samples):
+        members.setdefault(prompt.ids, []).append(index)
     return members
 
 
@@ -227,11 +227,11 @@ class PlainEngine(Engine):
 
     begins = "whole"
 
-    def begin(self, requests: Sequence[Request], n_tokens: int) -> list[Handle]:
+    def begin(self, prompts: Sequence[EncodedPrompt], n_tokens: int) -> list[Handle]:
         """Grow whole answers."""
-        return [Handle(self, answer) for answer in self._grow([(one, 0) for one in requests])]
+        return [Handle(self, answer) for answer in self._grow([(one, 0) for one in prompts])]
 
-    def _grow(self, samples: Sequence[tuple[Request, int]]) -> list[GrowingAnswer]:
+    def _grow(self, samples: Sequence[tuple[EncodedPrompt, int]]) -> list[GrowingAnswer]:
         results: dict[int, GrowingAnswer] = {}
 
         def grow(some: Sequence[int]) -> None:
@@ -240,8 +240,8 @@ class PlainEngine(Engine):
             results.update(zip(some, answers, strict=True))
 
         groups: dict[int, list[int]] = {}
-        for index, (request, _) in enumerate(samples):
-            groups.setdefault(len(request.ids), []).append(index)
+        for index, (prompt, _) in enumerate(samples):
+            groups.setdefault(len(prompt.ids), []).append(index)
         for length, group in groups.items():
             for batch in pack([(length + samples[i][0].further, 1) for i in group], self._budget):
                 in_halves([group[place] for place in batch], grow)
@@ -265,8 +265,8 @@ class PlainEngine(Engine):
             done = all(one.ended is not None for one in answers)
             return torch.full((len(answers),), done, device=ids.device)
 
-        tokens = self._model.tensor([one.request.ids for one in answers])
-        longest = max(one.request.sampling.limit + one.request.thinking_tokens for one in answers)
+        tokens = self._model.tensor([one.prompt.ids for one in answers])
+        longest = max(one.prompt.sampling.limit + one.prompt.thinking_tokens for one in answers)
         self._model.model.generate(
             tokens,
             attention_mask=torch.ones_like(tokens),

@@ -27,7 +27,7 @@ from surerag.messages import (
 from surerag.readers.local.chat import PromptEncoder, describe_options
 from surerag.readers.local.engine import Engine, Handle, PlainEngine
 from surerag.readers.local.model import CausalModel, load
-from surerag.readers.local.sequences import GrowingAnswer, Request, Vocabulary
+from surerag.readers.local.sequences import EncodedPrompt, GrowingAnswer, Vocabulary
 from surerag.readers.pieces import TrimmedPieces, UsageCounter
 from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole
 from surerag.readers.thinking import THINKING_TOKENS
@@ -216,9 +216,9 @@ class TransformersReader(BaseReader):
             ThinkingBudgetError: If the model was still thinking when its budget for one of them was spent.
         """
         with self._lock:
-            requests = self._requests(prompts, samplings)
-            grown = self._engine.generate(requests)
-            self._count(requests, [sequence for row in grown for sequence in row])
+            encoded = self._encode_prompts(prompts, samplings)
+            grown = self._engine.generate(encoded)
+            self._count(encoded, [sequence for row in grown for sequence in row])
             return [[sequence.generation() for sequence in row] for row in grown]
 
     def begin(
@@ -237,9 +237,9 @@ class TransformersReader(BaseReader):
         """
         check_at_least(1, n_tokens=n_tokens)
         with self._lock:
-            requests = self._requests(prompts, [replace(sampling, n=1) for sampling in samplings])
-            handles = self._engine.begin(requests, n_tokens)
-            self._count(requests, [handle.answer for handle in handles])
+            encoded = self._encode_prompts(prompts, [replace(sampling, n=1) for sampling in samplings])
+            handles = self._engine.begin(encoded, n_tokens)
+            self._count(encoded, [handle.answer for handle in handles])
             begun = []
             for handle in handles:
                 partial, done = handle.answer.generation(), handle.row is None
@@ -292,7 +292,7 @@ class TransformersReader(BaseReader):
         before, trimmed, shown = _written([handle.answer]), TrimmedPieces(), 0
         try:
             while True:
-                text = sequence.shown
+                text = sequence.certain_text
                 piece, shown = trimmed.feed(text[shown:]), len(text)
                 if sequence.ended is not None or batch is None:
                     yield Chunk(piece, sequence.generation())
@@ -304,31 +304,35 @@ class TransformersReader(BaseReader):
         finally:
             self._usage.add(_written([sequence], before))
 
-    def _requests(self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]) -> list[Request]:
+    def _encode_prompts(
+        self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
+    ) -> list[EncodedPrompt]:
         window = self._model.window or sys.maxsize
         samplings = [
             one if one.max_tokens else replace(one, max_tokens=self._max_tokens) for one in samplings
         ]
         encoded = [self._encoder.encode(prompt) for prompt in prompts]
         pairs = list(zip(encoded, samplings, strict=True))
-        rooms = [window - len(ids) - sampling.limit for (ids, _), sampling in pairs]
-        unfit = [place for place, room in enumerate(rooms) if room < 0]
+        tokens_left = [window - len(ids) - sampling.limit for (ids, _), sampling in pairs]
+        unfit = [place for place, left in enumerate(tokens_left) if left < 0]
         if unfit:
             (ids, _), sampling = pairs[unfit[0]]
             raise ContextLengthError(
                 f"prompt {unfit[0]} has {len(ids)} tokens, {sampling.max_tokens} more are to follow, and the "
-                f"model's window holds {window}: {-rooms[unfit[0]]} too many",
+                f"model's window holds {window}: {-tokens_left[unfit[0]]} too many",
                 hint="shorten the context by that many tokens, or lower max_tokens",
                 inputs=[prompts[place] for place in unfit],
             )
         thinks = self._encoder.expects_thoughts
         return [
-            Request(tuple(ids), sampling, inside, thinks or bool(inside), min(self._thinking_tokens, room))
-            for ((ids, inside), sampling), room in zip(pairs, rooms, strict=True)
+            EncodedPrompt(
+                tuple(ids), sampling, inside, thinks or bool(inside), min(self._thinking_tokens, left)
+            )
+            for ((ids, inside), sampling), left in zip(pairs, tokens_left, strict=True)
         ]
 
-    def _count(self, requests: Sequence[Request], sequences: Sequence[GrowingAnswer]) -> None:
-        self._usage.add(Usage(len(requests), sum(len(one.ids) for one in requests)) + _written(sequences))
+    def _count(self, encoded: Sequence[EncodedPrompt], sequences: Sequence[GrowingAnswer]) -> None:
+        self._usage.add(Usage(len(encoded), sum(len(one.ids) for one in encoded)) + _written(sequences))
 
     def _waiting(self, begun: PartialGeneration) -> Handle:
         handle = begun.state

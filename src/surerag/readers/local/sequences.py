@@ -80,7 +80,7 @@ class Vocabulary(NamedTuple):
         return cls(decode, ends, between, marks)
 
 
-class Request(NamedTuple):
+class EncodedPrompt(NamedTuple):
     """A prompt's tokens and how to answer them.
 
     Attributes:
@@ -114,17 +114,17 @@ class GrowingAnswer:
         last_token: The newest token, which the model has not read yet.
     """
 
-    def __init__(self, vocabulary: Vocabulary, request: Request, sample: int = 0) -> None:
-        self.request = request
+    def __init__(self, vocabulary: Vocabulary, prompt: EncodedPrompt, sample: int = 0) -> None:
+        self.prompt = prompt
         self.ended: Literal["stop", "length", "thinking"] | None = None
         self.thinking_tokens = 0
-        self.last_token = request.ids[-1]
+        self.last_token = prompt.ids[-1]
         self._vocabulary = vocabulary
-        self._key = sequence_key(request.ids, request.sampling.seed, sample)
+        self._key = sequence_key(prompt.ids, prompt.sampling.seed, sample)
         self._steps = 0
         self._detokenizer = Detokenizer(vocabulary.decode)
         # None once the answer has begun.
-        self._thoughts: ThoughtSplitter | None = ThoughtSplitter(inside=request.inside)
+        self._thoughts: ThoughtSplitter | None = ThoughtSplitter(inside=prompt.inside)
         self._tokens: list[ScoredToken] = []
         self._pieces: list[str] = []
         self._text = ""
@@ -147,25 +147,25 @@ class GrowingAnswer:
     @property
     def draw(self) -> Draw:
         """Parameters of the choice of the next token."""
-        return Draw(self.request.sampling, self._key, self._steps)
+        return Draw(self.prompt.sampling, self._key, self._steps)
 
     @property
     def remaining(self) -> int:
         """Tokens that may still come, as far as can be expected."""
-        answer = self.request.sampling.limit - len(self)
-        if self._thoughts is None or not (self._thinks or self.request.thinks):
+        answer = self.prompt.sampling.limit - len(self)
+        if self._thoughts is None or not (self._thinks or self.prompt.thinks):
             return answer
-        return answer + self.request.thinking_tokens - self.thinking_tokens
+        return answer + self.prompt.thinking_tokens - self.thinking_tokens
 
     @property
-    def shown(self) -> str:
+    def certain_text(self) -> str:
         """Text that is certain to be part of the answer, white space not yet stripped."""
-        held = 0 if self.ended else held_for_stop(self._text, self.request.sampling.stop)
+        held = 0 if self.ended else held_for_stop(self._text, self.prompt.sampling.stop)
         return self._text[: len(self._text) - held]
 
     def has_begun(self, n_tokens: int) -> bool:
         """Tell whether there are so many tokens of an answer, and not of what may be thoughts."""
-        pending = self._thoughts is not None and (self.request.thinks or self._thoughts.text.strip())
+        pending = self._thoughts is not None and (self.prompt.thinks or self._thoughts.text.strip())
         return len(self) >= n_tokens and not pending
 
     def accept(self, scored: ScoredToken) -> None:
@@ -213,7 +213,7 @@ class GrowingAnswer:
             if piece or not self._detokenizer.flush():
                 # Otherwise the token began a character, which may be the first of the answer.
                 self._count_as_thoughts()
-            if self.thinking_tokens > self.request.thinking_tokens:
+            if self.thinking_tokens > self.prompt.thinking_tokens:
                 self.ended = "thinking"
         elif not thoughts.text.strip():
             self._update()  # white space is an answer so far; what may become a mark is held back
@@ -224,10 +224,10 @@ class GrowingAnswer:
 
     def _update(self) -> None:
         """Find the answer's text, and whether it has ended."""
-        most = self.request.sampling.limit
+        most = self.prompt.sampling.limit
         self._tokens, self._pieces = self._tokens[:most], self._pieces[:most]
         text = "".join(self._pieces)
-        cut = cut_at_stop(text, self.request.sampling.stop)
+        cut = cut_at_stop(text, self.prompt.sampling.stop)
         self._text = text if cut is None else cut
         if cut is not None:
             self.ended = "stop"
@@ -239,8 +239,8 @@ class GrowingAnswer:
         if self.ended == "thinking":
             raise ThinkingBudgetError(
                 f"the model was still thinking after {self.thinking_tokens} tokens; thinking_tokens and the "
-                f"window, beside {len(self.request.ids)} tokens of the prompt, allow "
-                f"{self.request.thinking_tokens}",
+                f"window, beside {len(self.prompt.ids)} tokens of the prompt, allow "
+                f"{self.prompt.thinking_tokens}",
                 hint="raise thinking_tokens or the window, shorten the prompt, or have the model think less "
                 "or not at all (thinking=False)",
             )
@@ -255,5 +255,5 @@ class GrowingAnswer:
         )
         entropy = EntropyTrace(entropies, entropies, exact=True)
         trace = TokenTrace(tuple(pieces), logprobs, entropy, logsumexps, self._end_logprob)
-        prompt, thought = len(self.request.ids), self.thinking_tokens
+        prompt, thought = len(self.prompt.ids), self.thinking_tokens
         return Generation(self._text.strip(), prompt, trace, self.ended or "partial", len(self), thought)
