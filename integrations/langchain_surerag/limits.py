@@ -297,12 +297,12 @@ def _of_all(retriever: Any) -> Limits:
     parts = [limits_of(one) for one in retriever.retrievers]
     limited = [one for one in parts if one.leave_out]
     if limited:
-        return _same(limited, parts)
+        return _common_limits(limited, parts)
     searched = [one for one in parts if not one.is_list]
-    return _same(searched or parts, parts)
+    return _common_limits(searched or parts, parts)
 
 
-def _same(limits: Sequence[Limits], parts: Sequence[Limits] = ()) -> Limits:
+def _common_limits(limits: Sequence[Limits], parts: Sequence[Limits] = ()) -> Limits:
     """Return the limits that several retrievers have in common."""
     if any(one != limits[0] for one in limits):
         raise NotUnderstoodError("its parts are limited in different ways")
@@ -347,7 +347,7 @@ def _of_configurable(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
 def _of_alternatives(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
     if (retriever.config or {}).get("configurable"):
         raise NotUnderstoodError("a config that is bound to it may choose a filter")
-    limits = _same(
+    limits = _common_limits(
         [limits_of(one, keywords) for one in (retriever.default, *retriever.alternatives.values())]
     )
     if limits.at_call:
@@ -367,11 +367,13 @@ def _of_inner(retriever: Any) -> Limits:
 
 
 def _of_fallbacks(retriever: Any) -> Limits:
-    return _same([limits_of(one) for one in retriever.runnables])
+    return _common_limits([limits_of(one) for one in retriever.runnables])
 
 
 def _of_branches(retriever: Any) -> Limits:
-    return _same([limits_of(one) for one in (retriever.default, *(one for _, one in retriever.branches))])
+    return _common_limits(
+        [limits_of(one) for one in (retriever.default, *(one for _, one in retriever.branches))]
+    )
 
 
 def _of_sequence(sequence: Any) -> Limits:

@@ -338,7 +338,7 @@ class ModelReader(ClientReader):
             return super().open_reading(request, calls)
         prompt = prompt_value(request.prompt).to_string()
         run = AnswerRun(prompt, cast("Blocking", calls).callback_manager)
-        return _ReadingInRun(lambda: self._opened(request, calls), self._retries, run)
+        return _ReadingInRun(lambda: self._start_reading(request, calls), self._retries, run)
 
 
 class _ReadingInRun(OpenReading):

@@ -225,7 +225,7 @@ class SummaryStore(VectorStore):
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return summaries by the ids of their documents."""
-        held = run_blocking(self._present(ids, Blocking()))
+        held = run_blocking(self._held_summaries(ids, Blocking()))
         if held is None:
             raise NotImplementedError(f"a {type(self.inner).__name__} has no get_by_ids")
         return [*map(summary_to_show, held.values())]
@@ -273,7 +273,7 @@ class SummaryStore(VectorStore):
             name: Record(name, hash_of(one.page_content), id_of(one), self._how, self.encoder_name)
             for name, one in zip(names, documents, strict=True)
         }
-        present = await self._present(names, calls) or {}
+        present = await self._held_summaries(names, calls) or {}
         former = {name: Record.of(one.metadata) for name, one in present.items()}
         by_id = dict(zip(names, documents, strict=True))
         fresh = [name for name in by_id if not only_changed or former.get(name) != records[name]]
@@ -316,7 +316,7 @@ class SummaryStore(VectorStore):
         metadata = {**summary.metadata, RECORD_KEY: json.dumps(record)}
         return Document(id=self._stored_id(record.id), page_content=summary.page_content, metadata=metadata)
 
-    async def _present(self, names: Sequence[str], calls: Calls) -> dict[str, Document] | None:
+    async def _held_summaries(self, names: Sequence[str], calls: Calls) -> dict[str, Document] | None:
         """Return the summaries that are held, by their documents' ids; None where the store does not tell."""
         stored = [*dict.fromkeys(map(self._stored_id, names))]
         if not stored:  # which Chroma refuses
@@ -332,7 +332,7 @@ class SummaryStore(VectorStore):
         if ids is None:
             raise InputError("which summaries are to be deleted?", hint="pass the ids of their documents")
         # FAISS refuses ids that it does not hold.
-        held = await self._present(ids, calls)
+        held = await self._held_summaries(ids, calls)
         gone = [self._stored_id(name) for name in (ids if held is None else held)]
         if not gone:
             return True

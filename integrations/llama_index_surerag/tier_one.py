@@ -85,7 +85,7 @@ def tier_one(
     if reason and not (own or are_public):
         raise ConfigurationError(f"it is not known which summaries may be shown: {reason}", hint=_REMEDIES)
     if summaries is None:
-        summaries = _followed(source, n_summaries, embed_model)
+        summaries = _updated_retriever(source, n_summaries, embed_model)
     elif isinstance(summaries, BaseIndex):
         _check_index(summaries, source)
     elif not are_public:
@@ -94,7 +94,7 @@ def tier_one(
     return NodeRetriever(_VisibleSummaries(summaries, search, n_summaries), applied)
 
 
-def _followed(
+def _updated_retriever(
     source: BaseRetriever | BaseIndex[Any], n_summaries: int, embed_model: BaseEmbedding | None
 ) -> BaseRetriever:
     if isinstance(source, BaseIndex):
@@ -232,7 +232,7 @@ class _IndexSummaries(InnerRetriever):
         self._documents: dict[str, str] = {}
         self._made = VectorStoreIndex([], embed_model=self._embed_model)
         self._lock = Lock()
-        self._follow()
+        self._update_summaries()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_lock"}
@@ -240,7 +240,7 @@ class _IndexSummaries(InnerRetriever):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _lock=Lock())
 
-    def _follow(self) -> None:
+    def _update_summaries(self) -> None:
         """Bring the summaries of those documents up to date whose nodes have come, changed or gone."""
         ids, hashes = listed_ids(self._source), self._source.docstore.get_all_document_hashes()
         if ids == self._ids and hashes == self._hashes:
@@ -267,7 +267,7 @@ class _IndexSummaries(InnerRetriever):
 
     def _search(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         with self._lock:
-            self._follow()
+            self._update_summaries()
             if not self._made.index_struct.nodes_dict:
                 return []
             return self._made.as_retriever(similarity_top_k=self._top_n).retrieve(query_bundle)

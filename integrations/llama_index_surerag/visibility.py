@@ -245,7 +245,7 @@ class Search:
         chunks = self._chunks_behind(summary)
         if chunks is None:
             return "outdated"
-        return "shown" if all(self._admitted(chunks)) else "denied"
+        return "shown" if all(self._admitted_chunks(chunks)) else "denied"
 
     def _setting(self, name: str) -> Any:
         return getattr(self._source, name, None) if self._restricted else None
@@ -283,7 +283,7 @@ class Search:
         self, made_of: Sequence[RelatedNodeInfo], document: RelatedNodeInfo | None
     ) -> list[BaseNode] | None:
         """Return the chunks that a summary was made of; None where one is gone or has changed."""
-        held = {chunk.node_id: chunk for chunk in self._held([one.node_id for one in made_of])}
+        held = {chunk.node_id: chunk for chunk in self._held_chunks([one.node_id for one in made_of])}
         if all(
             one.node_id in held and one.hash in (None, *self._hashes(held[one.node_id])) for one in made_of
         ):
@@ -298,7 +298,7 @@ class Search:
         """Return a chunk's hash as it is, and as it was before a restart, if the index tells."""
         return {chunk.hash, self._index.docstore.get_document_hash(chunk.node_id)}
 
-    def _held(self, names: Collection[str]) -> list[BaseNode]:
+    def _held_chunks(self, names: Collection[str]) -> list[BaseNode]:
         """Return those of the chunks that the index holds now."""
         if not names:
             return []
@@ -314,9 +314,9 @@ class Search:
             only = MetadataFilters(filters=[MetadataFilter(key="doc_id", value=document)])
             return list(self._store.get_nodes(node_ids=None, filters=only))
         info = self._index.docstore.get_ref_doc_info(document)
-        return self._held([document] if info is None else info.node_ids)
+        return self._held_chunks([document] if info is None else info.node_ids)
 
-    def _admitted(self, chunks: Iterable[BaseNode]) -> Iterator[bool]:
+    def _admitted_chunks(self, chunks: Iterable[BaseNode]) -> Iterator[bool]:
         """Yield whether the search may return each chunk."""
         filters, documents, names = self.filters, self.doc_ids, self._setting("_node_ids")
         store = getattr(self._index, "vector_store", None)

@@ -216,7 +216,7 @@ class Embed(Effect[NDArray[np.float32]]):
     SAME = ("kind",)
 
     def __post_init__(self) -> None:
-        _set(self, "texts", _clean(self.texts))
+        _set(self, "texts", _without_surrogates(self.texts))
 
     @staticmethod
     def answer_merged(parts: Sequence[Embed], service: Any) -> list[Any]:
@@ -280,7 +280,7 @@ class Entail(Effect[NDArray[np.float64]]):
     ARGUMENTS = ("pairs",)
 
     def __post_init__(self) -> None:
-        _set(self, "pairs", tuple(Pair(*_clean(pair)) for pair in self.pairs))
+        _set(self, "pairs", tuple(Pair(*_without_surrogates(pair)) for pair in self.pairs))
 
     @staticmethod
     def answer_merged(parts: Sequence[Entail], service: Any) -> list[Any]:
@@ -345,7 +345,7 @@ def emit(name: str, *, warning: bool = False, detail: Any = None, **data: Any) -
     yield Emit(Event(name, data, warning, detail))
 
 
-def _clean(texts: Sequence[str]) -> tuple[str, ...]:
+def _without_surrogates(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(map(replace_surrogates, texts))
 
 

@@ -178,7 +178,7 @@ class CachedEncoder:
             return self._encoder.encode(texts, kind)
         keys = [_fingerprint(text) for text in texts]
         by_key = dict(zip(keys, texts, strict=True))
-        held = self._held(list(by_key))
+        held = self._stored_vectors(list(by_key))
         new = [key for key in by_key if key not in held]
         if new:
             assert self._probe is not None  # noqa: S101  # _held() made it
@@ -193,9 +193,9 @@ class CachedEncoder:
     def count_new(self, texts: Iterable[str]) -> int:
         """Return how many different texts have no vector in the file."""
         keys = {_fingerprint(text) for text in texts}
-        return len(keys) - len(self._held(list(keys)))
+        return len(keys) - len(self._stored_vectors(list(keys)))
 
-    def _held(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
+    def _stored_vectors(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
         """Return the vectors that the file has, but for damaged ones."""
         held: dict[bytes, NDArray[np.float32]] = {}
         if self._probe is None:

@@ -80,7 +80,7 @@ def iter_many(
                 while True:
                     while started and started[0].done():
                         yield _take(started, advance, return_exceptions)
-                    if not (blocking := _blocking(started, window)):
+                    if not (blocking := _held_back_by(started, window)):
                         break
                     reading.pause()
                     wait(blocking, return_when=FIRST_COMPLETED)
@@ -120,7 +120,7 @@ async def aiter_many(
                 while True:
                     while started and started[0].done():
                         yield _take(started, advance, return_exceptions)
-                    if not (blocking := _blocking(started, window)):
+                    if not (blocking := _held_back_by(started, window)):
                         break
                     await asyncio.wait(blocking, return_when=asyncio.FIRST_COMPLETED)
             while started:
@@ -158,7 +158,7 @@ def _count(programs: Iterable[object]) -> int | None:
     return len(programs) if isinstance(programs, Sized) else None
 
 
-def _blocking(started: Sequence[Work], window: int) -> list[Work]:
+def _held_back_by(started: Sequence[Work], window: int) -> list[Work]:
     """Return the programs of which one has to end before the next may start; none where there is room."""
     running = [one for one in started if not one.done()]
     if len(running) >= window:

@@ -424,7 +424,7 @@ class EvaluationRun:
                 "group": row.question.group,
                 "answer": None if row.answer is None else row.answer.text,
                 **{name: getattr(row.answer, name, None) for name in of_answer},
-                **_middles(None if row.answer is None else row.answer.certainty),
+                **_measures_of(None if row.answer is None else row.answer.certainty),
                 "error": row.error,
                 **{name: row.measured(name) for name in (*_USAGE, "seconds")},
                 "at_a_time": row.at_a_time,
@@ -728,7 +728,7 @@ def _asked_by_one_process(path: Path | None, systems: Sequence[str]) -> Iterator
                 beside.unlink(missing_ok=True)
 
 
-def _middles(certainty: Certainty | None) -> dict[str, float | None]:
+def _measures_of(certainty: Certainty | None) -> dict[str, float | None]:
     """Return every measure of a certainty; None for those that could not be taken."""
     found = {} if certainty is None else certainty.uncertainties
     return {name: math.fsum(found[name]) / 2 if name in found else None for name in MEASURES}

@@ -154,7 +154,7 @@ def effective_size(
     """
     sample = np.asarray(values, dtype=np.float64)
     n, number = len(sample), group_numbers(groups, len(sample))
-    if not _several(number):
+    if not _has_several_groups(number):
         return float(n)
     of_group = _values_of_group(number)
     effect = 1 + (of_group - 1) * group_correlation(sample, number, correlation)
@@ -179,7 +179,7 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
     n, number = len(sample), group_numbers(groups, len(sample))
     residuals = sample - sample.mean()
     square = float((residuals**2).sum())
-    if not _several(number) or square <= _SAME * max(1.0, float(np.abs(sample).max()) ** 2):
+    if not _has_several_groups(number) or square <= _SAME * max(1.0, float(np.abs(sample).max()) ** 2):
         return expected
     sums = np.bincount(number, residuals)
     effect = float((sums**2).sum()) * len(sums) / (len(sums) - 1) * (n - 1) / n / square
@@ -189,7 +189,7 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
     return (differ * found + _CAUTION * expected) / (differ + _CAUTION)
 
 
-def _several(number: NDArray[np.intp]) -> bool:
+def _has_several_groups(number: NDArray[np.intp]) -> bool:
     """Whether there are several groups, and one of them has several values."""
     return bool(1 < number.max(initial=-1) + 1 < len(number))
 

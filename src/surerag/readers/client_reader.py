@@ -231,7 +231,7 @@ class ClientReader(BaseReader):
         """Return what takes in an answer to a request; a stream has cost its prompt before it is counted."""
         reading = Reading(
             request.sampling,
-            top=self._listed(request),
+            top=self._listed_alternatives(request),
             streamed=request.streamed,
             token_pieces=self.token_pieces,
             budget=request.budget,
@@ -243,16 +243,16 @@ class ClientReader(BaseReader):
             thinking_hint=self.thinking_hint,
         )
         if request.streamed:
-            reading.usage = self._counted(None, request.prompt)
+            reading.usage = self._counted_usage(None, request.prompt)
         return reading
 
-    def _counted(self, usage: Usage | None, prompt: Prompt) -> Usage:
+    def _counted_usage(self, usage: Usage | None, prompt: Prompt) -> Usage:
         """Return a server's count of tokens, with an estimate of the prompt's where there is none."""
         usage = usage or Usage(1)
         tokens = usage.prompt_tokens or sum(self.count_tokens(turn.content) for turn in as_messages(prompt))
         return replace(usage, prompt_tokens=tokens)
 
-    def _needed(self, request: Request) -> Collection[str]:
+    def _needed_settings(self, request: Request) -> Collection[str]:
         """Return the settings that a request cannot do without."""
         return needed_parameters(replace(request.sampling, n=2) if request.drawn else request.sampling)
 
@@ -283,17 +283,17 @@ class ClientReader(BaseReader):
         """Return how many requests of one call may be under way."""
         return items
 
-    def _wait(self, work: Coroutine[Any, Any, R]) -> R:
+    def _run_work(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine for a sync caller."""
-        return run_blocking(self._safely(work))
+        return run_blocking(self._without_secrets(work))
 
-    async def _reach(self, work: Coroutine[Any, Any, R]) -> R:
+    async def _await_work(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine for an async caller."""
-        return await self._safely(work)
+        return await self._without_secrets(work)
 
     def _hang_up(self, work: Coroutine[Any, Any, object]) -> None:
         """Run a coroutine that closes a stream; may be called by a finaliser."""
-        run_blocking(self._safely(work))
+        run_blocking(self._without_secrets(work))
 
     def _note(self, reading: Reading) -> None:
         """Note whether the model thought before an answer, which holds until the next one, or a while."""
@@ -329,23 +329,23 @@ class ClientReader(BaseReader):
         Raises:
             ServiceError: If the server fails, or sends a malformed answer.
         """
-        return self._wait(self._generate(prompts, sampling, self.blocking))
+        return self._run_work(self._generate(prompts, sampling, self.blocking))
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread."""
-        return self._wait(self._begin(prompts, n_tokens, sampling, self.blocking))
+        return self._run_work(self._begin(prompts, n_tokens, sampling, self.blocking))
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Return whole generations of what was begun, reading their streams on; each once."""
-        return self._wait(self._finish(begun, self.blocking))
+        return self._run_work(self._finish(begun, self.blocking))
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close the streams of what was begun; those that are closed already stay as they are."""
         for item in begun:
             if isinstance(item.state, OpenReading):
-                self._ended(item.state.reading)
+                self._note_end(item.state.reading)
         self._hang_up(self._cancel(begun, self.blocking))
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
@@ -354,7 +354,7 @@ class ClientReader(BaseReader):
         if work is None or not self.capabilities.native_async:
             return await in_thread(verb, *arguments)
         coroutine: Coroutine[Any, Any, R] = work(*arguments, self.awaiting)
-        return await self._reach(coroutine)
+        return await self._await_work(coroutine)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer piece by piece; closing the iterator closes the connection."""
@@ -370,12 +370,12 @@ class ClientReader(BaseReader):
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun from its first token on; closing the iterator closes the connection."""
-        opened = _opened(begun)
+        opened = _open_reading_of(begun)
         return super().finish_stream(begun) if opened is None else self._iterate(opened.chunks())
 
     def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
         """Like ``finish_stream``, without blocking the event loop."""
-        opened = _opened(begun)
+        opened = _open_reading_of(begun)
         return super().afinish_stream(begun) if opened is None else self._aiterate(opened.chunks())
 
     # Requests.
@@ -384,22 +384,22 @@ class ClientReader(BaseReader):
         useless = sampling.optional_trace and _GIVES_NO_LOGPROBS in self.learned
         return Request(prompt, sampling, None if useless else self._top(sampling))
 
-    def _listed(self, request: Request) -> int | None:
+    def _listed_alternatives(self, request: Request) -> int | None:
         """Return the likeliest tokens that the model lists with each, of those that are requested."""
         most = self.supported.cap.get(self._top_parameter)
         return request.top if most is None or request.top is None else min(request.top, most)
 
-    def _allowed(self, request: Request, trial: Sequence[Change] = ()) -> Keywords:
+    def _allowed_keywords(self, request: Request, trial: Sequence[Change] = ()) -> Keywords:
         """Return a request's settings as the model takes them; raise if it is known to reject needed ones."""
         whole = self._keywords(request)
-        if missing := sorted(self.supported.drop & set(self._needed(request)) & set(whole)):
+        if missing := sorted(self.supported.drop & set(self._needed_settings(request)) & set(whole)):
             message = f"{self.name} rejects {' and '.join(missing)}"
             if "logprobs" in missing[0]:
                 raise LogprobsRefusedError(message, hint=self.advice)
             raise RefusedError(message, hint=TEMPERATURE_HINT if missing[0] == "temperature" else "")
         return self.supported.apply(whole, trial)
 
-    def _suggested(
+    def _suggested_changes(
         self, error: Exception, request: Request, sent: Keywords, trial: Sequence[Change]
     ) -> list[Change]:
         """Return what to change about a request that was refused; raise the failure if nothing can be."""
@@ -410,7 +410,7 @@ class ClientReader(BaseReader):
             return []  # a request beside this one has taught the same
         texts = [turn.content for turn in as_messages(request.prompt)]
         refusal = Refusal.of(failure.message, failure.parameters, [*texts, *_texts_in(whole)])
-        changes = self.supported.suggested(refusal, whole, trial, self._needed(request))
+        changes = self.supported.suggested(refusal, whole, trial, self._needed_settings(request))
         if changes:
             return changes
         if refusal.concerns("logprobs") and "logprobs" in sent:
@@ -422,7 +422,7 @@ class ClientReader(BaseReader):
         """Return what a client raised as an error of ours that says what the server sent."""
         return client_failure(error, self.name, self._secrets())
 
-    async def _safely(self, work: Coroutine[Any, Any, R]) -> R:
+    async def _without_secrets(self, work: Coroutine[Any, Any, R]) -> R:
         """Await what a verb does; no error that leaves it shows a secret, nor one behind it."""
         try:
             return await work
@@ -500,10 +500,10 @@ class ClientReader(BaseReader):
                 if not request.sampling.refusable_trace or request.top is None:
                     raise
             request = request._replace(top=None)
-        usage = self._counted(parts[0].usage, request.prompt)
+        usage = self._counted_usage(parts[0].usage, request.prompt)
         readings = [self._reading(request) for _ in parts]
         for reading, part in zip(readings, parts, strict=True):
-            reading.feed(part._replace(usage=_share(usage, len(parts))))
+            reading.feed(part._replace(usage=_usage_share(usage, len(parts))))
             self._note(reading)
         # The server's count is one sum for all answers.
         thinking = usage.thinking_tokens or min(
@@ -518,7 +518,7 @@ class ClientReader(BaseReader):
         trial: list[Change] = []
         retries = self._retries
         while True:
-            keywords = self._allowed(request, trial)
+            keywords = self._allowed_keywords(request, trial)
             try:
                 parts = await self._call(request, keywords, calls)
             except Exception as error:
@@ -534,7 +534,7 @@ class ClientReader(BaseReader):
             if retries and getattr(self._failure(failure), "broken", False):
                 retries -= 1
             else:
-                trial += self._suggested(failure, request, keywords, trial)
+                trial += self._suggested_changes(failure, request, keywords, trial)
 
     # Streams.
 
@@ -578,9 +578,9 @@ class ClientReader(BaseReader):
 
     def open_reading(self, request: Request, calls: Blocking) -> OpenReading:
         """Return an answer with nothing read yet."""
-        return OpenReading(lambda: self._opened(request, calls), self._retries)
+        return OpenReading(lambda: self._start_reading(request, calls), self._retries)
 
-    def _opened(self, request: Request, calls: Blocking) -> tuple[Reading, AsyncGenerator[ReplyPart]]:
+    def _start_reading(self, request: Request, calls: Blocking) -> tuple[Reading, AsyncGenerator[ReplyPart]]:
         reading = self._reading(request)
         return reading, self._parts(request, reading, calls)
 
@@ -590,7 +590,7 @@ class ClientReader(BaseReader):
         try:
             while True:
                 try:
-                    keywords = self._allowed(request, trial)
+                    keywords = self._allowed_keywords(request, trial)
                     try:
                         async with aclosing(self._open(request, keywords, calls)) as parts:
                             async for part in parts:
@@ -603,16 +603,16 @@ class ClientReader(BaseReader):
                         failure = error
                     if began:
                         raise self._failure(failure)
-                    trial += self._suggested(failure, request, keywords, trial)
+                    trial += self._suggested_changes(failure, request, keywords, trial)
                 except LogprobsError:
                     if began or not request.sampling.refusable_trace or request.top is None:
                         raise
                     request = request._replace(top=None)
         finally:
             if began:
-                self._ended(reading)
+                self._note_end(reading)
 
-    def _ended(self, reading: Reading) -> None:
+    def _note_end(self, reading: Reading) -> None:
         """Note what a stream cost, and whether its model thought; once."""
         if not reading.counted:
             reading.counted = True
@@ -621,7 +621,7 @@ class ClientReader(BaseReader):
 
     async def _chunks(self, request: Request, calls: Blocking) -> AsyncGenerator[Chunk]:
         begun = await self._start(request, 1, calls)
-        opened = _opened(begun)
+        opened = _open_reading_of(begun)
         if opened is None:
             (whole,) = super().finish([begun])
             yield Chunk(whole.text, whole)
@@ -632,7 +632,7 @@ class ClientReader(BaseReader):
 
     async def _finish(self, begun: Sequence[PartialGeneration], calls: Blocking) -> list[Generation]:
         async def finish(item: PartialGeneration) -> Generation:
-            opened = _opened(item)
+            opened = _open_reading_of(item)
             return super(ClientReader, self).finish([item])[0] if opened is None else await opened.rest()
 
         return await calls.each(finish, begun, self._limit(len(begun)))
@@ -645,7 +645,7 @@ class ClientReader(BaseReader):
     def _iterate(self, chunks: AsyncGenerator[Chunk]) -> Iterator[Chunk]:
         """Step through chunks for a sync caller."""
         try:
-            while (chunk := self._wait(_next(chunks))) is not None:
+            while (chunk := self._run_work(_next(chunks))) is not None:
                 yield chunk
         finally:
             self._hang_up(chunks.aclose())
@@ -653,10 +653,10 @@ class ClientReader(BaseReader):
     async def _aiterate(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
         """Step through chunks for an async caller."""
         try:
-            while (chunk := await self._reach(_next(chunks))) is not None:
+            while (chunk := await self._await_work(_next(chunks))) is not None:
                 yield chunk
         finally:
-            await self._reach(chunks.aclose())
+            await self._await_work(chunks.aclose())
 
 
 def _texts_in(value: object) -> Iterator[str]:
@@ -672,14 +672,14 @@ async def _next(chunks: AsyncGenerator[Chunk]) -> Chunk | None:
     return await anext(chunks, None)
 
 
-def _share(usage: Usage, answers: int) -> Usage:
+def _usage_share(usage: Usage, answers: int) -> Usage:
     """Return what is known of one answer's tokens where the server counted those of several together."""
     if answers == 1:
         return usage
     return Usage(1, usage.prompt_tokens, 0, -(-usage.thinking_tokens // answers), usage.cached_tokens)
 
 
-def _opened(begun: PartialGeneration) -> OpenReading | None:
+def _open_reading_of(begun: PartialGeneration) -> OpenReading | None:
     """Return the open answer behind what was begun; None if all of it is there already."""
     if begun.done or isinstance(begun.state, Generation):
         return None

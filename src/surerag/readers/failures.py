@@ -113,7 +113,7 @@ def service_error(
     if isinstance(failure, RefusedError):
         failure.parameters = tuple(one for one in parameters_of(error) if masked(one, secrets) == one)
     elif isinstance(failure, TransientServiceError):
-        failure.broken = status is None and _broke(error)
+        failure.broken = status is None and _connection_broke(error)
     return failure
 
 
@@ -133,7 +133,7 @@ def _what_happened(error: BaseException) -> str:
     return "could not be reached" if "Connect" in names else f"failed with {type(error).__name__}"
 
 
-def _broke(error: BaseException) -> bool:
+def _connection_broke(error: BaseException) -> bool:
     """Whether a connection broke while a reply was read; what a client tried again itself is not meant."""
     names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
     return not names.isdisjoint(_BROKEN) and names.isdisjoint({"APIConnectionError", "ConnectError"})
@@ -260,7 +260,7 @@ def without_secrets(error: E, secrets: Iterable[str]) -> E:
         copies[id(one)] = copy = one
         grouped = one.exceptions if isinstance(one, BaseExceptionGroup) else ()
         members = tuple(map(copied, grouped))
-        if _shows(one, hide) or any(map(operator.is_not, members, grouped)):
+        if _shows_secret(one, hide) or any(map(operator.is_not, members, grouped)):
             copies[id(one)] = copy = _stand_in(one, hide, members)
         behind = copied(one.__cause__), copied(one.__context__), one.__suppress_context__
         copy.__cause__, copy.__context__, copy.__suppress_context__ = behind
@@ -270,7 +270,7 @@ def without_secrets(error: E, secrets: Iterable[str]) -> E:
     return safe
 
 
-def _shows(error: BaseException, hide: Callable[[str], str]) -> bool:
+def _shows_secret(error: BaseException, hide: Callable[[str], str]) -> bool:
     """Whether an error's text, its attributes or the response that it carries hold a secret."""
     # Each text by itself, as a secret that is cut off is known at a text's end.
     carried = [str(error), *_texts_in(error.args), *_texts_in(vars(error))]

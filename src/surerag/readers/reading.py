@@ -177,7 +177,7 @@ class Reading:
         """Tokens of the answer that came so far; none before it is clear that it has begun."""
         if not self.text.strip():
             return 0
-        return len(self._inside()) if self.entries else len(self._pieces)
+        return len(self._answer_span()) if self.entries else len(self._pieces)
 
     def has_tokens(self, n_tokens: int) -> bool:
         """Tell whether so many tokens of the answer came; all calls together are linear in its tokens."""
@@ -186,7 +186,7 @@ class Reading:
         if not self.entries:
             return len(self._pieces) >= n_tokens
         if len(self.entries) >= max(n_tokens, self._entries_needed):
-            missing = n_tokens - len(self._inside())
+            missing = n_tokens - len(self._answer_span())
             # Each of the missing ones is an entry that is still to come.
             self._entries_needed = len(self.entries) + missing
             return missing <= 0
@@ -240,7 +240,7 @@ class Reading:
             counted = min(counted, self.sampling.limit)
         if self.top is not None:
             try:
-                text, finish, trace = self._traced(text, finish, first, self.top)
+                text, finish, trace = self._cut_to_tokens(text, finish, first, self.top)
                 counted = len(trace)
             except LogprobsError:
                 if not self.sampling.optional_trace:
@@ -261,7 +261,7 @@ class Reading:
         if self.usage.thinking_tokens:
             return self.usage.thinking_tokens
         with suppress(LogprobsError):
-            if self.entries and self.text.strip() and (start := self._inside().start):
+            if self.entries and self.text.strip() and (start := self._answer_span().start):
                 return start
         if not self.thought:
             return 0
@@ -289,13 +289,13 @@ class Reading:
         error.broken = True
         return error
 
-    def _traced(
+    def _cut_to_tokens(
         self, text: str, finish: FinishReason, first: int | None, top: int
     ) -> tuple[str, FinishReason, TokenTrace]:
         """Return text, reason of the end and trace, cut to the tokens that were requested."""
         if text and not self.entries:
             raise LogprobsError(f"{self._whose}the server's answer has no log-probabilities", hint=self.hint)
-        inside = self._inside()
+        inside = self._answer_span()
         own, behind = self.entries[inside.start : inside.stop], self.entries[inside.stop :]
         most = self.sampling.limit if first is None else first
         if len(own) > most or (first is not None and self.finish is None):
@@ -322,7 +322,7 @@ class Reading:
                 raise
             return trace_of_entries(entries, top_logprobs=0)
 
-    def _inside(self) -> range:
+    def _answer_span(self) -> range:
         """Return which of the tokens are those of the answer; one that was cut has no end token."""
         tokens = [token_of(entry) for entry in self.entries]
         with self._named_errors():

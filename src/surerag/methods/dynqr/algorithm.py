@@ -73,7 +73,7 @@ def rewrite_when_uncertain(
             failure = in_plain_words(error)
             reason = f"{reason}; the first answer stays: {failure}"
             yield from emit("dynqr.failed", warning=True, question=question, reason=failure)
-    chosen, verdict = _verified(original, candidates, options.verify)
+    chosen, verdict = _choose_answer(original, candidates, options.verify)
     result = DynQRResult(
         question=question,
         original=original,
@@ -97,7 +97,7 @@ class _NoRewriteError(Exception):
         self.expected = expected
 
 
-def _verified(original: Attempt, candidates: Sequence[Attempt], verify: bool) -> tuple[Attempt, str]:
+def _choose_answer(original: Attempt, candidates: Sequence[Attempt], verify: bool) -> tuple[Attempt, str]:
     """Choose the answer with the lower uncertainty, on a tie the original one (post-verification)."""
     best = min(candidates, key=lambda attempt: attempt.uncertainty, default=None)
     if best is None:

@@ -154,7 +154,7 @@ class OpenAIReader(ClientReader):
         Raises:
             ServiceError: If the server does not even answer a plain question.
         """
-        result = self._wait(probe(self))
+        result = self._run_work(probe(self))
         promised = result.logprobs and result.raw_logprobs is not False
         self.top = min(self.top or 0, result.top_logprobs) if promised else None
         self._streamed = result.streams and (result.stream_logprobs or not promised)
@@ -176,11 +176,11 @@ class OpenAIReader(ClientReader):
 
     blocking = awaiting = Awaiting()
 
-    def _wait(self, work: Coroutine[Any, Any, R]) -> R:
-        return run(self._safely(work))
+    def _run_work(self, work: Coroutine[Any, Any, R]) -> R:
+        return run(self._without_secrets(work))
 
-    async def _reach(self, work: Coroutine[Any, Any, R]) -> R:
-        return await arun(self._safely(work))
+    async def _await_work(self, work: Coroutine[Any, Any, R]) -> R:
+        return await arun(self._without_secrets(work))
 
     def _hang_up(self, work: Coroutine[Any, Any, object]) -> None:
         run_soon(work)
@@ -197,8 +197,8 @@ class OpenAIReader(ClientReader):
         switches = THINKING_OFF if self.thinking is False and self.api == "chat" else {}
         return {**switches, **body_of(self.api, self.model, request), **self._extra_body}
 
-    def _needed(self, request: Request) -> Collection[str]:
-        return {*super()._needed(request), *self._extra_body}
+    def _needed_settings(self, request: Request) -> Collection[str]:
+        return {*super()._needed_settings(request), *self._extra_body}
 
     async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[ReplyPart]:
         return reply_parts(await self._client.post(keywords), logprobs=request.top is not None)

@@ -59,7 +59,7 @@ class PromptEncoder:
         self.options = dict(options or {})
         _check_options(self.options, bool(self._template))
         switch = self._switch() if self._template else None
-        on = self._switched(switch, thinking)
+        on = self._switch_value(switch, thinking)
         if switch is not None:
             self.options = {switch: on, **self.options}
         self.thinking, self.expects_thoughts = self._how_it_thinks(on, thinking)
@@ -74,7 +74,7 @@ class PromptEncoder:
             return "none", False
         return "apart", chosen or CHANNEL in self._template
 
-    def _switched(self, switch: str | None, thinking: bool | None) -> bool | None:
+    def _switch_value(self, switch: str | None, thinking: bool | None) -> bool | None:
         """Return to what the template's switch is set; None if it has none."""
         on = None if switch is None else bool(self.options.get(switch, thinking))
         if thinking is not None and on is not None and on is not thinking:
@@ -109,22 +109,22 @@ class PromptEncoder:
             return ids, ""
         rendered = self._render(messages, self.options)
         # Only what stands behind the last message is the template's; some end according to the messages.
-        own = rendered.endswith(self._ending)
-        return ids, begun_thoughts(self._ending if own else rendered.rstrip().rpartition("\n")[2])
+        own = rendered.endswith(self._template_ending)
+        return ids, begun_thoughts(self._template_ending if own else rendered.rstrip().rpartition("\n")[2])
 
     def count(self, text: str) -> int:
         """Return how many tokens a text has by itself."""
-        return len(self._plain(text))
+        return len(self._encode_plain(text))
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
         texts = [message.content for message in messages]
         if not self._template:
-            return [*self._opening, *self._plain("\n\n".join(texts))]
-        if not self._disguises and not self._pattern.search("\n".join(texts)):
+            return [*self._opening, *self._encode_plain("\n\n".join(texts))]
+        if not self._finds_disguised_tokens and not self._pattern.search("\n".join(texts)):
             return self._ids(self._render(messages, self.options))
         marked = [Message(m.role, f"{_MARK}{i}." if m.content else "") for i, m in enumerate(messages)]
         parts = re.split(rf"{_MARK}([0-9]+)\.", self._render(marked, self.options))
-        pieces = [self._plain(texts[int(p)]) if i % 2 else self._ids(p) for i, p in enumerate(parts)]
+        pieces = [self._encode_plain(texts[int(p)]) if i % 2 else self._ids(p) for i, p in enumerate(parts)]
         return [i for piece in pieces for i in piece]
 
     def _render(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
@@ -157,19 +157,19 @@ class PromptEncoder:
             list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
         )
 
-    def _plain(self, text: str) -> list[int]:
+    def _encode_plain(self, text: str) -> list[int]:
         """Encode text without any control token."""
         control = self._pattern.search(text)
         if control is not None:
             cut = control.start() + 1
-            return self._plain(text[:cut]) + self._plain(text[cut:])
+            return self._encode_plain(text[:cut]) + self._encode_plain(text[cut:])
         ids = self._ids(text)
-        if self._disguises and not self._control_ids.isdisjoint(ids):
+        if self._finds_disguised_tokens and not self._control_ids.isdisjoint(ids):
             return [i for character in text for i in self._ids(character)]
         return ids
 
     @cached_property
-    def _ending(self) -> str:
+    def _template_ending(self) -> str:
         """Text that the template writes behind a question."""
         return self._render((Message("user", _MARK),), self.options).rpartition(_MARK)[2]
 
@@ -181,7 +181,7 @@ class PromptEncoder:
         return next((whole[:start] for start in starts if whole[start : start + len(bare)] == bare), [])
 
     @cached_property
-    def _controls(self) -> dict[str, bool]:
+    def _control_tokens(self) -> dict[str, bool]:
         """Special tokens, the template's markup and what looks like it: text, and whether it is normalised.
 
         Added words such as ``C++`` and runs of spaces are no control tokens.
@@ -197,20 +197,20 @@ class PromptEncoder:
 
     @cached_property
     def _pattern(self) -> re.Pattern[str]:
-        texts = sorted({*self._controls, *self._tokenizer.all_special_tokens}, key=len, reverse=True)
+        texts = sorted({*self._control_tokens, *self._tokenizer.all_special_tokens}, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, texts)) or r"(?!)")
 
     @cached_property
     def _control_ids(self) -> frozenset[int]:
         vocabulary = self._tokenizer.get_vocab()
         # Unknown words are no attempt at anything.
-        return frozenset(vocabulary[text] for text in self._controls) - {self._tokenizer.unk_token_id}
+        return frozenset(vocabulary[text] for text in self._control_tokens) - {self._tokenizer.unk_token_id}
 
     @cached_property
-    def _disguises(self) -> bool:
+    def _finds_disguised_tokens(self) -> bool:
         """Whether the tokenizer finds control tokens in normalised text: in ``<|IM_END|>``, or full width."""
         fast = self._tokenizer.is_fast and self._tokenizer.backend_tokenizer.normalizer is not None
-        return fast and any(self._controls.values())
+        return fast and any(self._control_tokens.values())
 
 
 def _check_options(options: Mapping[str, Any], templated: bool) -> None:
