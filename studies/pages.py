@@ -44,6 +44,12 @@ HEADS = {
     "difference": "difference, points",
     "to_show": "questions needed",
     "exact": "exact, %",
+    "reference": "log-probability of the reference, nats a token",
+    "reference_difference": "difference, nats a token",
+    "gold_kept": "gold passages kept, %",
+    "gold_difference": "difference, points ",
+    "all_gold_shown": "all gold passages kept, %",
+    "kept": "passages kept",
     "words": "words",
     "ahead": "EDC² minus this row, points",
     "gate_ahead": "gate minus random, points",
@@ -68,15 +74,16 @@ HEADS = {
     "further calls": "further calls",
     "further tokens": "further tokens",
     "tokens": "tokens",
+    "read": "tokens, common beginnings once",
     "break_even_ms": "break-even, ms",
 }
 """Columns of the tables of real readers, in their order, and what stands above them."""
 
-SIGNED = ("difference", "ahead", "gate_ahead")
-TWO_DIGITS = ("auroc", "own_auroc", "r")
-WHOLE = ("tokens", "further tokens", "break_even_ms")
+TWO_DIGITS = ("auroc", "own_auroc", "r", "reference_difference")
+WHOLE = ("tokens", "read", "further tokens", "break_even_ms")
 SHARES = (
     "answered", "wrong among them", "broken", "exact", "hit", "context_share", "fell_back", "gold_shown",
+    "all_gold_shown",
 )  # fmt: skip
 
 
@@ -103,7 +110,7 @@ def cell(column: str, value: Any) -> str:
         return ""
     if isinstance(value, list):
         digits = 2 if column in TWO_DIGITS else 1
-        form = f"{'+' if column in SIGNED else ''}.{digits}f"
+        form = f"{'+' if column.endswith(('difference', 'ahead')) else ''}.{digits}f"
         middle, *ends = (format(one, form) for one in value if one is not None)
         return _minus(f"{middle} [{', '.join(ends)}]" if ends else middle)
     if isinstance(value, str):
