@@ -11,10 +11,11 @@ from studies import drawings, pages
 
 ROOT = pages.ROOT
 SOURCED = [
-    *sorted((ROOT / "docs" / "evidence").rglob("*.md")),
-    *sorted((ROOT / "docs" / "methods").rglob("*.md")),
-    *(ROOT / "docs" / name for name in ("expect.md", "papers.md", "glossary.md", "costs.md", "index.md")),
-    ROOT / "README.md",
+    page
+    for page in pages.pages()
+    if page.parent.name in ("evidence", "methods")
+    or page.stem in ("README", "cost", "costs", "expect", "glossary", "papers")
+    or page == ROOT / "docs" / "index.md"
 ]
 """Pages on which no figure may stand in a sentence without a source."""
 
