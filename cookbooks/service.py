@@ -3,7 +3,7 @@
     pip install ".[langchain,demo]" langchain-community faiss-cpu langchain-huggingface langchain-openai
     pip install fastapi uvicorn
     python cookbooks/service.py      # the demo's model and text; then, in another terminal:
-    curl -N localhost:8000/ask -H "Content-Type: application/json" -d '{"question": "Where is Normandy?"}'
+    curl -N localhost:8000/ask --json '{"question": "When was the Battle of Hastings?"}'
 
 The answer arrives as events named ``token``. The last event is ``end``, with the uncertainty and ``shown``.
 If ``shown`` is false, the page that displays the tokens must replace them by ``answer``, which then is
