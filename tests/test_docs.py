@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
 
 import surerag.demo
 from surerag import OpenAIReader, TransformersReader
-from surerag.cli import app
+from surerag.cli.app import app
 from surerag.methods.lazy_rag.gates import GATES
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -35,10 +34,9 @@ _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]+)?(#[^)\s]+)?\)")
 _SERVER = re.compile(r"http://localhost:\d+/v1")
 WIDTH = 88
 OPTIONAL = {
-    "fastapi", "langchain_anthropic", "langchain_chroma", "langchain_ollama", "langchain_qdrant",
-    "llama_index.llms.anthropic", "llama_index.vector_stores.chroma", "llama_index.vector_stores.qdrant",
-    "opentelemetry",
-}  # fmt: skip
+    "langchain_chroma",
+    "langchain_qdrant",
+}
 """Packages that pages name and the test environment need not have: blocks that import them are skipped."""
 
 pages = pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
@@ -138,7 +136,9 @@ def commands(page: Path) -> Iterator[list[str]]:
     text = page.read_text(encoding="utf-8")
     shown = [code for _, code, _ in blocks(page, "console")] + re.findall(r"^    (?=[a-z])(.*)$", text, re.M)
     for line in "\n".join(shown).replace("\\\n", " ").splitlines():
-        words = shlex.split(line.removeprefix("$ "), comments=True) if "surerag" in line or "make" in line else []
+        words = (
+            shlex.split(line.removeprefix("$ "), comments=True) if "surerag" in line or "make" in line else []
+        )
         if words[:1] in (["surerag"], ["make"]):
             yield words
 
