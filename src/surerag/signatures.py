@@ -182,10 +182,20 @@ def public_fields(kind: type[BaseModel]) -> dict[str, FieldInfo]:
 def field_lines(kind: type[BaseModel], indent: int = 4) -> list[str]:
     """Return the lines of a docstring about the fields of a class: type, bounds, default, description."""
     first, further = " " * indent, " " * (indent + 4)
-    texts = [
-        f"{name} ({field_summary(field)}): {field.description}" for name, field in public_fields(kind).items()
-    ]
-    return [textwrap.fill(text, 100, initial_indent=first, subsequent_indent=further) for text in texts]
+    lines = []
+    for name, field in public_fields(kind).items():
+        # Readers of docstrings expect a name and its type on one line.
+        head = f"{name} ({field_summary(field)}):".replace(" ", "\0")
+        text = textwrap.fill(
+            f"{head} {field.description}",
+            width=100,
+            initial_indent=first,
+            subsequent_indent=further,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines.append(text.replace("\0", " "))
+    return lines
 
 
 def plain_signature(kind: type[BaseModel]) -> inspect.Signature:

@@ -316,7 +316,7 @@ def build_system(name: str, setup: PipelineSetup) -> System:
 
     Args:
         name: Such as ``"plain@5"`` or ``"lazy+compressed"``.
-        parts: Services and options that it is built of.
+        setup: Services and options that it is built of.
 
     Raises:
         ConfigurationError: If the name is unknown.
