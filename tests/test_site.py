@@ -15,6 +15,7 @@ import pytest
 from site_pages.__main__ import write_pages
 from site_pages.command_line import command_line_page
 from site_pages.reference import MODULES, WIDTH, has_source, public_names, reference_page, source_link
+from surerag.options import Options
 from surerag.signatures import field_default, public_fields
 
 ROOT = Path(__file__).parents[1]
@@ -42,10 +43,15 @@ def test_the_reference_has_every_public_name(module: str) -> None:
         assert f"(#{module}.{name})" in page, "the list on top"
         if has_source(value):
             assert source_link(value) in sections[name]
-        for option, field in getattr(value, "model_fields", {}).items():
-            if option in public_fields(value) and not re.search(r"Its options are those of", sections[name]):
-                assert f"`{option}` (" in sections[name]
-                assert field_default(field) in sections[name]
+        if (
+            not isinstance(value, type)
+            or not issubclass(value, Options)
+            or "Its options are" in sections[name]
+        ):
+            continue
+        for option, field in public_fields(value).items():
+            assert f"`{option}` (" in sections[name]
+            assert field_default(field) in sections[name]
     assert not re.search(r"0x[0-9a-f]{6,}|:(?:class|meth|func|data):", page)
 
 
@@ -82,3 +88,79 @@ def test_no_code_of_the_reference_is_cut() -> None:
     for module in MODULES:
         blocks = re.findall(r"^```python\n(.*?)^```", reference_page(module), re.MULTILINE | re.DOTALL)
         assert [line for block in blocks for line in block.splitlines() if len(line) > WIDTH] == []
+
+
+QUESTIONS = {
+    "which answers are wrong": "certainty|how-to/only-sure|07_which|index|quickstart",
+    "hallucination": "how-to/hallucinations|certainty|index",
+    "how much does it cost": "how-to/cost|costs",
+    "does it work with ollama": "how-to/ollama|models",
+    "claude no logprobs": "how-to/claude|models",
+    "azure openai": "how-to/openai|models",
+    "vllm server": "how-to/vllm|models",
+    "hugging face model on my gpu": "how-to/hugging-face|models",
+    "model that thinks before it answers": "how-to/thinking|models",
+    "my documents changed": "documents-change",
+    "is my data sent somewhere": "how-to/secrets|production|tenants|models",
+    "streaming": "how-to/streaming|langchain|llama-index|production",
+    "too slow": "troubleshooting|how-to/cost|costs|production",
+    "what is entropy": "glossary|certainty|methods/lazy-rag",
+    "filter by tenant": "tenants",
+    "pickle error": "how-to/save-and-load|troubleshooting|production",
+    "faiss": "how-to/faiss|documents",
+    "load pdf files": "documents",
+    "chat history follow up question": "how-to/chat-history|langchain|advanced",
+    "langgraph agent": "how-to/agents|advanced",
+    "llama index workflow": "how-to/llama-index-agents|llama-index|advanced",
+    "fastapi web service": "how-to/fastapi|production",
+    "time-out and retry": "how-to/timeouts|production|troubleshooting",
+    "german or chinese documents": "how-to/languages|documents|advanced",
+    "how many test questions do I need": "questions|calibrate|compare",
+    "choose a threshold": "calibrate|methods/lazy-rag",
+    "say I do not know": "how-to/only-sure|certainty|calibrate",
+    "compare two retrievers": "retrievers",
+    "is it worth it": "compare|expect|06_does_it",
+    "run in continuous integration": "how-to/ci|advanced",
+    "ray many machines": "how-to/ray|advanced",
+    "train a rewriter": "how-to/train-rewriter|advanced|reference/surerag.training",
+    "api key in logs": "how-to/secrets|production",
+    "install": "install|quickstart|index",
+    "LazyRetrievalChain options": "reference/langchain_surerag|langchain",
+    "command line options": "reference/command-line|compare",
+    "CapabilityError": "reference/surerag.errors|troubleshooting|models",
+    "semantic entropy formula": "papers|glossary|reference/surerag.measures|methods/dense",
+    "compress long context": "methods/edc2|03_compress",
+    "test without a model": "reference/surerag|how-to/python|python|how-to/ci",
+}
+"""Questions in people's words, and the pages that answer them."""
+
+
+@pytest.fixture(scope="module")
+def index(site: Path) -> sqlite3.Connection:
+    """Return the search index of the site in a full-text table.
+
+    The site's own engine runs in a browser. That of SQLite ranks in the same manner: by BM25 of the stems of
+    words, any of which may match, with titles above texts.
+    """
+    table = sqlite3.connect(":memory:")
+    table.execute(
+        "CREATE VIRTUAL TABLE search USING fts5(page UNINDEXED, title, path, text, tokenize = 'porter')"
+    )
+    for item in json.loads((site / "search.json").read_text(encoding="utf-8"))["items"]:
+        text = html.unescape(re.sub(r"<[^>]+>", " ", item["text"]))
+        row = (item["location"].partition("#")[0], item["title"], " ".join(item["path"]), text)
+        table.execute("INSERT INTO search VALUES (?, ?, ?, ?)", row)
+    return table
+
+
+def found_pages(index: sqlite3.Connection, question: str) -> list[str]:
+    """Return the first three pages that the search finds."""
+    words = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", question))
+    ranked = "SELECT page FROM search WHERE search MATCH ? ORDER BY bm25(search, 0, 10, 5, 1)"
+    return list(dict.fromkeys(page for (page,) in index.execute(ranked, (words,))))[:3]
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_search_finds_the_page_that_answers(question: str, index: sqlite3.Connection) -> None:
+    pages = found_pages(index, question)
+    assert any(re.search(rf"^(?:{QUESTIONS[question]})", page) for page in pages), pages
