@@ -175,6 +175,8 @@ def test_links_lead_somewhere(page: Path) -> None:
         if target.startswith("http"):
             continue
         other = (page.parent / target).resolve() if target else page
+        if other.parent in (ROOT / "docs" / "reference", ROOT / "docs" / "notebooks"):
+            continue  # written by site_pages; the build of the site checks them
         if not other.exists() or (anchor and other.suffix == ".md" and anchor[1:] not in anchors(other)):
             broken.append(target + anchor)
     assert broken == []
@@ -194,17 +196,6 @@ def test_pages_stay_short() -> None:
     words = sum(len(tables.sub("", page.read_text(encoding="utf-8")).split()) for page in pages)
     assert words <= 20_000
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 100
-
-
-@pytest.mark.parametrize(
-    "package",
-    ["surerag", "langchain_surerag", "llama_index_surerag", "surerag.evaluation", "surerag.training"],
-)
-def test_the_reference_has_every_public_name(package: str) -> None:
-    sections = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8").split("\n## ")
-    own = [section for section in sections if section.split(":")[0].splitlines()[0] == package]
-    listed = {name for section in own for name in re.findall(r"`([A-Za-z_0-9]+)`", section)}
-    assert set(import_module(package).__all__) - listed == set()
 
 
 def test_the_page_of_defaults_has_the_values_of_the_options() -> None:
