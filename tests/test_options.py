@@ -93,7 +93,7 @@ def test_options_are_told_from_services_and_from_a_frameworks_own_fields() -> No
 
 def test_docstrings_of_fields_are_their_help() -> None:
     assert Some.model_json_schema()["properties"]["number"]["description"] == "A number."
-    assert str(Some.__doc__).endswith("types.\n\nArgs:\n    number: A number.")
+    assert str(Some.__doc__).endswith("types.\n\nArgs:\n    number (int, at least 1, default 3): A number.")
 
 
 def test_copies_and_pickles_have_the_same_options_and_share_services() -> None:

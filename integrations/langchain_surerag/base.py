@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self, cast
+from typing import Annotated, Any, ClassVar, Self, cast
 
 from langchain_core.load import dumpd
 from langchain_core.load.serializable import Serializable, SerializedConstructor, SerializedNotImplemented
@@ -16,6 +16,7 @@ from langchain_surerag.prompts import plain_prompt, prompt_of
 from surerag.errors import MissingServiceError
 from surerag.options import Options
 from surerag.readers import ClientReader, is_secret_name, without_credentials
+from surerag.signatures import INTERNAL
 
 
 def service_field(description: str) -> Any:
@@ -26,12 +27,10 @@ def service_field(description: str) -> Any:
 class Part(Options, ABC):
     """A method's options as fields of a LangChain class, and the core component that is made of them."""
 
-    learned: InstanceOf[dict[str, Any]] = Field(
-        default_factory=dict,
-        exclude=True,
-        repr=False,
-        description="What was learned of its model; copies with other options go on with it.",
+    learned: Annotated[InstanceOf[dict[str, Any]], INTERNAL] = Field(
+        default_factory=dict, exclude=True, repr=False
     )
+    """What was learned of its model; copies with other options go on with it."""
     _core: Any = PrivateAttr(None)
 
     @property
@@ -78,7 +77,7 @@ class SerializablePart(Part, Serializable):
 
     SERVICES: ClassVar[tuple[str, ...]] = ()
 
-    detached: tuple[str, ...] = ()
+    detached: Annotated[tuple[str, ...], INTERNAL] = ()
     """Services that were left out when this was written down."""
 
     @property

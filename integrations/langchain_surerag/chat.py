@@ -19,14 +19,23 @@ from surerag.drivers import arun, astream, run, stream
 from surerag.effects import Generate, Program, perform
 from surerag.messages import Generation, Message
 from surerag.readers import as_reader
+from surerag.signatures import PlainHelp
 
 
-class ChatReader(BaseChatModel):
+class ChatReader(BaseChatModel, metaclass=PlainHelp):
     """A reader as a chat model, for any chain: a Hugging Face model in this process, say.
 
     Requests of several callers are read and generated in one batch. The message of each answer has its
     certainty in ``response_metadata["certainty"]``, from exact entropies where the reader knows them. The
     model calls no tools.
+
+    Args:
+        reader: A ``TransformersReader``, or any other reader.
+        temperature: Of the answers, at least 0; 0 is greedy decoding.
+        max_tokens: Length of an answer in tokens, at most; None is the reader's own limit.
+        seed: Makes samples repeatable.
+
+    Other arguments are those of LangChain's ``BaseChatModel``.
 
     Raises:
         ConfigurationError: If this is no reader.

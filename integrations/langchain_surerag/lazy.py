@@ -48,6 +48,7 @@ from surerag.effects import Program
 from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import Message
 from surerag.prompts import REWRITE_IN_CONVERSATION, PromptSet
+from surerag.signatures import takes_options
 
 if TYPE_CHECKING:
     from langchain_core.tools import StructuredTool
@@ -126,6 +127,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         super().__init__(**{"llm": llm, "retriever": retriever, "summaries": summaries, **options})
 
     @classmethod
+    @takes_options(LazyRAGOptions)
     def from_documents(
         cls,
         documents: Iterable[Document],
@@ -139,7 +141,15 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     ) -> Self:
         """Build a chain with summaries of whole documents, as ``summaries_of`` makes them.
 
-        ``summarize="model"`` has ``llm`` write them; llm, retriever and options are those of the class.
+        Args:
+            documents: Whole documents, before they are cut.
+            llm: A chat model, an LLM or a reader of surerag.
+            retriever: Tier 2: a retriever, or a runnable from a question to documents.
+            embeddings: An embedding model of the summaries.
+            summarize: How: a number of lead sentences, a metadata key, a function of the document, a model,
+                or ``"model"`` for ``llm``.
+            store: A vector store for the summaries; None keeps them in memory.
+            **options: Those of the class.
         """
         summarize = llm if summarize == "model" else summarize
         summaries = summaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
@@ -310,7 +320,15 @@ def create_lazy_retrieval_tool(
     """Make a tool of a chain, as ``create_retriever_tool`` does of a retriever.
 
     It has one argument, ``question``, and returns the answer; the chain's whole output (context, decision) is
-    the tool message's artifact. The chain may be configured or wrapped as you like.
+    the tool message's artifact.
+
+    Args:
+        chain: A :class:`LazyRetrievalChain`, which may be configured or wrapped.
+        name: Name of the tool, which the agent calls.
+        description: Tells the agent when to call the tool.
+
+    Raises:
+        ConfigurationError: If ``chain`` is no runnable, or a text is none.
     """
     check_kind(Runnable, "a chain", hint="pass a LazyRetrievalChain", chain=chain)
     check_kind(str, "a text", name=name, description=description)

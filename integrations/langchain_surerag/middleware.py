@@ -43,6 +43,7 @@ from surerag.errors import (
 from surerag.messages import Message, Template
 from surerag.prompts import REWRITE_IN_CONVERSATION, as_template, format_passages, with_abstention
 from surerag.readers import ANY_VOCABULARY, THINKING_TOKENS, Capabilities, ReplyPart, split_thoughts
+from surerag.signatures import takes_options
 from surerag.text import is_abstention
 
 AgentRequest = ModelRequest[Any]
@@ -156,6 +157,7 @@ class LazyRetrievalState(AgentState[Any]):
     retrieval: NotRequired[dict[str, Any] | None]
 
 
+@takes_options(LazyRAGOptions)
 class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     """Lets the agent's model answer, and retrieves only when it is unsure of what it writes (L-RAG).
 

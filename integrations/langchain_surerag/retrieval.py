@@ -30,6 +30,9 @@ _REMEMBERED = 64
 class EmbeddingEncoder:
     """Encodes with any LangChain embedding model; rows are L2-normalised here.
 
+    Args:
+        embeddings: The embedding model.
+
     Raises:
         ConfigurationError: If it is no embedding model.
     """

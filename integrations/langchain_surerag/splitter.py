@@ -11,14 +11,16 @@ from langchain_text_splitters import TextSplitter
 
 from langchain_surerag.documents import copied_metadata
 from langchain_surerag.retrieval import encoder_of
-from surerag import SemanticChunk, SemanticChunker
+from surerag import SemanticChunk, SemanticChunker, SemanticChunkerOptions
 from surerag.drivers import arun, maybe_await, run, run_blocking
+from surerag.signatures import takes_options
 from surerag.text import estimated_tokens
 
 _AT_ONCE = 64
 """Texts whose sentences are embedded in one call: full batches, and bounded memory."""
 
 
+@takes_options(SemanticChunkerOptions)
 class SemanticTextSplitter(TextSplitter):
     """Cuts texts where neighbouring sentences are unlike, and never above a maximum.
 
@@ -30,7 +32,7 @@ class SemanticTextSplitter(TextSplitter):
         embeddings: An embedding model, or an encoder of surerag.
         length_function: Counts the tokens of a text; None estimates by the text's scripts.
         add_start_index: Whether a chunk's metadata has its place in its text (``start_index``).
-        **options: ``similarity_threshold``, ``chunk_size`` and ``language``.
+        **options: Those of :class:`surerag.SemanticChunkerOptions`.
 
     Raises:
         ConfigurationError: If an option is unknown or out of bounds.

@@ -385,9 +385,18 @@ def _response_with(response: Any, selected: SelectedAnswer) -> RESPONSE_TYPE:
 class AbstainingChatEngine(_Selecting, BaseChatEngine):
     """Shows the answers of another chat engine only where the LLM was sure enough, else "I do not know.".
 
-    It takes what :class:`AbstainingQueryEngine` takes, and checks the same; ``response.metadata`` is that of
-    its responses. In the conversation that the engine remembers, the abstention stands in place of a withheld
-    answer. ``stream_chat`` yields the answer in one piece, when it is clear that it may be shown.
+    ``response.metadata`` is that of the responses of an :class:`AbstainingQueryEngine`. In the conversation
+    that the engine remembers, the abstention stands in place of a withheld answer. ``stream_chat`` yields the
+    answer in one piece, when it is clear that it may be shown.
+
+    Args:
+        engine: The chat engine whose answers are shown or withheld.
+        policy: From :func:`surerag.calibrate_abstention`, as for :class:`AbstainingQueryEngine`.
+        abstention: Text in place of a withheld answer.
+        ask: As for :class:`AbstainingQueryEngine`.
+
+    Raises:
+        ConfigurationError: As for :class:`AbstainingQueryEngine`.
     """
 
     def __init__(

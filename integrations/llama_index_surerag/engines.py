@@ -55,6 +55,7 @@ from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import ANSWER_TOKENS, Generation
 from surerag.options import Options
 from surerag.readers import Reader
+from surerag.signatures import takes_options
 
 NOTHING = "Empty Response"
 """What LlamaIndex's synthesizers answer from no node at all."""
@@ -354,12 +355,23 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
     decision is there before the first word; ``finish`` and costs come when the stream has been read.
 
     Build it with :meth:`from_args`.
+
+    Args:
+        core: The method over a :class:`NodeRetriever`.
+        streaming: Whether ``query`` returns a stream.
+        callback_manager: Receives LlamaIndex's callbacks.
     """
 
     SIGNAL = "score"
     COMPONENT = LazyRAG
 
+    def __init__(
+        self, core: LazyRAG, *, streaming: bool = False, callback_manager: CallbackManager | None = None
+    ) -> None:
+        super().__init__(core, streaming=streaming, callback_manager=callback_manager)
+
     @classmethod
+    @takes_options(LazyRAGOptions)
     def from_args(
         cls,
         retriever: BaseRetriever | BaseIndex[Any],
@@ -455,6 +467,10 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
     an engine of your own, take an ``UncertaintyRewriteRetriever``.
 
     Build it with :meth:`from_args`.
+
+    Args:
+        core: The method over a :class:`NodeRetriever`.
+        callback_manager: Receives LlamaIndex's callbacks.
     """
 
     SIGNAL = "uncertainty"
@@ -464,6 +480,7 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
         super().__init__(core, callback_manager=callback_manager)
 
     @classmethod
+    @takes_options(DynQROptions)
     def from_args(
         cls,
         retriever: BaseRetriever | BaseIndex[Any],
@@ -474,10 +491,20 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
         callback_manager: CallbackManager | None = None,
         **options: Any,
     ) -> Self:
-        """Build an engine, as :meth:`LazyRetrievalQueryEngine.from_args` does.
+        """Build an engine from what a pipeline has.
 
-        A ``rewriter`` is an LLM or reader that rewrites in the place of ``llm``; options are those of
-        :class:`surerag.DynQROptions`.
+        Args:
+            retriever: The pipeline's index, or a retriever of it.
+            llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
+            rewriter: An LLM or reader that rewrites in the place of ``llm``.
+            node_postprocessors: Applied to retrieved nodes, in order.
+            callback_manager: Receives LlamaIndex's callbacks.
+            **options: Those of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.
+
+        Raises:
+            ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds.
+            CapabilityError: If the metric needs log-probabilities that the LLM does not return.
+            PromptError: If a replaced prompt is unknown or lacks slots.
         """
         core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
         return cls(core, callback_manager=callback_manager)

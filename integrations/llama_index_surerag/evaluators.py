@@ -25,11 +25,12 @@ from surerag.component import Service
 from surerag.drivers import arun, maybe_await, run, run_blocking
 from surerag.errors import InputError
 from surerag.readers import Reader, described
+from surerag.signatures import PlainHelp
 
 Texts = Sequence[str] | None
 
 
-class MethodEvaluationResult(EvaluationResult):
+class MethodEvaluationResult(EvaluationResult, metaclass=PlainHelp):
     """A measurement of one item.
 
     One that could not be measured has ``invalid_result`` and ``invalid_reason`` set, and no score.
@@ -67,7 +68,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
         return query, passages
 
     @abstractmethod
-    def _fields(self, result: Any) -> dict[str, Any]:
+    def _evaluation_fields(self, result: Any) -> dict[str, Any]:
         """Return the fields of an evaluation: ``score``, ``passing`` and ``feedback``."""
 
     @dispatcher.span
@@ -110,7 +111,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
         try:
             program = self._core.program(*self._case(*_checked(query, contexts), others))
             result = await maybe_await(run(program, self._core.services, on_event=dispatch))
-            fields = {**self._fields(result), "result": result}
+            fields = {**self._evaluation_fields(result), "result": result}
         except Exception as error:
             reason = described(error)
             warn(f"{self.METHOD}.invalid", query=str(query), reason=reason)
@@ -163,7 +164,7 @@ class DenseEvaluator(MethodEvaluator, DenseOptions):
         self._core = CoreDenseEvaluator(reader_of(self.llm), judge_of(self.entailer), **self.options())
         return self
 
-    def _fields(self, result: DenseResult) -> dict[str, Any]:
+    def _evaluation_fields(self, result: DenseResult) -> dict[str, Any]:
         outcomes = [chunk.outcome for chunk in result.chunks]
         if "rephrased" not in outcomes:
             raise InputError(
@@ -211,6 +212,6 @@ class DeltaSePerEvaluator(MethodEvaluator, SePerOptions):
             raise InputError("there is no reference", hint="pass reference=…, one right answer or a list")
         return query, references, passages
 
-    def _fields(self, result: SePerResult) -> dict[str, Any]:
+    def _evaluation_fields(self, result: SePerResult) -> dict[str, Any]:
         passing = result.delta > self.passing_above
         return {"score": result.delta, "passing": passing, "feedback": result.explain()}

@@ -18,6 +18,7 @@ from llama_index_instrumentation.span import active_span_id
 from surerag.drivers import sentence_of
 from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import Event
+from surerag.signatures import PlainHelp
 
 dispatcher = get_dispatcher(__name__)
 logger = logging.getLogger("surerag")
@@ -26,7 +27,7 @@ _listeners: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surera
 """Further listeners of a method's events; a program has those of its caller."""
 
 
-class MethodEvent(BaseEvent):
+class MethodEvent(BaseEvent, metaclass=PlainHelp):
     """A decision or a fallback of a method, for LlamaIndex's event handlers.
 
     Attributes:
@@ -46,8 +47,14 @@ class MethodEvent(BaseEvent):
         return "SureragMethodEvent"
 
 
-class MethodStreamEvent(WorkflowEvent):
-    """The same in a workflow's stream, with the attributes of :class:`MethodEvent`."""
+class MethodStreamEvent(WorkflowEvent, metaclass=PlainHelp):
+    """A decision or a fallback of a method, in the stream of a workflow.
+
+    Attributes:
+        name: As of :class:`MethodEvent`.
+        data: As of :class:`MethodEvent`.
+        warning: Whether a fallback was taken.
+    """
 
     name: str
     data: dict[str, Any]

@@ -24,11 +24,12 @@ from pydantic import Field
 from llama_index_surerag.prompts import from_chat_messages
 from surerag.messages import Chunk, Generation, Prompt, SamplingParams
 from surerag.readers import Reader
+from surerag.signatures import PlainHelp
 
 R = TypeVar("R", ChatResponse, CompletionResponse)
 
 
-class ReaderLLM(LLM):
+class ReaderLLM(LLM, metaclass=PlainHelp):
     """An LLM of LlamaIndex that asks a reader of surerag.
 
     The ``raw`` of a response, and of the last one of a stream, is the :class:`surerag.messages.Generation`

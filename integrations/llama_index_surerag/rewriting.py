@@ -18,10 +18,11 @@ from llama_index_surerag.engines import MethodPart, rewriter_over
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.services import bound_services, manager_of
-from surerag import DynQRResult, UncertaintyRewriter
+from surerag import DynQROptions, DynQRResult, UncertaintyRewriter
 from surerag.drivers import arun, maybe_await, run, run_blocking
 from surerag.errors import MISCONFIGURED, InputError
 from surerag.readers import Reader, in_plain_words
+from surerag.signatures import takes_options
 
 
 class DecidedNode(NodeWithScore):
@@ -30,6 +31,7 @@ class DecidedNode(NodeWithScore):
     decision: dict[str, Any]
 
 
+@takes_options(DynQROptions)
 class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTransform):
     """Rewrites a query where the LLM's answer to it is uncertain, and passes the better query on (DynQR).
 
@@ -45,9 +47,16 @@ class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTran
     Where a model or the retriever fails, the query stays as it is, with a warning.
 
     Args:
+        retriever: The pipeline's index, or a retriever of it.
+        llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
         replace: Whether the rewrite takes the question's place.
+        rewriter: An LLM or reader that rewrites in the place of ``llm``.
+        node_postprocessors: Applied to retrieved nodes, in order.
+        **options: Those of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.
 
-    Other arguments and errors are those of :meth:`UncertaintyRewriteQueryEngine.from_args`.
+    Raises:
+        ConfigurationError: As of :meth:`UncertaintyRewriteQueryEngine.from_args`.
+        CapabilityError: If the metric needs log-probabilities that the LLM does not return.
     """
 
     def __init__(
@@ -74,6 +83,7 @@ class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTran
         return replace(query_bundle, custom_embedding_strs=[query], embedding=None)
 
 
+@takes_options(DynQROptions)
 class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever):
     """Retrieves with the query, and with a rewrite of it where the LLM's answer is uncertain (DynQR).
 
@@ -85,7 +95,17 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
     Nodes without text are left out. Where a model fails, the nodes are those of the query as it is, with a
     warning.
 
-    Arguments and errors are those of :meth:`UncertaintyRewriteQueryEngine.from_args`.
+    Args:
+        retriever: The pipeline's index, or a retriever of it.
+        llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
+        rewriter: An LLM or reader that rewrites in the place of ``llm``.
+        node_postprocessors: Applied to retrieved nodes, in order.
+        callback_manager: Receives LlamaIndex's callbacks.
+        **options: Those of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.
+
+    Raises:
+        ConfigurationError: As of :meth:`UncertaintyRewriteQueryEngine.from_args`.
+        CapabilityError: If the metric needs log-probabilities that the LLM does not return.
     """
 
     def __init__(

@@ -47,6 +47,7 @@ from surerag.documents import Document as PlainDocument
 from surerag.errors import ConfigurationError, InputError, check_kind
 from surerag.readers import Reader
 from surerag.retrieval import summarizer_of, with_summaries
+from surerag.signatures import PlainHelp
 
 Summarize = int | str | Callable[[BaseNode], str] | LLM | Reader | DocumentSummaryIndex
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, a model, or an
@@ -96,7 +97,7 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
     return _summarized(parts, summarize)
 
 
-class DocumentSummarizer(WithoutKeys, TransformComponent):
+class DocumentSummarizer(WithoutKeys, TransformComponent, metaclass=PlainHelp):
     """Summarizes documents in an ``IngestionPipeline``, which keeps the summaries in any vector store.
 
     With ``docstore_strategy=DocstoreStrategy.UPSERTS_AND_DELETE``, only new and changed documents are

@@ -11,7 +11,6 @@ fields, and so are the adapters of both frameworks::
 from __future__ import annotations
 
 import inspect
-import textwrap
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Annotated, Any, ClassVar, Self
@@ -21,8 +20,9 @@ from pydantic.functional_validators import SkipValidation
 
 from surerag.errors import ConfigurationError, SureragError, check_kind
 from surerag.prompts import PromptSet
+from surerag.signatures import PlainHelp, TypeText, field_lines
 
-PromptsOption = Annotated[Mapping[str, Any], SkipValidation]
+PromptsOption = Annotated[Mapping[str, Any], SkipValidation, TypeText("Mapping[str, Any]")]
 """Type of the option ``prompts``: templates or texts by name; the others stay the method's own."""
 
 _ALIASES = {
@@ -41,7 +41,7 @@ _ALIASES = {
 """What frameworks, papers and habit call an option, and its names here."""
 
 
-class Options(BaseModel):
+class Options(BaseModel, metaclass=PlainHelp):
     """Base of all classes with options: checks names and values, also on assignment and in copies.
 
     Raises:
@@ -70,14 +70,9 @@ class Options(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **settings: Any) -> None:
-        """Append the fields and what they mean to the docstring, where ``help`` shows them."""
+        """Append the fields with types, defaults and meaning to the docstring, where ``help`` shows them."""
         super().__pydantic_init_subclass__(**settings)
-        four, eight = " " * 4, " " * 8
-        lines = [
-            textwrap.fill(f"{name}: {field.description}", 100, initial_indent=four, subsequent_indent=eight)
-            for name, field in cls.model_fields.items()
-            if field.description
-        ]
+        lines = field_lines(cls)
         if lines and (own := vars(cls).get("__doc__")):
             cls.__doc__ = "\n".join([inspect.cleandoc(own), "", "Args:", *lines])
 

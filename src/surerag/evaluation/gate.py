@@ -50,9 +50,15 @@ _FORM = re.compile(
 class Verdict:
     """What a run shows about a requirement.
 
-    ``estimate`` is its left side less its right side on the sample, in six digits behind the point. Where it
-    is about a share of the questions, it is the share of those that meet it less the one that is asked for.
-    ``lower`` and ``upper`` are one-sided bounds of that, and ``n`` is the number of questions.
+    Attributes:
+        requirement: The requirement as it was written.
+        outcome: Whether it holds, does not hold, or is not shown by this sample.
+        estimate: Its left side less its right side on the sample, in six digits behind the point; of a
+            requirement about a share of the questions, the share that meets it less the share asked for.
+        lower: One-sided lower bound of the estimate.
+        upper: One-sided upper bound of the estimate.
+        n: Number of questions.
+        of_share: Whether the requirement is about a share of the questions.
     """
 
     requirement: str
@@ -151,6 +157,11 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
     Forms: ``accuracy(lazy) >= 0.7``, ``f1(lazy) >= f1(plain) - 0.05``, ``tokens(lazy) <= 0.8 * tokens(plain)
     in 90 % of questions`` and ``tokens(lazy) <= 0.8 * tokens(plain) capped at 8000``. Questions of one group,
     such as a document, are taken together.
+
+    Args:
+        run: The rows.
+        text: The requirement.
+        confidence: Of the verdict, in (0, 1).
 
     Raises:
         ConfigurationError: If it cannot be read, names a metric or system that the run does not have, or is

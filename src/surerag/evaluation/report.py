@@ -98,7 +98,13 @@ def _cells(values: Mapping[str, float | None], form: Callable[[float], str]) -> 
 
 
 def terminal_table(run: EvaluationRun, baseline: str = "", prices: Prices = (0.0, 0.0)) -> Table:
-    """Return a table for a terminal, a column for each system; arguments are those of the page."""
+    """Return a table for a terminal, a column for each system.
+
+    Args:
+        run: The rows.
+        baseline: Name of the system that others are compared with; the first one if empty.
+        prices: Money for a million tokens read, and for a million tokens written.
+    """
     layout: dict[str, Any] = {"box": box.SIMPLE, "show_edge": False, "pad_edge": False, "padding": 0}
     table = Table(caption=notes(run), caption_justify="left", **layout)
     table.add_column("", overflow="fold")
@@ -212,9 +218,15 @@ def write_report(
 ) -> None:
     """Write the run as one HTML page without scripts: what it shows, tables, charts, and every question.
 
-    An empty baseline is the first system; prices are money for a million tokens read, and for a million
-    written; labels are names to show for systems in the sentences; a loss of the mean score below the margin
-    does not matter.
+    Args:
+        run: The rows.
+        path: File of the page.
+        baseline: Name of the system that others are compared with; the first one if empty.
+        prices: Money for a million tokens read, and for a million tokens written.
+        verdicts: Requirements that were checked, to show on top.
+        title: Of the page.
+        labels: Names to show for systems in the sentences.
+        margin: Loss of the mean score that does not matter.
     """
     baseline = baseline or next(iter(run.comparable), "")
     names, found, why = names_of(run, labels), surest_of_all(run), causes_of(run)

@@ -555,7 +555,10 @@ async def aevaluate(
     path: str | Path | None = None,
     **options: Any,
 ) -> EvaluationRun:
-    """Like :func:`evaluate`, without blocking the event loop; coroutine functions run in this loop."""
+    """Like :func:`evaluate`, without blocking the event loop; coroutine functions run in this loop.
+
+    ``systems``, ``questions``, ``path`` and the other ``options`` are the arguments of :func:`evaluate`.
+    """
     loop, stop = asyncio.get_running_loop(), threading.Event()
     try:
         return await asyncio.to_thread(_evaluate, systems, questions, path, loop, stop, **options)

@@ -52,8 +52,12 @@ class Pairs(NamedTuple):
 class Comparison:
     """A system less the baseline, on the questions that both answered.
 
-    The p-value of "there is no difference" is exact for right and wrong answers, by permutation for others
-    and for questions in groups; once more, it is adjusted for the number of systems (Holm).
+    Attributes:
+        system: Name of the system.
+        difference: The mean difference and its interval.
+        p_value: Of "there is no difference": exact for right and wrong answers, by permutation for others and
+            for questions in groups.
+        adjusted: The same, adjusted for the number of systems (Holm).
     """
 
     system: str
@@ -66,6 +70,10 @@ def summarize(run: EvaluationRun, measure: str) -> dict[str, Estimate | None]:
     """Return the mean of a metric or cost for each system; None where nothing was measured.
 
     Intervals are those of :func:`~surerag.measures.statistics.mean_interval`.
+
+    Args:
+        run: The rows.
+        measure: Name of a metric or cost of the run, such as ``"f1"`` or ``"tokens"``.
     """
     bounds = (0.0, 1.0) if measure in run.metrics or measure == "errors" else None
     summary: dict[str, Estimate | None] = {}
@@ -91,10 +99,15 @@ def pairs(run: EvaluationRun, first: str, second: str, measure: str) -> Pairs:
 
 
 def compare_systems(run: EvaluationRun, measure: str, baseline: str = "") -> list[Comparison]:
-    """Compare every system with the baseline, the first one by default.
+    """Compare every system with the baseline.
 
     Systems that were asked only some of the questions are left out (``run.comparable``), so that they take no
     part in Holm's adjustment.
+
+    Args:
+        run: The rows.
+        measure: Name of a metric or cost of the run.
+        baseline: Name of a system; the first one if empty.
     """
     systems = run.comparable
     baseline = baseline or next(iter(systems), "")

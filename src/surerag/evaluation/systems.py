@@ -314,6 +314,10 @@ def parse_system(name: str) -> tuple[str, float | None, list[str]]:
 def build_system(name: str, setup: PipelineSetup) -> System:
     """Build a pipeline by its name: a base, ``@`` a threshold or a number of passages, and steps after ``+``.
 
+    Args:
+        name: Such as ``"plain@5"`` or ``"lazy+compressed"``.
+        setup: Services and options that it is built of.
+
     Raises:
         ConfigurationError: If the name is unknown.
         MissingServiceError: If a service is missing.

@@ -97,6 +97,7 @@ class SampleAgreement(SecondOpinion):
     ``n_samples`` times more, or once where the server takes ``n``.
 
     Attributes:
+        model: The model that answered: a reader, or a model of LangChain or LlamaIndex.
         n_samples: Answers to sample.
         max_tokens: Length of a sample, at most.
 

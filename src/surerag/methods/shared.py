@@ -25,6 +25,7 @@ from surerag.measures import same_answer
 from surerag.messages import Generation, Pair, Passage, TokenTrace
 from surerag.readers.protocol import Reader
 from surerag.services import checked_vectors
+from surerag.signatures import TypeText
 
 Needs = Literal["text", "logprobs", "entropy", "energy"]
 """What of an answer a gate or a metric reads."""
@@ -155,7 +156,12 @@ def _plain_threshold(value: Any) -> Any:
     return str(number) if isinstance(number, float) and math.isinf(number) else number
 
 
-ThresholdOption = Annotated[Any, BeforeValidator(_checked_threshold), PlainSerializer(_plain_threshold)]
+ThresholdOption = Annotated[
+    Any,
+    BeforeValidator(_checked_threshold),
+    PlainSerializer(_plain_threshold),
+    TypeText("float | ThresholdPolicy | None"),
+]
 """Type of the option ``threshold``: a number, a policy from a calibration, or None for the method's own."""
 
 

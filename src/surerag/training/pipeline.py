@@ -37,8 +37,12 @@ MIN_QUERIES = 20
 class StageMeans:
     """One rewriter on the held-out queries: ``"as asked"``, ``"distilled"`` or ``"aligned"``.
 
-    The log-perplexity is a mean in nats over answers that have one, ``correct`` a share of all. Changes are
-    paired differences to the queries as asked.
+    Attributes:
+        name: Name of the rewriter.
+        log_perplexity: Mean in nats over the answers that have one.
+        change: Paired difference of the log-perplexity to the queries as asked.
+        correct: Share of right answers; None without references.
+        correct_change: Paired difference of that share to the queries as asked.
     """
 
     name: str
@@ -62,7 +66,9 @@ class TrainingReport:
     Attributes:
         rewriter: Folder of the stage to use, or None where neither stage improved on the query as asked.
         stages: Figures on the held-out queries, the query as asked first.
-        n_distilled: Number of rewrites that were learnt from; and of preferences, and of held-out queries.
+        n_distilled: Number of rewrites that were learnt from.
+        n_preferences: Number of pairs that were learnt from.
+        n_held_out: Number of held-out queries.
     """
 
     rewriter: Path | None

@@ -30,14 +30,26 @@ REWRITE_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query as users ask it, with right answers if there are any."""
+    """A query as users ask it.
+
+    Attributes:
+        text: The query.
+        references: Right answers, if there are any.
+    """
 
     text: str
     references: tuple[str, ...] = ()
 
 
 class Preference(NamedTuple):
-    """A better and a worse rewrite of a query, with the difference of their rewards."""
+    """Two rewrites of a query.
+
+    Attributes:
+        query: The query.
+        better: The rewrite with the larger reward.
+        worse: The other rewrite.
+        difference: Of the rewards.
+    """
 
     query: str
     better: str
@@ -59,7 +71,14 @@ def collect_rewrites(
     *,
     progress: Progress = False,
 ) -> list[tuple[str, str]]:
-    """Return pairs of a query and a teacher's usable rewrite: no refusal or thought, not cut or unchanged."""
+    """Return pairs of a query and a teacher's usable rewrite: no refusal or thought, not cut or unchanged.
+
+    Args:
+        queries: What the teacher rewrites.
+        teacher: Writes one rewrite of each query.
+        options: Settings of the stages; the defaults if None.
+        progress: Whether to show a bar.
+    """
     options = options or RewriterTraining()
     sampling = SamplingParams(max_tokens=REWRITE_TOKENS, trace="none")
     programs = [_write(query.text, options, sampling) for query in queries]
@@ -83,7 +102,17 @@ def sample_preferences(
     encoder: Encoder | None = None,
     progress: Progress = False,
 ) -> list[Preference]:
-    """Sample rewrites, reward what each retrieves, and pair them by reward (second stage, Eq. 2 and 3)."""
+    """Sample rewrites, reward what each retrieves, and pair them by reward (second stage, Eq. 2 and 3).
+
+    Args:
+        queries: What is rewritten.
+        rewriter: Samples the rewrites.
+        reader: Answers; its certainty is the reward, by default.
+        retriever: Finds passages.
+        options: Settings of the stages; the defaults if None.
+        encoder: Vectors, for the reward ``"relevance"``.
+        progress: Whether to show a bar.
+    """
     options = options or RewriterTraining()
     check_reward(options, queries, encoder)
     sampling = SamplingParams(
@@ -121,6 +150,10 @@ def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[i
     Rewards are larger for better rewrites of a query. One that is infinite, as after an empty or cut answer,
     makes no pair: its difference to all others would be the largest. Pairs are the better rewrite's index,
     the worse one's, and the difference.
+
+    Args:
+        rewards: One of each rewrite.
+        n_pairs: Pairs to return, at most.
 
     Example:
         >>> preference_pairs([-1.5, -1.0, -1.5, -4.0])

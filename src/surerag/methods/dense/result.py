@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from surerag.messages import Generation, Passage, Result
 
@@ -17,8 +17,16 @@ Stopped = Literal["certain", "satisfied", "unchanged", "rounds", "calls", "faile
 round or no call left; a model failed; no passage with a text."""
 
 
-class SemanticChunk(NamedTuple):
-    """A piece of a text, ``text[start:end]``, and its length in tokens."""
+@dataclass(frozen=True, slots=True)
+class SemanticChunk:
+    """A piece of a document, verbatim.
+
+    Attributes:
+        text: The piece, ``document[start:end]``.
+        start: Where the piece begins in its document, in characters.
+        end: Where the piece ends in its document, in characters.
+        tokens: Length of the piece in tokens.
+    """
 
     text: str
     start: int
@@ -55,6 +63,7 @@ class DenseResult(Result):
     """How far a reader understands a context.
 
     Attributes:
+        question: The question.
         score: Degree-based semantic entropy, in [0, log(k + 1)] nats (Eq. 6).
         certain: Whether the score is conclusive and within the threshold.
         answers: r_0 to r_k.
@@ -66,6 +75,7 @@ class DenseResult(Result):
         empty: Answers among them without a text.
         unusable: Judgements that could not be used; more than a tenth are an error.
         out_of_calls: Whether ``max_calls`` left chunks untested or unlabelled.
+        usage: Requests, tokens and seconds of the question.
     """
 
     question: str
@@ -164,6 +174,7 @@ class DenseRefinerResult(Result):
     """The best context of a refinement, and the answer under it.
 
     Attributes:
+        question: The question.
         passages: The best context; the first ``top_n`` passages where none could be measured.
         answer: The answer under it; None where none could be measured.
         score: Its DENSE score; None likewise.
@@ -171,6 +182,7 @@ class DenseRefinerResult(Result):
         stopped: Why it ended.
         calls: Rephrasings, answers, judgements and self-evaluations of all rounds.
         failure: The error that ended it, in words.
+        usage: Requests, tokens and seconds of the question.
     """
 
     question: str

@@ -37,6 +37,7 @@ class DynQRResult(Result):
     """An answer, and how it came about.
 
     Attributes:
+        question: The question.
         original: Attempt with the question itself.
         candidates: Attempts with rewrites, in the order in which these were written.
         chosen: The attempt whose answer this is.
@@ -44,6 +45,7 @@ class DynQRResult(Result):
         reason: Why it was rewritten or not, and why this answer was chosen, in words.
         threshold: What the uncertainty was compared with (θ).
         abstained: Whether the answer is the option ``abstention``.
+        usage: Requests, tokens and seconds of the question.
     """
 
     question: str

@@ -58,6 +58,7 @@ class EDC2Result(Result):
     """A shorter context.
 
     Attributes:
+        query: The question that the context is for.
         passages: The context, in the order of each one's best source. A compressed passage has its best
             source's id, score, metadata and origin, with its sources under ``SOURCES_KEY`` and its sentences
             under ``SENTENCES_KEY``; the others are the very passages that went in.
@@ -65,6 +66,7 @@ class EDC2Result(Result):
         fell_back: Whether no compression held anything relevant, so that the originals are returned.
         tokens_before: Tokens of the passages that went in.
         tokens_after: Tokens of those that came out.
+        usage: Requests, tokens and seconds of the question.
     """
 
     query: str

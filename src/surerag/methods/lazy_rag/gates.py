@@ -169,6 +169,9 @@ class EntropyGate(_BoundedGate):
             generation step"): an answer is stopped after n tokens if one of these is above the threshold, and
             else read to its end; or the ``"first"`` one.
         estimate: Point of the interval to compare, where entropies are bounded and not exact.
+        threshold: Entropy in nats, above which the gate opens.
+        n_tokens: Tokens of the first answer that are read (n of Eq. 3).
+        n_samples: Always 0: the greedy answer is read.
     """
 
     name: ClassVar[str] = "entropy"
@@ -223,6 +226,9 @@ class MarginGate(_BoundedGate):
 
     Attributes:
         estimate: Point of the interval to compare; ``"lower"`` is the mean of 1 − p₁.
+        threshold: 1 − margin, in [0, 1], above which the gate opens.
+        n_tokens: Tokens of the first answer that are read.
+        n_samples: Always 0: the greedy answer is read.
     """
 
     name: ClassVar[str] = "margin"
@@ -248,6 +254,11 @@ class DisagreementGate(Gate):
     answers mean the same if the words of one stand in the other. It costs ``n_samples`` answers a question.
 
     By default the gate stays shut where all samples agree (of up to ten; ``docs/defaults.md``); calibrate it.
+
+    Attributes:
+        threshold: Entropy of the meanings in nats, above which the gate opens.
+        n_tokens: Of no use here: samples are read whole.
+        n_samples: Answers to sample, at temperature 1.
     """
 
     name: ClassVar[str] = "semantic_entropy"
@@ -268,7 +279,8 @@ class DisagreementGate(Gate):
 class AbstentionGate(Gate):
     """Open where the first answer abstains, and nowhere else; needs one call and text alone.
 
-    The reader is asked to abstain where the summaries do not tell (the option ``abstention``).
+    The reader is asked to abstain where the summaries do not tell (the option ``abstention``). This gate has
+    no use for ``threshold``, ``n_tokens`` and ``n_samples``, which every :class:`Gate` has.
     """
 
     name: ClassVar[str] = "abstention"

@@ -13,7 +13,10 @@ from surerag.methods.lazy_rag.gates import GateDecision
 class LazyRAGPlan:
     """What is settled before the first word of the answer; the detail of the event ``lazy_rag.answering``.
 
-    Passages and summaries are those that the reader sees; there are no passages where the gate stays shut.
+    Attributes:
+        decision: Whether the gate opened, by which score, and why.
+        passages: Passages that the reader sees; empty where the gate stays shut.
+        summaries: Summaries that the reader sees.
     """
 
     decision: GateDecision
@@ -26,10 +29,14 @@ class LazyRAGResult(Result):
     """An answer, and how it came about.
 
     Attributes:
+        question: The question.
+        answer: The text of the answer.
+        decision: Whether the gate opened, by which score, and why.
         passages: Passages that the reader saw; empty where the gate stayed shut.
         summaries: Summaries that the reader saw.
         generation: The answer as the reader returned it.
         abstained: Whether the answer is an abstention.
+        usage: Requests, tokens and seconds of the question.
     """
 
     question: str

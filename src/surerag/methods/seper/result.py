@@ -50,14 +50,19 @@ class SePerResult(Result):
     """What retrieval was worth.
 
     Attributes:
+        question: The question.
+        references: The right answers that beliefs are about.
         before: Belief without context.
         after: Belief with it.
         delta: ΔSePer = after − before (Eq. 11), in [−1, 1].
         interval: 95 % interval of ``delta``, over the samples.
         weights: How answers were weighed: by ``"frequency"`` where the reader does not list the
             log-probability of every token and of the end token, or thinks before it answers.
+        kernel: ``"soft"`` counts an answer by the probability that it entails a reference; ``"hard"`` by yes
+            or no.
         judgements: Pairs that the entailer judged.
         unusable: Those among them without a usable reply; more than a tenth are an error.
+        usage: Requests, tokens and seconds of the question.
     """
 
     question: str

@@ -1,0 +1,28 @@
+"""Write the sources of the site into ``build/pages``: the pages of ``docs``, and what programs write."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from site_pages.command_line import command_line_page
+from site_pages.notebooks import write_notebooks
+from site_pages.reference import MODULES, reference_page
+
+ROOT = Path(__file__).parents[1]
+
+
+def write_pages(folder: Path) -> None:
+    """Write all pages into a folder, which is emptied before."""
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(ROOT / "docs", folder)
+    reference = folder / "reference"
+    reference.mkdir()
+    for module in MODULES:
+        (reference / f"{module}.md").write_text(reference_page(module), encoding="utf-8")
+    (reference / "command-line.md").write_text(command_line_page(), encoding="utf-8")
+    write_notebooks(ROOT / "cookbooks", folder / "notebooks")
+
+
+if __name__ == "__main__":
+    write_pages(ROOT / "build" / "pages")

@@ -1,0 +1,261 @@
+"""What ``help`` and a notebook's tooltip show of a class with options: plain types, bounds and defaults.
+
+Of a pydantic model, Python by itself shows validators by their addresses in memory, and tables of pydantic.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ForwardRef,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+)
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt: ("lt", "below")}
+
+
+_PYDANTIC = frozenset(dir(BaseModel))
+_OPTIONS_ENTRY = re.compile(r"^( +)\*\*options: .*(?:\n\1 +\S.*)*", re.MULTILINE)
+"""The entry of a docstring for ``**options``, with its further lines."""
+
+
+@dataclass(frozen=True)
+class TypeText:
+    """How a type is written for people, in the metadata of an ``Annotated`` type; its validators decide."""
+
+    text: str
+
+
+INTERNAL = TypeText("")
+"""Metadata of a field that no user sets: no signature and no docstring names the field."""
+
+
+class Verbatim(str):
+    """A text that a signature shows without quotation marks."""
+
+    __slots__ = ()
+
+    __repr__ = str.__str__
+
+
+class PlainHelp(ModelMetaclass):
+    """Metaclass of models: the signature of a class is plain, and ``dir`` lists no machinery of pydantic."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.__signature__ = plain_signature(self)  # type: ignore[arg-type]  # its classes are models
+
+    def __dir__(self) -> list[str]:
+        """Return the names that the class and its bases define, without those of pydantic's own classes.
+
+        Example:
+            >>> class Options(BaseModel, metaclass=PlainHelp):
+            ...     number: int = 1
+            ...     def double(self) -> int:
+            ...         return 2 * self.number
+            >>> [name for name in dir(Options) if "pydantic" in name or name.startswith("model_")]
+            []
+            >>> "double" in dir(Options)
+            True
+        """
+        return [name for name in super().__dir__() if not _is_machinery(self, name)]
+
+
+def _is_machinery(kind: type, name: str) -> bool:
+    """Whether a name of a class is pydantic's, and not redefined by a function or property of a class."""
+    owner = next((base for base in kind.__mro__ if name in vars(base)), None)
+    if owner is None:
+        return False
+    if owner in (BaseModel, Generic) or name.startswith(("__pydantic", "__get_pydantic")):
+        return True
+    value = vars(owner)[name]
+    if name.startswith("__") and not callable(value) and not isinstance(value, (classmethod, staticmethod)):
+        return name not in ("__doc__", "__module__")
+    function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+    return name in _PYDANTIC and str(getattr(function, "__module__", "pydantic")).startswith("pydantic")
+
+
+def type_text(annotation: Any) -> str:
+    """Return a type as people write it, without validators.
+
+    Example:
+        >>> type_text(Literal["entropy", "margin"] | Annotated[int, Ge(1)] | None)
+        "'entropy' | 'margin' | int | None"
+        >>> type_text(dict[str, Annotated[Any, TypeText("float")]])
+        'dict[str, float]'
+    """
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        texts = [item.text for item in arguments[1:] if isinstance(item, TypeText)]
+        return texts[0] if texts else type_text(arguments[0])
+    if origin in (Union, UnionType):
+        return " | ".join(map(type_text, arguments))
+    if origin is Literal:
+        return " | ".join(map(repr, arguments))
+    if isinstance(annotation, list):
+        return f"[{', '.join(map(type_text, annotation))}]"
+    if isinstance(annotation, ForwardRef):
+        return annotation.__forward_arg__
+    if annotation is Ellipsis:
+        return "..."
+    if annotation in (None, type(None)):
+        return "None"
+    name = str(getattr(origin or annotation, "__name__", None) or annotation).removeprefix("typing.")
+    return f"{name}[{', '.join(map(type_text, arguments))}]" if arguments else name
+
+
+def field_type(field: FieldInfo) -> str:
+    """Return the type of a field as people write it; empty for a field that no user sets."""
+    texts = [item.text for item in field.metadata if isinstance(item, TypeText)]
+    return texts[0] if texts else type_text(field.annotation)
+
+
+def field_bounds(field: FieldInfo) -> str:
+    """Return the bounds of a field in words, such as ``at least 1, below 2``."""
+    metadata = [*field.metadata, *_nested_metadata(field.annotation)]
+    return ", ".join(
+        f"{words} {getattr(item, name):g}"
+        for item in metadata
+        for kind, (name, words) in _BOUNDS.items()
+        if isinstance(item, kind)
+    )
+
+
+def _nested_metadata(annotation: Any) -> Iterator[Any]:
+    for argument in get_args(annotation):
+        if get_origin(argument) is Annotated:
+            for item in get_args(argument)[1:]:
+                yield from item.metadata if isinstance(item, FieldInfo) else [item]
+        yield from _nested_metadata(argument)
+
+
+def field_default(field: FieldInfo) -> str:
+    """Return the default of a field as it is written in code; empty where a value is required."""
+    if field.is_required():
+        return ""
+    factory: Any = field.default_factory
+    value = field.default if factory is None else factory()
+    if inspect.isroutine(value) or isinstance(value, type):
+        return value.__qualname__
+    text = str(value) if isinstance(value, Enum) else repr(value)
+    return f"{type(value).__name__}()" if " object at 0x" in text else text
+
+
+def field_summary(field: FieldInfo) -> str:
+    """Return type, bounds and default of a field, as ``int, at least 1, default 3``."""
+    default = field_default(field)
+    parts = [field_type(field), field_bounds(field), f"default {default}" if default else ""]
+    return ", ".join(part for part in parts if part)
+
+
+def public_fields(kind: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields that a user sets and that have a description, in the order of the signature."""
+    names = [name for name in plain_signature(kind).parameters if name in kind.model_fields]
+    return {name: field for name in names if (field := kind.model_fields[name]).description}
+
+
+def field_lines(kind: type[BaseModel], indent: int = 4) -> list[str]:
+    """Return the lines of a docstring about the fields of a class: type, bounds, default, description."""
+    first, further = " " * indent, " " * (indent + 4)
+    lines = []
+    for name, field in public_fields(kind).items():
+        # Readers of docstrings expect a name and its type on one line.
+        head = f"{name} ({field_summary(field)}):".replace(" ", "\0")
+        text = textwrap.fill(
+            f"{head} {field.description}",
+            width=100,
+            initial_indent=first,
+            subsequent_indent=further,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        lines.append(text.replace("\0", " "))
+    return lines
+
+
+def plain_signature(kind: type[BaseModel]) -> inspect.Signature:
+    """Return the signature of a class with fields: plain types, and each default as it is written in code."""
+
+    def described(name: str) -> bool:
+        field = kind.model_fields.get(name)
+        return field is None or bool(field.description)
+
+    signature = inspect.signature(kind)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        field = kind.model_fields.get(parameter.name)
+        if field is None:
+            parameters.append(parameter)
+        elif text := field_type(field):
+            default = parameter.default
+            if default is not parameter.empty:
+                default = Verbatim(field_default(field) or repr(default))
+            parameters.append(parameter.replace(annotation=Verbatim(text), default=default))
+    # What is required comes first; fields of a framework without a description come last.
+    keywords = [item for item in parameters if item.kind is item.KEYWORD_ONLY]
+    keywords.sort(key=lambda item: (item.default is not item.empty, not described(item.name)))
+    parameters = [item for item in parameters if item.kind is not item.KEYWORD_ONLY] + keywords
+    return signature.replace(parameters=parameters, return_annotation=signature.empty)
+
+
+def takes_options(kind: type[BaseModel]) -> Callable[[F], F]:
+    """Show the fields of a class in signature and docstring of what takes them as ``**options``.
+
+    In the docstring of the function or class, the fields follow the entry ``**options:``.
+
+    Example:
+        >>> class Options(BaseModel):
+        ...     size: int = 3
+        >>> @takes_options(Options)
+        ... def build(text: str, **options: Any) -> None: ...
+        >>> print(inspect.signature(build))
+        (text: 'str', *, size: int = 3) -> 'None'
+    """
+
+    def show(function: F) -> F:
+        signature = inspect.signature(function)
+        own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
+        names = {item.name for item in own}
+        added = [
+            inspect.Parameter(
+                name,
+                inspect.Parameter.KEYWORD_ONLY,
+                annotation=Verbatim(field_type(field)),
+                default=Verbatim(field_default(field)),
+            )
+            for name, field in kind.model_fields.items()
+            if field_type(field) and name not in names
+        ]
+        function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]  # any function has it
+        document = inspect.getdoc(function) or ""
+        if entry := _OPTIONS_ENTRY.search(document):
+            lines = field_lines(kind, indent=len(entry[1]) + 4)
+            function.__doc__ = "\n".join([document[: entry.end()], *lines]) + document[entry.end() :]
+        return function
+
+    return show
