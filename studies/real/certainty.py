@@ -218,7 +218,7 @@ def certainty_rows(run: EvaluationRun) -> list[TableRow]:
     rows: list[TableRow] = [
         {"system": "all answers", "n": len(answers.right), "right": _percent(answers.right)}
     ]
-    resamples = list(_resamples(answers.groups))
+    resamples = list(resamples_of(answers.groups))
     for name, values in answers.measures.items():
         area = auroc(values, answers.right, answers.groups)
         row: TableRow = {"system": name, "n": len(values)}
@@ -289,7 +289,7 @@ def trace_rows(file: Path) -> list[TableRow]:
         some = [one for one in recorded if one["dataset"] == dataset]
         right = np.array([contains(one["answer"], one["golds"]) >= 0.5 for one in some], bool)
         rows.append({"system": f"{name}: all answers", "n": len(some), "right": _percent(right)})
-        resamples = list(_resamples([one["id"] for one in some]))
+        resamples = list(resamples_of([one["id"] for one in some]))
         for measure, sign in (("perplexity", 1), ("ln_entropy", 1), ("energy", -1), ("eigen_score", 1)):
             values = sign * np.array([one[measure] for one in some], np.float64)
             area = auroc(values, right)
@@ -324,7 +324,7 @@ def _percent(right: NDArray[np.bool_]) -> list[float]:
     return [round(100 * value, 1) for value in (float(right.mean()), found.lower, found.upper)]
 
 
-def _resamples(groups: Sequence[str], count: int = 1000) -> Iterator[NDArray[np.intp]]:
+def resamples_of(groups: Sequence[str], count: int = 1000) -> Iterator[NDArray[np.intp]]:
     """Yield places of questions, whole groups drawn with replacement."""
     members: dict[str, list[int]] = {}
     for place, group in enumerate(groups):

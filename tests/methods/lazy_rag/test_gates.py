@@ -54,11 +54,12 @@ def test_equations_two_and_three_on_distributions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("aggregate", "n_tokens", "score"), [("mean", 2, 0.5), ("first", 1, 0.2), ("max", 2, 9)]
+    ("aggregate", "n_tokens", "score"),
+    [("mean", 2, 0.5), ("first", 1, 0.2), ("max", 2, 9), ("greatest_3", 3, 3.4)],
 )
 def test_each_aggregate_reads_its_tokens(aggregate: Any, n_tokens: int, score: float) -> None:
     gate = EntropyGate(n_tokens=2, aggregate=aggregate)
-    assert gate.score(first_pass(0.2, 0.8, 9.0)) == pytest.approx(score)
+    assert gate.score(first_pass(0.2, 0.8, 9.0, 0.4)) == pytest.approx(score)
     assert gate.n_tokens == n_tokens
 
 

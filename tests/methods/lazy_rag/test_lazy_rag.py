@@ -102,7 +102,16 @@ def test_samples_that_agree_are_the_answer_and_nothing_more_is_asked() -> None:
         (reply(UNKNOWN, entropy=0.0), "the first answer abstains"),
     ],
 )
-@pytest.mark.parametrize("gate", ["entropy", "semantic_entropy", "abstention", EntropyGate(aggregate="max")])
+@pytest.mark.parametrize(
+    "gate",
+    [
+        "entropy",
+        "semantic_entropy",
+        "abstention",
+        EntropyGate(aggregate="max"),
+        EntropyGate(aggregate="greatest_3"),
+    ],
+)
 def test_an_answer_that_is_none_opens_the_gate_however_sure_the_reader_is(
     first: Any, reason: str, gate: Any
 ) -> None:
@@ -175,11 +184,14 @@ def test_an_answer_that_only_begins_like_the_abstention_is_not_generated_twice()
     assert [call.verb for call in reader.history] == ["begin", "finish"]
 
 
-def test_the_largest_entropy_stops_the_answer_as_soon_as_it_is_above_the_threshold() -> None:
+@pytest.mark.parametrize(("aggregate", "score"), [("max", 3.0), ("greatest_3", 3.2 / 3)])
+def test_the_largest_entropies_stop_the_answer_as_soon_as_they_are_above_the_threshold(
+    aggregate: Any, score: float
+) -> None:
     words = "a b c d e f g h i j"
     early = [0.1, 3.0, *[0.1] * 8]
     late = [*[0.1] * 9, 3.0]
-    gate = EntropyGate(aggregate="max", n_tokens=4)
+    gate = EntropyGate(aggregate=aggregate, n_tokens=4)
     for entropies, verbs in (
         (early, ["begin", "cancel", "generate"]),
         (late, ["begin", "finish", "generate"]),
@@ -187,7 +199,7 @@ def test_the_largest_entropy_stops_the_answer_as_soon_as_it_is_above_the_thresho
         reader = FakeReader([reply(words, entropy=entropies), "Velm"])
         rag, _, _ = pipeline(reader, gate=gate)
         result = rag.run("Where?")
-        assert (result.answer, result.decision.score) == ("Velm", pytest.approx(3.0))
+        assert (result.answer, result.decision.score) == ("Velm", pytest.approx(score))
         assert [call.verb for call in reader.history] == verbs
         assert reader.usage.completion_tokens == (4 if entropies is early else 10) + 1
     reader = FakeReader([reply(words, entropy=0.1)])

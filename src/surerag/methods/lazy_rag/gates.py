@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 
 from surerag.errors import CapabilityError, ConfigurationError, LogprobsError, check_at_least
-from surerag.measures import discrete_semantic_entropy, margin_bounds
+from surerag.measures import discrete_semantic_entropy, greatest_entropy, margin_bounds
 from surerag.messages import Generation
 from surerag.methods.shared import N_SAMPLES, Needs, check_reports, trace_of
 from surerag.readers.protocol import Reader
 
-Aggregate = Literal["mean", "max", "first"]
+Aggregate = Literal["mean", "max", "greatest_3", "first"]
 Estimate = Literal["lower", "middle", "upper"]
 Interval = tuple[float, float]
 
@@ -166,8 +166,10 @@ class EntropyGate(_BoundedGate):
 
     Attributes:
         aggregate: ``"mean"`` of these entropies (Eq. 3); ``"max"`` of all tokens (section III-A: "at any
-            generation step"): an answer is stopped after n tokens if one of these is above the threshold, and
-            else read to its end; or the ``"first"`` one.
+            generation step"); ``"greatest_3"``, the mean of the three greatest of all tokens, which is the
+            measure of :class:`surerag.Certainty` and ours; or the ``"first"`` one. For ``"max"`` and
+            ``"greatest_3"``, an answer is stopped after n tokens if their score is above the threshold, and
+            else read to its end.
         estimate: Point of the interval to compare, where entropies are bounded and not exact.
         threshold: Entropy in nats, above which the gate opens.
         n_tokens: Tokens of the first answer that are read (n of Eq. 3).
@@ -181,15 +183,18 @@ class EntropyGate(_BoundedGate):
     aggregate: Aggregate = "mean"
 
     def __post_init__(self) -> None:
-        """Check the settings; ``"first"`` reads one token."""
+        """Check the settings; ``"first"`` reads one token, and ``"greatest_3"`` three or more."""
         super().__post_init__()
         if self.aggregate == "first":
             object.__setattr__(self, "n_tokens", 1)
+        elif self.aggregate == "greatest_3" and self.n_tokens is not None:
+            # From three tokens on, further tokens cannot lower the score, so that it may open the gate early.
+            object.__setattr__(self, "n_tokens", max(3, self.n_tokens))
 
     @property
     def reads_all(self) -> bool:
         """Whether only a whole answer keeps the gate shut."""
-        return self.aggregate == "max"
+        return self.aggregate in ("max", "greatest_3")
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
         """Return the bounds of H̄ (Eq. 3): of the entropies' lower and upper bounds, aggregated."""
@@ -211,9 +216,11 @@ class EntropyGate(_BoundedGate):
             1.5
             >>> EntropyGate(aggregate="max").aggregated([1.0, 2.0, 9.0])
             9.0
+            >>> EntropyGate(aggregate="greatest_3").aggregated([1.0, 0.0, 2.0, 9.0])
+            4.0
         """
         if self.reads_all:
-            return float(max(entropies))
+            return greatest_entropy(entropies, count=3 if self.aggregate == "greatest_3" else 1)
         return float(np.mean(entropies[: self.n_tokens]))
 
 

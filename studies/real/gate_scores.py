@@ -1,0 +1,117 @@
+"""Which score should L-RAG's gate compare? What each measure of the first answer tells, on stored answers.
+
+The run of the table ``gates`` holds every token of the first answers. So each measure can take the gate's
+place here, and search as often as any other one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studies.real.certainty import Answers, answers_of, resamples_of, steps_of
+from surerag.errors import InputError
+from surerag.evaluation import EvaluationRun
+from surerag.measures import auroc, greatest_entropy
+from surerag.methods.lazy_rag.gates import N_TOKENS
+
+PAPERS_SCORE = "first_8_mean_entropy"
+"""The measure that L-RAG's gate compares (Eq. 3), with eight tokens."""
+OF_THE_BEGINNING = "greatest 3 of the first 8"
+"""A measure that a gate could take without waiting for the whole answer."""
+RATES = (0.9, 0.8, 0.7, 0.6, 0.5)
+"""Shares of the questions to search for: those whose first answers are the least certain."""
+
+TableRow = dict[str, Any]
+
+
+def gate_score_rows(run: EvaluationRun) -> list[TableRow]:
+    """Return for each measure how well it tells wrong first answers, and what is right at a rate of searches.
+
+    First answers come from the system ``summary``, which does not ask the reader to abstain; answers after a
+    search come from ``always``. ``ahead at 60%`` is how many points more than with :data:`PAPERS_SCORE` are
+    right, and ``auroc ahead`` the difference of the two AUROCs. Intervals take the questions of a paragraph
+    together.
+
+    Raises:
+        InputError: If the run lacks one of the two systems, or has no question that both answered.
+    """
+    if missing := {"always", "summary"} - set(run.systems):
+        raise InputError(f"the run has no system {missing.pop()}", hint="ask always and summary")
+    first, after = answers_of(run, "summary"), run.values("always", "contains")
+    keys = [question.key for question in run.questions if question.key in run.answered("summary")]
+    both = np.array([key in after for key in keys], bool)
+    if not both.any():
+        raise InputError("no question was answered by both always and summary", hint="go on with the run")
+    rows_of = run.answered("summary")
+    steps = [steps_of(rows_of[key].answer.scores, "entropy") for key in keys]  # type: ignore[union-attr]
+    first.measures[OF_THE_BEGINNING] = np.array(
+        [greatest_entropy(some[:N_TOKENS], count=3) if some else np.inf for some in steps]
+    )
+    first = _of_places(first, both)
+    searched = np.array([after[key] >= 0.5 for key, kept in zip(keys, both, strict=True) if kept], bool)
+    resamples = list(resamples_of(first.groups))
+    base = first.measures[PAPERS_SCORE]
+    rows: list[TableRow] = [
+        {"system": "always", "n": len(searched), "right": _interval(searched, resamples), "searches": 1.0},
+        {"system": "never", "n": len(searched), "right": _interval(first.right, resamples), "searches": 0.0},
+    ]
+    for name, values in first.measures.items():
+        area = auroc(values, first.right, first.groups)
+        row: TableRow = {"system": name, "n": len(values)}
+        if area is not None:
+            row["auroc"] = [round(area.value, 2), *(round(end, 2) for end in area.interval or ())]
+        for rate in RATES:
+            row[f"right at {rate:.0%}"] = _interval(_gated(values, first.right, searched, rate), resamples)
+        loss = _gated(values, first.right, searched, 0.7) - searched
+        row["difference at 70%"] = _interval(loss, resamples)
+        if name != PAPERS_SCORE:
+            row["auroc ahead"] = _area_ahead(values, base, first, resamples)
+            gain = _gated(values, first.right, searched, 0.6) - _gated(base, first.right, searched, 0.6)
+            row["ahead at 60%"] = _interval(gain, resamples)
+        rows.append(row)
+    return rows
+
+
+def _of_places(answers: Answers, kept: NDArray[np.bool_]) -> Answers:
+    groups = [group for group, is_kept in zip(answers.groups, kept, strict=True) if is_kept]
+    measures = {name: values[kept] for name, values in answers.measures.items()}
+    return Answers(answers.right[kept], groups, measures, {})
+
+
+def _gated(
+    values: NDArray[np.float64], first: NDArray[np.bool_], searched: NDArray[np.bool_], rate: float
+) -> NDArray[np.float64]:
+    """Return what is right if the least certain share of the questions is searched for, shape [questions]."""
+    order = np.argsort(values, kind="stable")
+    opens = np.zeros(len(values), bool)
+    opens[order[len(values) - round(rate * len(values)) :]] = True
+    return np.where(opens, searched, first).astype(np.float64)
+
+
+def _interval(values: NDArray[Any], resamples: Sequence[NDArray[np.intp]]) -> list[float]:
+    """Return the mean in percent, and the 95 % interval of resampled means."""
+    means = [float(np.mean(values[places])) for places in resamples]
+    return [round(100 * float(number), 1) for number in (np.mean(values), *np.percentile(means, [2.5, 97.5]))]
+
+
+def _area_ahead(
+    values: NDArray[np.float64],
+    base: NDArray[np.float64],
+    answers: Answers,
+    resamples: Sequence[NDArray[np.intp]],
+) -> list[float]:
+    """Return by how much the first AUROC is larger, with the 95 % interval of resampled differences."""
+
+    def gain(places: NDArray[np.intp]) -> float | None:
+        areas = [auroc(scores[places], answers.right[places]) for scores in (values, base)]
+        return None if areas[0] is None or areas[1] is None else areas[0].value - areas[1].value
+
+    whole = gain(np.arange(len(values)))
+    drawn = [number for places in resamples if (number := gain(places)) is not None]
+    if whole is None or not drawn:
+        return []
+    return [round(float(number), 2) for number in (whole, *np.percentile(drawn, [2.5, 97.5]))]
