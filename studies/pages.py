@@ -55,6 +55,15 @@ HEADS = {
     "gate_ahead": "gate minus random, points",
     "auroc": "AUROC",
     "own_auroc": "AUROC, its own answers",
+    "auroc_ahead": "AUROC minus the paper's",
+    "right at 80%": "right, 80 % searched",
+    "right at 70%": "70 % searched",
+    "right at 60%": "60 % searched",
+    "60% difference": "difference to always, 60 % searched",
+    "60% ahead": "minus the paper's score, 60 % searched",
+    "chosen_threshold": "τ chosen on a half",
+    "chosen_searches": "searches on the other half",
+    "chosen_difference": "difference there, points",
     "surest 50%": "right among the surest half, %",
     "surest 70%": "of the surest 70 %",
     "surest 90%": "of the surest 90 %",
@@ -79,7 +88,7 @@ HEADS = {
 }
 """Columns of the tables of real readers, in their order, and what stands above them."""
 
-TWO_DIGITS = ("auroc", "own_auroc", "r", "reference_difference")
+TWO_DIGITS = ("auroc", "auroc_ahead", "own_auroc", "r", "reference_difference")
 WHOLE = ("tokens", "read", "further tokens", "break_even_ms")
 SHARES = (
     "answered", "wrong among them", "broken", "exact", "hit", "context_share", "fell_back", "gold_shown",

@@ -34,9 +34,9 @@ def gate_score_rows(run: EvaluationRun) -> list[TableRow]:
     """Return for each measure how well it tells wrong first answers, and what is right at a rate of searches.
 
     First answers come from the system ``summary``, which does not ask the reader to abstain; answers after a
-    search come from ``always``, and ``difference at 60%`` is to ``always``. ``ahead at 60%`` is how many points
-    more than with :data:`PAPERS_SCORE` are right, and ``auroc ahead`` the difference of the two AUROCs.
-    ``searches, chosen`` and ``difference, chosen`` belong to a threshold that loses at most
+    search come from ``always``, and ``60% difference`` is to ``always``. ``60% ahead`` is how many points
+    more than with :data:`PAPERS_SCORE` are right, and ``auroc_ahead`` the difference of the two AUROCs.
+    ``chosen_searches`` and ``chosen_difference`` belong to a threshold that loses at most
     :data:`MOST_LOST` of the right answers on one random half of the paragraphs, measured on the other half.
     Intervals take the questions of a paragraph together.
 
@@ -71,12 +71,12 @@ def gate_score_rows(run: EvaluationRun) -> list[TableRow]:
         for rate in RATES:
             row[f"right at {rate:.0%}"] = _interval(_gated(values, first.right, searched, rate), resamples)
         loss = _gated(values, first.right, searched, 0.6) - searched
-        row["difference at 60%"] = _interval(loss, resamples)
+        row["60% difference"] = _interval(loss, resamples)
         row |= _on_halves(values, first, searched)
         if name != PAPERS_SCORE:
-            row["auroc ahead"] = _area_ahead(values, base, first, resamples)
+            row["auroc_ahead"] = _area_ahead(values, base, first, resamples)
             gain = _gated(values, first.right, searched, 0.6) - _gated(base, first.right, searched, 0.6)
-            row["ahead at 60%"] = _interval(gain, resamples)
+            row["60% ahead"] = _interval(gain, resamples)
         rows.append(row)
     return rows
 
@@ -115,9 +115,9 @@ def _on_halves(values: NDArray[np.float64], first: Answers, searched: NDArray[np
         losses.append(float((gain[~half] * shut).mean()))
         thresholds.append(threshold)
     return {
-        "threshold, chosen": round(float(np.median(thresholds)), 2),
-        "searches, chosen": round(float(np.mean(rates)), 2),
-        "difference, chosen": round(-100 * float(np.mean(losses)), 1),
+        "chosen_threshold": round(float(np.median(thresholds)), 2),
+        "chosen_searches": round(float(np.mean(rates)), 2),
+        "chosen_difference": round(-100 * float(np.mean(losses)), 1),
     }
 
 

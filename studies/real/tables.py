@@ -24,6 +24,7 @@ import numpy as np
 from studies.common import difference, separation, share
 from studies.pages import markdown
 from studies.real.certainty import certainty_rows, promise_rows, steps_of, trace_rows
+from studies.real.gate_scores import gate_score_rows
 from studies.real.run import ABSTENTION, cpu_hours, load_data, parse
 from surerag.errors import InputError, SureragError
 from surerag.evaluation import EvaluationRun
@@ -335,6 +336,7 @@ def add(arguments: Sequence[str]) -> Path:
                 hint="repeat its --data, --set, --n, --seed, --skip and --articles",
             )
         rows = MAKE[settings.table](run)
+        systems = set(run.systems)
         answered = max(len(run.answered(system)) for system in run.systems)
     options = {"n": settings.n, "seed": settings.seed, "k": settings.k}
     options |= {name: getattr(settings, name) for name in ("skip", "repeats") if getattr(settings, name)}
@@ -362,6 +364,9 @@ def add(arguments: Sequence[str]) -> Path:
     if settings.table == "certainty":
         with EvaluationRun(settings.run) as run:
             summary["promise"] = promise_rows(run)
+    if settings.table == "gates" and {"always", "summary"} <= systems:
+        with EvaluationRun(settings.run) as run:
+            summary["scores"] = gate_score_rows(run)
     return write_summary(named.name, summary)
 
 

@@ -34,11 +34,11 @@ def test_a_measure_of_the_whole_answer_is_ahead_where_the_beginning_tells_nothin
     assert (rows["never"]["right"][0], rows["always"]["right"][0]) == (50.0, 100.0)
     assert rows["greatest_3_mean_entropy"]["auroc"][0] == 1.0
     assert rows["greatest_3_mean_entropy"]["right at 50%"] == [100.0, 100.0, 100.0]
-    assert rows["greatest_3_mean_entropy"]["auroc ahead"][1] > 0
-    assert rows["greatest_3_mean_entropy"]["ahead at 60%"][0] > 10
+    assert rows["greatest_3_mean_entropy"]["auroc_ahead"][1] > 0
+    assert rows["greatest_3_mean_entropy"]["60% ahead"][0] > 10
     for name in (PAPERS_SCORE, OF_THE_BEGINNING):
         assert 0.3 < rows[name]["auroc"][0] < 0.7
-    assert "ahead at 60%" not in rows[PAPERS_SCORE]
+    assert "60% ahead" not in rows[PAPERS_SCORE]
 
 
 def test_a_run_without_the_two_systems_is_refused(tmp_path: Path) -> None:
