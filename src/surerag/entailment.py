@@ -21,7 +21,7 @@ from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, SamplingParams, Template, TokenTrace, TraceKind
 from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
 from surerag.prompts import as_template
-from surerag.readers.client_reader import Awaiting, Blocking
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking
 from surerag.readers.protocol import Reader, as_reader
 from surerag.readers.threads import in_thread, run_blocking
 
@@ -99,13 +99,13 @@ class JudgeEntailer:
         Raises:
             ServiceError: If the reader fails.
         """
-        return run_blocking(self._judged(pairs, Blocking()))
+        return run_blocking(self._judged(pairs, BLOCKING))
 
     async def aentail(self, pairs: Sequence[Pair]) -> Probabilities:
         """Judge pairs without blocking the event loop; see :meth:`entail`."""
         if not self._reader.capabilities.native_async:
             return await in_thread(self.entail, pairs)
-        return await self._judged(pairs, Awaiting())
+        return await self._judged(pairs, AWAITING)
 
     async def _judged(self, pairs: Sequence[Pair], calls: Blocking) -> Probabilities:
         prompts = [self._prompt.render(**pair._asdict()) for pair in pairs]

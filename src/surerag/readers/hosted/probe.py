@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from surerag.errors import ServiceError
 from surerag.messages import SamplingParams
+from surerag.readers.calls import AWAITING
 from surerag.readers.client_reader import CLOSES_THOUGHTS, Request
 from surerag.readers.failures import masked
 from surerag.readers.hosted.wire import THINKING_OFF
@@ -92,7 +93,7 @@ async def _answered(reader: OpenAIReader) -> str:
         # Long enough to see thoughts end whose beginning is not marked.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
         reader.learned.note(CLOSES_THOUGHTS)  # which is found out here, and needs no warning
-        (reading, *_) = await reader.readings(question, reader.awaiting)
+        (reading, *_) = await reader.readings(question, AWAITING)
         if reading.closes_thoughts:
             reader.thinking = reader.thinking or "unmarked"
         elif reading.thought:
@@ -131,7 +132,7 @@ class _Questions:
         """Stream a few tokens, and return whether log-probabilities came with them; None if nothing came."""
         try:
             request = self._request(_SHORT, top, streamed=True)
-            opened = self._reader.open_reading(request, self._reader.awaiting)
+            opened = self._reader.open_reading(request, AWAITING)
             return (await opened.until(_SHORT.limit + 1)).partial.trace is not None
         except ServiceError as error:
             self._note(error)
@@ -156,9 +157,7 @@ class _Questions:
     async def _short_answer(self, sampling: SamplingParams, top: int) -> Reading | None:
         """Ask once; return the answer if it came with what was requested of its tokens."""
         try:
-            reading = (await self._reader.read_answers(self._request(sampling, top), self._reader.awaiting))[
-                0
-            ]
+            reading = (await self._reader.read_answers(self._request(sampling, top), AWAITING))[0]
             reading.generation()
         except ServiceError as error:
             self._note(error)
