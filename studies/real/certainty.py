@@ -12,12 +12,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.real.systems import MAX_TOKENS, Meter
+from studies.real.systems import MAX_TOKENS, Meter, Setting
 from surerag import Passage, SamplingParams, Services
 from surerag.calibration import CalibrationRow, calibrate_abstention
 from surerag.certainty import DEFAULT_MEASURE, MEASURES, certainty_of
@@ -32,9 +32,6 @@ from surerag.messages import EntropyTrace, Generation, Message, Prompt, TokenTra
 from surerag.methods.shared import meaning_clusters
 from surerag.prompts import FROM_CONTEXT, format_passages
 from surerag.retrieval import PassageIndex
-
-if TYPE_CHECKING:
-    from studies.real.run import Setting
 
 N_SAMPLES = 5
 ARE_YOU_SURE = "Is your answer right? Reply only with yes or no."

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
@@ -20,6 +20,7 @@ from pydantic import PrivateAttr
 
 from langchain_surerag import ChatReader
 from langchain_surerag.inputs import role_of
+from studies.real.data import Data
 from surerag import Passage, SamplingParams, Services
 from surerag.drivers import run
 from surerag.effects import Generate, Program, perform
@@ -37,6 +38,16 @@ MAX_TOKENS = 32
 
 WRITTEN = 256
 """Longest text that a model writes on the way to an answer."""
+
+
+class Setting(NamedTuple):
+    """What the systems of a table are built of."""
+
+    reader: BaseReader
+    encoder: Encoder
+    data: Data
+    k: int
+    judges: bool = False
 
 
 class Meter:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from surerag.errors import ServiceError
 from surerag.messages import SamplingParams
 from surerag.readers.calls import AWAITING
-from surerag.readers.client_reader import CLOSES_THOUGHTS, Request
+from surerag.readers.client_reader import CLOSES_THOUGHTS, ClientReader, Request
 from surerag.readers.failures import masked
 from surerag.readers.hosted.wire import THINKING_OFF
 from surerag.readers.reading import Reading
-
-if TYPE_CHECKING:
-    from surerag.readers.hosted.reader import OpenAIReader
 
 _PROMPTS = (
     "Count from one to twenty in words, separated by single spaces.",
@@ -68,7 +64,7 @@ class Probe:
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
 
-async def probe(reader: OpenAIReader) -> Probe:
+async def probe(reader: ClientReader) -> Probe:
     """Ask one small question after another, and return what the answers show."""
     questions = _Questions(reader, await _answered(reader))
     top = await questions.largest_top()
@@ -87,7 +83,7 @@ async def probe(reader: OpenAIReader) -> Probe:
     )
 
 
-async def _answered(reader: OpenAIReader) -> str:
+async def _answered(reader: ClientReader) -> str:
     """Return the first prompt that the model has something to say to; learn whether it thinks."""
     for prompt in _PROMPTS:
         # Long enough to see thoughts end whose beginning is not marked.
@@ -109,7 +105,7 @@ async def _answered(reader: OpenAIReader) -> str:
 class _Questions:
     """The questions, and what the server said where it refused."""
 
-    def __init__(self, reader: OpenAIReader, prompt: str) -> None:
+    def __init__(self, reader: ClientReader, prompt: str) -> None:
         self.notes: list[str] = []
         self._reader, self._prompt = reader, prompt
 
@@ -166,4 +162,4 @@ class _Questions:
 
     def _note(self, error: ServiceError) -> None:
         """Keep what the service said, without our advice."""
-        self.notes.append(masked(error.message, self._reader._client.secrets()))
+        self.notes.append(masked(error.message, self._reader._secrets()))
