@@ -72,8 +72,8 @@ _FILES = frozenset(
 """What LlamaIndex keeps an index in."""
 _WRITTEN_AT_ONCE = 256
 """Summaries that a model writes before they are kept."""
-_NOTHING = "there is no document with text to summarize"
-_NOTHING_HINT = "pass the documents; an index whose vector store holds the texts itself has none to show"
+_NO_TEXT = "there is no document with text to summarize"
+_NO_TEXT_HINT = "pass the documents; an index whose vector store holds the texts itself has none to show"
 
 
 def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summarize = 2) -> list[TextNode]:
@@ -93,7 +93,7 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
     """
     parts = _to_summarize(_nodes_in(source), summarize)
     if not parts:
-        raise InputError(_NOTHING, hint=_NOTHING_HINT)
+        raise InputError(_NO_TEXT, hint=_NO_TEXT_HINT)
     return _summarized(parts, summarize)
 
 
@@ -163,7 +163,7 @@ def summary_index(
         return VectorStoreIndex(summary_nodes(source, summarize), embed_model=model)
     folder, parts = _Folder(Path(persist_dir)), _to_summarize(_nodes_in(source), summarize)
     if not parts and not folder.has_summaries:
-        raise InputError(_NOTHING, hint=_NOTHING_HINT)
+        raise InputError(_NO_TEXT, hint=_NO_TEXT_HINT)
     index, encoder = folder.load(model), _encoder_name(model or Settings.embed_model)
     if encoder != index.summary:
         index = _embedded_anew(index, model)

@@ -103,7 +103,7 @@ _RANKING_ELSEWHERE = {
         "voyageai_rerank.base.VoyageAIRerank",
     )
 }
-_ALIKE = (SimilarityPostprocessor, PIINodePostprocessor, NERPIINodePostprocessor)
+_ALIKE_FOR_SUMMARIES = (SimilarityPostprocessor, PIINodePostprocessor, NERPIINodePostprocessor)
 """Postprocessors that do to a summary what they do to a chunk."""
 
 
@@ -169,7 +169,7 @@ def effect_on_summaries(postprocessor: BaseNodePostprocessor) -> Literal["alike"
     ``"alike"``: the same as to chunks. ``"none"``: it chooses by relevance, or adds neighbours.
     """
     kind: Any = type(postprocessor)
-    if kind in _ALIKE:
+    if kind in _ALIKE_FOR_SUMMARIES:
         return "alike"
     if kind is MetadataReplacementPostProcessor and postprocessor.target_metadata_key == "window":  # type: ignore[attr-defined]  # of this class
         return "none"

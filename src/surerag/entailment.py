@@ -168,7 +168,7 @@ DEFAULT_MODEL = "cross-encoder/nli-deberta-v3-small"
 PAPER_MODEL = "microsoft/deberta-v2-xlarge-mnli"
 _GPU_BATCH, _CPU_BATCH = 16_384, 2_048
 """Tokens of a batch."""
-_KEPT = 1 << 16
+_PAIRS_KEPT = 1 << 16
 """Judgements that are kept."""
 
 
@@ -214,7 +214,7 @@ class NLIEntailer:
         sizes = (getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length)
         self._window = min((s for s in sizes if isinstance(s, int) and 0 < s < 10**6), default=math.inf)
         self._lock = threading.Lock()
-        self._cache: LRUDict[Probabilities] = LRUDict(_KEPT)
+        self._cache: LRUDict[Probabilities] = LRUDict(_PAIRS_KEPT)
 
     @classmethod
     def from_pretrained(

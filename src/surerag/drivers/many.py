@@ -22,7 +22,7 @@ from surerag.services import Services
 R = TypeVar("R")
 Work = TypeVar("Work", Future[Any], asyncio.Task[Any])
 
-_AHEAD = 4
+_WINDOWS_AHEAD = 4
 """Windows of programs that may be started before the oldest result has been taken."""
 
 
@@ -164,7 +164,7 @@ def _held_back_by(started: Sequence[Work], window: int) -> list[Work]:
     running = [one for one in started if not one.done()]
     if len(running) >= window:
         return running
-    return [started[0]] if len(started) >= _AHEAD * window else []
+    return [started[0]] if len(started) >= _WINDOWS_AHEAD * window else []
 
 
 def _take(started: deque[Work], advance: Callable[[], object], return_exceptions: bool) -> Any:

@@ -68,9 +68,10 @@ async def close(session: Session[Any], calls: Blocking) -> None:
 async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -> Any:
     """Answer an effect: merged with those of others, by a method that can be awaited, or in a thread."""
     service = service_of(effect, session.services)
-    if is_merged(service) and not (calls.prefix and hasattr(service, "aretrieve")):
-        if isinstance(effect, CancelGeneration):
-            return answer_effect(effect, service)
+    merged = is_merged(service) and not (calls.prefix and hasattr(service, "aretrieve"))
+    if isinstance(effect, CancelGeneration) and (merged or not calls.prefix):
+        return answer_effect(effect, service)  # whatever the session's context is doing
+    if merged:
         return await calls.call(queue_of(service), "answer", effect)
     if not calls.prefix:
         return session.context.run(answer_effect, effect, service)
@@ -87,7 +88,7 @@ async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -
 
 
 async def _answer_in_thread(session: Session[Any], effect: Effect[Any], service: Any) -> Any:
-    """Ask a service without async methods, in a copy of the session's context.
+    """Call a service without async methods, in a copy of the session's context.
 
     The session's own context has to be free for the program to be closed in it, should the task be cancelled
     and the thread be left behind.

@@ -49,7 +49,7 @@ _WITHHELD = frozenset(
 )
 
 
-_SURELY = 2.2
+_ESTIMATE_FACTOR = 2.2
 """An estimate of a length is off by no larger factor (:func:`surerag.text.estimated_tokens`)."""
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 
@@ -372,9 +372,9 @@ class Reading:
         allowed = self._limit
         if self.entries or self.full or self._length.feed(fresh) <= allowed:
             return 0
-        exceeds = not self.limit_sent or self._length.total > _SURELY * allowed
+        exceeds = not self.limit_sent or self._length.total > _ESTIMATE_FACTOR * allowed
         if self.finish is not None and (counted := self._server_count - self.thinking_tokens) > 0:
-            exceeds = counted > (_SURELY * allowed if self.thought else allowed)
+            exceeds = counted > (_ESTIMATE_FACTOR * allowed if self.thought else allowed)
         elif self.finish == "length" and self.limit_sent and not self.budget:
             exceeds = False
         end = prefix_of_tokens(self.text, allowed)

@@ -21,7 +21,7 @@ _PROMPTS = (
 
 _TOPS = (20, 5, 1)
 _SHORT = SamplingParams(max_tokens=3)
-_SAME = 0.02
+_EQUAL_LOGPROBS = 0.02
 """Log-probabilities nearer than this are the same: servers that batch differ in the last digits."""
 
 
@@ -143,7 +143,7 @@ class _Questions:
             if not first:
                 return None
             lists.append(sorted((item["logprob"] for item in first), reverse=True)[:top])
-        return all(abs(a - b) <= _SAME for a, b in zip(*lists, strict=False))
+        return all(abs(a - b) <= _EQUAL_LOGPROBS for a, b in zip(*lists, strict=False))
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
         """Return a request that cannot do without what is requested of its tokens, nor its temperature."""
