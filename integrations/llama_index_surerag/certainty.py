@@ -157,28 +157,15 @@ class _Selecting(Shareable):
     _reader: str
 
     def _set_up(
-        self,
-        engine: Any,
-        policy: AbstentionPolicy | None,
-        abstention: str,
-        second_opinion: SecondOpinion | None,
+        self, engine: Any, policy: AbstentionPolicy | None, abstention: str, opinion: SecondOpinion | None
     ) -> None:
         check_kind(AbstentionPolicy | None, "what surerag.calibrate_abstention returns", policy=policy)
         check_kind(str, "a text", abstention=abstention)
-        check_kind(
-            SecondOpinion | None,
-            "surerag.AreYouSure(llm) or surerag.SampleAgreement(llm)",
-            second_opinion=second_opinion,
-        )
+        kinds = "surerag.AreYouSure(llm) or surerag.SampleAgreement(llm)"
+        check_kind(SecondOpinion | None, kinds, second_opinion=opinion)
         check_abstention(abstention)
-        if second_opinion is not None:
-            second_opinion = replace(second_opinion, model=reader_of(second_opinion.model))
-        self._engine, self._policy, self._abstention, self._second_opinion = (
-            engine,
-            policy,
-            abstention,
-            second_opinion,
-        )
+        self._engine, self._policy, self._abstention = engine, policy, abstention
+        self._second_opinion = opinion and replace(opinion, model=reader_of(opinion.model))
         if policy is not None and policy.scope.get("gate") and not policy.scope.get("measure"):
             warnings.warn(
                 "the policy does not say by which measure of the answers' certainty it was calibrated; if it "
@@ -283,11 +270,8 @@ class _Selecting(Shareable):
 
 def _measured(response: Any) -> Certainty:
     """Return the certainty that a response carries, or raise ConfigurationError where none can come."""
-    certainty = (
-        certainty_in(response)
-        if KEY in (response.metadata or {})
-        else Certainty(reason=NO_LOGPROBS_REQUESTED)
-    )
+    has_certainty = KEY in (response.metadata or {})
+    certainty = certainty_in(response) if has_certainty else Certainty(reason=NO_LOGPROBS_REQUESTED)
     if certainty.reason == NO_LOGPROBS_REQUESTED:
         raise ConfigurationError(
             NO_LOGPROBS_REQUESTED,

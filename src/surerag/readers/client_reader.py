@@ -32,15 +32,7 @@ from surerag.errors import (
     SureragError,
     ThinkingBudgetError,
 )
-from surerag.messages import (
-    Chunk,
-    Generation,
-    PartialGeneration,
-    Prompt,
-    SamplingParams,
-    Usage,
-    as_messages,
-)
+from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage, as_messages
 from surerag.readers.calls import AWAITING, BLOCKING, Blocking
 from surerag.readers.failures import client_failure, without_secrets
 from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
