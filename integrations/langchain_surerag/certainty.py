@@ -388,7 +388,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
     async def _certainty(self, tree: RunTree, output: Any, calls: Blocking) -> Certainty:
         certainty = tree.certainty(output)
         if self._second_opinion is not None:
-            certainty = await self._ask_again(self._second_opinion, tree, output, calls)
+            certainty = await self._opinion_on(self._second_opinion, tree, output, calls)
         if certainty.reason == NO_LOGPROBS_REQUESTED:
             self._complain(certainty)
         if self._policy is not None:
@@ -396,7 +396,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         await self._tell(certainty, calls)
         return certainty
 
-    async def _ask_again(
+    async def _opinion_on(
         self, second_opinion: SecondOpinion, tree: RunTree, output: Any, calls: Blocking
     ) -> Certainty:
         answer = tree.shown_answer(output)

@@ -120,10 +120,10 @@ class AgentReader(ModelReader):
         self, request: readers.Request, keywords: readers.Keywords, calls: Any
     ) -> Sequence[ReplyPart]:
         value = prompt_value(request.prompt, request.number if request.drawn else None)
-        asked = _with_prompt(self._agent, value, len(self._agent.messages) - 1)
-        settings = {**asked.model_settings, **self.keywords(keywords)}
-        asked = asked.override(model_settings=settings)
-        response = await _respond(asked, self._handler, request.context.config)
+        model_request = _with_prompt(self._agent, value, len(self._agent.messages) - 1)
+        settings = {**model_request.model_settings, **self.keywords(keywords)}
+        model_request = model_request.override(model_settings=settings)
+        response = await _respond(model_request, self._handler, request.context.config)
         message = answer_of(response)
         if message is None and not self._may_call_tools:
             raise _ToolsCalled(response)
@@ -298,8 +298,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     def _with_context(self, request: AgentRequest) -> AgentRequest:
         """Return a request whose question has before it what this run has retrieved."""
         documents = cast("LazyRetrievalState", request.state).get("context")
-        asked = (at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage))
-        place = max(asked, default=None)
+        places = (at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage))
+        place = max(places, default=None)
         if not documents or place is None:
             return request
         context = format_passages(document.page_content for document in documents)

@@ -310,12 +310,12 @@ def _check_filter(condition: Any, passages: Sequence[Passage]) -> None:
     missing: set[str] = set()
     for passage in passages[:100]:
         try:
-            _, asked = judge(condition, metadata_to_show(passage.metadata))
+            _, lacking = judge(condition, metadata_to_show(passage.metadata))
         except Exception:
             return  # a filter may need a request to know its user
-        if not asked:
+        if not lacking:
             return
-        missing |= asked
+        missing |= lacking
     raise _refusal(f"its filter asks for {', '.join(sorted(missing))}, which no summary has")
 
 

@@ -216,7 +216,7 @@ class _Selecting(Shareable):
         if self._second_opinion is None:
             certainty = _measured(response)
         else:
-            certainty = await self._ask_again(self._second_opinion, calls, answer, prefix)
+            certainty = await self._opinion_on(self._second_opinion, calls, answer, prefix)
         self._check_reader(certainty)
         selected = SelectedAnswer(answer, abstained=False, probability=None)
         if self._policy is not None:
@@ -241,7 +241,7 @@ class _Selecting(Shareable):
             messages[-1] = ChatMessage(role=MessageRole.ASSISTANT, content=self._abstention)
             await maybe_await(getattr(memory, f"{prefix}set")(messages))
 
-    async def _ask_again(
+    async def _opinion_on(
         self, second_opinion: SecondOpinion, calls: Sequence[Call], answer: str, prefix: str
     ) -> Certainty:
         """Ask the LLM again how sure it is, behind the prompt that it answered."""

@@ -167,17 +167,17 @@ def summary_index(
     index, encoder = folder.load(model), _encoder_name(model or Settings.embed_model)
     if encoder != index.summary:
         index = _embedded_anew(index, model)
-    asked = isinstance(summarize, LLM | Reader)
+    is_model = isinstance(summarize, LLM | Reader)
     documents = None if isinstance(source, BaseIndex) else {part.document for part in parts}
     changed = _delete_others(index, {part.id for part in parts}, documents) or encoder != index.summary
     index.summary = encoder
     # What a model has written of the same contents is not asked for again.
-    kept = [part.kept_in(index) for part in parts] if asked else []
+    kept = [part.kept_in(index) for part in parts] if is_model else []
     changed = update(index, [node for node in kept if node is not None]) or changed
-    left = iter([part for part, node in zip(parts, kept, strict=True) if node is None] if asked else parts)
-    while portion := list(islice(left, _WRITTEN_AT_ONCE if asked else None)):
+    left = iter([part for part, node in zip(parts, kept, strict=True) if node is None] if is_model else parts)
+    while portion := list(islice(left, _WRITTEN_AT_ONCE if is_model else None)):
         changed = update(index, _summarized(portion, summarize)) or changed
-        if asked:
+        if is_model:
             folder.save(index)
     if changed:
         folder.save(index)

@@ -258,8 +258,8 @@ class Search:
     def _store(self) -> Any:
         """The vector store, where it holds the texts itself."""
         store = getattr(self._index, "vector_store", None) if type(self._index) is VectorStoreIndex else None
-        asked = store is not None and store.stores_text and not isinstance(store, SimpleVectorStore)
-        return store if asked else None
+        holds_text = store is not None and store.stores_text and not isinstance(store, SimpleVectorStore)
+        return store if holds_text else None
 
     def _chunks_behind(self, summary: BaseNode) -> list[BaseNode] | None:
         """Return the chunks that a summary was made of; None where one is gone or has changed."""

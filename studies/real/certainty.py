@@ -75,7 +75,11 @@ def certainty(setting: Setting) -> dict[str, System]:
         turns = (Message("user", prompt), Message("assistant", answer.text))
         sure: Prompt = (*turns, Message("user", ARE_YOU_SURE))
         number: Prompt = (*turns, Message("user", HOW_SURE))
-        programs = [_ask([sure], SHORT), _ask([number], SHORT), _ask([prompt], SAMPLED)]
+        programs = [
+            _generate([sure], SHORT),
+            _generate([number], SHORT),
+            _generate([prompt], SAMPLED),
+        ]
         [doubt], [told], samples = run_many(programs, Services(reader=reader))
         for one in (doubt, told, *samples):
             meter.counted(one)
@@ -97,7 +101,7 @@ def certainty(setting: Setting) -> dict[str, System]:
     return {name: System(name, f, {"system": name, "reader": reader.name}) for name, f in named.items()}
 
 
-def _ask(prompts: Sequence[Prompt], sampling: SamplingParams) -> Program[list[Generation]]:
+def _generate(prompts: Sequence[Prompt], sampling: SamplingParams) -> Program[list[Generation]]:
     [answers] = yield from perform(Generate(prompts, sampling))
     return answers
 
