@@ -35,7 +35,7 @@ from langchain_surerag.chat import ChatReader
 from langchain_surerag.families import OPENAI, Leaf, inner_runnables
 from langchain_surerag.inputs import role_of
 from langchain_surerag.models import reader_of
-from langchain_surerag.runs import Awaiting, Blocking, Calls, has_run, without_streaming
+from langchain_surerag.runs import has_run, run_program, without_streaming
 from langchain_surerag.watching import METADATA_KEY, NO_LOGPROBS_REQUESTED, RunTree, Watcher
 from surerag import AbstentionPolicy, AreYouSure, SampleAgreement, Services
 from surerag.calibration import CalibrationWarning
@@ -43,6 +43,7 @@ from surerag.certainty import Certainty, Measure, check_measure
 from surerag.drivers import maybe_await, run_blocking
 from surerag.errors import CapabilityError, ConfigurationError, InputError, check_at_least, check_kind
 from surerag.messages import Message
+from surerag.readers import AWAITING, BLOCKING, Blocking
 from surerag.text import ABSTENTION, check_abstention
 
 logger = logging.getLogger("surerag")
@@ -318,22 +319,20 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
         """Answer one input."""
         return self._call_with_config(
-            lambda value: run_blocking(self._run(value, Blocking(), kwargs)), input, config
+            lambda value: run_blocking(self._run(value, BLOCKING, kwargs)), input, config
         )
 
     async def ainvoke(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> dict[str, Any]:
         """Answer one input without blocking the event loop."""
-        return await self._acall_with_config(
-            lambda value: self._run(value, Awaiting(), kwargs), input, config
-        )
+        return await self._acall_with_config(lambda value: self._run(value, AWAITING, kwargs), input, config)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
         """Yield the answer in pieces, and its certainty last."""
 
         def pieces(inputs: Iterator[Any]) -> Iterator[Any]:
-            stream = self._pieces(next(inputs), Blocking(), kwargs)
+            stream = self._pieces(next(inputs), BLOCKING, kwargs)
             try:
                 while (piece := run_blocking(anext(stream, _END))) is not _END:
                     yield piece
@@ -351,7 +350,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
             yield input
 
         async def pieces(inputs: AsyncIterator[Any]) -> AsyncIterator[Any]:
-            async with aclosing(self._pieces(await anext(inputs), Awaiting(), kwargs)) as stream:
+            async with aclosing(self._pieces(await anext(inputs), AWAITING, kwargs)) as stream:
                 async for piece in stream:
                     yield piece
 
@@ -367,14 +366,14 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
 
     # One call.
 
-    async def _run(self, value: Any, calls: Calls, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    async def _run(self, value: Any, calls: Blocking, keywords: Mapping[str, Any]) -> dict[str, Any]:
         watcher = _Once(self._measure)
         config = merge_configs(ensure_config(), {"callbacks": [watcher]})
         output = await calls.call(self._chain, "invoke", value, config, **keywords)
         certainty = await self._certainty(watcher.tree, output, calls)
         return {**_as_mapping(output), METADATA_KEY: certainty.to_dict()}
 
-    async def _pieces(self, value: Any, calls: Calls, keywords: Mapping[str, Any]) -> AsyncGenerator[Any]:
+    async def _pieces(self, value: Any, calls: Blocking, keywords: Mapping[str, Any]) -> AsyncGenerator[Any]:
         watcher, seen, piece = _Once(self._measure), _Sum(), None
         config = merge_configs(ensure_config(), {"callbacks": [watcher]})
         async with aclosing(calls.stream(self._chain, "stream", value, config, **keywords)) as stream:
@@ -386,10 +385,10 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         last = {METADATA_KEY: certainty.to_dict()}
         yield AddableDict(last) if isinstance(piece, AddableDict) else last  # to what can be added up
 
-    async def _certainty(self, tree: RunTree, output: Any, calls: Calls) -> Certainty:
+    async def _certainty(self, tree: RunTree, output: Any, calls: Blocking) -> Certainty:
         certainty = tree.certainty(output)
         if self._second_opinion is not None:
-            certainty = await self._ask_again(self._second_opinion, tree, output, calls)
+            certainty = await self._opinion_on(self._second_opinion, tree, output, calls)
         if certainty.reason == NO_LOGPROBS_REQUESTED:
             self._complain(certainty)
         if self._policy is not None:
@@ -397,21 +396,21 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         await self._tell(certainty, calls)
         return certainty
 
-    async def _ask_again(
-        self, second_opinion: SecondOpinion, tree: RunTree, output: Any, calls: Calls
+    async def _opinion_on(
+        self, second_opinion: SecondOpinion, tree: RunTree, output: Any, calls: Blocking
     ) -> Certainty:
         answer = tree.shown_answer(output)
         if answer is None:
             return tree.certainty(output)
         turns = tuple(Message(role_of(one.type), str(one.text)) for one in answer.prompt if one.text)
         program = second_opinion.program(turns, answer.text)
-        opinion = await calls.run(ensure_config(), program, cast("Services", self._opinion_services))
+        opinion = await run_program(program, cast("Services", self._opinion_services), ensure_config(), calls)
         return replace(opinion, scope=answer.certainty.scope)
 
     def _complain(self, certainty: Certainty) -> None:
         warnings.warn(f"{certainty.reason}: {HOW_TO_GET_CERTAINTY}", stacklevel=2)
 
-    async def _tell(self, certainty: Certainty, calls: Calls) -> None:
+    async def _tell(self, certainty: Certainty, calls: Blocking) -> None:
         """Show the certainty to handlers, to the span that is open, and to LangSmith."""
         config, dispatch = ensure_config(), adispatch_custom_event if calls.prefix else dispatch_custom_event
         set_span_attributes(certainty)
@@ -537,7 +536,7 @@ class SelectiveAnswer(CertaintyChain):
     def _complain(self, certainty: Certainty) -> None:
         raise ConfigurationError(certainty.reason, hint=HOW_TO_GET_CERTAINTY)
 
-    async def _run(self, value: Any, calls: Calls, keywords: Mapping[str, Any]) -> dict[str, Any]:
+    async def _run(self, value: Any, calls: Blocking, keywords: Mapping[str, Any]) -> dict[str, Any]:
         self._check_parts()
         watcher = _Once(self._measure)
         config = merge_configs(without_streaming(ensure_config()), {"callbacks": [watcher]})

@@ -17,7 +17,7 @@ from langchain_surerag.base import Part, service_field
 from langchain_surerag.documents import Decision, documents_of, passages_of
 from langchain_surerag.models import judge_of, reader_of
 from langchain_surerag.retrieval import encoder_of, retriever_of
-from langchain_surerag.runs import Awaiting, Blocking, Calls, listener_of
+from langchain_surerag.runs import listener_of, run_program
 from langchain_surerag.splitter import SemanticTextSplitter
 from surerag import ClusterCompressor as CoreCompressor
 from surerag import DenseRefiner as CoreRefiner
@@ -26,6 +26,7 @@ from surerag.drivers import run_blocking
 from surerag.effects import Program
 from surerag.errors import ConfigurationError, InputError, MissingServiceError
 from surerag.messages import Event
+from surerag.readers import AWAITING, BLOCKING, Blocking
 
 logger = logging.getLogger("surerag")
 
@@ -38,7 +39,7 @@ class Compressor(Part, BaseDocumentCompressor):
         """Return the documents of a result; ``documents`` are those that went in."""
 
     async def _program(
-        self, documents: Sequence[Document], query: str, config: RunnableConfig, calls: Calls
+        self, documents: Sequence[Document], query: str, config: RunnableConfig, calls: Blocking
     ) -> Program[Any]:
         return cast("Program[Any]", self.core.program(query, passages_of(documents)))
 
@@ -56,20 +57,20 @@ class Compressor(Part, BaseDocumentCompressor):
 
     def compress(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> Any:
         """Return the method's whole result: what it did, calls and tokens."""
-        return run_blocking(self._compress(documents, query, callbacks, Blocking()))
+        return run_blocking(self._compress(documents, query, callbacks, BLOCKING))
 
     async def acompress(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Any:
         """Like ``compress``, without blocking the event loop."""
-        return await self._compress(documents, query, callbacks, Awaiting())
+        return await self._compress(documents, query, callbacks, AWAITING)
 
     async def _compress(
-        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None, calls: Calls
+        self, documents: Sequence[Document], query: str, callbacks: Callbacks | None, calls: Blocking
     ) -> Any:
         config = ensure_config(RunnableConfig(callbacks=callbacks) if callbacks is not None else None)
         program = await self._program(documents, query, config, calls)
-        return await calls.run(config, program, self.core.services)
+        return await run_program(program, self.core.services, config, calls)
 
     def as_runnable(self) -> Runnable[dict[str, Any], list[Document]]:
         """Return a runnable from a mapping, with both ``documents`` and ``query``, to documents."""
@@ -188,7 +189,7 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         )
 
     async def _program(
-        self, documents: Sequence[Document], query: str, config: RunnableConfig, calls: Calls
+        self, documents: Sequence[Document], query: str, config: RunnableConfig, calls: Blocking
     ) -> Program[DenseRefinerResult]:
         parents: Any = []
         store = getattr(self.parents, "docstore", self.parents)

@@ -15,13 +15,13 @@ from langchain_core.runnables import ensure_config
 from langchain_surerag.base import Part, service_field
 from langchain_surerag.documents import passage_of
 from langchain_surerag.models import judge_of, reader_of
-from langchain_surerag.runs import Awaiting, Blocking, Calls, listener_of
+from langchain_surerag.runs import listener_of, run_program
 from surerag import DenseEvaluator as CoreDense
 from surerag import DenseOptions, DenseResult, Passage, SePer, SePerOptions, SePerResult
 from surerag.drivers import run_blocking
 from surerag.errors import MISCONFIGURED, InputError, SureragError
 from surerag.messages import Event
-from surerag.readers import described
+from surerag.readers import AWAITING, BLOCKING, Blocking, described
 
 logger = logging.getLogger("surerag")
 
@@ -77,19 +77,19 @@ class ExampleEvaluator(Part):
         Returns:
             ``{"results": [...]}``, as LangSmith takes it.
         """
-        return run_blocking(self._feedback(Blocking(), run, example, inputs, outputs, reference_outputs))
+        return run_blocking(self._feedback(BLOCKING, run, example, inputs, outputs, reference_outputs))
 
     async def acall(self, run: Any = None, example: Any = None, **mappings: Any) -> dict[str, Any]:
         """Measure one example without blocking the event loop; arguments are those of :meth:`__call__`."""
         names = ("inputs", "outputs", "reference_outputs")
-        return await self._feedback(Awaiting(), run, example, *map(mappings.get, names))
+        return await self._feedback(AWAITING, run, example, *map(mappings.get, names))
 
     @abstractmethod
     def _results(self, result: Any) -> list[dict[str, Any]]:
         """Return feedback on a measurement, or raise an error if it means nothing."""
 
     async def _feedback(
-        self, calls: Calls, run: Any, example: Any, inputs: Any, outputs: Any, references: Any
+        self, calls: Blocking, run: Any, example: Any, inputs: Any, outputs: Any, references: Any
     ) -> dict[str, Any]:
         """Measure an example; a failure is marked as LangSmith marks its own."""
         inputs = inputs or getattr(run, "inputs", None) or getattr(example, "inputs", None) or {}
@@ -102,7 +102,11 @@ class ExampleEvaluator(Part):
                 "passages": lambda: self._passages(outputs, inputs),
             }
             program = self.core.program(*(read[name]() for name in self.NEEDS))
-            return {"results": self._results(await calls.run(ensure_config(), program, self.core.services))}
+            return {
+                "results": self._results(
+                    await run_program(program, self.core.services, ensure_config(), calls)
+                )
+            }
         except MISCONFIGURED:
             raise
         except Exception as error:

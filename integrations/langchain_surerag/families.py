@@ -176,13 +176,22 @@ _USUAL_RETRIES = 2
 _find = lru_cache(find_spec)
 
 
-def _is_a(model: object, path: str) -> bool:
-    """Tell whether a model is of a class; by the name where its package is not installed."""
+def _is_a(kind: type, path: str) -> bool:
+    """Tell whether models of a class are of another one; by its name where its package is not installed."""
     module, _, name = path.rpartition(".")
     if module not in sys.modules and _find(module.partition(".")[0]) is None:
-        return name in {kind.__name__ for kind in type(model).__mro__}
-    kind = getattr(sys.modules.get(module), name, None)
-    return kind is not None and isinstance(model, kind)
+        return name in {one.__name__ for one in kind.__mro__}
+    wanted = getattr(sys.modules.get(module), name, None)
+    return wanted is not None and issubclass(kind, wanted)
+
+
+@lru_cache(maxsize=256)
+def _family_of_class(kind: Any, later: str | None) -> ModelFamily:
+    """Return the family of a class of models, or of the one by the name ``later`` that a config makes."""
+    for family in FAMILIES:
+        if any(_is_a(kind, path) or path.rpartition(".")[2] == later for path in family.classes):
+            return family
+    return TEXT
 
 
 @dataclass(frozen=True)
@@ -214,13 +223,11 @@ class Leaf:
 
     def _family(self) -> ModelFamily:
         model = self.model
-        if _is_a(model, "langchain_huggingface.ChatHuggingFace"):
+        if _is_a(type(model), "langchain_huggingface.ChatHuggingFace"):
             model = getattr(model, "llm", None)
+        kind: Any = type(model)
         later = None if isinstance(model, BaseLanguageModel) else self.class_name
-        for family in FAMILIES:
-            if any(_is_a(model, path) or path.rpartition(".")[2] == later for path in family.classes):
-                return family
-        return TEXT
+        return _family_of_class(kind, later)
 
     def setting(self, *names: str) -> Any:
         """Return what the user bound to the model, chose by the config or built it with; None if nothing."""

@@ -170,11 +170,11 @@ def standalone_question(
 
     The question stays as it is, with a warning, where the model fails, or where its text is cut off.
     """
-    asked = in_conversation(history, prompt.render(query=question))
+    prompt_turns = in_conversation(history, prompt.render(query=question))
     # A long question has a long rewrite, and no token is longer than the text.
     sampling = SamplingParams(max_tokens=_QUESTION_TOKENS + len(question), trace="none")
     try:
-        [[written]] = yield from perform(Generate([asked], sampling, role=role))
+        [[written]] = yield from perform(Generate([prompt_turns], sampling, role=role))
     except MISCONFIGURED:
         raise
     except Exception as error:

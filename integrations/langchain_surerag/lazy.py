@@ -29,13 +29,11 @@ from langchain_surerag.inputs import (
 from langchain_surerag.models import reader_of
 from langchain_surerag.runs import (
     AsyncListener,
-    Awaiting,
-    Blocking,
-    Calls,
     collect_message_ids,
     end_of_program,
     listener_of,
     of_clients_class,
+    run_program,
     stream_whole,
     with_purposes,
 )
@@ -48,6 +46,7 @@ from surerag.effects import Program
 from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import Message
 from surerag.prompts import REWRITE_IN_CONVERSATION, PromptSet
+from surerag.readers import AWAITING, BLOCKING, Blocking
 from surerag.signatures import takes_options
 
 if TYPE_CHECKING:
@@ -160,14 +159,14 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     def invoke(self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any) -> ChainOutput:
         """Answer one question."""
         _check_no_options(kwargs)
-        return self._call_with_config(lambda value: run_blocking(self._run(value, Blocking())), input, config)
+        return self._call_with_config(lambda value: run_blocking(self._run(value, BLOCKING)), input, config)
 
     async def ainvoke(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
     ) -> ChainOutput:
         """Answer one question without blocking the event loop."""
         _check_no_options(kwargs)
-        return await self._acall_with_config(lambda value: self._run(value, Awaiting()), input, config)
+        return await self._acall_with_config(lambda value: self._run(value, AWAITING), input, config)
 
     def stream(
         self, input: ChainInput, config: RunnableConfig | None = None, **kwargs: Any
@@ -204,10 +203,10 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
             reader_of(self.rewriter)  # raises where it is no model
         return LazyRAG(reader_of(self.llm), retriever, summaries, **options)
 
-    async def _run(self, value: Any, calls: Calls) -> ChainOutput:
+    async def _run(self, value: Any, calls: Blocking) -> ChainOutput:
         ids = collect_message_ids()
-        result = await calls.run(ensure_config(), self._program(value), self._services)
-        await stream_whole(result.answer, ids, calls.callback_manager)
+        result = await run_program(self._program(value), self._services, ensure_config(), calls)
+        await stream_whole(result.answer, ids, calls)
         return {**_opening(result), "answer": result.answer, **self._details(result, ids)}
 
     def _pieces(self, inputs: Iterator[Any]) -> Iterator[ChainOutput]:
@@ -219,7 +218,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
             yield _opening(plan)
             for piece in answer:
                 yield AddableDict(answer=piece)
-            run_blocking(stream_whole(answer.result.answer, ids, Blocking.callback_manager))
+            run_blocking(stream_whole(answer.result.answer, ids, BLOCKING))
             yield self._closing(answer.result, plan, ids)
 
     async def _apieces(self, inputs: AsyncIterator[Any]) -> AsyncIterator[ChainOutput]:
@@ -235,7 +234,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
                     yield _opening(plan)
                     async for piece in answer:
                         yield AddableDict(answer=piece)
-                    await stream_whole(answer.result.answer, ids, Awaiting.callback_manager)
+                    await stream_whole(answer.result.answer, ids, AWAITING)
                     yield self._closing(answer.result, plan, ids)
 
     @property

@@ -74,36 +74,36 @@ class _Document:
         self.metadata = metadata
 
     def __repr__(self) -> str:
-        self.metadata.asked.add("text")
+        self.metadata.missing.add("text")
         return "Document()"
 
     def __getattr__(self, name: str) -> Any:
-        self.metadata.asked.add(name)
+        self.metadata.missing.add(name)
         raise AttributeError(f"a summary has no {name} of its document")
 
     def __getitem__(self, key: Any) -> Any:
-        self.metadata.asked.add(f"document[{key!r}]")
+        self.metadata.missing.add(f"document[{key!r}]")
         raise TypeError("a document is no mapping")
 
 
 class _WatchedMetadata(Mapping[Any, Any]):
     """Metadata that note in ``asked`` what a filter asks for and is not there."""
 
-    def __init__(self, values: Mapping[Any, Any], asked: set[str]) -> None:
-        self._values, self.asked = values, asked
+    def __init__(self, values: Mapping[Any, Any], missing: set[str]) -> None:
+        self._values, self.missing = values, missing
 
     def __getitem__(self, key: Any) -> Any:
         if key not in self._values:
-            self.asked.add(str(key))
+            self.missing.add(str(key))
         value = self._values[key]
-        return _WatchedMetadata(value, self.asked) if isinstance(value, Mapping) else value
+        return _WatchedMetadata(value, self.missing) if isinstance(value, Mapping) else value
 
     def __getattr__(self, name: str) -> Any:
-        self.asked.add(name)
+        self.missing.add(name)
         raise AttributeError(f"metadata have no attribute {name}")
 
     def __iter__(self) -> Iterator[Any]:
-        self.asked.add("all keys")
+        self.missing.add("all keys")
         return iter(self._values)
 
     def __len__(self) -> int:
@@ -119,14 +119,14 @@ def judge(condition: Condition, metadata: Mapping[str, Any]) -> tuple[bool, set[
     Of the document, a summary has the metadata. Chunks may have keys that the summary lacks, so that a filter
     which asks for such a key does not admit the summary, whatever it answers.
     """
-    asked: set[str] = set()
+    missing: set[str] = set()
     try:
-        admitted = bool(condition(_WatchedMetadata(metadata, asked)))
+        admitted = bool(condition(_WatchedMetadata(metadata, missing)))
     except Exception:
-        if not asked:
+        if not missing:
             raise
         admitted = False
-    return admitted and not asked, asked
+    return admitted and not missing, missing
 
 
 def limits_of(retriever: Any, keywords: Mapping[str, Any] | None = None) -> Limits:

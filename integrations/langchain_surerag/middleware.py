@@ -27,7 +27,7 @@ from langchain_surerag.inputs import spoken_turns, standalone_question
 from langchain_surerag.models import ModelReader, prompt_value, reader_from_model, reader_of
 from langchain_surerag.prompts import prompt_of
 from langchain_surerag.retrieval import retriever_of
-from langchain_surerag.runs import TAGS, Awaiting, Blocking, Calls, end_of_program, without_streaming
+from langchain_surerag.runs import TAGS, end_of_program, run_program, without_streaming
 from langchain_surerag.summaries import tiers_of
 from surerag import LazyRAG, LazyRAGOptions, LazyRAGResult, Passage, readers
 from surerag.drivers import maybe_await, run_blocking
@@ -42,7 +42,16 @@ from surerag.errors import (
 )
 from surerag.messages import Message, Template
 from surerag.prompts import REWRITE_IN_CONVERSATION, as_template, format_passages, with_abstention
-from surerag.readers import ANY_VOCABULARY, THINKING_TOKENS, Capabilities, ReplyPart, split_thoughts
+from surerag.readers import (
+    ANY_VOCABULARY,
+    AWAITING,
+    BLOCKING,
+    THINKING_TOKENS,
+    Blocking,
+    Capabilities,
+    ReplyPart,
+    split_thoughts,
+)
 from surerag.signatures import takes_options
 from surerag.text import is_abstention
 
@@ -111,10 +120,10 @@ class AgentReader(ModelReader):
         self, request: readers.Request, keywords: readers.Keywords, calls: Any
     ) -> Sequence[ReplyPart]:
         value = prompt_value(request.prompt, request.number if request.drawn else None)
-        asked = _with_prompt(self._agent, value, len(self._agent.messages) - 1)
-        settings = {**asked.model_settings, **self.keywords(keywords)}
-        asked = asked.override(model_settings=settings)
-        response = await _respond(asked, self._handler, request.context.config)
+        model_request = _with_prompt(self._agent, value, len(self._agent.messages) - 1)
+        settings = {**model_request.model_settings, **self.keywords(keywords)}
+        model_request = model_request.override(model_settings=settings)
+        response = await _respond(model_request, self._handler, request.context.config)
         message = answer_of(response)
         if message is None and not self._may_call_tools:
             raise _ToolsCalled(response)
@@ -244,15 +253,15 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def wrap_model_call(self, request: AgentRequest, handler: Callable[[AgentRequest], AgentResponse]) -> Any:
         """Answer, and retrieve where the gate opens."""
-        return run_blocking(self._answer(request, handler, Blocking()))
+        return run_blocking(self._answer(request, handler, BLOCKING))
 
     async def awrap_model_call(
         self, request: AgentRequest, handler: Callable[[AgentRequest], Awaitable[AgentResponse]]
     ) -> Any:
         """Like ``wrap_model_call``, without blocking the event loop."""
-        return await self._answer(request, handler, Awaiting())
+        return await self._answer(request, handler, AWAITING)
 
-    async def _answer(self, request: AgentRequest, handler: Handler, calls: Calls) -> Any:
+    async def _answer(self, request: AgentRequest, handler: Handler, calls: Blocking) -> Any:
         question = request.messages[-1] if request.messages else None
         if not isinstance(question, HumanMessage) or not str(question.text).strip():
             return await maybe_await(handler(self._with_context(request)))
@@ -268,7 +277,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         if (history := spoken_turns(request.messages[:-1])) and self._rewrite_prompt:
             program = _search_standalone(program, text, history, self._rewrite_prompt)
         try:
-            result = await calls.run(ensure_config(), program, services)
+            result = await run_program(program, services, ensure_config(), calls)
         except _ToolsCalled as called:
             return called.response
         except SureragError as error:
@@ -289,8 +298,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     def _with_context(self, request: AgentRequest) -> AgentRequest:
         """Return a request whose question has before it what this run has retrieved."""
         documents = cast("LazyRetrievalState", request.state).get("context")
-        asked = (at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage))
-        place = max(asked, default=None)
+        places = (at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage))
+        place = max(places, default=None)
         if not documents or place is None:
             return request
         context = format_passages(document.page_content for document in documents)

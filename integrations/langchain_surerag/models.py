@@ -18,7 +18,7 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import ensure_config, merge_configs
 
 from langchain_surerag.families import PIPELINE, Leaf, family_of, leaves, limit_name, unbound
-from langchain_surerag.runs import PURPOSE, AnswerRun, Awaiting, Blocking, request_config
+from langchain_surerag.runs import PURPOSE, AnswerRun, request_config
 from surerag import SamplingParams, Usage
 from surerag.errors import ConfigurationError, MissingServiceError, check_at_least, check_kind
 from surerag.messages import Chunk, Generation, Message, Prompt, as_messages
@@ -26,6 +26,7 @@ from surerag.readers import (
     ANY_VOCABULARY,
     THINKING_TOKENS,
     BaseReader,
+    Blocking,
     Capabilities,
     ClientReader,
     Keywords,
@@ -38,7 +39,6 @@ from surerag.readers import (
     secrets_in,
     usage_of,
 )
-from surerag.readers import Blocking as Calls
 from surerag.services import Entailer
 from surerag.text import replace_surrogates
 
@@ -126,7 +126,6 @@ class _Context(NamedTuple):
 class ModelReader(ClientReader):
     """A LangChain model behind the protocol of readers; made by :func:`reader_from_model`."""
 
-    blocking, awaiting = Blocking(), Awaiting()
     thinking_hint = "raise thinking_tokens=… of reader_from_model, or switch thinking off in the model"
 
     def __init__(
@@ -263,7 +262,7 @@ class ModelReader(ClientReader):
 
     # What is called, and what comes back.
 
-    async def _call(self, request: Request, keywords: Keywords, calls: Calls) -> Sequence[ReplyPart]:
+    async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[ReplyPart]:
         cached = request.drawn and _is_cached(request.context.leaves)
         value = prompt_value(request.prompt, request.number if cached and not self._completes else None)
         own_keywords, config = self.keywords(keywords), request.context.config
@@ -282,7 +281,7 @@ class ModelReader(ClientReader):
         value: PromptValue,
         config: RunnableConfig,
         own_keywords: Keywords,
-        calls: Calls,
+        calls: Blocking,
         *,
         past_cache: bool,
     ) -> LLMResult:
@@ -305,7 +304,7 @@ class ModelReader(ClientReader):
         parts = [self._part(output, request) for output in outputs]
         return [part._replace(usage=usage or part.usage) for part in parts]
 
-    async def _open(self, request: Request, keywords: Keywords, calls: Calls) -> AsyncGenerator[ReplyPart]:
+    async def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[ReplyPart]:
         """Yield what the model streams; with retries, a whole answer where the stream fails at once."""
         value, config, began = prompt_value(request.prompt), request.context.config, False
         chunks = calls.stream(self.model, "stream", value, config, **self.keywords(keywords))
@@ -332,12 +331,12 @@ class ModelReader(ClientReader):
         """Return a message, its chunk, an output of ``generate`` or a text as a part of an answer."""
         return reply_part(piece, self.family.logprobs if request.top is not None else None)
 
-    def open_reading(self, request: Request, calls: Calls) -> OpenReading:
+    def open_reading(self, request: Request, calls: Blocking) -> OpenReading:
         """Return an answer with nothing read yet; what may be thrown away is shown by a run of its own."""
         if not request.context.in_own_run:
             return super().open_reading(request, calls)
         prompt = prompt_value(request.prompt).to_string()
-        run = AnswerRun(prompt, cast("Blocking", calls).callback_manager)
+        run = AnswerRun(prompt, calls)
         return _ReadingInRun(lambda: self._start_reading(request, calls), self._retries, run)
 
 

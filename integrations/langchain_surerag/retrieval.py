@@ -23,7 +23,7 @@ from surerag.lru import LRUDict
 from surerag.readers import client_failure, in_thread, secrets_in
 from surerag.services import Encoder, Retriever, normalised_rows
 
-_REMEMBERED = 64
+_QUERIES_REMEMBERED = 64
 """Questions whose vectors an encoder remembers: a question that both tiers search is embedded once."""
 
 
@@ -44,7 +44,7 @@ class EmbeddingEncoder:
         model = next((name for name in names if isinstance(name, str) and name), "")
         self.name = f"{type(embeddings).__name__}({model})"
         """Identity of the model: its class and the model it names."""
-        self._questions: LRUDict[list[float]] = LRUDict(_REMEMBERED)
+        self._questions: LRUDict[list[float]] = LRUDict(_QUERIES_REMEMBERED)
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
         """Return L2-normalised vectors [texts, dimensions]; a ServiceError unless there is one a text."""

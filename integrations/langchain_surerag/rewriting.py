@@ -17,10 +17,11 @@ from langchain_surerag.documents import Decision, documents_of
 from langchain_surerag.inputs import ChainInput, Query, query_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.retrieval import retriever_of
-from langchain_surerag.runs import Awaiting, Blocking, Calls
+from langchain_surerag.runs import run_program
 from surerag import DynQROptions, DynQRResult
 from surerag import UncertaintyRewriter as CoreRewriter
 from surerag.drivers import run_blocking
+from surerag.readers import AWAITING, BLOCKING, Blocking
 
 
 class _RewritingPart(SerializablePart, DynQROptions):
@@ -37,10 +38,10 @@ class _RewritingPart(SerializablePart, DynQROptions):
         return CoreRewriter(reader_of(self.llm), retriever_of(self.retriever), rewriter, **self.options())
 
     async def _result(
-        self, query: Query, options: Mapping[str, Any], config: RunnableConfig, calls: Calls
+        self, query: Query, options: Mapping[str, Any], config: RunnableConfig, calls: Blocking
     ) -> DynQRResult:
         core: CoreRewriter = self.core.with_options(**options) if options else self.core
-        return await calls.run(config, core.program(*query), core.services)
+        return await run_program(core.program(*query), core.services, config, calls)
 
 
 class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
@@ -78,10 +79,10 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
         return await self._acall_with_config(self._arewrite, input, config, **options)
 
     def _rewrite(self, value: Any, **options: Any) -> str:
-        return run_blocking(self._result(query_of(value), options, ensure_config(), Blocking())).query
+        return run_blocking(self._result(query_of(value), options, ensure_config(), BLOCKING)).query
 
     async def _arewrite(self, value: Any, **options: Any) -> str:
-        return (await self._result(query_of(value), options, ensure_config(), Awaiting())).query
+        return (await self._result(query_of(value), options, ensure_config(), AWAITING)).query
 
 
 class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
@@ -125,7 +126,7 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun, k: int | None = None, **options: Any
     ) -> list[Document]:
-        return run_blocking(self._retrieve(query, run_manager, k, options, Blocking()))
+        return run_blocking(self._retrieve(query, run_manager, k, options, BLOCKING))
 
     async def _aget_relevant_documents(
         self,
@@ -135,10 +136,10 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
         k: int | None = None,
         **options: Any,
     ) -> list[Document]:
-        return await self._retrieve(query, run_manager, k, options, Awaiting())
+        return await self._retrieve(query, run_manager, k, options, AWAITING)
 
     async def _retrieve(
-        self, query: str, run_manager: Any, k: int | None, options: dict[str, Any], calls: Calls
+        self, query: str, run_manager: Any, k: int | None, options: dict[str, Any], calls: Blocking
     ) -> list[Document]:
         changed = options if k is None else {"top_n": k, **options}
         config = patch_config(ensure_config(), callbacks=run_manager.get_child())

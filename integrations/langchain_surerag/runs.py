@@ -25,11 +25,12 @@ from langchain_core.runnables.config import (
 )
 from langchain_core.tracers.base import AsyncBaseTracer, BaseTracer
 
-from surerag import Services, readers
+from surerag import Services
 from surerag.drivers import arun, maybe_await, run
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, StartGeneration, handled
 from surerag.errors import SureragError
 from surerag.messages import Event
+from surerag.readers import Blocking
 
 T = TypeVar("T")
 Purpose = Literal["draft", "step", "answer"]
@@ -147,8 +148,8 @@ def _without_tokens(handlers: Iterable[Any]) -> list[Any]:
 class AnswerRun:
     """A run that shows a draft which became the answer: its tokens, and its text at the end."""
 
-    def __init__(self, prompt: str, manager_of: Callable[[RunnableConfig], Any]) -> None:
-        self._manager_of = manager_of
+    def __init__(self, prompt: str, calls: Blocking) -> None:
+        self._calls = calls
         self._config = merge_configs(ensure_config(), {"tags": TAGS["answer"]})
         self._prompt = prompt
         self._id = uuid4()
@@ -158,7 +159,7 @@ class AnswerRun:
     @property
     def is_watched(self) -> bool:
         """Whether somebody may see the text while it comes; what only traces a run does not."""
-        handlers = self._manager_of(self._config).handlers
+        handlers = manager_of(self._config, self._calls).handlers
         return any(
             hasattr(one, "tap_output_iter") or not isinstance(one, BaseTracer | AsyncBaseTracer)
             for one in handlers
@@ -169,7 +170,7 @@ class AnswerRun:
         if self._run is None:
             if PURPOSE.get() == "step":
                 return
-            messages, manager = [[HumanMessage(self._prompt)]], self._manager_of(self._config)
+            messages, manager = [[HumanMessage(self._prompt)]], manager_of(self._config, self._calls)
             [self._run] = await maybe_await(
                 manager.on_chat_model_start({}, messages, run_id=self._id, name="surerag:answer")
             )
@@ -187,10 +188,10 @@ class AnswerRun:
                 ids.append(f"run-{self._id}")
 
 
-async def stream_whole(text: str, ids: Sequence[str], manager_of: Callable[[RunnableConfig], Any]) -> None:
+async def stream_whole(text: str, ids: Sequence[str], calls: Blocking) -> None:
     """Show an answer that no model's run has streamed, such as a sample that the gate kept."""
     if text and not ids:
-        run = AnswerRun("", manager_of)
+        run = AnswerRun("", calls)
         await run.token(text)
         await run.end()
 
@@ -300,28 +301,20 @@ def _rebuilt(kind: type[SureragError], arguments: tuple[Any, ...], carried: dict
     return error
 
 
-class Blocking(readers.Blocking):
-    """Calls of a runnable in this thread, several in threads of their own; coroutines over it do not wait."""
+def manager_of(config: RunnableConfig, calls: Blocking) -> Any:
+    """Return the callback manager of a config, for blocking or for awaited calls."""
+    if calls.prefix:
+        return get_async_callback_manager_for_config(config)
+    return get_callback_manager_for_config(config)
 
-    callback_manager = staticmethod(get_callback_manager_for_config)
 
-    async def run(self, config: RunnableConfig, program: Program[T], services: Services) -> T:
-        """Answer a program's effects under the run of a config."""
+async def run_program(program: Program[T], services: Services, config: RunnableConfig, calls: Blocking) -> T:
+    """Answer a program's effects under the run of a config."""
+    program = with_purposes(program)
+    if not calls.prefix:
         with of_clients_class(), set_config_context(config) as context:
-            return context.run(run, with_purposes(program), services, on_event=listener_of(config))
-
-
-class Awaiting(readers.Awaiting):
-    """Calls that do not block the event loop."""
-
-    callback_manager = staticmethod(get_async_callback_manager_for_config)
-
-    async def run(self, config: RunnableConfig, program: Program[T], services: Services) -> T:
-        """Answer a program's effects under the run of a config."""
-        async with AsyncListener(config) as listener:
-            with of_clients_class(), set_config_context(config) as context:
-                work = arun(with_purposes(program), services, on_event=listener)
-                return await asyncio.create_task(work, context=context)
-
-
-Calls = Blocking | Awaiting
+            return context.run(run, program, services, on_event=listener_of(config))
+    async with AsyncListener(config) as listener:
+        with of_clients_class(), set_config_context(config) as context:
+            work = arun(program, services, on_event=listener)
+            return await asyncio.create_task(work, context=context)

@@ -18,13 +18,12 @@ from langchain_core.vectorstores import VectorStore
 from langchain_surerag.documents import passage_of
 from langchain_surerag.models import reader_of
 from langchain_surerag.retrieval import encoder_of
-from langchain_surerag.runs import Awaiting, Blocking, Calls
 from surerag import Passage
 from surerag.documents import Document as PlainDocument
 from surerag.drivers import run_blocking
 from surerag.errors import ConfigurationError, InputError, check_kind
 from surerag.messages import NO_SUMMARY
-from surerag.readers import Reader, in_thread
+from surerag.readers import AWAITING, BLOCKING, Blocking, Reader, in_thread
 from surerag.retrieval import PassageIndex, summarizer_of, with_summaries
 from surerag.services import Encoder
 from surerag.text import replace_surrogates
@@ -114,16 +113,16 @@ class MemoryStore(VectorStore):
         self, query: str, k: int = 4, filter: Callable[[Document], Any] | None = None, **_: Any
     ) -> list[Document]:
         """Return the ``k`` nearest documents, of those that a filter admits, which is a function of them."""
-        return run_blocking(self._nearest(query, k, filter, Blocking()))
+        return run_blocking(self._nearest(query, k, filter, BLOCKING))
 
     async def asimilarity_search(
         self, query: str, k: int = 4, filter: Callable[[Document], Any] | None = None, **_: Any
     ) -> list[Document]:
         """Like :meth:`similarity_search`, without blocking the event loop."""
-        return await self._nearest(query, k, filter, Awaiting())
+        return await self._nearest(query, k, filter, AWAITING)
 
     async def _nearest(
-        self, query: str, k: int, admits: Callable[[Document], Any] | None, calls: Calls
+        self, query: str, k: int, admits: Callable[[Document], Any] | None, calls: Blocking
     ) -> list[Document]:
         index, many = self._index, k if admits is None else 32 * k
         while index is not None:
@@ -203,29 +202,29 @@ class SummaryStore(VectorStore):
         self, documents: list[Document], ids: Sequence[str] | None = None, **keywords: Any
     ) -> list[str]:
         """Summarize documents, and hold the summaries in the place of those with the same ids."""
-        return run_blocking(self._add(documents, ids, keywords, Blocking()))
+        return run_blocking(self._add(documents, ids, keywords, BLOCKING))
 
     async def aadd_documents(
         self, documents: list[Document], ids: Sequence[str] | None = None, **keywords: Any
     ) -> list[str]:
         """Like :meth:`add_documents`, without blocking the event loop."""
-        return await self._add(documents, ids, keywords, Awaiting())
+        return await self._add(documents, ids, keywords, AWAITING)
 
     def add_changed(self, documents: Sequence[Document]) -> None:
         """Add the documents whose text, metadata, way of summarizing or embedding model have changed."""
-        run_blocking(self._add(documents, None, {}, Blocking(), only_changed=True))
+        run_blocking(self._add(documents, None, {}, BLOCKING, only_changed=True))
 
     def delete(self, ids: Sequence[str] | None = None, **keywords: Any) -> bool:
         """Delete summaries by the ids under which their documents were added; unknown ids do no harm."""
-        return run_blocking(self._delete(ids, keywords, Blocking()))
+        return run_blocking(self._delete(ids, keywords, BLOCKING))
 
     async def adelete(self, ids: Sequence[str] | None = None, **keywords: Any) -> bool:
         """Like :meth:`delete`, without blocking the event loop."""
-        return await self._delete(ids, keywords, Awaiting())
+        return await self._delete(ids, keywords, AWAITING)
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return summaries by the ids of their documents."""
-        held = run_blocking(self._held_summaries(ids, Blocking()))
+        held = run_blocking(self._held_summaries(ids, BLOCKING))
         if held is None:
             raise NotImplementedError(f"a {type(self.inner).__name__} has no get_by_ids")
         return [*map(summary_to_show, held.values())]
@@ -264,7 +263,7 @@ class SummaryStore(VectorStore):
         documents: Sequence[Document],
         ids: Sequence[str] | None,
         keywords: Mapping[str, Any],
-        calls: Calls,
+        calls: Blocking,
         *,
         only_changed: bool = False,
     ) -> list[str]:
@@ -296,7 +295,7 @@ class SummaryStore(VectorStore):
             self.changes += 1
         return names
 
-    async def _summarized(self, documents: Mapping[str, Document], calls: Calls) -> dict[str, Document]:
+    async def _summarized(self, documents: Mapping[str, Document], calls: Blocking) -> dict[str, Document]:
         """Return the summaries of documents, by their ids, with their metadata."""
         plain = [
             PlainDocument(name, one.page_content, str(one.metadata.get("title") or ""), one.metadata)
@@ -316,7 +315,7 @@ class SummaryStore(VectorStore):
         metadata = {**summary.metadata, RECORD_KEY: json.dumps(record)}
         return Document(id=self._stored_id(record.id), page_content=summary.page_content, metadata=metadata)
 
-    async def _held_summaries(self, names: Sequence[str], calls: Calls) -> dict[str, Document] | None:
+    async def _held_summaries(self, names: Sequence[str], calls: Blocking) -> dict[str, Document] | None:
         """Return the summaries that are held, by their documents' ids; None where the store does not tell."""
         stored = [*dict.fromkeys(map(self._stored_id, names))]
         if not stored:  # which Chroma refuses
@@ -328,7 +327,7 @@ class SummaryStore(VectorStore):
         # Qdrant's documents have no id.
         return {record.id: one for one in held if (record := Record.of(one.metadata))}
 
-    async def _delete(self, ids: Sequence[str] | None, keywords: Mapping[str, Any], calls: Calls) -> bool:
+    async def _delete(self, ids: Sequence[str] | None, keywords: Mapping[str, Any], calls: Blocking) -> bool:
         if ids is None:
             raise InputError("which summaries are to be deleted?", hint="pass the ids of their documents")
         # FAISS refuses ids that it does not hold.

@@ -27,7 +27,6 @@ from langchain_surerag.limits import (
     path_of,
 )
 from langchain_surerag.retrieval import EmbeddingEncoder, QuestionRetriever, retriever_of
-from langchain_surerag.runs import Awaiting, Blocking, Calls
 from langchain_surerag.stores import (
     MemoryStore,
     Record,
@@ -40,6 +39,7 @@ from surerag import Passage
 from surerag.drivers import run_blocking
 from surerag.errors import ConfigurationError, InputError, check_kind
 from surerag.messages import NO_SUMMARY
+from surerag.readers import AWAITING, BLOCKING, Blocking
 from surerag.retrieval import PassageIndex, StaleSummariesWarning
 from surerag.services import Retriever
 
@@ -146,7 +146,7 @@ class _Alike:
     async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
         """Like :meth:`retrieve`, with the retriever's own async method."""
         self._check()
-        found: Sequence[Passage] = await Awaiting().call(self._tier, "retrieve", query, k)
+        found: Sequence[Passage] = await AWAITING.call(self._tier, "retrieve", query, k)
         return found
 
 
@@ -243,13 +243,13 @@ class SummaryTier:
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
         """Return the nearest summaries, ``k`` at most."""
-        return run_blocking(self._retrieve(query, k, Blocking()))
+        return run_blocking(self._retrieve(query, k, BLOCKING))
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
         """Like :meth:`retrieve`, without blocking the event loop."""
-        return await self._retrieve(query, k, Awaiting())
+        return await self._retrieve(query, k, AWAITING)
 
-    async def _retrieve(self, query: str, k: int | None, calls: Calls) -> list[Passage]:
+    async def _retrieve(self, query: str, k: int | None, calls: Blocking) -> list[Passage]:
         arguments, snapshots = self._limited()
         if self._in_memory and any(one.lacks(store, self._summaries) for one, store in snapshots):
             _warn(
@@ -276,14 +276,14 @@ class SummaryTier:
 
 
 async def _search_in_memory(
-    store: VectorStore, arguments: Mapping[str, Any], query: str, k: int | None, calls: Calls
+    store: VectorStore, arguments: Mapping[str, Any], query: str, k: int | None, calls: Blocking
 ) -> list[Document]:
     found: list[Document] = await calls.call(store, "similarity_search", query, k or 4, **arguments)
     return found
 
 
 async def _search_in_store(
-    retriever: VectorStoreRetriever, arguments: Mapping[str, Any], query: str, k: int | None, calls: Calls
+    retriever: VectorStoreRetriever, arguments: Mapping[str, Any], query: str, k: int | None, calls: Blocking
 ) -> list[Document]:
     number = {"k": k} if k else {}
     found: list[Document] = await calls.call(retriever, "invoke", query, **number, **arguments)
@@ -310,12 +310,12 @@ def _check_filter(condition: Any, passages: Sequence[Passage]) -> None:
     missing: set[str] = set()
     for passage in passages[:100]:
         try:
-            _, asked = judge(condition, metadata_to_show(passage.metadata))
+            _, lacking = judge(condition, metadata_to_show(passage.metadata))
         except Exception:
             return  # a filter may need a request to know its user
-        if not asked:
+        if not lacking:
             return
-        missing |= asked
+        missing |= lacking
     raise _refusal(f"its filter asks for {', '.join(sorted(missing))}, which no summary has")
 
 

@@ -157,28 +157,15 @@ class _Selecting(Shareable):
     _reader: str
 
     def _set_up(
-        self,
-        engine: Any,
-        policy: AbstentionPolicy | None,
-        abstention: str,
-        second_opinion: SecondOpinion | None,
+        self, engine: Any, policy: AbstentionPolicy | None, abstention: str, opinion: SecondOpinion | None
     ) -> None:
         check_kind(AbstentionPolicy | None, "what surerag.calibrate_abstention returns", policy=policy)
         check_kind(str, "a text", abstention=abstention)
-        check_kind(
-            SecondOpinion | None,
-            "surerag.AreYouSure(llm) or surerag.SampleAgreement(llm)",
-            second_opinion=second_opinion,
-        )
+        kinds = "surerag.AreYouSure(llm) or surerag.SampleAgreement(llm)"
+        check_kind(SecondOpinion | None, kinds, second_opinion=opinion)
         check_abstention(abstention)
-        if second_opinion is not None:
-            second_opinion = replace(second_opinion, model=reader_of(second_opinion.model))
-        self._engine, self._policy, self._abstention, self._second_opinion = (
-            engine,
-            policy,
-            abstention,
-            second_opinion,
-        )
+        self._engine, self._policy, self._abstention = engine, policy, abstention
+        self._second_opinion = opinion and replace(opinion, model=reader_of(opinion.model))
         if policy is not None and policy.scope.get("gate") and not policy.scope.get("measure"):
             warnings.warn(
                 "the policy does not say by which measure of the answers' certainty it was calibrated; if it "
@@ -229,7 +216,7 @@ class _Selecting(Shareable):
         if self._second_opinion is None:
             certainty = _measured(response)
         else:
-            certainty = await self._ask_again(self._second_opinion, calls, answer, prefix)
+            certainty = await self._opinion_on(self._second_opinion, calls, answer, prefix)
         self._check_reader(certainty)
         selected = SelectedAnswer(answer, abstained=False, probability=None)
         if self._policy is not None:
@@ -254,7 +241,7 @@ class _Selecting(Shareable):
             messages[-1] = ChatMessage(role=MessageRole.ASSISTANT, content=self._abstention)
             await maybe_await(getattr(memory, f"{prefix}set")(messages))
 
-    async def _ask_again(
+    async def _opinion_on(
         self, second_opinion: SecondOpinion, calls: Sequence[Call], answer: str, prefix: str
     ) -> Certainty:
         """Ask the LLM again how sure it is, behind the prompt that it answered."""
@@ -283,11 +270,8 @@ class _Selecting(Shareable):
 
 def _measured(response: Any) -> Certainty:
     """Return the certainty that a response carries, or raise ConfigurationError where none can come."""
-    certainty = (
-        certainty_in(response)
-        if KEY in (response.metadata or {})
-        else Certainty(reason=NO_LOGPROBS_REQUESTED)
-    )
+    has_certainty = KEY in (response.metadata or {})
+    certainty = certainty_in(response) if has_certainty else Certainty(reason=NO_LOGPROBS_REQUESTED)
     if certainty.reason == NO_LOGPROBS_REQUESTED:
         raise ConfigurationError(
             NO_LOGPROBS_REQUESTED,

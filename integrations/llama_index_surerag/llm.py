@@ -237,6 +237,8 @@ class LLMReader(Shareable, ClientReader):
         super().__init__(thinking=thinking)
         self.llm = llm
         self._family = family_of(llm)
+        # What the LLM's class calls the length of an answer; empty if it has no name for it.
+        self._limit_name = next((name for name in _LIMITS if name in type(llm).model_fields), "")
         self._logprobs = self._family.logprobs if logprobs is None else logprobs
         self._top_requested = top
         self._max_concurrency = max_concurrency
@@ -295,12 +297,6 @@ class LLMReader(Shareable, ClientReader):
         output = self.llm.metadata.num_output
         named = own if isinstance(own, int) else None if output == DEFAULT_NUM_OUTPUTS else output
         return named if named is not None and named > 0 else None
-
-    @property
-    def _limit_name(self) -> str:
-        """What the LLM's class calls the length of an answer; empty if it has no name for it."""
-        fields = type(self.llm).model_fields
-        return next((name for name in _LIMITS if name in fields), "")
 
     @property
     def _sends_limit(self) -> bool:
@@ -489,6 +485,8 @@ def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bo
 
 def _usage_in(raw: Mapping[str, Any]) -> Usage | None:
     counts = next((raw[name] for name in ("usage", "usage_metadata") if raw.get(name)), raw)
+    if not counts:
+        return None
     renamed = {
         ours: next((counts[name] for name in names if counts.get(name)), 0) for ours, names in _COUNTS.items()
     }

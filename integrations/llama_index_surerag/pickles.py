@@ -23,7 +23,7 @@ from surerag.readers import is_secret_name, without_credentials
 
 _DATA = (BaseNode, IndexStruct, SimpleKVStore, SimpleVectorStoreData)
 """What holds no client; it may be large."""
-_OURS = {"llama_index", "llama_index_surerag", "surerag"}
+_OWN_PACKAGES = {"llama_index", "llama_index_surerag", "surerag"}
 
 
 class _Pickler(pickle.Pickler):
@@ -42,7 +42,7 @@ class _Pickler(pickle.Pickler):
             return NotImplemented
         is_plain = own.__reduce__ in (object.__reduce__, WithoutKeys.__reduce__)
         modules = {kind.__module__.split(".")[0] for kind in own.__mro__}
-        if not is_plain or (modules.isdisjoint(_OURS) and not isinstance(value, BaseComponent)):
+        if not is_plain or (modules.isdisjoint(_OWN_PACKAGES) and not isinstance(value, BaseComponent)):
             return NotImplemented
         # A value such as a named tuple has no state apart.
         if isinstance(value, tuple) or not hasattr(value, "__dict__"):

@@ -72,8 +72,8 @@ _FILES = frozenset(
 """What LlamaIndex keeps an index in."""
 _WRITTEN_AT_ONCE = 256
 """Summaries that a model writes before they are kept."""
-_NOTHING = "there is no document with text to summarize"
-_NOTHING_HINT = "pass the documents; an index whose vector store holds the texts itself has none to show"
+_NO_TEXT = "there is no document with text to summarize"
+_NO_TEXT_HINT = "pass the documents; an index whose vector store holds the texts itself has none to show"
 
 
 def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summarize = 2) -> list[TextNode]:
@@ -93,7 +93,7 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
     """
     parts = _to_summarize(_nodes_in(source), summarize)
     if not parts:
-        raise InputError(_NOTHING, hint=_NOTHING_HINT)
+        raise InputError(_NO_TEXT, hint=_NO_TEXT_HINT)
     return _summarized(parts, summarize)
 
 
@@ -163,21 +163,21 @@ def summary_index(
         return VectorStoreIndex(summary_nodes(source, summarize), embed_model=model)
     folder, parts = _Folder(Path(persist_dir)), _to_summarize(_nodes_in(source), summarize)
     if not parts and not folder.has_summaries:
-        raise InputError(_NOTHING, hint=_NOTHING_HINT)
+        raise InputError(_NO_TEXT, hint=_NO_TEXT_HINT)
     index, encoder = folder.load(model), _encoder_name(model or Settings.embed_model)
     if encoder != index.summary:
         index = _embedded_anew(index, model)
-    asked = isinstance(summarize, LLM | Reader)
+    is_model = isinstance(summarize, LLM | Reader)
     documents = None if isinstance(source, BaseIndex) else {part.document for part in parts}
     changed = _delete_others(index, {part.id for part in parts}, documents) or encoder != index.summary
     index.summary = encoder
     # What a model has written of the same contents is not asked for again.
-    kept = [part.kept_in(index) for part in parts] if asked else []
+    kept = [part.kept_in(index) for part in parts] if is_model else []
     changed = update(index, [node for node in kept if node is not None]) or changed
-    left = iter([part for part, node in zip(parts, kept, strict=True) if node is None] if asked else parts)
-    while portion := list(islice(left, _WRITTEN_AT_ONCE if asked else None)):
+    left = iter([part for part, node in zip(parts, kept, strict=True) if node is None] if is_model else parts)
+    while portion := list(islice(left, _WRITTEN_AT_ONCE if is_model else None)):
         changed = update(index, _summarized(portion, summarize)) or changed
-        if asked:
+        if is_model:
             folder.save(index)
     if changed:
         folder.save(index)

@@ -103,7 +103,7 @@ _RANKING_ELSEWHERE = {
         "voyageai_rerank.base.VoyageAIRerank",
     )
 }
-_ALIKE = (SimilarityPostprocessor, PIINodePostprocessor, NERPIINodePostprocessor)
+_ALIKE_FOR_SUMMARIES = (SimilarityPostprocessor, PIINodePostprocessor, NERPIINodePostprocessor)
 """Postprocessors that do to a summary what they do to a chunk."""
 
 
@@ -169,7 +169,7 @@ def effect_on_summaries(postprocessor: BaseNodePostprocessor) -> Literal["alike"
     ``"alike"``: the same as to chunks. ``"none"``: it chooses by relevance, or adds neighbours.
     """
     kind: Any = type(postprocessor)
-    if kind in _ALIKE:
+    if kind in _ALIKE_FOR_SUMMARIES:
         return "alike"
     if kind is MetadataReplacementPostProcessor and postprocessor.target_metadata_key == "window":  # type: ignore[attr-defined]  # of this class
         return "none"
@@ -258,8 +258,8 @@ class Search:
     def _store(self) -> Any:
         """The vector store, where it holds the texts itself."""
         store = getattr(self._index, "vector_store", None) if type(self._index) is VectorStoreIndex else None
-        asked = store is not None and store.stores_text and not isinstance(store, SimpleVectorStore)
-        return store if asked else None
+        holds_text = store is not None and store.stores_text and not isinstance(store, SimpleVectorStore)
+        return store if holds_text else None
 
     def _chunks_behind(self, summary: BaseNode) -> list[BaseNode] | None:
         """Return the chunks that a summary was made of; None where one is gone or has changed."""

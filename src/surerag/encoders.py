@@ -229,7 +229,7 @@ class CachedEncoder:
         rows = connection.execute("SELECT id, probe FROM encoders WHERE name = ? ORDER BY id", (self.name,))
         for key, blob in rows:
             vector = self._vector(blob)
-            if vector is not None and float(vector @ self._probe[0]) > _SAME:
+            if vector is not None and float(vector @ self._probe[0]) > _EQUAL_COSINE:
                 return int(key)
         row = (self.name, self._probe.astype("<f4").tobytes())
         return connection.execute("INSERT INTO encoders (name, probe) VALUES (?, ?)", row).lastrowid or 0
@@ -250,7 +250,7 @@ class CachedEncoder:
             if not self._path.exists():
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 self._path.touch(mode=0o600)
-            with closing(sqlite3.connect(self._path, timeout=_PATIENCE)) as connection:
+            with closing(sqlite3.connect(self._path, timeout=_LOCK_SECONDS)) as connection:
                 connection.executescript(_SCHEMA)
                 with connection:
                     work(connection)
@@ -268,12 +268,12 @@ def _fingerprint(text: str) -> bytes:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
-_PATIENCE = 30.0
+_LOCK_SECONDS = 30.0
 """Seconds to wait for another process that writes."""
 _AT_ONCE = 500
 """Texts that one query to the file asks for; older SQLite allows 999."""
 _ROUNDING = 0.01
-_SAME = 0.999
+_EQUAL_COSINE = 0.999
 _PROBE = "Ada Voss kept the lighthouse of Velm; its lamp was first lit in 1912."
 _SCHEMA = """
 PRAGMA journal_mode = WAL;

@@ -21,7 +21,7 @@ from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, SamplingParams, Template, TokenTrace, TraceKind
 from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
 from surerag.prompts import as_template
-from surerag.readers.client_reader import Awaiting, Blocking
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking
 from surerag.readers.protocol import Reader, as_reader
 from surerag.readers.threads import in_thread, run_blocking
 
@@ -99,13 +99,13 @@ class JudgeEntailer:
         Raises:
             ServiceError: If the reader fails.
         """
-        return run_blocking(self._judged(pairs, Blocking()))
+        return run_blocking(self._judged(pairs, BLOCKING))
 
     async def aentail(self, pairs: Sequence[Pair]) -> Probabilities:
         """Judge pairs without blocking the event loop; see :meth:`entail`."""
         if not self._reader.capabilities.native_async:
             return await in_thread(self.entail, pairs)
-        return await self._judged(pairs, Awaiting())
+        return await self._judged(pairs, AWAITING)
 
     async def _judged(self, pairs: Sequence[Pair], calls: Blocking) -> Probabilities:
         prompts = [self._prompt.render(**pair._asdict()) for pair in pairs]
@@ -168,7 +168,7 @@ DEFAULT_MODEL = "cross-encoder/nli-deberta-v3-small"
 PAPER_MODEL = "microsoft/deberta-v2-xlarge-mnli"
 _GPU_BATCH, _CPU_BATCH = 16_384, 2_048
 """Tokens of a batch."""
-_KEPT = 1 << 16
+_PAIRS_KEPT = 1 << 16
 """Judgements that are kept."""
 
 
@@ -214,7 +214,7 @@ class NLIEntailer:
         sizes = (getattr(model.config, "max_position_embeddings", None), tokenizer.model_max_length)
         self._window = min((s for s in sizes if isinstance(s, int) and 0 < s < 10**6), default=math.inf)
         self._lock = threading.Lock()
-        self._cache: LRUDict[Probabilities] = LRUDict(_KEPT)
+        self._cache: LRUDict[Probabilities] = LRUDict(_PAIRS_KEPT)
 
     @classmethod
     def from_pretrained(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from numbers import Integral, Real
 from typing import Any, Literal, NamedTuple, Protocol, get_args
 
@@ -345,7 +345,14 @@ class Usage:
     seconds: float = 0.0
 
     def __add__(self, other: Usage) -> Usage:
-        return Usage(*(getattr(self, item.name) + getattr(other, item.name) for item in fields(self)))
+        return Usage(
+            self.requests + other.requests,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.thinking_tokens + other.thinking_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.seconds + other.seconds,
+        )
 
 
 @dataclass(frozen=True)

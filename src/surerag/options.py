@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import cache
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
@@ -113,6 +114,7 @@ class Options(BaseModel, metaclass=PlainHelp):
         return self.model_copy()
 
     @classmethod
+    @cache
     def option_names(cls) -> tuple[str, ...]:
         """Return the names of the method's options; services and a framework's own fields are none."""
         declared = [

@@ -50,7 +50,7 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_WIDE = ("utf_16_le", "utf_16_be", "utf_32_le", "utf_32_be")
+_WIDE_ENCODINGS = ("utf_16_le", "utf_16_be", "utf_32_le", "utf_32_be")
 _LEGACY = (
     "cp1252", "cp1251", "cp932", "gb18030", "euc_jp", "big5", "cp949", "cp1250", "cp1253", "koi8_r", "cp866",
     "mac_roman", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp850", "cp852", "cp857",
@@ -127,8 +127,8 @@ def _guess(data: bytes) -> DecodedText:
 def _likely_encodings(data: bytes) -> list[str]:
     """Return encodings in which a text makes sense, the likeliest first."""
     if b"\0" in data:
-        return _orderly(data[:_SAMPLE], _WIDE)
-    order: tuple[str, ...] = (*_LEGACY, *_WIDE[:2])
+        return _orderly(data[:_SAMPLE], _WIDE_ENCODINGS)
+    order: tuple[str, ...] = (*_LEGACY, *_WIDE_ENCODINGS[:2])
     if b"\r" in data and b"\n" not in data:  # line ends of a Macintosh before 2001
         order = ("mac_roman", *(name for name in order if name != "mac_roman"))
     sample = data
@@ -217,7 +217,7 @@ def _script(letter: str) -> str:
 
 _LATIN = "\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff"
 """Latin letters beyond ASCII."""
-_WHOLE = 9
+_LETTERS_OF_A_TOKEN = 9
 """Letters of a Latin word that is one token; longer words have a token more for about four letters."""
 _LONGEST = 200
 """Letters without a space that are counted as one piece."""
@@ -274,7 +274,7 @@ def estimated_tokens(text: str) -> int:
         is_letter = (kinds == _LETTER) | (kinds == _FURTHER_LETTER)
     starts, ends = _runs(is_letter)
     lengths = ends - starts
-    count = len(lengths) + np.maximum(-((_WHOLE - lengths) // 4), 0).sum()
+    count = len(lengths) + np.maximum(-((_LETTERS_OF_A_TOKEN - lengths) // 4), 0).sum()
     first, last = _runs(kinds == _DIGIT)
     count += (-((first - last) // 3)).sum()
     if text.isascii():

@@ -12,12 +12,12 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.real.systems import MAX_TOKENS, Meter
+from studies.real.systems import MAX_TOKENS, Meter, Setting
 from surerag import Passage, SamplingParams, Services
 from surerag.calibration import CalibrationRow, calibrate_abstention
 from surerag.certainty import DEFAULT_MEASURE, MEASURES, certainty_of
@@ -32,9 +32,6 @@ from surerag.messages import EntropyTrace, Generation, Message, Prompt, TokenTra
 from surerag.methods.shared import meaning_clusters
 from surerag.prompts import FROM_CONTEXT, format_passages
 from surerag.retrieval import PassageIndex
-
-if TYPE_CHECKING:
-    from studies.real.run import Setting
 
 N_SAMPLES = 5
 ARE_YOU_SURE = "Is your answer right? Reply only with yes or no."
@@ -78,7 +75,11 @@ def certainty(setting: Setting) -> dict[str, System]:
         turns = (Message("user", prompt), Message("assistant", answer.text))
         sure: Prompt = (*turns, Message("user", ARE_YOU_SURE))
         number: Prompt = (*turns, Message("user", HOW_SURE))
-        programs = [_ask([sure], SHORT), _ask([number], SHORT), _ask([prompt], SAMPLED)]
+        programs = [
+            _generate([sure], SHORT),
+            _generate([number], SHORT),
+            _generate([prompt], SAMPLED),
+        ]
         [doubt], [told], samples = run_many(programs, Services(reader=reader))
         for one in (doubt, told, *samples):
             meter.counted(one)
@@ -100,7 +101,7 @@ def certainty(setting: Setting) -> dict[str, System]:
     return {name: System(name, f, {"system": name, "reader": reader.name}) for name, f in named.items()}
 
 
-def _ask(prompts: Sequence[Prompt], sampling: SamplingParams) -> Program[list[Generation]]:
+def _generate(prompts: Sequence[Prompt], sampling: SamplingParams) -> Program[list[Generation]]:
     [answers] = yield from perform(Generate(prompts, sampling))
     return answers
 

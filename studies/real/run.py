@@ -16,13 +16,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from studies.common import LookupRetriever, console, load_encoder, load_reader
 from studies.real import systems as parts
 from studies.real.certainty import certainty, noted, smallest_auroc
 from studies.real.data import Data, load_2wiki, load_disfl, load_hotpot, load_squad
-from studies.real.systems import MAX_TOKENS, Meter, answer_from, choosing, searching, share_of_gold
+from studies.real.systems import MAX_TOKENS, Meter, Setting, answer_from, choosing, searching, share_of_gold
 from surerag import (
     ClusterCompressor,
     DenseEvaluator,
@@ -53,9 +53,8 @@ from surerag.prompts import (
     format_passages,
     with_abstention,
 )
-from surerag.readers.protocol import BaseReader
 from surerag.retrieval import PassageIndex, chunk_text, lead_summary
-from surerag.services import Encoder, Entailer
+from surerag.services import Entailer
 
 PROCESS = f"{os.getpid()}@{time.time():.0f}"
 """Tells the processes apart that work on a run."""
@@ -81,16 +80,6 @@ WHETHER_USEFUL = PromptTemplate(
     "How useful is the context to answer the question? Reply only with a number from 0 (useless) to 10 "
     "(it holds the whole answer).",
 )
-
-
-class Setting(NamedTuple):
-    """What the systems of a table are built of."""
-
-    reader: BaseReader
-    encoder: Encoder
-    data: Data
-    k: int
-    judges: bool = False
 
 
 Build = Callable[[Setting], Mapping[str, System]]

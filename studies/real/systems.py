@@ -9,20 +9,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import BaseMessage
 from langchain_core.retrievers import BaseRetriever
 from llama_index.core.llms import CompletionResponse, CompletionResponseGen, CustomLLM, LLMMetadata
 from pydantic import PrivateAttr
 
+from langchain_surerag import ChatReader
+from langchain_surerag.inputs import role_of
+from studies.real.data import Data
 from surerag import Passage, SamplingParams, Services
-from surerag.drivers import arun, run
+from surerag.drivers import run
 from surerag.effects import Generate, Program, perform
 from surerag.evaluation import EvaluationAnswer, Question
 from surerag.evaluation.systems import System
@@ -40,6 +40,16 @@ WRITTEN = 256
 """Longest text that a model writes on the way to an answer."""
 
 
+class Setting(NamedTuple):
+    """What the systems of a table are built of."""
+
+    reader: BaseReader
+    encoder: Encoder
+    data: Data
+    k: int
+    judges: bool = False
+
+
 class Meter:
     """A reader's answers to one question, and what they cost.
 
@@ -48,16 +58,12 @@ class Meter:
     """
 
     def __init__(self, reader: BaseReader) -> None:
-        self._services = Services(reader=reader)
+        self.reader, self._services = reader, Services(reader=reader)
         self.usage = Usage()
 
     def generate(self, prompt: Prompt, max_tokens: int = MAX_TOKENS, trace: TraceKind = "none") -> Generation:
         """Return the greedy answer; calls of several threads become one batch."""
         return self.counted(run(_greedy_answer(prompt, max_tokens, trace), self._services))
-
-    async def agenerate(self, prompt: Prompt, max_tokens: int = MAX_TOKENS) -> Generation:
-        """Return the greedy answer; calls of several tasks become one batch."""
-        return self.counted(await arun(_greedy_answer(prompt, max_tokens, "none"), self._services))
 
     def counted(self, answer: Generation) -> Generation:
         """Return an answer, and add what it cost."""
@@ -106,46 +112,20 @@ class FirstSamples(BaseReader):
 # The reader as the frameworks' models
 
 
-class ReaderChat(BaseChatModel):
-    """A reader as LangChain's chat model, greedy."""
+class ReaderChat(ChatReader):
+    """A reader as LangChain's chat model, greedy, with a meter that counts what it costs."""
 
-    max_tokens: int = WRITTEN
+    max_tokens: int | None = WRITTEN
     _meter: Meter = PrivateAttr()
 
     def __init__(self, meter: Meter, **fields: Any) -> None:
-        super().__init__(**fields)
+        super().__init__(meter.reader, **fields)
         self._meter = meter
 
-    @property
-    def _llm_type(self) -> str:
-        return "reader"
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return _chat_result(self._meter.generate(_prompt(messages), self.max_tokens))
-
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        return _chat_result(await self._meter.agenerate(_prompt(messages), self.max_tokens))
-
-
-def _prompt(messages: Sequence[BaseMessage]) -> Prompt:
-    roles: dict[str, Any] = {"human": "user", "ai": "assistant"}
-    return tuple(Message(roles.get(one.type, one.type), str(one.content)) for one in messages)
-
-
-def _chat_result(answer: Generation) -> ChatResult:
-    return ChatResult(generations=[ChatGeneration(message=AIMessage(answer.text))])
+    def _program(self, messages: Sequence[BaseMessage], *_: Any) -> Program[Generation]:
+        turns = tuple(Message(role_of(one.type), str(one.content)) for one in messages)
+        answer = yield from _greedy_answer(turns, self.max_tokens or WRITTEN, "none")
+        return self._meter.counted(answer)
 
 
 class ReaderLLM(CustomLLM):

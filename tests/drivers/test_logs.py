@@ -24,7 +24,7 @@ from surerag import (
     SePer,
     UncertaintyRewriter,
 )
-from surerag.drivers.session import _HAPPENED, sentence_of
+from surerag.drivers.session import _EVENT_SENTENCES, sentence_of
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import TransientServiceError
@@ -86,9 +86,9 @@ METHODS = ("lazy_rag", "dynqr", "dense", "dense_refiner", "edc2", "seper", "cert
 
 def test_every_event_has_a_sentence() -> None:
     elsewhere = {"certainty.unknown", "certainty.feedback_failed", "certainty.unreadable"}
-    assert _names() - set(_HAPPENED) - elsewhere == set()
+    assert _names() - set(_EVENT_SENTENCES) - elsewhere == set()
     for method in ("dense", "dense_refiner"):
-        assert f"{method}.out_of_calls" in _HAPPENED
+        assert f"{method}.out_of_calls" in _EVENT_SENTENCES
 
 
 def test_fields_stand_in_the_sentence() -> None:

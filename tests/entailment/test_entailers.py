@@ -69,7 +69,7 @@ def counted(model: Any) -> list[int]:
 
 
 def test_a_pair_is_judged_once_and_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entailment, "_KEPT", 2)
+    monkeypatch.setattr(entailment, "_PAIRS_KEPT", 2)
     model, tokenizer = tiny({0: "contradiction", 1: "neutral", 2: "entailment"})
     entailer = NLIEntailer(model, tokenizer)
     seen = counted(model)

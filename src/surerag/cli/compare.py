@@ -21,7 +21,7 @@ from surerag.cli.models import (
     Language,
     Model,
     RunFile,
-    ask,
+    ask_systems,
     load_corpus,
     load_reader,
     parse_columns,
@@ -105,7 +105,7 @@ def compare(
         run = run.with_name(f"{run.stem}.dry-run{run.suffix}")
     with step("Looking for the reference answers in the documents"):
         held = passages_that_hold(items, corpus.passages.passages) if corpus.is_whole else {}
-    with ask(built, asked_now, run, at_a_time, ask_again) as rows:
+    with ask_systems(built, asked_now, run, at_a_time, ask_again) as rows:
         indexed, asked = f"{documents} ({corpus.n_passages:,} passages)", f"{questions} ({len(items):,})"
         skipped = "\n".join(f"{name}: {reason}" for name, reason in corpus.skipped.items())
         about = {"documents": indexed, SKIPPED: skipped or "none", "questions": asked}

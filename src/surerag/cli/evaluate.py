@@ -17,7 +17,7 @@ from surerag.cli.models import (
     Dtype,
     Model,
     RunFile,
-    ask,
+    ask_systems,
     load_reader,
     parse_columns,
     provenance,
@@ -90,7 +90,7 @@ def evaluate(
         return System(name, answer, {**settings, "contexts": contexts[name]})
 
     systems = {name: build(name) for name in contexts}
-    with ask(systems, questions.values(), run, at_a_time, ask_again, metrics={}) as result:
+    with ask_systems(systems, questions.values(), run, at_a_time, ask_again, metrics={}) as result:
         result.record(provenance(reader, base_url, {"contexts": f"{file} ({len(questions):,} questions)"}))
         show_findings(findings(result))
         show(terminal_table(result))

@@ -238,7 +238,7 @@ def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> l
     return [passages[at] for at in sorted(best)]
 
 
-def ask(
+def ask_systems(
     systems: Mapping[str, System],
     questions: Iterable[Question],
     run: Path,

@@ -76,7 +76,7 @@ _TEXT_KEYS = ("text", "content", "contents", "page_content", "body")
 """Columns that hold a whole document in each row."""
 
 _UNDERLINES, _SHORTEST_UNDERLINE = set("=-~^\"'*+#`"), 3
-_LISTED = 20
+_FILES_LISTED = 20
 _NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,18})?|true|false")
 """Of front matter; more digits, or an exponent, are those of an identifier, such as a commit's."""
 
@@ -209,8 +209,8 @@ def load_documents(
 
 
 def _listing(reasons: Mapping[str, str]) -> str:
-    listing = "; ".join(f"{name} ({reason})" for name, reason in list(reasons.items())[:_LISTED])
-    return listing + (f"; and {len(reasons) - _LISTED} more" if len(reasons) > _LISTED else "")
+    listing = "; ".join(f"{name} ({reason})" for name, reason in list(reasons.items())[:_FILES_LISTED])
+    return listing + (f"; and {len(reasons) - _FILES_LISTED} more" if len(reasons) > _FILES_LISTED else "")
 
 
 def _files(root: Path) -> Iterator[Path]:

@@ -10,18 +10,19 @@ from functools import partial
 from typing import Any, TypeVar
 
 from surerag.drivers.merging import queues_of
-from surerag.drivers.running import BLOCKING, arun, drive
+from surerag.drivers.running import arun, drive
 from surerag.drivers.session import Listener, Session
 from surerag.effects import Program
 from surerag.errors import check_at_least
 from surerag.progress import Progress, reporting
+from surerag.readers.calls import BLOCKING
 from surerag.readers.threads import run_blocking
 from surerag.services import Services
 
 R = TypeVar("R")
 Work = TypeVar("Work", Future[Any], asyncio.Task[Any])
 
-_AHEAD = 4
+_WINDOWS_AHEAD = 4
 """Windows of programs that may be started before the oldest result has been taken."""
 
 
@@ -163,7 +164,7 @@ def _held_back_by(started: Sequence[Work], window: int) -> list[Work]:
     running = [one for one in started if not one.done()]
     if len(running) >= window:
         return running
-    return [started[0]] if len(started) >= _AHEAD * window else []
+    return [started[0]] if len(started) >= _WINDOWS_AHEAD * window else []
 
 
 def _take(started: deque[Work], advance: Callable[[], object], return_exceptions: bool) -> Any:

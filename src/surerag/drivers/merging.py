@@ -29,13 +29,13 @@ from surerag.services import Services
 
 _WINDOW = 0.005
 """Seconds without a further request after which the worker goes on, at least."""
-_SHARE = 0.1
+_WINDOW_SHARE = 0.1
 """The same as a share of the last call."""
 _LARGEST = 256
 """Requests in one batch at most; the model's own token budget cuts it further."""
-_ENDING = 10.0
+_ENDING_SECONDS = 10.0
 """Longest wait for a running call of a model at the end of the program, in seconds."""
-_IDLE = 5.0
+_IDLE_SECONDS = 5.0
 """Seconds after which an idle worker ends."""
 
 
@@ -109,13 +109,13 @@ class MergingQueue:
         while batch := self._next_batch():
             started = time.monotonic()
             self._answer([queued for queued in batch if queued.future.set_running_or_notify_cancel()])
-            self._window = max(_WINDOW, _SHARE * (time.monotonic() - started))
+            self._window = max(_WINDOW, _WINDOW_SHARE * (time.monotonic() - started))
 
     def _next_batch(self) -> list[_QueuedEffect]:
         with self._arrival:
             # What arrived while the model was busy is company.
             self._company = self._company or len(self._pending) > 1
-            if not self._arrival.wait_for(lambda: self._pending, timeout=_IDLE):
+            if not self._arrival.wait_for(lambda: self._pending, timeout=_IDLE_SECONDS):
                 self._working = False
                 return []
             # Until every program waits here, or a batch is full.
@@ -179,7 +179,7 @@ class _Running:
 def _end() -> None:
     _Running.ending = True
     with _Running.changed:
-        _Running.changed.wait_for(lambda: not _Running.calls, timeout=_ENDING)
+        _Running.changed.wait_for(lambda: not _Running.calls, timeout=_ENDING_SECONDS)
 
 
 _queues: weakref.WeakKeyDictionary[Any, MergingQueue] = weakref.WeakKeyDictionary()

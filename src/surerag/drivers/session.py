@@ -177,7 +177,7 @@ def decision_record(result: Result) -> dict[str, str | float | None]:
     return {"method": type(result).__name__.removesuffix("Result"), **finite}
 
 
-_HAPPENED = {
+_EVENT_SENTENCES = {
     "conversation.condensed": "The question was rewritten to stand alone",
     "conversation.not_condensed": "The question could not be rewritten to stand alone and is asked as it is",
     "lazy_rag.gate": "The gate decided",
@@ -228,10 +228,10 @@ def sentence_of(event: Event) -> str:
     """
     words = event.name.rpartition(".")[2].replace("_", " ").capitalize()
     told = dict(event.data)
-    fields = [name for _, name, _, _ in Formatter().parse(_HAPPENED.get(event.name, words)) if name]
+    fields = [name for _, name, _, _ in Formatter().parse(_EVENT_SENTENCES.get(event.name, words)) if name]
     said = {name: told.pop(name, "some") for name in fields}
     reason = str(told.pop("reason", "") or "")
-    parts = [_HAPPENED.get(event.name, words).format_map(said) + (f": {reason}" if reason else "")]
+    parts = [_EVENT_SENTENCES.get(event.name, words).format_map(said) + (f": {reason}" if reason else "")]
     for name, value in told.items():
         text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         short = text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]} …"

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import Any, Generic, Self, TypeVar
 
-from surerag.drivers.running import AWAITING, BLOCKING, Blocking, close, outcome_of
+from surerag.drivers.running import close, outcome_of
 from surerag.drivers.session import Listener, Session
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, ReturnAnswer
 from surerag.errors import ServiceError
-from surerag.messages import Event, Generation
+from surerag.messages import Chunk, Event, Generation
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking
 from surerag.readers.threads import close_in_loop_when_dropped, run_blocking
 from surerag.services import Services
 
@@ -79,11 +80,13 @@ class _Work(Generic[R]):
                 self._generation = answer
                 return answer.text
             if self._chunks is None:
-                self._chunks = self._calls.open(session, *_stream_call(effect))
-            chunk = await self._calls.read(session, self._chunks)
+                method, *arguments = _stream_call(effect)
+                open_stream = getattr(session.services.reader, self._calls.prefix + method)
+                self._chunks = session.context.run(open_stream, *arguments)
+            chunk: Chunk | None = await self._calls.next(self._chunks, session.context)
             if chunk is None:
                 chunks, self._chunks = self._chunks, None
-                await self._calls.close_stream(chunks)
+                await self._calls.close(chunks)
                 generation, self._generation = self._generation, None
                 session.advance(_answered(effect, generation))
                 continue
@@ -97,7 +100,7 @@ class _Work(Generic[R]):
         chunks, self._chunks = self._chunks, None
         try:
             if chunks is not None:
-                await self._calls.close_stream(chunks)
+                await self._calls.close(chunks)
         finally:
             if not self.session.closed:
                 await close(self.session, self._calls)

@@ -20,7 +20,7 @@ SOURCES = ("path", "file_name", "source", "title")
 """Names under which the metadata of a passage say where it comes from; the first counts."""
 SKIPPED = "skipped files"
 """Under this name a run records the files that were not read, one a line."""
-_NAMED = 3
+_DOCUMENTS_NAMED = 3
 """Documents that are named for each question."""
 
 
@@ -50,7 +50,11 @@ def passages_that_hold(
         for at, word in enumerate(text):
             for place, words, key in begin.get(word, ()):
                 start = at - place
-                if len(found[key]) < _NAMED and start >= 0 and text[start : start + len(words)] == words:
+                if (
+                    len(found[key]) < _DOCUMENTS_NAMED
+                    and start >= 0
+                    and text[start : start + len(words)] == words
+                ):
                     found[key][source_of(passage)] = None
     return {key: tuple(sources) for key, sources in found.items()}
 
@@ -143,7 +147,7 @@ _REMEDIES: dict[Place, tuple[str, str]] = {
     "nowhere": ("the folder", "stands in no document"),
 }
 _NOT_SEARCHED = ("the retriever or the documents", "stands in no passage that was shown")
-_CHANCE = 3.84
+_CHI_SQUARED_LIMIT = 3.84
 """Square of the difference of two counts over their sum, above which it is shown at 5 % (McNemar)."""
 
 
@@ -157,7 +161,7 @@ def remedy(causes: Causes, system: str, name: str) -> str:
     shares = {place: f"{100 * counts[place] / total:.0f} %" for place in PLACES}
     of_all = f"of {name}'s {total} wrong answers" if total > 1 else f"of {name}'s only wrong answer"
     found = f"for {shares[first]} {of_all} the reference {what[first][1]}"
-    if (counts[first] - counts[second]) ** 2 >= _CHANCE * (counts[first] + counts[second]):
+    if (counts[first] - counts[second]) ** 2 >= _CHI_SQUARED_LIMIT * (counts[first] + counts[second]):
         return f"Mend {what[first][0]} first: {found}."
     if not counts[second]:
         return f"Mend {what[first][0]} first, as far as few answers tell: {found}."

@@ -38,8 +38,8 @@ WORTH = "delta_seper"
 """The score of contexts, of which more is better."""
 NO_CANDIDATES = ("oracle",)
 """Systems that show what is possible and cannot be taken."""
-_ALWAYS = ("plain", "rewritten", "compressed", "selected", "answered", "refined", "strong")
-_NEVER = ("none", "oracle")
+_ALWAYS_SEARCH = ("plain", "rewritten", "compressed", "selected", "answered", "refined", "strong")
+_NEVER_SEARCH = ("none", "oracle")
 
 
 def base_of(run: EvaluationRun, system: str) -> str:
@@ -50,8 +50,8 @@ def base_of(run: EvaluationRun, system: str) -> str:
 def searched(run: EvaluationRun, system: str) -> float | None:
     """Return the share of questions that a system searched for; None where that is not known."""
     base = base_of(run, system)
-    if base in (*_ALWAYS, *_NEVER):
-        return float(base in _ALWAYS)
+    if base in (*_ALWAYS_SEARCH, *_NEVER_SEARCH):
+        return float(base in _ALWAYS_SEARCH)
     flags = [row.answer.acted for row in run.answered(system).values() if row.answer]
     flags = [flag for flag in flags if flag is not None]
     return sum(map(bool, flags)) / len(flags) if flags else None
@@ -175,7 +175,7 @@ def certainties(
         surest = found[system]
         area = f"AUROC {surest.auroc.text(digits=2)}" if surest.auroc else f"all {surest.n} are alike"
         others.setdefault(surest.tells, []).append(f"{names[system]} ({area})")
-    sentences += [f"{_OF_OTHERS[tells]} {_listed(of)}." for tells, of in others.items()]
+    sentences += [f"{_CERTAINTY_TELLS[tells]} {_listed(of)}." for tells, of in others.items()]
     if without := [names[one] for one in systems if one not in found and _lacks_logprobs(run, one)]:
         sentences.append(
             f"The model gave no log-probabilities with the answers of {_listed(without)}: nothing tells how "
@@ -184,7 +184,7 @@ def certainties(
     return sentences
 
 
-_OF_OTHERS = {
+_CERTAINTY_TELLS = {
     "wrong answers": "It is less sure of the wrong answers than of the right ones of",
     "nothing": "How sure it is tells nothing (the interval of the AUROC holds 0.5, which is chance) of",
     "the opposite": "It is surer, which is no good sign, of the wrong answers than of the right ones of",

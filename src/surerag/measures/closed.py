@@ -30,7 +30,7 @@ _NO_CLAUSE = re.compile(
 """Beginnings of clauses: "No they were not" says no, "No evidence was found" does not."""
 _ANSWER = frozenset("answer antwort réponse respuesta risposta resposta ответ απάντηση الجواب उत्तर".split())
 _CHOICE = frozenset("option choice letter article".split())
-_SO = frozenset(
+_FILLERS = frozenset(
     "so then thus hence therefore well oh i i'd i\u2019d would think say it is it's it\u2019s".split()
 )
 """Words before a yes or no that leave it the answer: "I would say no"."""
@@ -89,7 +89,7 @@ def _verdicts(clauses: Sequence[str]) -> Iterator[bool]:
     """Yield what each clause says that is a yes or no, begins with it, or gives it as the answer."""
     for clause in map(str.casefold, clauses):
         *before, last = clause.split()
-        concludes = not before or (before[-1] != "not" and (_ANSWER & set(before) or set(before) <= _SO))
+        concludes = not before or (before[-1] != "not" and (_ANSWER & set(before) or set(before) <= _FILLERS))
         if clause in _YES | _NO or (last in _YES | _NO and concludes):
             yield (clause if clause in _YES | _NO else last) in _YES
         elif _YES_CLAUSE.match(clause):

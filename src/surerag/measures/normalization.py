@@ -23,7 +23,7 @@ _SIGNED_LETTER = re.compile(r"(?<!\w)([^\W\d_])([+#-]+)(?!\w)")
 """A letter whose sign tells it from others: C++, C#, A+, O-."""
 _SIGNS = str.maketrans("\ue000\ue001\ue002", "+#-")
 _KEPT_SIGNS = str.maketrans("+#-", "\ue000\ue001\ue002")
-_WIDE = re.compile("[\uff00-\uffef]+")
+_WIDE_FORMS = re.compile("[\uff00-\uffef]+")
 _SPELLINGS = str.maketrans({"\u0130": "i", "\u2212": "-", "\u066b": ".", "\u066c": ","})
 """The Turkish İ, whose own lower case would keep a dot; the minus sign; the marks of Arabic numbers."""
 
@@ -57,7 +57,7 @@ def unify_characters(text: str) -> str:
 
     The signs of single letters (C++) become letters of Unicode's private use, which are no punctuation.
     """
-    narrow = _WIDE.sub(lambda wide: unicodedata.normalize("NFKC", wide[0]), text).translate(_SPELLINGS)
+    narrow = _WIDE_FORMS.sub(lambda wide: unicodedata.normalize("NFKC", wide[0]), text).translate(_SPELLINGS)
     composed = unicodedata.normalize("NFC", narrow)
     digits = re.sub(r"\d", lambda digit: str(unicodedata.decimal(digit[0])), composed)
     return _SIGNED_LETTER.sub(lambda letter: letter[1] + letter[2].translate(_KEPT_SIGNS), digits)

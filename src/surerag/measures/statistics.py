@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 RESAMPLES = 2_000
-_SAME = 1e-9
+_EQUAL_WITHIN = 1e-9
 """Numbers that differ by less are equal but for rounding."""
-_ALIKE = 0.005
+_WIDTH_BY_CHANCE = 0.005
 """Width of an interval, as a share of the bounds, that a few equal values would give by chance."""
 _CAUTION = 1.0
 """Values that differ, added to those of the sample, that have the correlation that is expected."""
@@ -179,7 +179,9 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
     n, number = len(sample), group_numbers(groups, len(sample))
     residuals = sample - sample.mean()
     square = float((residuals**2).sum())
-    if not _has_several_groups(number) or square <= _SAME * max(1.0, float(np.abs(sample).max()) ** 2):
+    if not _has_several_groups(number) or square <= _EQUAL_WITHIN * max(
+        1.0, float(np.abs(sample).max()) ** 2
+    ):
         return expected
     sums = np.bincount(number, residuals)
     effect = float((sums**2).sum()) * len(sums) / (len(sums) - 1) * (n - 1) / n / square
@@ -275,7 +277,9 @@ def _not_below_exact(
 ) -> Interval | None:
     """Return an interval that holds the value; one of nearly no width also holds the exact one."""
     holds = [*ends, value]
-    alike = _SAME * max(map(abs, holds)) if bounds is None else _ALIKE * (bounds[1] - bounds[0])
+    alike = (
+        _EQUAL_WITHIN * max(map(abs, holds)) if bounds is None else _WIDTH_BY_CHANCE * (bounds[1] - bounds[0])
+    )
     if ends[1] - ends[0] <= alike:
         exact = constant_interval(value, n, bounds, confidence)
         if exact is None:
@@ -306,7 +310,7 @@ def constant_interval(
         >>> tuple(round(end, 4) for end in constant_interval(0.0, 20))
         (0.0, 0.1684)
     """
-    if bounds is None or not bounds[0] - _SAME <= value <= bounds[1] + _SAME:
+    if bounds is None or not bounds[0] - _EQUAL_WITHIN <= value <= bounds[1] + _EQUAL_WITHIN:
         return None
     others = 1 - ((1 - confidence) / 2) ** (1 / n)
     ends = [value * (1 - others) + bound * others for bound in bounds]

@@ -1,6 +1,7 @@
 """Readers: the models that answer, behind one protocol, and what a reader over another client is made of."""
 
-from surerag.readers.client_reader import Awaiting, Blocking, ClientReader, Keywords, Request
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking
+from surerag.readers.client_reader import ClientReader, Keywords, Request
 from surerag.readers.failures import (
     client_failure,
     described,
@@ -17,9 +18,9 @@ from surerag.readers.thinking import THINKING_TOKENS, split_thoughts
 from surerag.readers.threads import in_thread
 
 __all__ = [
-    "ANY_VOCABULARY", "THINKING_TOKENS", "Awaiting", "BaseReader", "Blocking", "Capabilities", "ClientReader",
-    "Keywords", "OpenReading", "Reader", "Reading", "ReplyPart", "Request", "answer_tokens", "as_reader",
-    "client_failure", "described", "entries_of", "finish_of", "in_plain_words", "in_thread", "is_secret_name",
-    "next_reply_part", "reply_parts", "secrets_in", "split_thoughts", "trace_of_answer", "usage_of",
-    "without_credentials",
+    "ANY_VOCABULARY", "AWAITING", "BLOCKING", "THINKING_TOKENS", "BaseReader", "Blocking", "Capabilities",
+    "ClientReader", "Keywords", "OpenReading", "Reader", "Reading", "ReplyPart", "Request", "answer_tokens",
+    "as_reader", "client_failure", "described", "entries_of", "finish_of", "in_plain_words", "in_thread",
+    "is_secret_name", "next_reply_part", "reply_parts", "secrets_in", "split_thoughts", "trace_of_answer",
+    "usage_of", "without_credentials",
 ]  # fmt: skip

@@ -7,8 +7,6 @@ ones serve sync and async callers.
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import warnings
 from collections.abc import (
     AsyncGenerator,
@@ -21,7 +19,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -35,15 +32,8 @@ from surerag.errors import (
     SureragError,
     ThinkingBudgetError,
 )
-from surerag.messages import (
-    Chunk,
-    Generation,
-    PartialGeneration,
-    Prompt,
-    SamplingParams,
-    Usage,
-    as_messages,
-)
+from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage, as_messages
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking
 from surerag.readers.failures import client_failure, without_secrets
 from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
 from surerag.readers.parameters import (
@@ -56,12 +46,11 @@ from surerag.readers.parameters import (
     warn_of_missing_logprobs,
 )
 from surerag.readers.pieces import UsageCounter
-from surerag.readers.protocol import BaseReader, begun_from_whole, close_iterator
+from surerag.readers.protocol import BaseReader, begun_from_whole
 from surerag.readers.reading import THINKING_HINT, OpenReading, Reading, ReplyPart
 from surerag.readers.thinking import THINKING_TOKENS
-from surerag.readers.threads import in_thread, maybe_await, run_blocking
+from surerag.readers.threads import in_thread, run_blocking
 
-T = TypeVar("T")
 R = TypeVar("R")
 Thinking = bool | Literal["unmarked"]
 """Whether a model thinks: no, yes, or yes and only the end of its thoughts is marked."""
@@ -100,76 +89,6 @@ class Request(NamedTuple):
     context: Any = None
 
 
-class Blocking:
-    """Calls of an object's methods in this thread; several at once in threads of their own."""
-
-    prefix: Literal["", "a"] = ""
-    """What stands before a method's name."""
-
-    async def call(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> Any:
-        """Call a method and return its result."""
-        return await maybe_await(getattr(owner, self.prefix + method)(*arguments, **keywords))
-
-    async def stream(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
-        """Yield what a method streams, and close it behind the last item that is taken."""
-        items = await self.call(owner, method, *arguments, **keywords)
-        try:
-            if hasattr(items, "__anext__"):
-                async for item in items:
-                    yield item
-            else:
-                for item in items:
-                    yield item
-        finally:
-            if hasattr(items, "aclose"):
-                await items.aclose()
-            else:
-                close_iterator(items)
-
-    async def each(
-        self, call: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], limit: int
-    ) -> list[R]:
-        """Call for every item, ``limit`` at a time; a failure stops what has not begun."""
-        if min(limit, len(items)) <= 1:
-            return [await call(item) for item in items]
-        with ThreadPoolExecutor(min(limit, len(items))) as pool:
-            futures = [
-                pool.submit(contextvars.copy_context().run, lambda item: run_blocking(call(item)), item)
-                for item in items
-            ]
-            try:
-                return [future.result() for future in futures]
-            except BaseException:
-                for future in futures:
-                    future.cancel()
-                raise
-
-
-class Awaiting(Blocking):
-    """Calls of the asynchronous twins of an object's methods, which do not block the event loop."""
-
-    prefix = "a"
-
-    async def each(
-        self, call: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], limit: int
-    ) -> list[R]:
-        """Call for every item, ``limit`` at a time; a failure cancels the others."""
-        free = asyncio.Semaphore(limit)
-
-        async def call_when_free(item: T) -> R:
-            async with free:
-                return await call(item)
-
-        tasks = [asyncio.ensure_future(call_when_free(item)) for item in items]
-        try:
-            return list(await asyncio.gather(*tasks))
-        except BaseException:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            raise
-
-
 class ClientReader(BaseReader):
     """A reader over a client, which a derived class calls.
 
@@ -177,8 +96,8 @@ class ClientReader(BaseReader):
     (``_secrets``); further hooks have defaults. What the model is known to reject is in ``supported``.
     """
 
-    blocking: Blocking = Blocking()
-    awaiting: Blocking = Awaiting()
+    _sync_calls: Blocking = BLOCKING
+    """How the sync verbs call the client."""
     advice: str = NO_LOGPROBS_HINT
     """What to do where log-probabilities are needed and missing."""
     thinking_tokens: int = THINKING_TOKENS
@@ -329,44 +248,44 @@ class ClientReader(BaseReader):
         Raises:
             ServiceError: If the server fails, or sends a malformed answer.
         """
-        return self._run_work(self._generate(prompts, sampling, self.blocking))
+        return self._run_work(self._generate(prompts, sampling, self._sync_calls))
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
         """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread."""
-        return self._run_work(self._begin(prompts, n_tokens, sampling, self.blocking))
+        return self._run_work(self._begin(prompts, n_tokens, sampling, self._sync_calls))
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
         """Return whole generations of what was begun, reading their streams on; each once."""
-        return self._run_work(self._finish(begun, self.blocking))
+        return self._run_work(self._finish(begun, self._sync_calls))
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
         """Close the streams of what was begun; those that are closed already stay as they are."""
         for item in begun:
             if isinstance(item.state, OpenReading):
                 self._note_end(item.state.reading)
-        self._hang_up(self._cancel(begun, self.blocking))
+        self._hang_up(self._cancel(begun, self._sync_calls))
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
         """Await the coroutine of a verb, which has its name behind an underscore; in a thread without one."""
         work = getattr(self, f"_{getattr(verb, '__name__', '')}", None)
         if work is None or not self.capabilities.native_async:
             return await in_thread(verb, *arguments)
-        coroutine: Coroutine[Any, Any, R] = work(*arguments, self.awaiting)
+        coroutine: Coroutine[Any, Any, R] = work(*arguments, AWAITING)
         return await self._await_work(coroutine)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer piece by piece; closing the iterator closes the connection."""
         if not self._streams(sampling):
             return super().stream(prompt, sampling)
-        return self._iterate(self._chunks(self._request(prompt, replace(sampling, n=1)), self.blocking))
+        return self._iterate(self._chunks(self._request(prompt, replace(sampling, n=1)), self._sync_calls))
 
     def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""
         if not (self.capabilities.native_async and self._streams(sampling)):
             return super().astream(prompt, sampling)
-        return self._aiterate(self._chunks(self._request(prompt, replace(sampling, n=1)), self.awaiting))
+        return self._aiterate(self._chunks(self._request(prompt, replace(sampling, n=1)), AWAITING))
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
         """Yield what was begun from its first token on; closing the iterator closes the connection."""

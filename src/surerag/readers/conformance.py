@@ -339,7 +339,7 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
     """Every verb gives the same over its async twin."""
     prompt = trial.prompts[0]
 
-    async def ask() -> tuple[list[list[Generation]], list[list[Chunk]]]:
+    async def call_twins() -> tuple[list[list[Generation]], list[list[Chunk]]]:
         generated = [row[0] for row in await reader.agenerate(trial.prompts, trial.greedy)]
         begun = await reader.abegin([*trial.prompts, prompt], trial.n_tokens, trial.greedy)
         streams: list[Any] = [reader.astream(prompt, trial.greedy), reader.afinish_stream(begun[-1])]
@@ -351,7 +351,7 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
 
     expected = trial.answers(reader)
     # In a thread, as an event loop may be running in this one.
-    answers, streamed = start_in_thread(lambda: asyncio.run(ask())).result()
+    answers, streamed = start_in_thread(lambda: asyncio.run(call_twins())).result()
     for row in answers:
         for one, other in zip(row, expected, strict=True):
             trial.same("async", one, other)

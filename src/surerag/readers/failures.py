@@ -44,22 +44,30 @@ _SECRET_NAME = re.compile(
 )
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+\Z", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/@]*@")
-_LEAST = 6
+_SHORTEST_BEGINNING = 6
 """Characters of a secret's beginning that are hidden where a message is cut off behind them."""
-_MAY_PASS = frozenset({408, 409, 425, 429})
-_PASSING = ("Timeout", "Connection", "TransportError", "RateLimit", "Throttl", "Overloaded", "ReadError")
+_PASSING_STATUSES = frozenset({408, 409, 425, 429})
+_PASSING_ERRORS = (
+    "Timeout",
+    "Connection",
+    "TransportError",
+    "RateLimit",
+    "Throttl",
+    "Overloaded",
+    "ReadError",
+)
 _BROKEN = {
     "ReadError", "RemoteProtocolError", "ConnectionResetError", "IncompleteRead", "ClientPayloadError",
     "ChunkedEncodingError",
 }  # fmt: skip
-_LASTING = ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError", "TooManyRedirects")
+_LASTING_ERRORS = ("UnsupportedProtocol", "InvalidURL", "LocalProtocolError", "TooManyRedirects")
 _TOO_LONG = re.compile(
     r"context[ _]?(length|window|size|overflow)|maximum context|exceed context"
     r"|tokens_limit_reached|(prompt|input|request)_too_(long|large)|expected maxlength"
     r"|超长|长度超|超过.{0,20}长度"
 )
 """Names a context that is too long, in a type, a code, or words."""
-_ABOVE = "above_max_length"
+_TOO_LONG_CODE = "above_max_length"
 """End of OpenAI's codes for a text or a list that is too long, whichever setting holds it."""
 _KEY_OF_REPLY = re.compile(r"['\"]\w+['\"]: ")
 """A key of a reply that a client shows as it came, such as ``'message':``."""
@@ -222,7 +230,7 @@ def _in_base64(secret: str) -> Iterator[str]:
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + data).decode()
         core = encoded[-(-before * 8 // 6) : (before + len(data)) * 8 // 6]
-        if len(core) >= _LEAST:
+        if len(core) >= _SHORTEST_BEGINNING:
             yield from {core, core.translate(str.maketrans("+/", "-_"))}
 
 
@@ -231,7 +239,7 @@ def _without_beginning(text: str, secret: str) -> str:
     ends = [len(text.rstrip("'\" \n")), *(dots.start() for dots in re.finditer(r"…|\.\.\.", text))]
     for end in sorted(set(ends), reverse=True):
         before = text[max(end - len(secret), 0) : end].lower()
-        sizes = range(len(before), _LEAST - 1, -1)
+        sizes = range(len(before), _SHORTEST_BEGINNING - 1, -1)
         size = next((size for size in sizes if before.endswith(secret[:size].lower())), 0)
         if size:
             text = f"{text[: end - size]}[key]{text[end:]}"
@@ -384,7 +392,7 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {_USER.sub('[key]@', masked(str(error)))}"
 
 
-_IN_WORDS = (
+_PLAIN_WORDS = (
     (ContextLengthError, "the text is too long for the model"),
     (ThinkingBudgetError, "the model was still thinking when its tokens were spent"),
     (TransientServiceError, "a service is busy, or cannot be reached"),
@@ -400,7 +408,7 @@ def in_plain_words(error: BaseException) -> str:
         >>> in_plain_words(TransientServiceError("10.0.0.7:8000 answered 503", hint="raise max_retries"))
         'TransientServiceError: a service is busy, or cannot be reached'
     """
-    words = next((words for kind, words in _IN_WORDS if isinstance(error, kind)), "")
+    words = next((words for kind, words in _PLAIN_WORDS if isinstance(error, kind)), "")
     if getattr(error, "broken", False):
         words = "the answer of a service was cut off"
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
@@ -446,7 +454,7 @@ def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
     if status is None and any(map(_is_lasting, _causes(error))):
         return RefusedError
     names = " ".join(kind.__name__ for kind in type(error).__mro__)
-    if any(sign in names for sign in _PASSING):
+    if any(sign in names for sign in _PASSING_ERRORS):
         return TransientServiceError
     if status is None:
         return RefusedError if _is_misuse(error, text) else ServiceError
@@ -465,9 +473,9 @@ def _is_too_long(error: BaseException, text: str, status: int | None) -> bool:
         return True
     places = parameters_of(error)
     of_setting = bool(places) and not any(_INPUT.search(place.replace("_", " ")) for place in places)
-    if of_setting or (status is not None and (status in _MAY_PASS or status >= 500)):
+    if of_setting or (status is not None and (status in _PASSING_STATUSES or status >= 500)):
         return False
-    if any(code.endswith(_ABOVE) for code in codes):
+    if any(code.endswith(_TOO_LONG_CODE) for code in codes):
         return True
     text = _KEY_OF_REPLY.sub("", text)
     return all(sign.search(text) for sign in (_INPUT, _MEASURE, _EXCESS))
@@ -512,7 +520,7 @@ def parameters_of(error: BaseException) -> list[str]:
 
 
 def _kind_of_status(status: int, text: str) -> type[ServiceError]:
-    if status in _MAY_PASS or status >= 500:
+    if status in _PASSING_STATUSES or status >= 500:
         return TransientServiceError
     if status == 413:
         return ContextLengthError
@@ -557,7 +565,7 @@ def _is_lasting(error: BaseException) -> bool:
         return "EOF" not in str(error)
     if isinstance(error, UnicodeError) and "idna" in str(error):
         return True
-    return any(sign in kind.__name__ for kind in type(error).__mro__ for sign in _LASTING)
+    return any(sign in kind.__name__ for kind in type(error).__mro__ for sign in _LASTING_ERRORS)
 
 
 def _is_misuse(error: BaseException, text: str) -> bool:

@@ -86,7 +86,8 @@ class Learned:
         return self._until.get(fact, 0.0) > time.monotonic()
 
     def __iter__(self) -> Iterator[Hashable]:
-        return (fact for fact in tuple(self._until) if fact in self)
+        now = time.monotonic()
+        return iter([fact for fact, until in tuple(self._until.items()) if until > now])
 
     def note(self, fact: Hashable) -> bool:
         """Note a fact, and return whether it was noted for the first time."""
@@ -190,7 +191,7 @@ class SupportedParameters:
     @property
     def changes(self) -> tuple[Change, ...]:
         """How requests are changed at this moment."""
-        return tuple(fact for fact in self._learned if isinstance(fact, Change))
+        return tuple([fact for fact in self._learned if isinstance(fact, Change)])
 
     @property
     def drop(self) -> set[str]:
@@ -209,7 +210,8 @@ class SupportedParameters:
 
     def apply(self, body: Mapping[str, Any], trial: Sequence[Change] = ()) -> dict[str, Any]:
         """Return a request's body as the model takes it, and with changes that are tried."""
-        changes = (*self.changes, *trial)
+        if not (changes := (*self.changes, *trial)):
+            return {**body}
         dropped, limits, names = _dropped(changes), _limits(changes), _new_names(changes)
         return {
             names.get(name, name): min(value, limits[name]) if name in limits else value

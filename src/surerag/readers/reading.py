@@ -49,7 +49,7 @@ _WITHHELD = frozenset(
 )
 
 
-_SURELY = 2.2
+_ESTIMATE_FACTOR = 2.2
 """An estimate of a length is off by no larger factor (:func:`surerag.text.estimated_tokens`)."""
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 
@@ -95,7 +95,9 @@ def usage_of(reported: object) -> Usage:
         >>> usage.completion_tokens, usage.thinking_tokens
         (2, 3)
     """
-    counts = reported if isinstance(reported, Mapping) else {}
+    if not isinstance(reported, Mapping):
+        return Usage(1)
+    counts: Mapping[str, Any] = reported
     details = counts.get("completion_tokens_details")
     thinking = _token_count(details.get("reasoning_tokens")) if isinstance(details, Mapping) else 0
     prompt, completion = (_token_count(counts.get(f"{name}_tokens")) for name in ("prompt", "completion"))
@@ -165,6 +167,8 @@ class Reading:
         self._pieces: list[str] = []
         self._shown_length = self._entries_needed = 0
         self._length = TokenEstimate()
+        self._limit = self.sampling.limit
+        self._span: tuple[tuple[object, ...], range] | None = None
         self._whose = f"{self.name}: " if self.name else ""
 
     @property
@@ -195,7 +199,7 @@ class Reading:
     @property
     def starved(self) -> bool:
         """Whether thoughts that no tokens were granted for left too few for the answer, or may yet do so."""
-        unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self.sampling.limit)
+        unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self._limit)
         return self.thought and not self.budget and unfinished and self.sampling.max_tokens is not None
 
     def feed(self, part: ReplyPart) -> str:
@@ -210,7 +214,7 @@ class Reading:
         fresh = self._answer_part(self._in_full_characters(part.text, ends=ends))
         self._pieces += [fresh] if fresh else []
         if not ends and self._goes_on_behind_the_limit():
-            self.entries, fresh = self.entries[: self.sampling.limit + self.budget], ""
+            self.entries, fresh = self.entries[: self._limit + self.budget], ""
             self.finish, self.full = "length", True
         self.text += fresh
         before = cut_at_stop(self.text, self.sampling.stop)
@@ -237,7 +241,7 @@ class Reading:
             raise TransientServiceError(f"{self._whose}the server sent parts of its answer twice")
         trace, counted = None, self._counted_tokens()
         if self.full and not self.streamed:
-            counted = min(counted, self.sampling.limit)
+            counted = min(counted, self._limit)
         if self.top is not None:
             try:
                 text, finish, trace = self._cut_to_tokens(text, finish, first, self.top)
@@ -297,7 +301,7 @@ class Reading:
             raise LogprobsError(f"{self._whose}the server's answer has no log-probabilities", hint=self.hint)
         inside = self._answer_span()
         own, behind = self.entries[inside.start : inside.stop], self.entries[inside.stop :]
-        most = self.sampling.limit if first is None else first
+        most = self._limit if first is None else first
         if len(own) > most or (first is not None and self.finish is None):
             own = own[:most]
             text, finish = _text_of_tokens(own, text), "length" if first is None else "partial"
@@ -324,6 +328,12 @@ class Reading:
 
     def _answer_span(self) -> range:
         """Return which of the tokens are those of the answer; one that was cut has no end token."""
+        so_far = (len(self.entries), self.text, self.finish, self.thought)
+        if self._span is None or self._span[0] != so_far:
+            self._span = (so_far, self._find_answer_span())
+        return self._span[1]
+
+    def _find_answer_span(self) -> range:
         tokens = [token_of(entry) for entry in self.entries]
         with self._named_errors():
             inside = answer_tokens(tokens, self.text, whole=self.finish is not None, thought=self.thought)
@@ -347,24 +357,24 @@ class Reading:
     def _counted_tokens(self) -> int:
         """Return the answer's length as the server counted it; by its pieces where it did not."""
         counted = self._server_count - self.thinking_tokens
-        pieces = min(len(self._pieces), self.sampling.limit) if self.full else len(self._pieces)
+        pieces = min(len(self._pieces), self._limit) if self.full else len(self._pieces)
         return max(counted, 0) or (pieces if self.streamed else 0)
 
     def _goes_on_behind_the_limit(self) -> bool:
         pieces = len(self._pieces) if self.token_pieces else 0
-        return max(pieces, len(self.entries) - self.budget) > self.sampling.limit
+        return max(pieces, len(self.entries) - self.budget) > self._limit
 
     def _held_at_the_limit(self, fresh: str) -> int:
         """Cut a text that is longer than was allowed; return how many characters wait until that is known.
 
         Without log-probabilities lengths are estimates, which give way to what the server says.
         """
-        allowed = self.sampling.limit
+        allowed = self._limit
         if self.entries or self.full or self._length.feed(fresh) <= allowed:
             return 0
-        exceeds = not self.limit_sent or self._length.total > _SURELY * allowed
+        exceeds = not self.limit_sent or self._length.total > _ESTIMATE_FACTOR * allowed
         if self.finish is not None and (counted := self._server_count - self.thinking_tokens) > 0:
-            exceeds = counted > (_SURELY * allowed if self.thought else allowed)
+            exceeds = counted > (_ESTIMATE_FACTOR * allowed if self.thought else allowed)
         elif self.finish == "length" and self.limit_sent and not self.budget:
             exceeds = False
         end = prefix_of_tokens(self.text, allowed)

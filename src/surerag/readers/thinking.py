@@ -21,6 +21,7 @@ _CLOSING = {
 CHANNEL = "<|channel|>"
 """The mark by which a vocabulary is recognised as that of harmony."""
 _BEGINNINGS = (*_CLOSING, CHANNEL, f"<|start|>assistant{CHANNEL}")
+_LONGEST = max(map(len, _BEGINNINGS))
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
 _END = re.compile(r"<\|(?:return|end|call)\|>\s*\Z")
 """What harmony's servers may leave behind an answer."""
@@ -122,11 +123,12 @@ class ThoughtSplitter:
         """Find where the answer begins, if that can be told by now."""
         if self._closing is None:
             start = self.text.lstrip()
-            first = next((mark for mark in _BEGINNINGS if start.startswith(mark)), None)
-            if first is None:
+            if not start.startswith(_BEGINNINGS):
                 # White space, or the beginning of a mark, may still become thoughts.
-                self.begins = None if any(mark.startswith(start) for mark in _BEGINNINGS) else 0
+                may_be_mark = len(start) < _LONGEST and any(mark.startswith(start) for mark in _BEGINNINGS)
+                self.begins = None if may_be_mark else 0
                 return
+            first = next(mark for mark in _BEGINNINGS if start.startswith(mark))
             self._closing = _CLOSING.get(first, CHANNEL)
         end = self._closed_at(self._closing)
         self.closed = end is not None

@@ -38,9 +38,9 @@ _SENTENCE_WORDS, _UNPUNCTUATED_WORDS = 5, 25
 """Words of a sentence that makes a paragraph prose; words of one where no mark ends it."""
 _LONGEST = 1000
 """Characters of a sentence at most; a text without marks is one long sentence."""
-_SEARCHED_BY = 1000
+_SEARCHED_CHARACTERS = 1000
 """Characters of a document without a summary that it is searched by."""
-_DECIDED_BY = 4000
+_DECIDING_CHARACTERS = 4000
 """Characters of a paragraph that are read to decide whether it is prose."""
 _LINK = re.compile(r"!?\[[^\[\]]*\]\([^()]*\)")
 _WORD = re.compile(rf"[{UNSPACED}]{{2}}|[^\W\d_{UNSPACED}]+")
@@ -122,7 +122,7 @@ def _is_markup(line: str) -> bool:
 
 
 def _has_sentence(paragraph: str) -> bool:
-    text = paragraph[:_DECIDED_BY]
+    text = paragraph[:_DECIDING_CHARACTERS]
     if len(_WORD.findall(text)) >= _UNPUNCTUATED_WORDS and len(text.split("\n")) < _SENTENCE_WORDS:
         return True
     ended = (one.text for one in split_sentences(text) if _END.search(one.text))
@@ -197,7 +197,7 @@ def with_summaries(documents: Sequence[Document], summaries: Sequence[str]) -> l
 
 
 def _beginning(document: Document) -> str:
-    return " ".join(f"{document.title}\n{document.text[:_SEARCHED_BY]}".split())
+    return " ".join(f"{document.title}\n{document.text[:_SEARCHED_CHARACTERS]}".split())
 
 
 @dataclass(frozen=True)

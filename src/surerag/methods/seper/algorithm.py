@@ -113,15 +113,15 @@ def pairs_to_judge(
 ) -> list[Pair]:
     """Return the pairs that the kernel reads; equal and empty answers need no judge."""
     rules, hard = options.rules, options.kernel == "hard"
-    asked = question if rules.with_question else ""
-    if rules.question_mark and not asked.endswith("?"):
-        asked += "?"
+    pair_question = question if rules.with_question else ""
+    if rules.question_mark and not pair_question.endswith("?"):
+        pair_question += "?"
     pairs: dict[Pair, None] = {}
 
     def add(first: str, second: str, both: bool) -> None:
         if first and second and first != second:
             for a, b in ((first, second), (second, first))[: 1 + both]:
-                pairs.setdefault(Pair(a, b, asked))
+                pairs.setdefault(Pair(a, b, pair_question))
 
     for row in samples:
         texts = list(dict.fromkeys(sample.text for sample in row))

@@ -308,11 +308,11 @@ async def _next(events: AsyncIterator[object]) -> Json | None:
 
 async def _admit(address: str, response: httpx.Response) -> None:
     """Limit what may be read of a response, and refuse one that leads to another server."""
-    asked = response.request.url
+    requested = response.request.url
     try:
         _limited(response)
-        target = asked.join(response.headers["location"]) if response.has_redirect_location else asked
-        if (target.scheme, target.host, target.port) != (asked.scheme, asked.host, asked.port):
+        target = requested.join(response.headers["location"]) if response.has_redirect_location else requested
+        if (target.scheme, target.host, target.port) != (requested.scheme, requested.host, requested.port):
             raise RefusedError(
                 f"{address} redirects to another server, {target.scheme}://{target.netloc.decode()}; nothing "
                 "was sent there",

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from surerag.errors import ServiceError
 from surerag.messages import SamplingParams
-from surerag.readers.client_reader import CLOSES_THOUGHTS, Request
+from surerag.readers.calls import AWAITING
+from surerag.readers.client_reader import CLOSES_THOUGHTS, ClientReader, Request
 from surerag.readers.failures import masked
 from surerag.readers.hosted.wire import THINKING_OFF
 from surerag.readers.reading import Reading
-
-if TYPE_CHECKING:
-    from surerag.readers.hosted.reader import OpenAIReader
 
 _PROMPTS = (
     "Count from one to twenty in words, separated by single spaces.",
@@ -24,7 +21,7 @@ _PROMPTS = (
 
 _TOPS = (20, 5, 1)
 _SHORT = SamplingParams(max_tokens=3)
-_SAME = 0.02
+_EQUAL_LOGPROBS = 0.02
 """Log-probabilities nearer than this are the same: servers that batch differ in the last digits."""
 
 
@@ -67,7 +64,7 @@ class Probe:
         return "\n".join(lines + [f"  note: {note}" for note in self.notes])
 
 
-async def probe(reader: OpenAIReader) -> Probe:
+async def probe(reader: ClientReader) -> Probe:
     """Ask one small question after another, and return what the answers show."""
     questions = _Questions(reader, await _answered(reader))
     top = await questions.largest_top()
@@ -86,13 +83,13 @@ async def probe(reader: OpenAIReader) -> Probe:
     )
 
 
-async def _answered(reader: OpenAIReader) -> str:
+async def _answered(reader: ClientReader) -> str:
     """Return the first prompt that the model has something to say to; learn whether it thinks."""
     for prompt in _PROMPTS:
         # Long enough to see thoughts end whose beginning is not marked.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
         reader.learned.note(CLOSES_THOUGHTS)  # which is found out here, and needs no warning
-        (reading, *_) = await reader.readings(question, reader.awaiting)
+        (reading, *_) = await reader.readings(question, AWAITING)
         if reading.closes_thoughts:
             reader.thinking = reader.thinking or "unmarked"
         elif reading.thought:
@@ -108,7 +105,7 @@ async def _answered(reader: OpenAIReader) -> str:
 class _Questions:
     """The questions, and what the server said where it refused."""
 
-    def __init__(self, reader: OpenAIReader, prompt: str) -> None:
+    def __init__(self, reader: ClientReader, prompt: str) -> None:
         self.notes: list[str] = []
         self._reader, self._prompt = reader, prompt
 
@@ -131,7 +128,7 @@ class _Questions:
         """Stream a few tokens, and return whether log-probabilities came with them; None if nothing came."""
         try:
             request = self._request(_SHORT, top, streamed=True)
-            opened = self._reader.open_reading(request, self._reader.awaiting)
+            opened = self._reader.open_reading(request, AWAITING)
             return (await opened.until(_SHORT.limit + 1)).partial.trace is not None
         except ServiceError as error:
             self._note(error)
@@ -146,7 +143,7 @@ class _Questions:
             if not first:
                 return None
             lists.append(sorted((item["logprob"] for item in first), reverse=True)[:top])
-        return all(abs(a - b) <= _SAME for a, b in zip(*lists, strict=False))
+        return all(abs(a - b) <= _EQUAL_LOGPROBS for a, b in zip(*lists, strict=False))
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
         """Return a request that cannot do without what is requested of its tokens, nor its temperature."""
@@ -156,9 +153,7 @@ class _Questions:
     async def _short_answer(self, sampling: SamplingParams, top: int) -> Reading | None:
         """Ask once; return the answer if it came with what was requested of its tokens."""
         try:
-            reading = (await self._reader.read_answers(self._request(sampling, top), self._reader.awaiting))[
-                0
-            ]
+            reading = (await self._reader.read_answers(self._request(sampling, top), AWAITING))[0]
             reading.generation()
         except ServiceError as error:
             self._note(error)
@@ -167,4 +162,4 @@ class _Questions:
 
     def _note(self, error: ServiceError) -> None:
         """Keep what the service said, without our advice."""
-        self.notes.append(masked(error.message, self._reader._client.secrets()))
+        self.notes.append(masked(error.message, self._reader._secrets()))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from surerag.errors import CapabilityError, ConfigurationError, check_at_least, check_kind
 from surerag.messages import SamplingParams
-from surerag.readers.client_reader import Awaiting, Blocking, ClientReader, Keywords, Request, Thinking
+from surerag.readers.calls import AWAITING, Blocking
+from surerag.readers.client_reader import ClientReader, Keywords, Request, Thinking
 from surerag.readers.hosted.client import Client, arun, public_fields, run, run_soon
 from surerag.readers.hosted.probe import Probe, probe
 from surerag.readers.hosted.wire import THINKING_OFF, Api, body_of, next_reply_part, reply_parts
@@ -174,7 +175,7 @@ class OpenAIReader(ClientReader):
     def _retries(self) -> int:
         return self._client.max_retries
 
-    blocking = awaiting = Awaiting()
+    _sync_calls = AWAITING  # in the client's own event loop
 
     def _run_work(self, work: Coroutine[Any, Any, R]) -> R:
         return run(self._without_secrets(work))

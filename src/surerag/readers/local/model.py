@@ -223,8 +223,8 @@ def has_native_bfloat16() -> bool:
     """Tell whether this processor multiplies bfloat16 itself: AVX512-BF16, AMX, or ARM's BF16."""
     if platform.machine().lower() in ("x86_64", "amd64"):
         # mkldnn's answer is also yes where AVX-512 only emulates bfloat16, which is slower than float32.
-        asked = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-        return any(getattr(torch.cpu, name, lambda: False)() for name in asked)
+        checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+        return any(getattr(torch.cpu, name, lambda: False)() for name in checks)
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
