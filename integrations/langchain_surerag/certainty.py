@@ -171,10 +171,11 @@ class CertaintyHandler(Watcher):
 
     Pass it as a callback, for a model that lists log-probabilities (:func:`with_certainty`). It costs no
     call and no token. The message of each answer gets the values in ``response_metadata["certainty"]``; a
-    stream, in its last chunk. The certainty of a run is that of the answer which the run shows: of the last
-    answer of a model whose text is in the output. Calls of tools do not count, and neither do attempts that
-    failed. Runs beside one another are kept apart. Where OpenTelemetry is used, the span that is open when
-    the run ends gets the attributes ``surerag.certainty.uncertainty``, ``.probability`` and ``.measure``.
+    stream, in its last chunk. The certainty of a run is that of the answer which the run shows: of the text
+    under ``answer``, of the last message, or of the only answer in the output. Calls of tools do not count,
+    and neither do attempts that failed. Runs beside one another are kept apart. Where OpenTelemetry is used,
+    the span that is open when the run ends gets the attributes ``surerag.certainty.uncertainty``,
+    ``.probability`` and ``.measure``.
 
     Args:
         policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
@@ -252,11 +253,17 @@ class _Once(Watcher):
     def __init__(self, measure: Measure | None) -> None:
         super().__init__(measure)
         self.tree = RunTree(cast("UUID", None))
+        self.output: Any = None
 
     def _enter(self, run_id: UUID, parent: UUID | None) -> RunTree:
         self.tree.parents[run_id] = parent
         self._trees[run_id] = self.tree
         return self.tree
+
+    def _leave(self, run_id: UUID, output: Any = None, *, failed: bool = False) -> None:
+        if self.tree.parents.get(run_id) not in self.tree.parents:
+            self.output = output
+        super()._leave(run_id, output, failed=failed)
 
 
 class CertaintyChain(Runnable[Any, dict[str, Any]]):
@@ -371,17 +378,16 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         config = merge_configs(ensure_config(), {"callbacks": [watcher]})
         output = await calls.call(self._chain, "invoke", value, config, **keywords)
         certainty = await self._certainty(watcher.tree, output, calls)
-        return {**_as_mapping(output), METADATA_KEY: certainty.to_dict()}
+        return _telling(_as_mapping(output), certainty)
 
     async def _pieces(self, value: Any, calls: Blocking, keywords: Mapping[str, Any]) -> AsyncGenerator[Any]:
-        watcher, seen, piece = _Once(self._measure), _Sum(), None
+        watcher, piece = _Once(self._measure), None
         config = merge_configs(ensure_config(), {"callbacks": [watcher]})
         async with aclosing(calls.stream(self._chain, "stream", value, config, **keywords)) as stream:
             async for piece in stream:
-                seen.add(piece)
                 piece = AddableDict(_as_mapping(piece)) if isinstance(piece, str | BaseMessage) else piece
                 yield piece
-        certainty = await self._certainty(watcher.tree, seen.value, calls)
+        certainty = await self._certainty(watcher.tree, watcher.output, calls)
         last = {METADATA_KEY: certainty.to_dict()}
         yield AddableDict(last) if isinstance(piece, AddableDict) else last  # to what can be added up
 
@@ -425,27 +431,6 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
             _send_feedback(client, manager.parent_run_id, None if run is None else run.trace_id, certainty)
 
 
-class _Sum:
-    """What a stream has yielded, added up as far as it can be."""
-
-    def __init__(self) -> None:
-        self.value: Any = None
-        self._apart = False
-
-    def add(self, piece: Any) -> None:
-        """Add a piece."""
-        piece = AddableDict(piece) if type(piece) is dict else piece
-        if self._apart:
-            self.value.append(piece)
-        elif self.value is None:
-            self.value = piece
-        else:
-            try:
-                self.value = self.value + piece
-            except TypeError:
-                self.value, self._apart = [self.value, piece], True
-
-
 def _as_mapping(output: Any) -> dict[str, Any]:
     """Return an output as a mapping with the answer's text under ``answer``, as far as there is one."""
     match output:
@@ -456,6 +441,18 @@ def _as_mapping(output: Any) -> dict[str, Any]:
         case BaseMessage():
             return {"answer": str(output.text), "message": output}
     return {"answer": output}
+
+
+def _telling(output: dict[str, Any], certainty: Certainty) -> dict[str, Any]:
+    """Return an output with the certainty of its answer beside it, and in the message that is the answer."""
+    values = certainty.to_dict()
+    message = output.get("message") or _last_answer(output.get("messages"))
+    if not isinstance(message, AIMessage) or METADATA_KEY not in message.response_metadata:
+        return {**output, METADATA_KEY: values}
+    metadata = {**message.response_metadata, METADATA_KEY: values}
+    told = message.model_copy(update={"response_metadata": metadata})
+    place = {"message": told} if output.get("message") else {"messages": [*output["messages"][:-1], told]}
+    return {**output, **place, METADATA_KEY: values}
 
 
 def _last_answer(messages: Any) -> AIMessage | None:
@@ -558,12 +555,8 @@ class SelectiveAnswer(CertaintyChain):
             withheld = {text.strip(), text.strip() if seen is None else seen.text.strip()}
             is_text = isinstance(answer, str)
             shaped = _without(shaped, withheld, selected.text) if is_text else {"answer": selected.text}
-        return {
-            **shaped,
-            METADATA_KEY: certainty.to_dict(),
-            "abstained": selected.abstained,
-            "probability": selected.probability,
-        }
+        told = {"abstained": selected.abstained, "probability": selected.probability}
+        return {**_telling(shaped, certainty), **told}
 
 
 def _without(output: dict[str, Any], withheld: AbstractSet[str], abstention: str) -> dict[str, Any]:

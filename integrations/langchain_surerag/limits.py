@@ -327,8 +327,13 @@ def _check_compressor(compressor: Any) -> None:
 
 
 def _of_binding(binding: Any, keywords: Mapping[str, Any]) -> Limits:
-    if binding.config.get("configurable") or binding.config_factories:
+    if binding.config.get("configurable"):
         raise NotUnderstoodError("a config that is bound to it may set a filter")
+    if binding.config_factories:
+        raise NotUnderstoodError(
+            "a function that is bound to it, as with_listeners binds one, may change its search. Pass "
+            'listeners with the call instead, as callbacks: chain.invoke(question, {"callbacks": […]})'
+        )
     return limits_of(binding.bound, {**binding.kwargs, **keywords})
 
 

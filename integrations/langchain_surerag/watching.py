@@ -14,6 +14,7 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import LLMResult
+from pydantic import BaseModel
 
 from langchain_surerag.families import FAMILIES
 from langchain_surerag.models import reply_part
@@ -27,6 +28,7 @@ METADATA_KEY = "certainty"
 """Key of a message's ``response_metadata`` with the values of its certainty."""
 NO_LOGPROBS_REQUESTED = "the model was not asked for log-probabilities"
 UNREADABLE = "the log-probabilities of the answer could not be read"
+SEVERAL = 'the output holds answers of several calls; return the one that counts under the key "answer"'
 NO_ANSWER = "no model finished an answer in this run"
 
 _KEYS = tuple(dict.fromkeys(family.logprobs for family in FAMILIES))
@@ -60,7 +62,7 @@ class _Call:
     settings: Mapping[str, Any]
     scope: Mapping[str, str]
     is_aside: bool
-    parts: list[ReplyPart] = field(default_factory=list)
+    pieces: list[Any] = field(default_factory=list)
     certainty: Certainty | None = None
 
 
@@ -87,17 +89,24 @@ class RunTree:
             at = self.parents.get(at)
 
     def shown_answer(self, output: Any) -> SeenAnswer | None:
-        """Return the answer that an output shows: the last one whose text is in it, else the last one.
+        """Return the answer that an output shows; None where there is none, or where there are several.
 
         A part of surerag repeats a text that it kept in a run without log-probabilities.
         """
-        candidates = [one for one in self.answers if not one.is_aside] or self.answers
-        texts = set(texts_in(output))
-        shown = [one for one in candidates if one.text.strip() in texts] or candidates
-        if not shown:
+        found = self._found(output)
+        if len({one.text.strip() for one in found}) != 1:
             return None
-        same = [one for one in shown if one.text.strip() == shown[-1].text.strip()]
-        return next((one for one in reversed(same) if one.certainty.uncertainties), shown[-1])
+        return next((one for one in reversed(found) if one.certainty.uncertainties), found[-1])
+
+    def _found(self, output: Any) -> list[SeenAnswer]:
+        """Return the answers whose texts are in an output; else the last whose text it was made of."""
+        candidates = [one for one in self.answers if not one.is_aside] or self.answers
+        texts = set(texts_in(answer_in(output)))
+        if shown := [one for one in candidates if one.text.strip() in texts]:
+            return shown
+        parsed = {one.run_id: sum(text in one.text for text in texts) for one in candidates}
+        whole = [one for one in candidates if texts and parsed[one.run_id] == len(texts)]
+        return whole[-1:] or [one for one in candidates if parsed[one.run_id]] or candidates[-1:]
 
     def certainty(self, output: Any) -> Certainty:
         """Return how sure a model was of the answer that an output shows.
@@ -107,7 +116,9 @@ class RunTree:
         if (told := told_in(output)) is not None:
             return told
         answer = self.shown_answer(output)
-        return Certainty(reason=NO_ANSWER) if answer is None else answer.certainty
+        if answer is None:
+            return Certainty(reason=SEVERAL if self.answers else NO_ANSWER)
+        return answer.certainty
 
 
 class Watcher(BaseCallbackHandler):
@@ -227,10 +238,10 @@ class Watcher(BaseCallbackHandler):
         call = None if tree is None else tree.calls.get(run_id)
         if call is None or chunk is None:
             return
-        call.parts.append(_part(chunk))
+        call.pieces.append(chunk)  # to be read at the end: it takes no time that anybody waits for
         message = getattr(chunk, "message", None)
         if isinstance(message, AIMessageChunk) and message.chunk_position == "last":
-            call.certainty = self._certainty(_joined(call.parts), call, message)
+            call.certainty = self._certainty(_joined(call.pieces), call, message)
             _note(message, call.certainty)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
@@ -279,7 +290,8 @@ def _part(piece: Any) -> ReplyPart:
         return reply_part(piece)
 
 
-def _joined(parts: Sequence[ReplyPart]) -> ReplyPart:
+def _joined(pieces: Sequence[Any]) -> ReplyPart:
+    parts = list(map(_part, pieces))
     return ReplyPart(
         "".join(part.text for part in parts),
         "".join(part.thoughts for part in parts),
@@ -330,6 +342,19 @@ def told_in(output: Any) -> Certainty | None:
     return None
 
 
+def answer_in(output: Any) -> Any:
+    """Return what of an output is the answer: under ``answer``, the last message, or all of it."""
+    if isinstance(output, Mapping):
+        if "answer" in output:
+            return output["answer"]
+        messages = output.get("messages")
+        return messages[-1] if isinstance(messages, list) and messages else output
+    is_talk = isinstance(output, list) and any(
+        isinstance(one, BaseMessage) and not isinstance(one, AIMessage) for one in output
+    )
+    return output[-1] if is_talk else output
+
+
 def texts_in(value: Any) -> Iterator[str]:
     """Yield the texts in an output, without white space around them: its strings, and those of messages."""
     left, count = [value], 0
@@ -343,3 +368,5 @@ def texts_in(value: Any) -> Iterator[str]:
             left += one.values()
         elif isinstance(one, list | tuple):
             left += one
+        elif isinstance(one, BaseModel):
+            left += vars(one).values()

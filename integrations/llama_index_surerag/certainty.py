@@ -43,7 +43,7 @@ from llama_index_surerag.observing import (
     Wishes,
     noted_calls,
     observe,
-    settings_of,
+    prompts_of,
 )
 from llama_index_surerag.pickles import Shareable
 from llama_index_surerag.prompts import NestedPrompts, from_chat_messages
@@ -182,7 +182,7 @@ class _Selecting(Shareable):
 
     def _prompts_now(self) -> str:
         """Return a fingerprint of the engine's prompts; chat engines do not show theirs."""
-        return settings_of(self._engine) if isinstance(self._engine, PromptMixin) else ""
+        return prompts_of(self._engine) if isinstance(self._engine, PromptMixin) else ""
 
     def _check_engine(self) -> None:
         """Refuse to ask an engine that is not that of the policy, or whose prompts have changed since."""
@@ -198,8 +198,8 @@ class _Selecting(Shareable):
         methods = list(method_engines(self._engine))
         for method in methods:
             self._policy.check(method.core)
-        if not methods and prompts and self._policy.scope.get("settings"):
-            self._policy.check({"settings": prompts})
+        if not methods and prompts and self._policy.scope.get("prompt"):
+            self._policy.check({"prompt": prompts})
 
     async def _selected(self, question: Any, prefix: str) -> tuple[Any, bool, SelectedAnswer]:
         """Return the engine's response, read to its end, with the certainty in its metadata.
@@ -254,8 +254,8 @@ class _Selecting(Shareable):
         opinion: Certainty = await maybe_await(
             drive(program, Services(reader=second_opinion.model), on_event=dispatch)
         )
-        settings = {"settings": self._prompts} if self._prompts else {}
-        return replace(opinion, scope={"reader": calls[-1].reader, **settings})
+        prompt = {"prompt": self._prompts} if self._prompts else {}
+        return replace(opinion, scope={**calls[-1].scope, **prompt})
 
     def _check_reader(self, certainty: Certainty) -> None:
         """Refuse an answer of another model than that of the first answer."""

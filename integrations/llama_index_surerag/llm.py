@@ -467,12 +467,27 @@ def reply_part(response: Any, shown: str, *, logprobs: bool) -> tuple[ReplyPart,
 
 
 def plain(raw: Any) -> Any:
-    """Return a client's objects as the JSON values that they were made of."""
+    """Return a client's objects as the JSON values that they were made of.
+
+    Log-probabilities stay objects: there are a dozen to each token, and copying them takes the most time.
+    """
     if hasattr(raw, "model_dump"):
-        return raw.model_dump(exclude_unset=True, warnings=False)
+        if not has_choices(raw):
+            return raw.model_dump(exclude_unset=True, warnings=False)
+        choices = [_shallow(choice, "logprobs", "message", "delta") for choice in raw.choices]
+        return {"choices": choices, "usage": plain(getattr(raw, "usage", None))}
     if isinstance(raw, Mapping):
         return {name: plain(value) for name, value in raw.items()}
     return [plain(one) for one in raw] if isinstance(raw, list) else raw
+
+
+def _shallow(one: Any, *inner: str) -> dict[str, Any]:
+    """Return a client's object, and objects in it, as mappings; those that are None are left out."""
+    known = dict(one) if isinstance(one, Mapping) else {**vars(one), **(getattr(one, "model_extra", 0) or {})}
+    for name in inner:
+        if (held := known.pop(name, None)) is not None:
+            known[name] = _shallow(held)
+    return known
 
 
 def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bool) -> ReplyPart:

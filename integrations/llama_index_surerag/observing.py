@@ -82,6 +82,14 @@ _CALLS_KEPT = 32
 _LOCK = Lock()
 
 
+_SETTINGS = (
+    "temperature", "top_p", "top_k", "seed", "stop", "max_tokens", "max_output_tokens", "max_new_tokens",
+    "top_logprobs", "additional_kwargs", "generate_kwargs", "generation_config", "_generation_config",
+    "reasoning_effort", "system_prompt",
+)  # fmt: skip
+"""Settings of LLMs, and of their calls, that change answers or what is measured of them."""
+
+
 class Wishes(NamedTuple):
     """What a user wants to know of the answers of an LLM.
 
@@ -166,7 +174,7 @@ class Answer(Source):
         if certainty is None:
             return
         if self._engine is not None and "gate" not in certainty["scope"]:
-            certainty["scope"] = {**certainty["scope"], "settings": settings_of(self._engine)}
+            certainty["scope"] = {**certainty["scope"], "prompt": prompts_of(self._engine)}
         if self.wishes is not None and self.wishes.policy is not None:
             certainty.update(_assessed(Certainty.from_dict(certainty), self.wishes.policy).to_dict())
         if as_event:
@@ -189,7 +197,7 @@ def _assessed(certainty: Certainty, policy: AbstentionPolicy) -> Certainty:
         return replace(certainty, probability=None, reason=reason)
 
 
-def settings_of(engine: PromptMixin) -> str:
+def prompts_of(engine: PromptMixin) -> str:
     """Return a fingerprint of all prompts of an engine, and of what is inside it."""
     return _fingerprint(tuple(_prompt_texts(engine)))
 
@@ -224,24 +232,29 @@ class Call(Source):
 
     Args:
         llm: The LLM that is called.
-        top: Likeliest tokens that are requested with each token; None where that is not known.
+        keywords: Of the call.
         prompt: What the LLM is asked: a text or messages; None where that is not known.
+
+    Attributes:
+        scope: What a calibration with the answer belongs to: the name of the model, and a fingerprint of the
+            settings that it answers with.
     """
 
-    def __init__(self, llm: LLM, top: int | None, prompt: str | list[ChatMessage] | None = None) -> None:
+    def __init__(
+        self, llm: LLM, keywords: Mapping[str, Any], prompt: str | list[ChatMessage] | None = None
+    ) -> None:
         super().__init__()
         self.llm = llm
         self.prompt = prompt
         self.wishes = _wishes_for(llm)
-        self._top = top
+        self.scope = {
+            "reader": llm.metadata.model_name or llm.class_name(),
+            "settings": _settings_of(llm, keywords),
+        }
+        self._top = _requested_top(llm, keywords)
         self._generation: Generation | None = None
         self._pieces: list[Any] = []
         self._so_far = ""
-
-    @property
-    def reader(self) -> str:
-        """Name of the model."""
-        return self.llm.metadata.model_name or self.llm.class_name()
 
     def feed(self, response: Any) -> None:
         """Take the next piece of a stream."""
@@ -274,30 +287,48 @@ class Call(Source):
             found = self._certainty(shown)
         except SureragError as error:
             logger.warning("certainty.unreadable: %s", error.message)
-            found = Certainty(reason=UNREADABLE, scope={"reader": self.reader})
+            found = Certainty(reason=UNREADABLE, scope=self.scope)
         return None if found is None else found.to_dict()
 
     def _certainty(self, shown: str | None) -> Certainty | None:
         parts = [part for piece in self._pieces for part in _parts_in(piece)]
-        text, is_cut = "".join(part.text for part in parts).strip(), _is_cut(parts)
-        if self._generation is not None:
-            text, is_cut = self._generation.text, self._generation.is_cut
-        stands_in = not text and shown == _EMPTY_RESPONSE
-        shown = text if shown is None or stands_in else shown.strip()
-        if not text.endswith(shown) or bool(shown) != bool(text):
+        whole, is_cut = self._answer(parts)
+        shown = _shown_of(whole, shown)
+        if shown is None:
             return None
         thoughts, answer = split_thoughts(shown)
-        entries = [entry for part in parts for entry in part.entries]
-        behind = bool(thoughts) or shown != text or any(part.thoughts for part in parts)
-        trace, scope = None, {"reader": self.reader}
+        if not answer:
+            return Certainty(is_cut=is_cut, reason=NO_WORDS, scope=self.scope)
+        behind = bool(thoughts) or shown != whole or any(part.thoughts for part in parts)
+        trace = self._trace(parts, answer, behind=behind)
+        if trace is None and not getattr(self.llm, "logprobs", True):
+            return Certainty(is_cut=is_cut, reason=NO_LOGPROBS_REQUESTED, scope=self.scope)
+        measure = None if self.wishes is None else self.wishes.measure
+        return certainty_of(trace, measure=measure, is_cut=is_cut, scope=self.scope)
+
+    def _answer(self, parts: Sequence[ReplyPart]) -> tuple[str, bool]:
+        """Return all that the call wrote, and whether it was cut off."""
         if self._generation is not None:
-            trace = _trace_within(self._generation.trace, answer, behind=behind)
-        elif entries:
-            trace = trace_of_answer(entries, answer, top_logprobs=self._top, thought=behind)
-        if not answer or (trace is None and not getattr(self.llm, "logprobs", True)):
-            return Certainty(is_cut=is_cut, reason=NO_LOGPROBS_REQUESTED if answer else NO_WORDS, scope=scope)
-        measure = self.wishes.measure if self.wishes is not None else None
-        return certainty_of(trace, measure=measure, is_cut=is_cut, scope=scope)
+            return self._generation.text, self._generation.is_cut
+        return "".join(part.text for part in parts).strip(), _is_cut(parts)
+
+    def _trace(self, parts: Sequence[ReplyPart], answer: str, *, behind: bool) -> TokenTrace | None:
+        """Return the trace of an answer, which may stand ``behind`` other tokens; or None."""
+        if self._generation is not None:
+            return _trace_within(self._generation.trace, answer, behind=behind)
+        entries = [entry for part in parts for entry in part.entries]
+        return trace_of_answer(entries, answer, top_logprobs=self._top, thought=behind) if entries else None
+
+
+def _shown_of(whole: str, shown: str | None) -> str | None:
+    """Return which text is shown of all that a call wrote; None where the text comes from somewhere else."""
+    if shown is None or (not whole and shown == _EMPTY_RESPONSE):
+        return whole
+    shown = shown.strip()
+    before = whole.removesuffix(shown)
+    if not whole.endswith(shown) or bool(shown) != bool(whole) or before[-1:].isalnum():
+        return None  # "12" is no part of "312"
+    return shown
 
 
 def _parts_in(piece: Any) -> Sequence[ReplyPart]:
@@ -329,10 +360,10 @@ def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> Tok
 class _Span:
     """An open span: what was written within it, and the span around it."""
 
-    def __init__(self, around: _Span | None, instance: Any, top: int | None) -> None:
+    def __init__(self, around: _Span | None, instance: Any, keywords: Mapping[str, Any]) -> None:
         self.around = around
         self.instance = instance
-        self.top = top
+        self.keywords = keywords
         self.sources: deque[Source] = deque(maxlen=_CALLS_KEPT)
 
     def with_those_around(self) -> Iterator[_Span]:
@@ -398,8 +429,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         **_: Any,
     ) -> None:
         """Note that a span begins."""
-        top = _requested_top(instance, bound_args.kwargs) if isinstance(instance, LLM) else None
-        _OPEN[id_] = _Span(_OPEN.get(parent_id or ""), instance, top)
+        _OPEN[id_] = _Span(_OPEN.get(parent_id or ""), instance, bound_args.kwargs)
 
     def span_exit(
         self, id_: str, bound_args: Any, instance: Any = None, result: Any = None, **_: Any
@@ -463,7 +493,7 @@ class _Events(BaseEventHandler):
             span = _OPEN.get(span_id)
             if span is not None and _writes(span.instance):
                 prompt = event.messages if isinstance(event, LLMChatStartEvent) else event.prompt
-                call = Call(span.instance, span.top, prompt)
+                call = Call(span.instance, span.keywords, prompt)
                 _CALLS[span_id] = call
                 span.add(call)
         elif isinstance(event, _ENDS) and span_id in _CALLS:
@@ -521,11 +551,18 @@ def _requested_top(llm: LLM, keywords: Mapping[str, Any]) -> int | None:
     return asked if isinstance(asked, int) else None
 
 
+def _settings_of(llm: LLM, keywords: Mapping[str, Any]) -> str:
+    """Return a fingerprint of the settings of a call: those of the LLM, and the call's own."""
+    known = {**vars(llm), **(getattr(llm, "__pydantic_private__", None) or {}), **keywords}
+    found = [f"{name}={known[name]!r}" for name in _SETTINGS if known.get(name) is not None]
+    return _fingerprint(tuple(found))
+
+
 def _note_unreported(span: _Span, response: Any) -> None:
     """Keep the response of an LLM whose methods report no events."""
     kept = isinstance(span.newest, Call) and span.newest.returned(response)
     if _writes(span.instance) and not kept:
-        call = Call(span.instance, span.top)
+        call = Call(span.instance, span.keywords)
         call.finish(response)
         span.add(call)
 

@@ -26,7 +26,7 @@ from surerag import FakeReader, progress
 from surerag.calibration import AbstentionPolicy, ThresholdPolicy
 from surerag.cli import app, compare, demo, display, doctor, evaluate, models, train_rewriter
 from surerag.encoders import CachedEncoder, HashingEncoder
-from surerag.errors import ConfigurationError, ServiceError, StorageError
+from surerag.errors import ConfigurationError, ServiceError
 from surerag.evaluation import EvaluationRun
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from surerag.progress import reporting
@@ -485,16 +485,26 @@ def test_a_page_shows_no_password_of_an_address(monkeypatch: pytest.MonkeyPatch)
     assert models._command(address) == "surerag compare --base-url=https://host:8000/v1"
 
 
-def test_a_folder_that_cannot_be_written_is_an_error_of_one_line(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+OUTPUTS = {
+    "demo": ("--output", "taken/out"),
+    "train-rewriter": ("questions.jsonl", "--documents", "docs", "--base", "tiny", "--output", "taken/out"),
+    "calibrate": ("run.db", "--output", "no/policy.json"),
+    "compare": ("questions.jsonl", "--documents", "docs", "--run", "no/run.db"),
+    "compare with a folder in the page's place": (*COMPARE[1:], "--run", "page.db"),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_an_output_that_cannot_be_written_is_wrong_usage_and_nothing_is_done(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:
-    pipeline = pytest.importorskip("surerag.training.pipeline")
-    monkeypatch.setattr(pipeline, "load_base", lambda base: None)
+    pytest.importorskip("surerag.training.pipeline")
     (folder / "taken").write_text("a file in the place of the folder")
-    training = ("train-rewriter", "questions.jsonl", "--documents", "docs", "--base", "tiny")
-    for command in (("demo", "--base", "folder"), training):
-        with pytest.raises(StorageError, match=r"taken.* cannot be written.*Name a"):
-            run(*command, "--output", "taken/out")
+    (folder / "page.html").mkdir()
+    assert started(monkeypatch, name.split()[0], *OUTPUTS[name]) == 2
+    said = capsys.readouterr()
+    assert re.match(r"Error: .* cannot be written.*\. Name a f.*\.\n$", said.err) and not said.out
+    assert not (folder / "run.db").exists() and not (folder / "page.db").exists()
 
 
 def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,6 +232,49 @@ def test_of_several_calls_the_one_counts_whose_text_is_shown() -> None:
     assert output["answer"] == "In Velm" and sums(output["certainty"]) == 0.4
 
 
+TOWN = said('{"town": "Velm"}', -0.2)
+
+
+@pytest.mark.parametrize(
+    ("chain", "expected"),
+    [
+        (lambda: RunnableParallel(answer=script(TOWN), note=script(said("In Orun", -5.0))), 0.4),
+        (lambda: RunnableParallel(note=script(said("In Orun", -5.0)), answer=script(TOWN)), 0.4),
+        (lambda: RunnableParallel(a=script(TOWN), b=script(said("In Orun", -5.0))), None),
+        (
+            lambda: RunnableParallel(
+                a=script(TOWN) | JsonOutputParser(), b=script(said('["Orun"]', -5.0)) | JsonOutputParser()
+            ),
+            None,
+        ),
+        (lambda: (lambda text: [text, "again"]) | script(TOWN, said("In Orun", -5.0)).map(), None),
+        (lambda: script(TOWN) | JsonOutputParser() | guarded(), 0.4),
+    ],
+    ids=[
+        "answer and note",
+        "note and answer",
+        "two",
+        "two parsed",
+        "each of a list",
+        "guard of what is parsed",
+    ],
+)
+def test_the_certainty_of_a_call_beside_the_answer_is_never_told(chain: Any, expected: float | None) -> None:
+    whole, streamed = (CertaintyChain(RunnableLambda(lambda text: text) | chain()) for _ in range(2))
+    for output in (whole.invoke("Where?"), list(streamed.stream("Where?"))[-1]):
+        certainty = output["certainty"]
+        if expected is None:
+            assert certainty["uncertainty"] is None and "answers of several calls" in certainty["reason"]
+        else:
+            assert sums(certainty) == expected
+
+
+def guarded() -> Runnable[Any, Any]:
+    """Ask another model about a place, and return the place."""
+    guard = (lambda place: place["town"]) | script(said("yes", -5.0)) | StrOutputParser()
+    return RunnablePassthrough.assign(harmless=guard) | (lambda place: {"town": place["town"]})
+
+
 def test_a_cached_answer_has_its_certainty(toy: FakeOpenAI) -> None:
     set_llm_cache(InMemoryCache())
     chain = CertaintyChain(lcel(with_certainty(chat(toy))))
@@ -402,6 +445,19 @@ def test_what_is_sure_is_shown_with_its_probability(toy: FakeOpenAI) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["model", "graph", "agent"])
+@pytest.mark.parametrize("runnable", [CertaintyChain, SelectiveAnswer])
+async def test_the_message_inside_says_what_the_output_says(
+    toy: FakeOpenAI, kind: str, runnable: Any
+) -> None:
+    toy.answers = ["By the Orun"]
+    chain = runnable(KINDS[kind](with_certainty(chat(toy))), replace(POLICY, threshold=9.0))
+    for output in (chain.invoke("Where?"), await chain.ainvoke("Where?")):
+        message = output["message"] if kind == "model" else output["messages"][-1]
+        assert output["certainty"]["probability"] is not None
+        assert message.response_metadata["certainty"] == output["certainty"]
+
+
 def test_a_function_of_the_question_may_stand_in_for_the_answer(toy: FakeOpenAI) -> None:
     chain = lcel(with_certainty(chat(toy)))
     output = SelectiveAnswer(chain, NEVER, abstention=lambda question: f"Ask a human: {question}").invoke(
@@ -463,7 +519,9 @@ def test_a_structured_answer_is_shown_or_withheld_as_a_whole() -> None:
 def test_the_certainty_of_another_answer_never_stands_in() -> None:
     inner = script(said("By the Orun", -0.2))
     outer = script(AIMessage("It lies by the Orun, they say."))
-    chain = RunnableParallel(inner=inner) | (lambda values: [values["inner"], outer.invoke("?")])
+    chain = RunnableParallel(inner=inner) | (
+        lambda values: [HumanMessage("Where?"), values["inner"], outer.invoke("?")]
+    )
     certainty = CertaintyChain(chain).invoke("Where?")["certainty"]
     assert (certainty["uncertainty"], certainty["reason"]) == (
         None,

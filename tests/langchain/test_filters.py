@@ -536,3 +536,9 @@ def test_filters_of_qdrant_that_name_what_they_admit() -> None:
         retriever = chunks.as_retriever(search_kwargs={"filter": condition})
         with pytest.raises(ConfigurationError, match="cannot be known which summaries"):
             LazyRetrievalChain(reader(0.1), retriever, summaries)
+
+
+def test_of_a_retriever_with_listeners_it_is_said_what_is_wrong_and_how_to_mend_it() -> None:
+    listening = plain().with_listeners(on_start=lambda _: None)
+    with pytest.raises(ConfigurationError, match=r"with_listeners.*Pass listeners with the call instead"):
+        LazyRetrievalChain(reader(0.1), listening, TIERS["memory"]())

@@ -292,7 +292,7 @@ def test_a_policy_tells_how_probably_an_answer_is_right(server: FakeOpenAI) -> N
     certainty = certainty_in(engine.query(QUESTION))
     assert certainty.probability == pytest.approx(0.9 - 0.8 * ENTROPY)
     settings = certainty.scope["settings"]
-    others: dict[str, dict[str, str]] = {"reader": {"reader": "other"}, "settings": {"settings": "other"}}
+    others: dict[str, dict[str, str]] = {name: {name: "other"} for name in ("reader", "settings", "prompt")}
     for scope in others.values():
         engine = index().as_query_engine(llm=with_certainty(like(server), policy(**scope)))
         with pytest.warns(UserWarning, match="no probability is told: .*'other'"):
@@ -610,7 +610,7 @@ def test_a_policy_of_any_engine_is_calibrated_from_its_answers(doubter: LLM) -> 
     )
     with pytest.raises(ConfigurationError, match="prompts of the engine changed"):
         engine.query(KNOWN)
-    with pytest.raises(ConfigurationError, match="calibrated for the settings"):
+    with pytest.raises(ConfigurationError, match="calibrated for the prompt"):
         AbstainingQueryEngine(inner, found)
 
 
@@ -649,6 +649,28 @@ async def test_changed_prompts_of_a_method_are_noticed() -> None:
         await abstaining.aquery(KNOWN)
     with pytest.raises(ConfigurationError, match="calibrated for the settings"):
         AbstainingQueryEngine(engine, found)
+
+
+@pytest.mark.parametrize("changed", [{"temperature": 0.9}, {"max_tokens": 9}, {"system_prompt": "Be brief."}])
+async def test_other_settings_of_the_llm_are_noticed(server: FakeOpenAI, changed: dict[str, Any]) -> None:
+    engine, chat = index().as_query_engine(llm=sure(server)), SimpleChatEngine.from_defaults(llm=sure(server))
+    other = sure(server, **changed)
+    asked = engine.query(QUESTION), chat.chat(QUESTION)
+    of_engine, of_chat = (policy(9.0, **certainty_in(one).scope) for one in asked)
+    told = await AbstainingQueryEngine(engine, of_engine).aquery(QUESTION)
+    assert told.metadata["probability"] is not None
+    with pytest.raises(ConfigurationError, match=r"settings.*temperature"):
+        AbstainingQueryEngine(index().as_query_engine(llm=other), of_engine).query(QUESTION)
+    with pytest.raises(ConfigurationError, match=r"settings.*temperature"):
+        AbstainingChatEngine(SimpleChatEngine.from_defaults(llm=other), of_chat).chat(QUESTION)
+    told = index().as_query_engine(llm=with_certainty(other, of_engine))
+    with pytest.warns(UserWarning, match="no probability is told"):
+        assert told.query(QUESTION).metadata["certainty"]["probability"] is None
+
+
+def test_an_answer_that_ends_as_another_one_does_is_not_taken_for_it() -> None:
+    found = [observing._shown_of("312", "12"), observing._shown_of("Answer: 12", "12")]
+    assert found == [None, "12"]
 
 
 def test_another_model_is_noticed(server: FakeOpenAI) -> None:

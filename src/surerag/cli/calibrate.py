@@ -11,6 +11,7 @@ import typer
 from surerag.calibration import AbstentionPolicy, ThresholdPolicy, calibrate_abstention, calibrate_threshold
 from surerag.certainty import MEASURES, without_address
 from surerag.cli.display import show
+from surerag.cli.models import check_file
 from surerag.errors import ConfigurationError
 from surerag.evaluation import EvaluationRun
 
@@ -37,7 +38,7 @@ MeasureName = Annotated[
     str, typer.Option(help=f"Measure of certainty, with --max-risk: {', '.join(MEASURES)}.")
 ]
 Confidence = Annotated[float, typer.Option(help="Of the guarantee.")]
-Output = Annotated[Path, typer.Option(help="File of the policy.")]
+Output = Annotated[Path, typer.Option(callback=check_file, help="File of the policy.")]
 
 
 def calibrate(

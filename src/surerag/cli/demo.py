@@ -11,7 +11,7 @@ from rich.table import Table
 
 from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, SePer, UncertaintyRewriter
 from surerag.cli.display import show, show_findings, step
-from surerag.cli.models import Dtype, dtype_or_none, load_demo_reader
+from surerag.cli.models import Dtype, check_folder, dtype_or_none, load_demo_reader
 from surerag.demo import EXTRACT_PROMPT
 from surerag.encoders import packaged_minilm
 from surerag.entailment import ExactEntailer
@@ -34,7 +34,7 @@ EVIDENCE = (
 """What is shown on a real model; the tests hold it to ``studies/real/results/gatesnew-qwen.json``."""
 
 NQuestions = Annotated[int, typer.Option("--questions", min=5, help="Questions to compare systems on.")]
-Output = Annotated[Path, typer.Option(help="Folder of the page and of the answers.")]
+Output = Annotated[Path, typer.Option(callback=check_folder, help="Folder of the page and of the answers.")]
 Base = Annotated[
     str | None, typer.Option(help="Folder or hub id of SmolLM2-135M-Instruct; None finds or fetches it.")
 ]

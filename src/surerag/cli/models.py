@@ -65,10 +65,31 @@ Language = Annotated[
 ]
 
 
+def check_file(path: Path) -> Path:
+    """Refuse a file that cannot be written, before any work is done."""
+    target = path if path.exists() else path.parent
+    if path.is_dir() or not path.parent.is_dir() or not os.access(target, os.W_OK):
+        hint = "name a file in a folder that is there and can be written"
+        raise ConfigurationError(f"{path} cannot be written", hint=hint)
+    return path
+
+
+def check_folder(path: Path) -> Path:
+    """Refuse a folder that can be neither written nor made, before any work is done."""
+    nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        hint = "name a folder that can be written, or a new one in such a folder"
+        raise ConfigurationError(f"the folder {path} cannot be written", hint=hint)
+    return path
+
+
 def _check_run(path: Path) -> Path:
     """Refuse a run that cannot be written, before a model is loaded and documents are read."""
     if path.suffix in (".html", ".xml"):
         raise ConfigurationError(f"the report of {path} would be written over it", hint="name it run.db")
+    for suffix in (".html", ".xml"):
+        if (beside := path.with_suffix(suffix)).exists():
+            check_file(beside)
     if path.exists() or not os.access(path.parent, os.W_OK):
         try:
             EvaluationRun(path, create=True).close()

@@ -16,6 +16,7 @@ from surerag.cli.models import (
     Dtype,
     Language,
     Model,
+    check_folder,
     load_corpus,
     load_reader,
     parse_columns,
@@ -30,7 +31,7 @@ Queries = Annotated[
     Path, typer.Argument(help="JSONL, CSV or Parquet with questions, best with reference answers.")
 ]
 Base = Annotated[str, typer.Option(help="Hugging Face id or folder of the model to train.")]
-Output = Annotated[Path, typer.Option(help="Folder for data, checkpoints and models.")]
+Output = Annotated[Path, typer.Option(callback=check_folder, help="Folder for data, checkpoints and models.")]
 RewardOption = Annotated[
     Reward,
     typer.Option(

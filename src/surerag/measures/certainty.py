@@ -13,7 +13,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import ArrayLike
 
-from surerag.measures.likelihood import tokens_of
+from surerag.measures.likelihood import mean_of, tokens_of
 from surerag.measures.statistics import (
     Estimate,
     Floats,
@@ -42,7 +42,7 @@ def mean_entropy(entropies: ArrayLike, first: int | None = None) -> float:
         >>> mean_entropy([1.0, 3.0, 8.0]), mean_entropy([1.0, 3.0, 8.0], first=2)
         (4.0, 2.0)
     """
-    return float(tokens_of(entropies)[:first].mean())
+    return mean_of(entropies, first)
 
 
 def greatest_entropy(entropies: ArrayLike, count: int = 1) -> float:
@@ -64,7 +64,7 @@ def greatest_entropy(entropies: ArrayLike, count: int = 1) -> float:
         >>> greatest_entropy([1.0, 3.0, 8.0]), greatest_entropy([1.0, 3.0, 8.0], count=2)
         (8.0, 5.5)
     """
-    return float(np.sort(tokens_of(entropies))[-count:].mean())
+    return mean_of(sorted(tokens_of(entropies))[-count:])
 
 
 def negative_log_likelihood(logprobs: ArrayLike) -> float:
@@ -80,7 +80,7 @@ def negative_log_likelihood(logprobs: ArrayLike) -> float:
         >>> round(negative_log_likelihood(np.log([0.5, 0.25])), 4) == round(math.log(8), 4)
         True
     """
-    return float(-tokens_of(logprobs).sum())
+    return -math.fsum(tokens_of(logprobs))
 
 
 def auroc(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
+from math import exp, fsum, log
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -60,32 +60,33 @@ def entropy_bounds(
         ValueError: If nothing is listed, the list is longer than the vocabulary, or sums above one.
 
     Example:
-        >>> exact = entropy_bounds([math.log(0.5), math.log(0.5)], vocabulary_size=1000)
+        >>> exact = entropy_bounds([log(0.5), log(0.5)], vocabulary_size=1000)
         >>> round(exact.lower, 4), round(exact.upper, 4)
         (0.6931, 0.6931)
-        >>> wide = entropy_bounds([math.log(0.5), math.log(0.25)], vocabulary_size=4)
+        >>> wide = entropy_bounds([log(0.5), log(0.25)], vocabulary_size=4)
         >>> round(wide.lower, 4), round(wide.upper, 4)
         (1.0397, 1.213)
     """
     if not top_logprobs:
         raise ValueError("at least one log-probability is needed")
-    cap = math.exp(min(top_logprobs))
-    logprobs = [*top_logprobs] if sampled_logprob is None else [*top_logprobs, sampled_logprob]
-    listed = [math.exp(value) for value in logprobs]
+    # Every token of every answer comes by here.
+    likeliest = [exp(value) for value in top_logprobs]
+    listed = likeliest if sampled_logprob is None else [*likeliest, exp(sampled_logprob)]
     unlisted = vocabulary_size - len(listed)
     if unlisted < 0:
         raise ValueError(f"{len(listed)} tokens listed of a vocabulary of {vocabulary_size}")
-    rest = 1.0 - math.fsum(listed)
+    rest = 1.0 - fsum(listed)
     if rest < -_ROUNDING:
         raise ValueError(f"listed probabilities sum to {1 - rest:.4f}, more than one")
-    entropy = -math.fsum(p * value for p, value in zip(listed, logprobs, strict=True) if p)
+    entropy = fsum([-p * log(p) for p in listed if p])
     if rest <= 0 or unlisted == 0:
         return Interval(entropy, entropy)
+    cap = min(likeliest)
     full = min(unlisted, int(rest / cap)) if cap > 0 else unlisted
     lower = entropy + full * _surprise(cap) + _surprise(max(0.0, rest - full * cap))
-    upper = entropy - rest * math.log(rest / unlisted)
+    upper = entropy - rest * log(rest / unlisted)
     return Interval(min(lower, upper), upper)
 
 
 def _surprise(probability: float) -> float:
-    return -probability * math.log(probability) if probability > 0 else 0.0
+    return -probability * log(probability) if probability > 0 else 0.0

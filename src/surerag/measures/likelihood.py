@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from surerag.measures.statistics import Interval
 
@@ -21,8 +21,10 @@ def perplexity(logprobs: ArrayLike) -> float:
         >>> round(perplexity(np.log([0.5, 0.125])), 12)
         4.0
     """
-    with np.errstate(over="ignore"):  # infinite where some servers write -9999 for an unlikely token
-        return float(np.exp(-tokens_of(logprobs).mean()))
+    try:
+        return math.exp(-mean_of(logprobs))
+    except OverflowError:  # where some servers write -9999 for an unlikely token
+        return math.inf
 
 
 def length_normalized_entropy(samples: Sequence[ArrayLike]) -> float:
@@ -34,7 +36,7 @@ def length_normalized_entropy(samples: Sequence[ArrayLike]) -> float:
     """
     if not samples:
         raise ValueError("at least one sampled answer is needed")
-    return float(np.mean([-tokens_of(sample).mean() for sample in samples]))
+    return -mean_of([mean_of(sample) for sample in samples])
 
 
 def lowest_probability(logprobs: ArrayLike) -> float:
@@ -44,7 +46,7 @@ def lowest_probability(logprobs: ArrayLike) -> float:
         >>> round(lowest_probability(np.log([0.5, 0.125])), 4)
         2.0794
     """
-    return float(-tokens_of(logprobs).min())
+    return -min(tokens_of(logprobs))
 
 
 def margin_bounds(top_logprob: float) -> Interval:
@@ -89,12 +91,24 @@ def energy(logsumexp: ArrayLike, temperature: float = 1.0) -> float:
         >>> energy([2.0, 4.0])
         -3.0
     """
-    return float(-temperature * tokens_of(logsumexp).mean())
+    return -temperature * mean_of(logsumexp)
 
 
-def tokens_of(values: ArrayLike) -> NDArray[np.float64]:
-    """Return one value a token as an array, shape [tokens]; no token is a ValueError."""
+def tokens_of(values: ArrayLike) -> Sequence[float]:
+    """Return one value a token; no token is a ValueError.
+
+    Answers are short, and every answer is measured: floats in a row are not made into an array first.
+    """
+    if isinstance(values, list | tuple) and set(map(type, values)) == {float}:
+        return values
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 1 or array.size == 0:
         raise ValueError(f"expected the values of at least one token, got shape {array.shape}")
-    return array
+    row: list[float] = array.tolist()
+    return row
+
+
+def mean_of(values: ArrayLike, first: int | None = None) -> float:
+    """Return the mean of the values of the first tokens, or of all; no token is a ValueError."""
+    found = tokens_of(values)[:first]
+    return math.fsum(found) / len(found)

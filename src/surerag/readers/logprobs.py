@@ -48,11 +48,17 @@ def entries_of(logprobs: object) -> list[Mapping[str, Any]]:
         logprobs = logprobs.get("content")
     if logprobs is None:
         return []
-    if isinstance(logprobs, list):
-        logprobs = [entry.model_dump() if hasattr(entry, "model_dump") else entry for entry in logprobs]
-    if not isinstance(logprobs, list | tuple) or not all(isinstance(entry, Mapping) for entry in logprobs):
+    if not isinstance(logprobs, list | tuple):
         raise _malformed("log-probabilities", logprobs)
-    return list(logprobs)
+    return [entry if type(entry) is dict else _entry(entry, logprobs) for entry in logprobs]
+
+
+def _entry(entry: object, logprobs: object) -> Mapping[str, Any]:
+    """Return a client's object as an entry of the chat API; nothing in it is copied."""
+    fields = vars(entry) if hasattr(entry, "model_dump") else entry
+    if not isinstance(fields, Mapping):
+        raise _malformed("log-probabilities", logprobs)
+    return fields
 
 
 def _candidates(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -106,15 +112,15 @@ def trace_of_entries(
         >>> trace_of_entries([{"token": "Velm", "logprob": -0.1}], top_logprobs=0).logprobs
         (-0.1,)
     """
-    tokens = tuple(_text(entry) for entry in entries)
+    tokens = tuple(map(_text, entries))
     values = tuple(_number(token, entry.get("logprob")) for token, entry in zip(tokens, entries, strict=True))
-    if not top_logprobs:
+    if not top_logprobs or not tokens:
         return TokenTrace(tokens, values)
     bounds = [
         _bounds(token, value, entry.get("top_logprobs"), top_logprobs, vocabulary_size)
         for token, value, entry in zip(tokens, values, entries, strict=True)
     ]
-    lower, upper = tuple(one.lower for one in bounds), tuple(one.upper for one in bounds)
+    lower, upper = zip(*bounds, strict=True)
     return TokenTrace(tokens, values, EntropyTrace(lower, upper, exact=False))
 
 
@@ -142,8 +148,11 @@ def trace_of_answer(
         >>> trace_of_answer(reply, "Velm", thought=True).tokens
         ('Velm',)
     """
-    inside = answer_tokens(map(token_of, entries), answer, thought=thought)
-    own = entries[inside.start : inside.stop]
+    own, texts = entries, list(map(_text, entries))
+    # Nearly all replies spell the answer and nothing else; to search for it takes several times as long.
+    if not texts or not all(texts) or texts[-1].isspace() or "".join(texts).strip() != answer.strip():
+        inside = answer_tokens(map(token_of, entries), answer, thought=thought)
+        own = entries[inside.start : inside.stop]
     fewest = min((len(entry.get("top_logprobs") or ()) for entry in own), default=0)
     return trace_of_entries(own, top_logprobs=(top_logprobs or fewest) if fewest else 0)
 
@@ -177,16 +186,13 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
             hint="pass top_logprobs=0 if you need no entropies, or use another server or api",
         )
     # Every alternative to every token comes by here, and the check of an abstract class is slow.
-    found = [
-        item.get("logprob") if type(item) is dict or isinstance(item, Mapping) else item for item in listed
-    ]
-    values = [_number(token, one, listed=True) for one in found]
+    found = [one["logprob"] if type(one) is dict and "logprob" in one else _logprob_of(one) for one in listed]
+    values = [one if type(one) is float and one <= 0.0 else _number(token, one, listed=True) for one in found]
     values.sort(reverse=True)
     # A server may add the sampled token to the list. Left among the k likeliest, an unlikely one would
     # claim that no unlisted token is likelier than it.
-    added, likeliest = values[top:], values[:top]
-    sampled = min(added) if added else None
-    if not added and len(likeliest) == top and value < likeliest[-1] - _ROUNDED_UP:
+    likeliest, sampled = values[:top], values[-1] if len(values) > top else None
+    if len(values) == top and value < values[-1] - _ROUNDED_UP:
         sampled = value
     try:
         bounds = entropy_bounds(likeliest, vocabulary_size, sampled_logprob=sampled)
@@ -201,6 +207,13 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
             hint="this server may return logits or probabilities; reader.probe() shows what it returns",
         ) from None
     return bounds
+
+
+def _logprob_of(alternative: Any) -> object:
+    """Return the log-probability of an entry, of a client's object, or of a number."""
+    if isinstance(alternative, Mapping):
+        return alternative.get("logprob")
+    return getattr(alternative, "logprob", alternative)
 
 
 def _number(token: str, value: object, *, listed: bool = False) -> float:
