@@ -85,7 +85,13 @@ class MeasuredContext(NamedTuple):
 
 def main() -> None:
     """Print the study."""
-    arguments = make_parser(__doc__ or "", n=100).parse_args()
+    parser = make_parser(__doc__ or "", n=100)
+    parser.add_argument("--weights", action="store_true", help="only the simulation of the weights")
+    arguments = parser.parse_args()
+    if arguments.weights:
+        print_simulation(arguments.seed)
+        write_tables(arguments)
+        return
     reader = load_reader(arguments.reader, arguments.dtype)
     world = World(arguments.seed)
     questions = world.questions(arguments.n, ["single-hop", "two-hop"])

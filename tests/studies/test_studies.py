@@ -46,6 +46,21 @@ def test_a_study_prints_tables_and_claims(
     assert "nan" not in printed
 
 
+def test_a_study_writes_its_tables_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    study, common = import_module("studies.seper"), import_module("studies.common")
+    monkeypatch.setattr(common.console, "_file", sys.stdout)
+    monkeypatch.setattr(study, "LANGUAGES", 3)
+    file = tmp_path / "weights.json"
+    monkeypatch.setattr(sys, "argv", ["studies/seper.py", "--weights", "--seed", "2", "--json", str(file)])
+    study.main()
+    written = json.loads(file.read_text(encoding="utf-8"))
+    assert written["command"] == "python -m studies.seper --weights --seed 2"
+    [(table, rows)] = [(name, rows) for name, rows in written.items() if isinstance(rows, list)]
+    assert (table, len(rows)) == ("Error of the belief", len(study.RULES) + 1)
+    assert list(rows[0])[:2] == ["system", "α = 0.02"]
+    assert "-" not in rows[1]["α = 1"]  # a minus is a minus
+
+
 @pytest.mark.parametrize("table", ["requirements", "shares", "skewed", "groups", "power", "abstention"])
 def test_levels_power_and_coverage_are_counted(table: str) -> None:
     _, columns, rows = levels.TABLES[table]
