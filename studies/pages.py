@@ -316,7 +316,10 @@ COMPOSED: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
         {label: f"{one} / n; difference; EmbeddingsFilter / ahead" for label, one in _ELSEWHERE.items()},
     ),
     "dense-readers": (
-        ("AUROC of", *(f"{label}, n = {_looked_up(one, 'DSE', 'n'):.0f}" for label, one in _READERS.items())),
+        (
+            "AUROC of",
+            *(f"{label}, n = {float(_looked_up(one, 'DSE', 'n')):.0f}" for label, one in _READERS.items()),
+        ),
         {
             "DSE, for answers to DENSE's own prompt": "; ".join(
                 f"{one} / DSE / own_auroc" for one in _READERS.values()
@@ -354,7 +357,7 @@ def composed(name: str) -> str:
     """Return a table of several summaries."""
     heads, rows = COMPOSED[name]
     cells = {
-        label: [one if isinstance(one, str) else _minus(f"{one:.0f}") for one in source_values(sources)]
+        label: [one if isinstance(one, str) else _minus(f"{one or 0:.0f}") for one in source_values(sources)]
         for label, sources in rows.items()
     }
     return "\n".join(
