@@ -483,11 +483,11 @@ def plain(raw: Any) -> Any:
 
 def _shallow(one: Any, *inner: str) -> dict[str, Any]:
     """Return a client's object, and objects in it, as mappings; those that are None are left out."""
-    known = dict(one) if isinstance(one, Mapping) else {**vars(one), **(getattr(one, "model_extra", 0) or {})}
+    values = dict(one) if isinstance(one, Mapping) else vars(one) | (getattr(one, "model_extra", None) or {})
     for name in inner:
-        if (held := known.pop(name, None)) is not None:
-            known[name] = _shallow(held)
-    return known
+        if (value := values.pop(name, None)) is not None:
+            values[name] = _shallow(value)
+    return values
 
 
 def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bool) -> ReplyPart:
