@@ -212,7 +212,7 @@ def test_a_policy_is_refused_for_another_reader_gate_retriever_or_setting() -> N
     for part in ("reader", "gate", "retriever", "settings"):
         with pytest.raises(ConfigurationError, match=f"calibrated for the {part} "):
             policy.check(scope | {part: "another"})
-    with pytest.warns(CalibrationWarning, match="does not record with which gate, retriever, settings"):
+    with pytest.warns(CalibrationWarning, match="does not record the gate, retriever, settings"):
         replace(policy, scope={"reader": "llama"}).check(scope)
 
 

@@ -1,11 +1,11 @@
-"""Thresholds with a guarantee, from questions whose answers with and without acting were scored.
+"""Thresholds with a guarantee, calibrated on questions whose answers were scored with and without acting.
 
-Learn then Test (Angelopoulos et al., arXiv 2110.01052) by fixed-sequence testing: thresholds are tested in
-ascending order, each at the full level, up to the first that is not certified. Every number is a threshold
-to test; between two uncertainties of the sample the p-value is constant, so the sample's own values suffice.
+The method is Learn then Test (Angelopoulos et al., arXiv 2110.01052) with fixed-sequence testing: thresholds
+are tested in ascending order, each at the full level, until the first threshold that cannot be certified.
+Between two uncertainties of the sample the p-value is constant, so only the sample's own values need a test.
 Answers that are right or wrong are tested exactly (:func:`paired_p_value`), graded scores by betting
-(:func:`betting_p_value`). Rows of one group, such as the questions about one document, depend on each other:
-the exact tests then count as many rows as would tell as much if they were independent
+(:func:`betting_p_value`). Rows of one group, such as the questions about one document, depend on each other.
+For such rows, the exact tests use the number of independent rows with the same information
 (:func:`surerag.measures.statistics.effective_size`), and bets are made on whole groups.
 """
 
@@ -44,19 +44,22 @@ from surerag.text import ABSTENTION, check_abstention, is_abstention
 Verdict = Literal["holds", "no gain shown", "infeasible"]
 
 TEST_EACH = 4000
-"""Up to so many distinct uncertainties each is tested; of more, a grid that 1,000 set-aside rows define."""
+"""Up to this number of distinct uncertainties, each is tested. Beyond it, the uncertainties of some rows that
+are set aside are tested."""
 _SET_ASIDE = 1000
+"""Number of rows to set aside."""
 _NUISANCE_LEVEL = 0.01
 """Share of the level that the exact test spends on its nuisance parameter."""
 _NUISANCE_POINTS = 32
 _PRIOR_DISCORDANT = 0.5
-"""Added to the number of discordant questions, in units of the losses that the bound allows, where outcomes
-are ordered. It keeps the variance of small samples from looking small; it changes power, not level."""
+"""Added to the number of discordant questions when outcomes are ordered, in units of the losses that the
+bound allows. It keeps the variance of small samples from looking small; it changes the power of the test, not
+its level."""
 _FEWEST_RIGHT = 0.05
 _LEVEL_OF_ALL = 0.1
-"""Share of the level that abstention spends on answering everything; the sequence has the rest."""
+"""Share of the level for the test whether everything can be answered; the sequence of tests has the rest."""
 _ERRORS_AT_FIRST = 1
-"""Wrong answers that the first test of abstention's sequence may see and still certify."""
+"""The first test of the sequence for abstention can certify the risk with this many wrong answers."""
 _REMEDIES = {
     "settings": (
         "both are fingerprints: calibrate again, or restore what was set then, such as temperature, "
@@ -64,16 +67,16 @@ _REMEDIES = {
     ),
     "prompt": "both are fingerprints: calibrate again, or restore the template of the prompt",
 }
-"""What to do where a part of a policy's scope differs."""
+"""What to do if a part of a policy's scope differs."""
 _FOLDS, _ROUNDS = 5, 4
-"""Parts that a sample is divided into, and how often, to see what a fit on the others tells of each."""
+"""Number of folds, and of repetitions, of the cross-validation of probabilities."""
 
 
 class CalibrationWarning(UserWarning):
     """A calibration sample or policy does not support the way it is used."""
 
 
-# Samples, policies, and what a policy belongs to
+# Samples, policies, and the scope of a policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +85,14 @@ class CalibrationRow:
 
     Attributes:
         uncertainty: Known before acting; larger is less certain; ``math.inf`` for an empty first answer.
-        score_without: Score in [0, 1] of the answer without acting; None where it was not scored.
-        score_with: Score of the answer after acting, likewise.
-        id: Names the question.
-        group: Names what the question belongs to, such as a document; rows of one group depend on each other.
-        scope: What the uncertainty belongs to, as far as it is known; see :func:`scope_of`.
+        score_without: Score in [0, 1] of the answer without acting; None if it was not scored.
+        score_with: Score in [0, 1] of the answer after acting; None if it was not scored.
+        id: Name of the question.
+        group: Name of what the question is about, such as a document; rows of one group depend on each other.
+        scope: Reader, gate, retriever and settings of the uncertainty, if known; see :func:`scope_of`.
 
     Raises:
-        InputError: If the uncertainty is no number, or a score lies outside [0, 1].
+        InputError: If the uncertainty is not a number, or a score is outside [0, 1].
     """
 
     uncertainty: float
@@ -123,10 +126,10 @@ class CalibrationRow:
         An answer without words, or one that was cut off, is infinitely uncertain.
 
         Args:
-            certainty: What came with the answer, itself or as metadata hold it.
+            certainty: The certainty that came with the answer, as an object or as a mapping in metadata.
             score: Score in [0, 1] of the answer: 1 if it is right, 0 if it is wrong.
-            id: Names the question.
-            group: Names what the question belongs to, such as a document.
+            id: Name of the question.
+            group: Name of what the question is about, such as a document.
 
         Raises:
             InputError: If the certainty has no uncertainty though the answer has words.
@@ -140,7 +143,7 @@ class CalibrationRow:
 def _comparable(certainty: Certainty) -> float:
     """Return the number that a policy compares with its threshold."""
     if certainty.is_cut or certainty.reason == NO_WORDS:
-        return math.inf  # what is missing was not measured
+        return math.inf  # the missing part of the answer was not measured
     if certainty.uncertainty is None:
         raise InputError(
             f"an answer has no uncertainty: {certainty.reason}",
@@ -150,13 +153,13 @@ def _comparable(certainty: Certainty) -> float:
 
 
 def scope_of(component: Any) -> dict[str, str]:
-    """Return what a policy for a component, a ``LazyRAG`` or ``UncertaintyRewriter``, belongs to.
+    """Return the scope of a component (``LazyRAG``, ``UncertaintyRewriter``), a certainty, a scope or None.
 
-    Of a :class:`surerag.Certainty` it is the scope that came with the answer.
-
-    It has the names of the ``reader``, without its address, of the ``gate`` with every setting that changes
-    its scale and of the ``retriever``, and a fingerprint of the ``settings``: prompts and options that change
-    the answers. A part that is not known is empty. A scope is its own, and None has an empty one.
+    A policy is valid only for the scope on which it was calibrated. The parts of a component's scope are
+    ``reader`` (its name without an address), ``gate`` (its name with every setting that changes its scale),
+    ``retriever`` (its name) and ``settings`` (a hash of the prompts and options that change the answers). A
+    part that is not known is empty. A :class:`surerag.Certainty` has the scope that came with the answer. The
+    scope of a mapping is a copy of it, and the scope of None is empty.
     """
     if isinstance(component, Certainty):
         component = component.scope
@@ -175,7 +178,7 @@ def scope_of(component: Any) -> dict[str, str]:
 
 
 class _Policy:
-    """What policies share: a file, and the check that they serve what they were calibrated for."""
+    """Base of policies: they are saved as files, and check that they are used in their scope."""
 
     __slots__ = ()
     __pydantic_config__ = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
@@ -183,12 +186,16 @@ class _Policy:
     scope: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values; infinities are texts."""
+        """Return the policy as JSON values; infinities become texts."""
         return dict(json.loads(TypeAdapter(type(self)).dump_json(self)))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Rebuild from :meth:`to_dict`; other values are an InputError."""
+        """Rebuild a policy from :meth:`to_dict`.
+
+        Raises:
+            InputError: If the values are not those of a policy of this class.
+        """
         try:
             policy = TypeAdapter(cls).validate_python(values)
             if math.isnan(policy.threshold):
@@ -196,17 +203,25 @@ class _Policy:
             return policy
         except ValueError as error:
             raise InputError(
-                f"this is no {cls.__name__}: {error}", hint=f"load a file that {cls.__name__}.save() wrote"
+                f"this is not a {cls.__name__}: {error}", hint=f"load a file that {cls.__name__}.save() wrote"
             ) from error
 
     def save(self, path: str | Path) -> None:
-        """Write this as JSON; a StorageError where that cannot be."""
+        """Write the policy as JSON.
+
+        Raises:
+            StorageError: If the file cannot be written.
+        """
         with writing(path):
             Path(path).write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file that :meth:`save` wrote; any other is an InputError."""
+        """Read a file that :meth:`save` wrote.
+
+        Raises:
+            InputError: If the file cannot be read, or is not a policy of this class.
+        """
         try:
             values = json.loads(Path(path).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -214,7 +229,7 @@ class _Policy:
         return cls.from_dict(values)
 
     def check(self, component: Any) -> None:
-        """Refuse to serve another reader, gate, measure, retriever or setting than those of the calibration.
+        """Check that the reader, gate, measure, retriever and settings are those of the calibration.
 
         Args:
             component: The method that takes the policy as its threshold, a certainty, or a scope.
@@ -235,8 +250,8 @@ class _Policy:
                 )
         if missing := [part for part, yours in scope.items() if yours and not self.scope.get(part)]:
             warnings.warn(
-                f"the policy does not record with which {', '.join(missing)} it was calibrated; its "
-                "guarantee holds only where they are the same",
+                f"the policy does not record the {', '.join(missing)} of its calibration; its "
+                "guarantee holds only if they are the same",
                 CalibrationWarning,
                 stacklevel=3,
             )
@@ -246,7 +261,7 @@ class HasCalibrationRows(Protocol):
     """A run of :func:`surerag.evaluate` that holds both answers of each question."""
 
     def calibration_rows(self) -> list[CalibrationRow]:
-        """Return one row a question."""
+        """Return one row per question."""
 
 
 def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats, Floats, Floats]:
@@ -258,7 +273,7 @@ def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats
     table = [(row.uncertainty, row.score_without, row.score_with) for row in rows]
     uncertainty, without, with_ = np.array(table, np.float64).T  # None becomes NaN
     right = int(((without >= 0.5) | (with_ >= 0.5)).sum())
-    # A strict metric finds no sentence right.
+    # A strict metric counts every whole sentence as wrong.
     if not np.isnan([without, with_]).all() and right < len(rows) * _FEWEST_RIGHT:
         warnings.warn(
             f"{right} of {len(rows)} questions have a right answer: look at some, and take a metric that "
@@ -274,8 +289,8 @@ class _ThresholdSums(NamedTuple):
 
     thresholds: Floats
     skipped: NDArray[np.int_]
-    repaired: Floats  # scores that acting would add
-    spoiled: Floats  # scores that it would take away
+    repaired: Floats  # score that acting would add
+    spoiled: Floats  # score that acting would take away
 
 
 def _threshold_sums(uncertainty: Floats, benefit: Floats) -> _ThresholdSums:
@@ -293,20 +308,23 @@ def _threshold_sums(uncertainty: Floats, benefit: Floats) -> _ThresholdSums:
 class ThresholdPolicy(_Policy):
     """Act (retrieve, rewrite, compress) iff the uncertainty exceeds a threshold, with a guarantee.
 
-    The guarantee is about the mean over questions drawn like those of the sample, for the same reader,
-    prompts and documents; where these change, it ends. At most a share of 1 - ``confidence`` of all
-    calibrations break it.
+    The guarantee holds for the mean over questions that are drawn like the sample, with the same reader,
+    prompts and documents. It does not hold if one of these changes. At most a share of 1 - ``confidence`` of
+    all calibrations gives a policy that breaks the guarantee.
 
     Attributes:
-        threshold: -inf always acts, inf never.
-        max_loss: Allowed loss of mean score against always acting, at a ``confidence``.
-        rate: Share of the sample, of ``n`` questions, that acts.
-        loss: Loss on the sample against always acting.
-        gain: Gain on the sample over acting at random equally often.
-        verdict: ``"holds"``: guarantee and gain; ``"no gain shown"``: the guarantee holds, and acting at
-            random equally often may be as good; ``"infeasible"``: no threshold could be certified.
-        needed: Where infeasible, about how many questions would do; None where no number would.
-        scope: What it belongs to; see :func:`scope_of`.
+        threshold: The policy acts above this uncertainty: -inf always acts, inf never acts.
+        max_loss: Allowed loss of the mean score against always acting.
+        confidence: Confidence of the guarantee.
+        n: Number of questions in the sample.
+        rate: Share of the sample's questions on which the policy acts.
+        loss: Loss of the mean score on the sample, against always acting.
+        gain: Gain of the mean score on the sample, over acting at random equally often.
+        verdict: ``"holds"``: the guarantee holds, and there is a gain. ``"no gain shown"``: the guarantee
+            holds, but acting at random equally often may be as good. ``"infeasible"``: no threshold could be
+            certified.
+        needed: If infeasible, about how many questions are needed; None if no number of questions is enough.
+        scope: The scope in which the policy is valid; see :func:`scope_of`.
     """
 
     threshold: float
@@ -322,7 +340,7 @@ class ThresholdPolicy(_Policy):
 
     @property
     def guarantee(self) -> str:
-        """Guarantee and estimates, in words."""
+        """The guarantee and the estimates, in words."""
         if self.verdict == "infeasible":
             more = ", and more questions of this kind would not help"
             if self.needed is not None:
@@ -348,16 +366,16 @@ def calibrate_threshold(
     confidence: float = 0.95,
     component: Any = None,
 ) -> ThresholdPolicy:
-    """Return a threshold that acts as seldom as possible, losing at most ``max_loss`` against always acting.
+    """Return a policy that acts as rarely as possible, and loses at most ``max_loss`` against always acting.
 
-    Where no threshold can be certified the policy always acts, and says so.
+    If no threshold can be certified, the policy always acts, and its verdict is ``"infeasible"``.
 
     Args:
-        rows: One a question, drawn like the questions to come; or a run. A bound of 2 points at 0.95 takes
-            150 at least.
+        rows: One row per question, drawn like future questions; or a run. A bound of 2 points at 0.95 needs
+            at least 150 questions.
         max_loss: Allowed loss of mean score, in (0, 1].
         confidence: In (0, 1).
-        component: The method that the policy is for, or its scope; the policy serves no other.
+        component: The method that the policy is for, or its scope; the policy refuses any other scope.
 
     Raises:
         ConfigurationError: If a bound is out of range.
@@ -418,13 +436,13 @@ def _threshold_of_loss(
     max_loss: float,
     level: float,
 ) -> float | None:
-    """Return the largest threshold that loses at most ``max_loss``; None where there is none."""
+    """Return the largest certified threshold that loses at most ``max_loss``; None if there is none."""
     # Bets need an order that does not depend on the uncertainty. Groups stay whole.
     order = np.argsort(np.random.default_rng(0).permutation(groups.max() + 1)[groups], kind="stable")
     uncertainty, benefit, groups = uncertainty[order], benefit[order], groups[order]
     grid = np.unique(uncertainty[np.isfinite(uncertainty)])
     if len(grid) > TEST_EACH:
-        # A grid that is independent of the rows it is tested on.
+        # The grid must be independent of the rows on which it is tested.
         grid = np.unique(uncertainty[:_SET_ASIDE][np.isfinite(uncertainty[:_SET_ASIDE])])
         rest = ~np.isin(groups, groups[:_SET_ASIDE])
         uncertainty, benefit, groups = uncertainty[rest], benefit[rest], groups[rest]
@@ -439,7 +457,7 @@ def _threshold_of_loss(
 
 
 def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float) -> tuple[int, int, int]:
-    """Return the number of questions, lost and won ones, as if independent, rounded to the safe side."""
+    """Return the effective numbers of questions, losses and gains, rounded to the safe side."""
     n = effective_size(losses, groups, 1 - 2 * level, alike)
     share = n / len(losses)
     return int(n), math.ceil(share * int((losses > 0).sum())), int(share * int((losses < 0).sum()))
@@ -448,10 +466,10 @@ def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float
 def _needed_for_loss(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], max_loss: float, level: float
 ) -> int | None:
-    """Return about how many questions would certify a threshold that skips a twentieth; None for none."""
+    """Return about how many questions certify a threshold that skips 5 % of them; None if no number does."""
     with extra("evaluation"):
         from scipy.stats import norm
-    # With the rates of the sample, so many do for every second sample, by the normal approximation.
+    # A normal approximation with the rates of the sample: this number is enough for every second sample.
     at = _threshold_sums(uncertainty, benefit)
     least = math.ceil(math.log(level * (1 - _NUISANCE_LEVEL)) / math.log1p(-max_loss)) if max_loss < 1 else 1
     n, loss = len(uncertainty), (at.repaired - at.spoiled) / len(uncertainty)
@@ -469,8 +487,8 @@ def _gain(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], threshold: float, confidence: float
 ) -> Estimate:
     """Return the gain of acting above a threshold over acting at random equally often: their covariance."""
-    # The threshold was chosen on the same questions, so the interval is one of a band over a grid of them: a
-    # bootstrap of the largest studentised deviation, group by group.
+    # The threshold was chosen on the same questions, so the interval must hold for all thresholds of a grid
+    # at once: it comes from a bootstrap of the largest studentised deviation, with whole groups.
     finite, n = uncertainty[np.isfinite(uncertainty)], len(uncertainty)
     grid = np.quantile(finite, np.linspace(0.04, 0.96, 24)) if len(finite) else np.empty(0)
     acts = uncertainty[:, None] > np.append(threshold, grid)[None, :]
@@ -499,16 +517,15 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
 
     For a bound of 0 it is the one-sided sign test; a negative bound is a gain that has to be exceeded.
 
-    Of n questions the policy does not act on ``repaired`` that acting would turn right, and on ``spoiled``
-    that it would turn wrong; the estimated loss is their difference over n. Outcomes are ordered by the
-    studentised difference; the tail probability is maximised over the share of discordant questions within
-    its Clopper-Pearson interval of level 1 - ``slip``, and ``slip`` is added (Berger & Boos, JASA 89, 1994,
+    The estimated loss is (``repaired`` - ``spoiled``) / n. Outcomes are ordered by the studentised
+    difference. The tail probability is maximised over the share of discordant questions within its
+    Clopper-Pearson interval of level 1 - ``slip``, and ``slip`` is added to it (Berger & Boos, JASA 89, 1994,
     applied to the exact unconditional test of Hsueh, Liu & Chen, Biometrics 57, 2001).
 
     Args:
         n: Questions in the sample.
-        repaired: Questions without action that acting turns right.
-        spoiled: Questions without action that acting turns wrong.
+        repaired: Questions on which the policy does not act, though acting would make the answer right.
+        spoiled: Questions on which the policy does not act, and acting would make the answer wrong.
         bound: Allowed loss, in [-1, 1].
         slip: Level spent on the interval of the nuisance parameter.
 
@@ -536,7 +553,7 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
     if highest <= abs(bound):  # loss and gain are at most the share of discordant questions
         return slip if bound > 0 else 1.0
     shares = np.linspace(max(lowest, abs(bound), 1e-12), highest, _NUISANCE_POINTS)
-    spread = 9 * np.sqrt(n * shares * (1 - shares)) + 9  # what lies farther out has no weight
+    spread = 9 * np.sqrt(n * shares * (1 - shares)) + 9  # outcomes farther out have no weight
     low, high = math.floor((n * shares - spread).min()), math.ceil((n * shares + spread).max())
     counts = np.arange(max(0, low), min(n, high) + 1)
     # The statistic z(t, d) = (t - n bound) / sqrt(d + c - t²/n) grows with the difference t: for each number
@@ -558,9 +575,9 @@ def betting_p_value(
 ) -> float:
     """Return a p-value of "the mean of bounded losses is ``bound`` or more", by betting.
 
-    One over the largest capital of a gambler who bets against the hypothesis is a p-value (Waudby-Smith &
-    Ramdas, JRSSB 86, 2024, with predictable plug-in bets). It is valid for any losses within ``bounds``, in
-    an order that does not depend on them.
+    A gambler bets against the hypothesis; one divided by the gambler's largest capital is a p-value
+    (Waudby-Smith & Ramdas, JRSSB 86, 2024, with predictable plug-in bets). It is valid for any losses within
+    ``bounds``, if the order of the losses does not depend on their values.
 
     Example:
         >>> betting_p_value(np.zeros(250), 0.02) < 0.05 < betting_p_value(np.zeros(25), 0.02)
@@ -587,10 +604,10 @@ def grouped_betting_p_value(
     confidence: float = 0.95,
     bounds: tuple[float, float] = (-1.0, 1.0),
 ) -> float:
-    """Return :func:`betting_p_value` of whole groups: bets are made on what each loses beyond the bound.
+    """Return :func:`betting_p_value` for grouped losses: each bet is on a group's loss beyond the bound.
 
-    It is valid for groups that are drawn independently of each other, whatever the losses in them have to do
-    with each other. Losses of a single group count as independent.
+    The p-value is valid if the groups are independent of each other; losses inside a group may depend on each
+    other in any way. If there is only one group, its losses are treated as independent.
 
     Example:
         >>> alone, alike = np.zeros(250), np.zeros(250)
@@ -616,7 +633,7 @@ class SelectedAnswer(NamedTuple):
     Attributes:
         text: The answer, or the abstention.
         abstained: Whether the answer is withheld.
-        probability: How probably the reader's answer is right; None where the policy tells no probability.
+        probability: Probability that the reader's answer is right; None if the policy gives no probabilities.
     """
 
     text: str
@@ -628,19 +645,23 @@ class SelectedAnswer(NamedTuple):
 class AbstentionPolicy(_Policy):
     """Answer iff the uncertainty is at most a threshold, with a bounded share of wrong answers.
 
-    The guarantee is about the share of wrong answers among questions that are answered, drawn like those of
-    the sample; of a single answer there is an estimated probability.
+    The guarantee bounds the share of wrong answers among the answers given, for questions that are drawn like
+    the sample. For a single answer, the policy estimates a probability.
 
     Attributes:
-        threshold: -inf never answers.
-        max_risk: Allowed share of wrong answers among those given, at a ``confidence``.
-        coverage: Share of the sample, of ``n`` questions, that is answered.
-        risk: Share of wrong answers among them; None where none is answered.
-        knots: Ascending uncertainties with ``probabilities`` of a right answer; interpolated in between. Both
-            are empty where the uncertainty tells nothing: where the interval of ``auroc`` holds one half.
-        auroc: How well the uncertainty tells wrong answers of the sample from right ones (AUROC), with its
-            interval, among answers with words; None where all are right, or all wrong.
-        scope: What it belongs to; see :func:`scope_of`.
+        threshold: The policy answers up to this uncertainty; -inf never answers.
+        max_risk: Allowed share of wrong answers among the answers given.
+        confidence: Confidence of the guarantee.
+        n: Number of questions in the sample.
+        coverage: Share of the sample's questions that are answered.
+        risk: Share of wrong answers among the sample's answers given; None if no question is answered.
+        knots: Ascending uncertainties for which ``probabilities`` are known; values between them are
+            interpolated. It is empty if the uncertainty tells nothing: the interval of ``auroc`` contains
+            0.5.
+        probabilities: Probability of a right answer at each knot.
+        auroc: How well the uncertainty tells wrong answers of the sample from right ones (AUROC), among
+            answers with words; None if all are right or all are wrong.
+        scope: The scope in which the policy is valid; see :func:`scope_of`.
 
     Example:
         >>> policy = AbstentionPolicy(0.5, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
@@ -664,12 +685,12 @@ class AbstentionPolicy(_Policy):
     def select(
         self, answer: str, uncertainty: Certainty | float | None, abstention: str = ABSTENTION
     ) -> SelectedAnswer:
-        """Return an answer, or the abstention where it is uncertain, empty, or an abstention itself.
+        """Return an answer, or the abstention if the answer is uncertain, empty, or an abstention itself.
 
         Args:
             answer: The reader's answer.
-            uncertainty: How uncertain the reader was of it. None, where it returned no word, is infinite. The
-                scope of a certainty is checked; an answer is withheld that was cut off, or was not measured.
+            uncertainty: How uncertain the reader was of the answer. None counts as infinite. The scope of a
+                certainty is checked. An answer that was cut off or not measured is withheld.
             abstention: What to return in place of an answer.
 
         Raises:
@@ -689,18 +710,18 @@ class AbstentionPolicy(_Policy):
         return SelectedAnswer(answer if show else abstention, not show, probability)
 
     def probability_at(self, uncertainty: float) -> float | None:
-        """Return how probably an answer of this uncertainty is right; None where no probability is told."""
+        """Return the probability that an answer of this uncertainty is right; None if it is not known."""
         if uncertainty == math.inf:
             return 0.0
         return float(np.interp(uncertainty, self.knots, self.probabilities)) if self.knots else None
 
     def assess(self, certainty: Certainty) -> Certainty:
-        """Return a certainty with the probability that the answer is right, or the reason why there is none.
+        """Return a certainty with the probability that the answer is right, or the reason why it is missing.
 
-        It goes by the measure of the calibration.
+        The measure of the calibration is used.
 
         Raises:
-            ConfigurationError: If it belongs to another reader or setting.
+            ConfigurationError: If the certainty belongs to another reader or setting.
         """
         self.check(certainty)
         if "gate" in self.scope and "measure" not in self.scope:
@@ -720,7 +741,7 @@ class AbstentionPolicy(_Policy):
 
     @property
     def withheld(self) -> str:
-        """Why no probability is told, in words; empty where one is."""
+        """Why the policy gives no probabilities, in words; empty if it gives them."""
         if self.knots:
             return ""
         area = f": AUROC {self.auroc.text(digits=2)}" if self.auroc else ""
@@ -728,7 +749,7 @@ class AbstentionPolicy(_Policy):
 
     @property
     def guarantee(self) -> str:
-        """Guarantee and coverage, in words."""
+        """The guarantee and the coverage, in words."""
         if self.threshold == -math.inf:
             return (
                 f"cannot be guaranteed with {self.n:,} questions: no share of them can be answered with at "
@@ -751,23 +772,24 @@ def calibrate_abstention(
 ) -> AbstentionPolicy:
     """Return a policy that answers as many questions as a bounded risk allows, for any pipeline.
 
-    Learn then Test by a fixed sequence: uncertainties of the sample are thresholds, tested from the most
-    certain answers on, each at nine tenths of the level, up to the first at which the binomial test of the
-    wrong answers below does not certify the risk (Geifman & El-Yaniv, NeurIPS 2017, test each of them at a
-    share of the level). The first has as many answers as certify the risk with one wrong among them. The
-    remaining tenth tests whether everything can be answered. The level is exact where the share of wrong
-    answers grows with uncertainty; ``python -m studies.levels`` simulates others.
+    The method is Learn then Test with a fixed sequence. The uncertainties of the sample are tested as
+    thresholds, from the smallest one on, each with a binomial test at 90 % of the level, until the first test
+    that does not certify the risk. (Geifman & El-Yaniv, NeurIPS 2017, test each threshold at a share of the
+    level.) The first threshold has so many answers that the test passes with one wrong answer. The remaining
+    10 % of the level test whether everything can be answered. The level is exact if the share of wrong
+    answers grows with uncertainty; ``python -m studies.levels`` simulates other cases.
 
-    The probability that the policy tells of an answer is an isotonic fit, drawn towards the share of right
-    answers as far as fits on parts of the sample fail to tell the rest of it; rows of one group are never in
-    both. It tells none where the uncertainty tells nothing: where the interval of the AUROC holds one half.
+    The probability of an answer comes from an isotonic fit. Cross-validation shrinks the fit towards the
+    share of right answers if it predicts other parts of the sample badly; rows of one group always stay
+    together. The policy gives no probabilities if the uncertainty tells nothing: the interval of the AUROC
+    contains 0.5.
 
     Args:
-        rows: With ``uncertainty`` and ``score_without`` of the answer, such as ``CalibrationRow.of(certainty,
-            score)`` makes; a score of 0.5 or more is right.
-        max_risk: Allowed share of wrong answers among those given, in (0, 1).
+        rows: Rows with ``uncertainty`` and ``score_without`` of the answer, made for example by
+            ``CalibrationRow.of(certainty, score)``; a score of 0.5 or more counts as right. Or a run.
+        max_risk: Allowed share of wrong answers among the answers given, in (0, 1).
         confidence: In (0, 1).
-        component: The method that the policy is for, or its scope; None where the rows have it.
+        component: The method that the policy is for, or its scope; None if the rows have a scope.
 
     Raises:
         ConfigurationError: If a bound is out of range.
@@ -793,8 +815,8 @@ def calibrate_abstention(
         raise InputError(f"{unscored} of {n} answers have no score", hint="pass reference answers")
     if not np.isfinite(uncertainty).any():
         raise InputError(
-            f"all {n} uncertainties are infinite, as those of empty answers and abstentions are",
-            hint="look at some answers; max_tokens may be too small, or the passages may not hold them",
+            f"all {n} uncertainties are infinite, as after empty answers and abstentions",
+            hint="look at some answers; max_tokens may be too small, or the passages may lack the answers",
         )
     groups = group_numbers([row.group for row in rows], n)
     threshold = _threshold_of_risk(uncertainty, right, groups, max_risk, 1 - confidence)
@@ -817,14 +839,14 @@ def calibrate_abstention(
 
 
 def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
-    """Return the scope of all rows, or raise InputError; a row without words may not know its measure."""
+    """Return the scope of all rows, or raise InputError; a row without words may lack the measure."""
     scope: dict[str, str] = {}
     for row in rows:
         for part, value in row.scope.items():
             if scope.setdefault(part, value) != value:
                 raise InputError(
                     f"the rows belong to more than one {part}: {scope[part]!r} and {value!r}",
-                    hint="calibrate for each apart",
+                    hint="calibrate each of them separately",
                 )
     return scope
 
@@ -832,7 +854,7 @@ def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
 def _probabilities(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], area: Estimate | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return knots and probabilities of a right answer at each; none where uncertainty tells nothing."""
+    """Return knots and the probability of a right answer at each; empty if uncertainty tells nothing."""
     if area is not None and (area.interval is None or area.interval.lower <= 0.5):
         return (), ()
     n, share = len(right), float(right.mean())
@@ -845,7 +867,7 @@ def _probabilities(
 
 
 def _isotonic(uncertainty: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Return distinct finite uncertainties, and a share of right answers that never grows with them."""
+    """Return distinct finite uncertainties, and a fitted share of right answers that never increases."""
     with extra("evaluation"):
         from scipy.optimize import isotonic_regression
     at = _threshold_sums(uncertainty, right.astype(np.float64))
@@ -855,10 +877,10 @@ def _isotonic(uncertainty: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Fl
 
 
 def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp]) -> float:
-    """Return how much of what a fit tells of answers holds for others, in [0, 1].
+    """Return how well a fit on some groups predicts the answers of other groups, in [0, 1].
 
-    It is the slope of a regression of the outcomes on what fits on the other groups tell of them, both less
-    the share of right answers among those others.
+    It is the slope of a regression of the outcomes on cross-validated predictions; the share of right answers
+    in the training folds is subtracted from both.
     """
     rng = np.random.default_rng(0)
     told_and_true = told_squared = 0.0
@@ -878,11 +900,11 @@ def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.int
 def _threshold_of_risk(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], max_risk: float, level: float
 ) -> float:
-    """Return the largest threshold that is certified; -inf for none."""
+    """Return the largest certified threshold; -inf if there is none."""
     alike = group_correlation(right, groups)
 
     def certified(threshold: float, level: float) -> tuple[bool, float]:
-        """Return whether answers up to a threshold certify the risk, and their number, as if independent."""
+        """Return whether the answers up to a threshold certify the risk, and their effective number."""
         answered = uncertainty <= threshold
         wrong = ~right[answered]
         n = effective_size(wrong, groups[answered], 1 - 2 * level, alike)
@@ -907,7 +929,7 @@ def _threshold_of_risk(
 
 
 def _binomial_cdf(count: float, n: float, share: float) -> float:
-    """Return the binomial probability of at most so many of n, continued to fractions of both."""
+    """Return the binomial probability of at most ``count`` of ``n``; both may be fractions."""
     with extra("evaluation"):
         from scipy.special import betainc
     return 1.0 if count >= n else float(betainc(n - count, count + 1, 1 - share))

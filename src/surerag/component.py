@@ -32,9 +32,9 @@ from surerag.services import Services
 R = TypeVar("R")
 T = TypeVar("T")
 Service = Annotated[T, SkipValidation, Field(exclude=True, repr=False)]
-"""Type of a field that holds a model, retriever or encoder: shared by copies, in no serialised form."""
+"""Type of a field for a model, retriever or encoder. Copies share the value, and it is never serialised."""
 Function = Annotated[T, Field(exclude=True, repr=False)]
-"""Type of a field that holds a function, which is checked to be one, or None."""
+"""Type of a field for a function or None; pydantic checks that the value is callable."""
 
 
 class Component(Options, Generic[R]):
@@ -59,21 +59,21 @@ class Component(Options, Generic[R]):
         return self
 
     def _connect(self) -> Services:
-        """Return the services, checked."""
+        """Check the services, and return them."""
         raise NotImplementedError
 
     @property
     def services(self) -> Services:
-        """The services, as a driver of your own needs them beside :meth:`program`."""
+        """The services; your own driver needs them together with :meth:`program`."""
         return self._services
 
     @property
     def answer_tokens(self) -> int | None:
-        """Longest answer in tokens: the option ``max_tokens``, or the reader's own limit, if it has one."""
+        """Longest answer in tokens: the option ``max_tokens``, or the reader's limit; None for no limit."""
         return self._services.answer_tokens(getattr(self, "max_tokens", None))
 
     def program(self, *case: Any, **more: Any) -> Program[R]:
-        """Return the method's generator for one case; its effects are for a driver to answer."""
+        """Return the method's generator for one case; a driver answers the effects that it yields."""
         raise NotImplementedError
 
     def run(self, *case: Any, **more: Any) -> R:
@@ -95,13 +95,13 @@ class Component(Options, Generic[R]):
         """Work on many cases at once; local models read them in merged batches.
 
         Args:
-            cases: One each; a case of several arguments is a tuple.
-            window: How many are worked on at a time.
+            cases: The cases; a case with several arguments is a tuple.
+            window: Number of cases to work on at a time.
             progress: True shows a bar on a terminal; a callable gets (done, total or None).
-            return_exceptions: Return a case's exception in its place, so that the other results are not lost.
+            return_exceptions: Return the exception of a failed case in its place, and keep the other results.
 
         Raises:
-            Exception: The first failure, unless it is to be returned.
+            Exception: The first failure, unless ``return_exceptions`` is true.
         """
         return drivers.run_many(
             self._programs(cases),
@@ -119,10 +119,11 @@ class Component(Options, Generic[R]):
         )
 
     def iter_many(self, cases: Iterable[Any], *, window: int = 64) -> Iterator[R]:
-        """Yield the result of each case in order as soon as it is ready, and store neither.
+        """Yield the result of each case in order as soon as it is ready; cases and results are not stored.
 
         Raises:
-            Exception: The first failure, in its place. ``surerag.drivers.iter_many`` can yield it instead.
+            Exception: The failure of a case, when its result is due. ``surerag.drivers.iter_many`` can yield
+                exceptions instead.
         """
         return drivers.iter_many(self._each(cases), self.services, window=window, on_event=self.on_event)
 
@@ -131,7 +132,7 @@ class Component(Options, Generic[R]):
         return drivers.aiter_many(self._each(cases), self.services, window=window, on_event=self.on_event)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options and the names of the models as JSON values; no client or key is in it."""
+        """Return the options and the names of the models as JSON values, without clients and keys."""
         names = {
             name: service.name
             for name in type(self).model_fields
@@ -142,7 +143,7 @@ class Component(Options, Generic[R]):
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], **services: Any) -> Self:
-        """Rebuild from :meth:`to_dict`, with services (and functions among the options) passed in again."""
+        """Rebuild a method from :meth:`to_dict`; pass its services, and options that are functions, again."""
         options = {
             name: value
             for name, value in settings.items()
@@ -151,7 +152,7 @@ class Component(Options, Generic[R]):
         return cls(**{**options, **services})
 
     def _programs(self, cases: Iterable[Any]) -> Iterable[Program[R]]:
-        """Return the programs, as a list where the number of cases is known (a progress bar shows it)."""
+        """Return the programs; as a list if the number of cases is known, so that a progress bar shows it."""
         programs = self._each(cases)
         return list(programs) if isinstance(cases, Sized) else programs
 
@@ -180,15 +181,15 @@ class Component(Options, Generic[R]):
 
 
 class AnsweringComponent(Component[R], Generic[R]):
-    """A method that answers questions, and acts where its uncertainty exceeds a threshold.
+    """A method that answers questions, and acts if its uncertainty exceeds a threshold.
 
-    Its answers can be streamed.
+    Answers can be streamed.
     """
 
     def stream(self, *case: Any, **more: Any) -> AnswerStream[R]:
-        """Answer piece by piece; decisions made before the first word are in the stream's ``events``."""
+        """Stream the answer; the stream's ``events`` hold the decisions that precede the first word."""
         return drivers.stream(self.program(*case, **more), self.services, on_event=self.on_event)
 
     async def astream(self, *case: Any, **more: Any) -> AsyncAnswerStream[R]:
-        """Answer piece by piece without blocking the event loop."""
+        """Stream the answer without blocking the event loop."""
         return await drivers.astream(self.program(*case, **more), self.services, on_event=self.on_event)

@@ -1,11 +1,12 @@
 """Effects that a method yields, and that drivers answer.
 
-A method is a generator that yields effects and receives their answers; ``perform`` types them::
+A method is a generator that yields effects and receives their answers; ``perform`` gives an answer its type::
 
     answers = yield from perform(Generate([prompt], SamplingParams()))
 
-An effect also says which service answers it, how several are answered in one call, and what that took. Lone
-surrogates in its texts are replaced: no tokenizer can hold one, and the whole batch would fail by it.
+An effect also says which service answers it, how one call answers several effects, and how many calls and
+tokens the answer took. Lone surrogates in its texts are replaced, because no tokenizer accepts them: a single
+one would make the whole batch fail.
 """
 
 from __future__ import annotations
@@ -41,17 +42,17 @@ R = TypeVar("R")
 TextKind = Literal["query", "document"]
 Tier = Literal["passages", "summaries", "documents"]
 ModelRole = Literal["reader", "rewriter"]
-_set = object.__setattr__  # of a frozen field
+_set = object.__setattr__  # sets a field of a frozen dataclass
 
 
 class Effect(Generic[A]):
     """Base of all effects.
 
     Attributes:
-        SERVICE: Name of the service that answers it, in :class:`~surerag.services.Services`.
-        METHOD: The service's method.
-        ARGUMENTS: Fields that are passed to the method, in order.
-        SAME: Fields in which effects are equal that one call can answer.
+        SERVICE: Name of the service that answers the effect, in :class:`~surerag.services.Services`.
+        VERB: Name of the service's method.
+        ARGUMENTS: Names of the fields that are passed to this method, in order.
+        SAME: Names of the fields that must be equal for one call to answer several effects.
     """
 
     __slots__ = ()
@@ -61,21 +62,21 @@ class Effect(Generic[A]):
     SAME: ClassVar[tuple[str, ...]] = ()
 
     def service_in(self, services: Services) -> str:
-        """Return the name of the service that answers it; ``SERVICE`` unless a field chooses."""
+        """Return the name of the service that answers the effect: ``SERVICE``, unless a field decides."""
         return self.SERVICE
 
     @property
     def arguments(self) -> tuple[Any, ...]:
-        """Arguments of the method."""
+        """Arguments of the service's method."""
         return tuple(getattr(self, name) for name in self.ARGUMENTS)
 
     @staticmethod
     def answer_merged(parts: Sequence[Any], service: Any) -> list[Any]:
-        """Answer several effects of one type, equal in ``SAME``, by one call."""
+        """Answer several effects of one type, whose ``SAME`` fields are equal, with one call."""
         raise TypeError(f"{type(parts[0]).__name__} cannot be merged")
 
     def checked(self, answer: Any, service: object) -> Any:
-        """Return the service's answer as the program receives it."""
+        """Check the service's answer, and return it as the program receives it."""
         return answer
 
     def usage(self, answer: Any) -> Usage:
@@ -85,11 +86,11 @@ class Effect(Generic[A]):
 
 @dataclass(frozen=True, slots=True)
 class Generate(Effect[list[list[Generation]]]):
-    """Ask the reader for ``sampling.n`` answers to each prompt; answered by a list for each prompt.
+    """Ask the reader for ``sampling.n`` answers to each prompt. The driver answers with a list per prompt.
 
     Attributes:
-        answer: Whether this is the method's answer, whose text a streaming driver may stream.
-        role: Model to ask; where there is no rewriter, it is the reader.
+        answer: Whether the text is the method's answer, which a streaming driver may stream.
+        role: The model to ask; without a rewriter, the reader takes its role.
     """
 
     prompts: Sequence[Prompt]
@@ -104,7 +105,7 @@ class Generate(Effect[list[list[Generation]]]):
         _set(self, "prompts", _clean_prompts(self.prompts))
 
     def service_in(self, services: Services) -> str:
-        """Return the rewriter for its role, where there is one."""
+        """Return the rewriter if the role asks for it and there is one, else the reader."""
         return "reader" if self.role == "reader" or services.rewriter is None else "rewriter"
 
     @staticmethod
@@ -123,14 +124,14 @@ class Generate(Effect[list[list[Generation]]]):
         return [(prompt, replace(self.sampling, n=1)) for prompt in self.prompts]
 
     def usage(self, answer: list[list[Generation]]) -> Usage:
-        """Samples of one prompt read it once."""
+        """Return calls and tokens; all samples of a prompt share one reading of the prompt."""
         drawn = [item for samples in answer for item in samples]
         return _prompts([samples[0] for samples in answer], len(drawn)) + _completions(drawn)
 
 
 @dataclass(frozen=True, slots=True)
 class StartGeneration(Effect[list[PartialGeneration]]):
-    """Ask for the first ``n_tokens`` tokens of each prompt; answered by one partial generation each."""
+    """Generate the first ``n_tokens`` tokens for each prompt. The driver answers with partial generations."""
 
     prompts: Sequence[Prompt]
     n_tokens: int
@@ -145,20 +146,20 @@ class StartGeneration(Effect[list[PartialGeneration]]):
 
     @staticmethod
     def answer_merged(parts: Sequence[StartGeneration], service: Any) -> list[Any]:
-        """Begin all prompts, each with its sampling."""
+        """Start all generations in one call, each with its own sampling parameters."""
         prompts = [prompt for part in parts for prompt in part.prompts]
         samplings = [part.sampling for part in parts for _ in part.prompts]
         begun = service.begin_each(prompts, parts[0].n_tokens, samplings)
         return _split(begun, [len(part.prompts) for part in parts])
 
     def usage(self, answer: list[PartialGeneration]) -> Usage:
-        """Reading the prompts."""
+        """Return calls, and the tokens of the prompts."""
         return _prompts([item.partial for item in answer], len(answer))
 
 
 @dataclass(frozen=True, slots=True)
 class ContinueGeneration(Effect[list[Generation]]):
-    """Finish what was begun, reading nothing again; answered by one generation each."""
+    """Continue generations from their cache. The driver answers with one generation for each."""
 
     begun: Sequence[PartialGeneration]
     answer: bool = False
@@ -171,12 +172,12 @@ class ContinueGeneration(Effect[list[Generation]]):
 
     @staticmethod
     def answer_merged(parts: Sequence[ContinueGeneration], service: Any) -> list[Any]:
-        """Finish all."""
+        """Finish all generations in one call."""
         finished = service.finish([begun for part in parts for begun in part.begun])
         return _split(finished, [len(part.begun) for part in parts])
 
     def usage(self, answer: list[Generation]) -> Usage:
-        """Tokens of the answers, and of prompts that a server counts at the end of its stream."""
+        """Return the tokens of the answers, and prompt tokens that a server counts at the end of a stream."""
         before = _prompts([item.partial for item in self.begun], 0)
         after = _prompts(answer, 0)
         late = Usage(
@@ -188,7 +189,7 @@ class ContinueGeneration(Effect[list[Generation]]):
 
 @dataclass(frozen=True, slots=True)
 class CancelGeneration(Effect[None]):
-    """Free what was begun; answered by None."""
+    """Free partial generations that are no longer needed. The driver answers with None."""
 
     begun: Sequence[PartialGeneration]
 
@@ -199,13 +200,13 @@ class CancelGeneration(Effect[None]):
         _set(self, "begun", tuple(self.begun))
 
     def usage(self, answer: None) -> Usage:
-        """Tokens that were begun."""
+        """Return the tokens that were generated so far."""
         return _completions([item.partial for item in self.begun])
 
 
 @dataclass(frozen=True, slots=True)
 class Embed(Effect[NDArray[np.float32]]):
-    """Ask the encoder for vectors; answered by an array [texts, dimensions]."""
+    """Ask the encoder for vectors. The driver answers with an array [texts, dimensions]."""
 
     texts: Sequence[str]
     kind: TextKind
@@ -226,7 +227,7 @@ class Embed(Effect[NDArray[np.float32]]):
 
 @dataclass(frozen=True, slots=True)
 class Retrieve(Effect[list[Passage]]):
-    """Ask retriever or summaries for passages, best first; ``k`` None leaves the number to the retriever."""
+    """Ask the retriever or the summaries for passages, best first; with ``k`` None they choose the number."""
 
     query: str
     k: int | None
@@ -240,7 +241,7 @@ class Retrieve(Effect[list[Passage]]):
         _set(self, "query", replace_surrogates(self.query))
 
     def service_in(self, services: Services) -> str:
-        """Return the index of summaries for its tier, or the retriever."""
+        """Return "summaries" for the tier of summaries, else "retriever"."""
         return "summaries" if self.tier == "summaries" else "retriever"
 
     @staticmethod
@@ -251,7 +252,11 @@ class Retrieve(Effect[list[Passage]]):
         return [part.checked(passages[part.query], service) for part in parts]
 
     def checked(self, answer: Any, service: object) -> list[Passage]:
-        """Return at most ``k`` results of a retriever; anything but passages is a ConfigurationError."""
+        """Return at most ``k`` passages.
+
+        Raises:
+            ConfigurationError: If the retriever returned anything but passages.
+        """
         passages = list(answer) if isinstance(answer, Iterable) else [answer]
         for item in passages:
             if not isinstance(item, Passage):
@@ -268,9 +273,9 @@ CONTRADICTION, NEUTRAL, ENTAILMENT = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Entail(Effect[NDArray[np.float64]]):
-    """Ask the entailer about pairs; answered by an array [pairs, 3] of probabilities.
+    """Ask the entailer about pairs of statements. The driver answers with probabilities [pairs, 3].
 
-    The columns are contradiction, neutral, entailment; a row of zeros is a reply that cannot be used.
+    The columns are contradiction, neutral and entailment; a row of zeros stands for an unusable reply.
     """
 
     pairs: Sequence[Pair]
@@ -288,7 +293,7 @@ class Entail(Effect[NDArray[np.float64]]):
         return _rows(service.entail, [part.pairs for part in parts])
 
     def usage(self, answer: Any) -> Usage:
-        """A call a pair."""
+        """Return one call per pair."""
         return Usage(requests=len(self.pairs))
 
 
@@ -301,7 +306,7 @@ class ReturnAnswer(Effect[Generation]):
 
 @dataclass(frozen=True, slots=True)
 class Emit(Effect[None]):
-    """Report an event to the listener; answered by None."""
+    """Report an event to the listener. The driver answers with None."""
 
     event: Event
 
@@ -311,7 +316,7 @@ Program = Generator[Effect[Any], Any, R]
 
 
 def perform(effect: Effect[A]) -> Program[A]:
-    """Yield an effect, and return what it is answered by."""
+    """Yield an effect, and return its answer."""
     answer: A = yield effect
     return answer
 
@@ -321,9 +326,11 @@ def handled(
     handle: Callable[[Effect[Any]], Program[Any]],
     ends: Callable[[BaseException], BaseException | None] = lambda error: None,
 ) -> Program[R]:
-    """Run a program whose effects another one answers: ``handle`` asks what it likes, and returns the reply.
+    """Run a program whose effects are answered by the program ``handle(effect)``.
 
-    Its failures are raised inside the program, but those that ``ends`` turns into the reason to close it.
+    ``handle`` may yield effects of its own, and returns the answer. An error in ``handle`` is raised inside
+    the program. But if ``ends`` turns the error into an exception, the program is closed and this exception
+    is raised.
     """
     resume: Callable[[], Effect[Any]] = lambda: next(program)  # noqa: E731
     while True:
@@ -359,7 +366,7 @@ def _clean_prompts(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
 
 
 def _rows(call: Callable[..., Any], parts: Sequence[Sequence[Hashable]], *arguments: Any) -> list[Any]:
-    """Ask for the array rows of distinct items once, and return those of each part."""
+    """Ask for the array rows of all distinct items once, and return the rows of each part."""
     at = {item: index for index, item in enumerate(dict.fromkeys(chain.from_iterable(parts)))}
     rows = call(list(at), *arguments)
     return [rows[[at[item] for item in items]] for items in parts]

@@ -1,4 +1,4 @@
-"""Encoders: texts to vectors, by hashing words or by a sentence-transformers model; a cache of vectors."""
+"""Encoders, which turn texts into vectors: by hashing words, or with a model; and a cache of vectors."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _WORD = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]+")
 
 
 class HashingEncoder:
-    """An encoder without a model: each distinct word of a text is placed on one of ``dimensions`` axes.
+    """An encoder without a model: it hashes each distinct word of a text to one of ``dimensions`` axes.
 
-    Texts that share words are similar, which is enough for tests and examples. The same text has the same
+    Texts that share words have similar vectors, which is enough for tests and examples. A text has the same
     vector in every process.
 
     Example:
@@ -70,21 +70,21 @@ class HashingEncoder:
 
 
 class SentenceTransformerEncoder:
-    """A sentence-transformers model; queries and documents get the prompts that it defines.
+    """A sentence-transformers model; queries and documents get the prompts that the model defines.
 
     Args:
-        model: Hugging Face id, path, or a built model. From an id or a path only safetensors weights are
+        model: Hugging Face id, path, or a loaded model. With an id or a path, only safetensors weights are
             read, and no code of the repository is run.
         name: Identity of the model; by default its id or path.
-        batch_size: Texts that the model reads at once.
-        device: Such as ``"cpu"`` or ``"cuda"``; by default the library's choice. Not for a built model.
-        bfloat16: Whether documents are encoded in bfloat16. On processors with AMX it takes 0.4 of float32's
-            time, with AVX512-BF16 0.55; the cosine to float32's vectors stays above 0.9999. ``"auto"`` is
-            yes where the processor has instructions for it.
+        batch_size: Number of texts that the model reads at once.
+        device: Such as ``"cpu"`` or ``"cuda"``; by default the library's choice. Not for a loaded model.
+        bfloat16: Whether to encode documents in bfloat16. Compared with float32, this takes 0.4 of the time
+            on processors with AMX and 0.55 with AVX512-BF16; the cosine to the float32 vectors is above
+            0.9999. ``"auto"`` means yes if the processor has instructions for bfloat16.
 
     Raises:
         MissingExtraError: If sentence-transformers is not installed.
-        ConfigurationError: If ``batch_size`` is less than 1, or a device is given for a built model.
+        ConfigurationError: If ``batch_size`` is less than 1, or a device is given for a loaded model.
         ServiceError: If the model cannot be loaded.
     """
 
@@ -106,7 +106,7 @@ class SentenceTransformerEncoder:
         else:
             if device is not None:
                 raise ConfigurationError(
-                    "a built model is on a device already", hint="leave device out, or call model.to(…)"
+                    "a loaded model already has a device", hint="leave device out, or call model.to(…)"
                 )
             self.name = name or model.model_card_data.base_model or type(model).__name__
             self._model = model
@@ -135,23 +135,23 @@ class SentenceTransformerEncoder:
 
 
 class EmbeddingCacheWarning(UserWarning):
-    """The cache of vectors cannot be used, so that everything is encoded anew."""
+    """The cache of vectors cannot be used, so all texts are encoded again."""
 
 
 class CachedEncoder:
-    """An encoder that encodes each document once and for all: its vectors are kept in an SQLite file.
+    """An encoder that encodes each document only once: it stores the vectors in an SQLite file.
 
-    A vector is taken for the same text and the same encoder, which is recognised by its name and its vector
-    of a fixed text. Queries are not kept. Several threads and processes may share a file. Where it cannot be
-    used, a warning says so, and everything is encoded.
+    A stored vector is used for the same text and the same encoder. The encoder is recognised by its name and
+    by its vector of a fixed text. Vectors of queries are not stored. Several threads and processes may share
+    a file. If the file cannot be used, a warning says so, and all texts are encoded.
 
-    The file holds no texts; but vectors tell something about their texts, and only the user may read it. It
-    grows with every new text, by some 1.6 MB for 1,000 of them at 384 dimensions, and may be deleted.
+    The file contains no texts. But vectors reveal something about their texts, so only the user may read the
+    file. It grows by about 1.6 MB for 1,000 new texts with 384 dimensions, and may be deleted at any time.
 
     Args:
-        encoder: What encodes.
-        path: The file. By default ``embeddings.db`` in the folder that the environment variable
-            ``SURERAG_CACHE`` names, or else in ``~/.cache/surerag``; ``SURERAG_CACHE=off`` keeps nothing.
+        encoder: The encoder to call for new texts.
+        path: The file. The default is ``embeddings.db`` in the folder that the environment variable
+            ``SURERAG_CACHE`` names, or else in ``~/.cache/surerag``; ``SURERAG_CACHE=off`` stores nothing.
     """
 
     def __init__(self, encoder: Encoder, path: str | Path | None = None) -> None:
@@ -168,7 +168,7 @@ class CachedEncoder:
         return self._encoder.name
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or name == "aencode":  # the encoder's own would go round the file
+        if name.startswith("_") or name == "aencode":  # the encoder's own method would bypass the file
             raise AttributeError(name)
         return getattr(self._encoder, name)
 
@@ -181,22 +181,22 @@ class CachedEncoder:
         held = self._stored_vectors(list(by_key))
         new = [key for key in by_key if key not in held]
         if new:
-            assert self._probe is not None  # noqa: S101  # _held() made it
+            assert self._probe is not None  # noqa: S101  # _stored_vectors() set it
             vectors = np.asarray(self._encoder.encode([by_key[key] for key in new], kind), dtype=np.float32)
             if vectors.shape != (len(new), self._probe.size):
-                return self._encoder.encode(texts, kind)  # who asked says what is wrong with them
+                return self._encoder.encode(texts, kind)  # the caller checks and reports them
             fresh = dict(zip(new, vectors, strict=True))
             self._keep(fresh)
             held |= fresh
         return np.stack([held[key] for key in keys])
 
     def count_new(self, texts: Iterable[str]) -> int:
-        """Return how many different texts have no vector in the file."""
+        """Return the number of distinct texts that have no vector in the file."""
         keys = {_fingerprint(text) for text in texts}
         return len(keys) - len(self._stored_vectors(list(keys)))
 
     def _stored_vectors(self, keys: Sequence[bytes]) -> dict[bytes, NDArray[np.float32]]:
-        """Return the vectors that the file has, but for damaged ones."""
+        """Return the undamaged vectors in the file, by key."""
         held: dict[bytes, NDArray[np.float32]] = {}
         if self._probe is None:
             self._probe = np.asarray(self._encoder.encode([_PROBE], "document"), dtype=np.float32)
@@ -224,7 +224,7 @@ class CachedEncoder:
         )
 
     def _encoder_key(self, connection: sqlite3.Connection) -> int:
-        assert self._probe is not None  # noqa: S101  # encode() made it
+        assert self._probe is not None  # noqa: S101  # _stored_vectors() set it
         connection.execute("BEGIN IMMEDIATE")
         rows = connection.execute("SELECT id, probe FROM encoders WHERE name = ? ORDER BY id", (self.name,))
         for key, blob in rows:
@@ -235,15 +235,15 @@ class CachedEncoder:
         return connection.execute("INSERT INTO encoders (name, probe) VALUES (?, ?)", row).lastrowid or 0
 
     def _vector(self, blob: object) -> NDArray[np.float32] | None:
-        """Return a vector of the file; None if it is damaged."""
-        assert self._probe is not None  # noqa: S101  # encode() made it
+        """Return a vector from the bytes in the file; None if they are damaged."""
+        assert self._probe is not None  # noqa: S101  # _stored_vectors() set it
         if not isinstance(blob, bytes) or len(blob) != 4 * self._probe.size:
             return None
         vector = np.frombuffer(blob, dtype="<f4").astype(np.float32)
         return vector if abs(float(vector @ vector) - 1) < _ROUNDING else None
 
     def _with_file(self, work: Callable[[sqlite3.Connection], object]) -> None:
-        """Read or write the file; where that fails, do without it from now on."""
+        """Read or write the file; after a failure, warn and stop using the file."""
         if self._path is None:
             return
         try:
@@ -257,7 +257,7 @@ class CachedEncoder:
         except (sqlite3.Error, OSError) as error:
             warnings.warn(
                 f"the cache of embeddings {str(self._path)!r} cannot be used ({error}), so texts are encoded "
-                "anew; delete the file, or set the environment variable SURERAG_CACHE=off",
+                "again; delete the file, or set the environment variable SURERAG_CACHE=off",
                 EmbeddingCacheWarning,
                 stacklevel=4,
             )
@@ -271,7 +271,7 @@ def _fingerprint(text: str) -> bytes:
 _LOCK_SECONDS = 30.0
 """Seconds to wait for another process that writes."""
 _AT_ONCE = 500
-"""Texts that one query to the file asks for; older SQLite allows 999."""
+"""Texts per query to the file; older versions of SQLite allow 999."""
 _ROUNDING = 0.01
 _EQUAL_COSINE = 0.999
 _PROBE = "Ada Voss kept the lighthouse of Velm; its lamp was first lit in 1912."
@@ -290,7 +290,7 @@ def _default_cache() -> Path | None:
 
 
 def packaged_minilm_path() -> Path:
-    """Return the folder of the all-MiniLM-L6-v2 that the ``demo`` extra installs.
+    """Return the folder of the model all-MiniLM-L6-v2, which the ``demo`` extra installs.
 
     Raises:
         MissingExtraError: If the package is not installed.
@@ -312,7 +312,7 @@ def packaged_minilm(**settings: Any) -> SentenceTransformerEncoder:
 
 
 def _gains_by_bfloat16(model: Any) -> bool:
-    """Whether the model runs on a processor that has instructions for bfloat16."""
+    """Whether the model runs on a CPU that has instructions for bfloat16."""
     from surerag.readers.local.model import has_native_bfloat16
 
     return model.device.type == "cpu" and has_native_bfloat16()

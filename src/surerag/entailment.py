@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 __all__ = ["ExactEntailer", "JudgeEntailer", "NLIEntailer"]
 
 LABELS: Final = ("contradiction", "neutral", "entailment")
-"""The columns of every array of probabilities here."""
+"""Names of the columns of every array of probabilities in this module."""
 logger = logging.getLogger("surerag")
 Probabilities = NDArray[np.float64]
 
 
 class ExactEntailer:
-    """Entailment as equality after normalisation, and contradiction otherwise; for short answers and tests.
+    """Equal texts, after normalisation, entail each other; others contradict. For short answers and tests.
 
     Example:
         >>> ExactEntailer().entail([Pair("The Orun.", "orun"), Pair("Velm", "Orun")]).tolist()
@@ -59,15 +59,19 @@ class ExactEntailer:
 class JudgeEntailer:
     """A reader that is asked for ``entailment``, ``contradiction`` or ``neutral`` (DENSE-RAG, appendix B.2).
 
-    The label in the reply gets the probability that the reader reports for its tokens, and the others share
-    the rest, with half of its own at most; without log-probabilities it gets all. A reply that names none of
-    the three, or more than one, or denies one, is a row of zeros, so that a method can count it; ``judged``
-    and ``unparsed`` count all so far.
+    The label in the reply gets the probability that the reader reports for the label's tokens. The other two
+    labels share the rest, and each gets at most half of the first label's probability. Without
+    log-probabilities, the label gets 1. A reply that names no label, several labels, or a denied label gives
+    a row of zeros, which methods can count.
 
     Args:
         reader: The judge.
         prompt: A text or a template with the slots ``question``, ``premise`` and ``hypothesis``.
-        max_tokens: Longest reply.
+        max_tokens: Longest reply in tokens.
+
+    Attributes:
+        judged: Number of replies so far.
+        unparsed: Number of unusable replies so far.
 
     Raises:
         PromptError: If the prompt has other slots.
@@ -90,7 +94,7 @@ class JudgeEntailer:
 
     @property
     def local(self) -> bool:
-        """Whether pairs of many callers should be merged: where the judge is a local model."""
+        """Whether the judge is a local model, so that pairs of many callers should be merged."""
         return self._reader.capabilities.local
 
     def entail(self, pairs: Sequence[Pair]) -> Probabilities:
@@ -128,7 +132,7 @@ class JudgeEntailer:
             return [0.0] * len(LABELS)
         trace = reply.trace
         probability = math.exp(math.fsum(_label_logprobs(trace))) if trace and len(trace) else 1.0
-        # What the judge did not write is less likely to it, however unsure it is of how to write it.
+        # Labels that the judge did not write are less likely, even if it was unsure how to spell its label.
         other = min(1 - probability, probability) / 2
         return [probability if at == label else other for at in range(len(LABELS))]
 
@@ -167,26 +171,26 @@ def _label_logprobs(trace: TokenTrace) -> Sequence[float]:
 DEFAULT_MODEL = "cross-encoder/nli-deberta-v3-small"
 PAPER_MODEL = "microsoft/deberta-v2-xlarge-mnli"
 _GPU_BATCH, _CPU_BATCH = 16_384, 2_048
-"""Tokens of a batch."""
+"""Most tokens of a batch."""
 _PAIRS_KEPT = 1 << 16
-"""Judgements that are kept."""
+"""Most judgements in the cache."""
 
 
 class NLIEntailer:
     """A classifier of sentence pairs, trained for natural language inference.
 
-    The order of a model's labels is read from its config. A pair with a question is judged as "question
-    answer" against "question answer", as SePer's authors do; a question that does not fit is left out. Pairs
-    are batched by length, and judgements are kept: a pair is judged once.
+    The order of the labels is read from the model's config. For a pair with a question, the texts "question
+    premise" and "question hypothesis" are compared, as SePer's authors do; a question that does not fit the
+    model's window is left out. Pairs are batched by length. Judgements are cached.
 
-    The default model has 141 M parameters, of the size that SePer's appendix B.4 finds to agree with larger
-    ones; ``PAPER_MODEL`` is the paper's, of 900 M.
+    The default model has 141 M parameters; SePer's appendix B.4 finds that models of this size agree with
+    larger models. ``PAPER_MODEL`` is the paper's model with 900 M parameters.
 
     Args:
-        model: A built classifier, on its device, in its dtype.
+        model: A loaded classifier, already on its device and in its dtype.
         tokenizer: The tokenizer that belongs to it.
         name: Identity of the model; by default its id or path.
-        max_batch_tokens: Tokens of a batch, padding included; by default 16,384 on a GPU and 2,048 on a CPU.
+        max_batch_tokens: Most tokens of a batch with padding; by default 16,384 on a GPU, 2,048 on a CPU.
 
     Raises:
         ConfigurationError: If the model's labels are not the three of natural language inference.
@@ -225,7 +229,7 @@ class NLIEntailer:
         dtype: str | None = None,
         **settings: Any,
     ) -> NLIEntailer:
-        """Load a classifier from safetensors weights; no code of its repository is run.
+        """Load a classifier from safetensors weights, without running code of its repository.
 
         Args:
             id_or_path: Hugging Face id, or a folder.
@@ -259,12 +263,12 @@ class NLIEntailer:
 
         Raises:
             ContextLengthError: If two statements do not fit the model's window, even without the question.
-            ServiceError: If the device's memory does not suffice for a single pair.
+            ServiceError: If the device has too little memory for a single pair.
         """
         rows = {pair: self._cache.get(pair) for pair in pairs}
         new = [pair for pair, row in rows.items() if row is None]
         encoded = {pair: self._encode(pair) for pair in new}
-        # The longest first, in batches of so many tokens, padding included.
+        # The longest pairs come first, in batches of at most self._batch_tokens tokens with padding.
         order = sorted(new, key=lambda pair: -len(encoded[pair]["input_ids"]))
         with self._lock:
             done = 0
@@ -297,7 +301,7 @@ class NLIEntailer:
         return dict(self._tokenizer(premise, hypothesis, truncation=False, verbose=False))
 
     def _classify(self, encoded: Sequence[dict[str, list[int]]]) -> Probabilities:
-        """Classify a batch; where memory does not suffice, its halves."""
+        """Classify a batch; if memory is too small, classify its halves."""
         import torch
 
         try:
@@ -317,7 +321,7 @@ class NLIEntailer:
 
 
 def _columns(id2label: Mapping[Any, str] | None) -> list[int]:
-    """Return the column of each of our labels among the model's."""
+    """Return the model's column for each of :data:`LABELS`."""
     columns = {label.lower(): int(column) for column, label in (id2label or {}).items()}
     if set(columns) != set(LABELS):
         raise ConfigurationError(

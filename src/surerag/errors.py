@@ -1,4 +1,4 @@
-"""One exception per kind of failure, each with a message and a hint what to do."""
+"""One exception per kind of failure, each with a message and a hint on what to do."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TROUBLESHOOTING = "https://surerag.github.io/surerag/troubleshooting.html"
 class SureragError(Exception):
     """Base of all errors that surerag raises on purpose.
 
-    A traceback ends with the address of the documentation of its class.
+    A traceback ends with the address of the page that explains the class of the error.
 
     Attributes:
         message: What happened, without the hint.
@@ -48,7 +48,7 @@ class ConfigurationError(SureragError, ValueError):
 
 
 class PromptError(SureragError, ValueError):
-    """A prompt's slots do not fit what is filled in."""
+    """The slots of a prompt do not match the values to fill in."""
 
 
 class InputError(SureragError, ValueError):
@@ -56,7 +56,7 @@ class InputError(SureragError, ValueError):
 
 
 class StorageError(SureragError, OSError):
-    """A file or folder cannot be written: it is full, read-only, failing, or something else stands there."""
+    """A file or folder cannot be written: the disk is full, read-only or failing, or the path is in use."""
 
 
 class MissingExtraError(SureragError, ImportError):
@@ -83,7 +83,7 @@ class ContextLengthError(ServiceError):
     """A prompt does not fit the model's window; the message says by how much.
 
     Attributes:
-        inputs: Those of the call that do not fit, as they were passed in, where the service knows.
+        inputs: Inputs of the call that do not fit, as they were passed in; empty if they are not known.
     """
 
     def __init__(self, message: str, *, hint: str = "", inputs: Sequence[Hashable] = ()) -> None:
@@ -96,10 +96,10 @@ class ThinkingBudgetError(ServiceError):
 
 
 class RefusedError(ServiceError):
-    """A service refuses every such request: its key, address, model or one of its parameters.
+    """A service refuses all requests of a kind because of their key, address, model or a parameter.
 
     Attributes:
-        parameters: Fields of the request that the service points at, where it does.
+        parameters: Fields of the request that the service names as the reason; empty if it names none.
     """
 
     def __init__(self, message: str, *, hint: str = "", parameters: Sequence[str] = ()) -> None:
@@ -115,7 +115,7 @@ class TransientServiceError(ServiceError):
     """A service failed in a way that may pass: rate limit, overload, time-out.
 
     Attributes:
-        broken: Whether the connection broke while a reply was read, so that no client asked again.
+        broken: Whether the connection broke while a reply was read, after which no client repeats a request.
     """
 
     retryable = True
@@ -125,11 +125,15 @@ class TransientServiceError(ServiceError):
 MISCONFIGURED = (
     CapabilityError, ConfigurationError, MissingExtraError, MissingServiceError, PromptError, RefusedError
 )  # fmt: skip
-"""Failures of how a pipeline was put together; no fallback hides them."""
+"""Errors in the construction of a pipeline; no fallback hides them."""
 
 
 def check_at_least(least: float, **settings: float | None) -> None:
-    """Check that settings are None, or numbers (whole ones if this is) of at least so much, or raise."""
+    """Check that settings are None or at least ``least``; whole numbers if ``least`` is one.
+
+    Raises:
+        ConfigurationError: If a setting is not.
+    """
     kind: Any = Integral if isinstance(least, int) else Real
     for name, value in settings.items():
         if value is not None and not (isinstance(value, kind) and value >= least):
@@ -138,14 +142,14 @@ def check_at_least(least: float, **settings: float | None) -> None:
 
 
 def check_kind(kind: type | UnionType, expected: str, *, hint: str = "", **settings: object) -> None:
-    """Check that settings are of a kind, or raise ConfigurationError, which shows their types alone."""
+    """Check that settings are of a type, or raise ConfigurationError, which shows only types, no values."""
     for name, value in settings.items():
         if not isinstance(value, kind):
             raise ConfigurationError(f"{name} must be {expected}, got a {type(value).__name__}", hint=hint)
 
 
 def check_items(kind: type, items: Iterable[object], hint: str) -> None:
-    """Check that all items are of a class, or raise InputError."""
+    """Check that all items are instances of a class, or raise InputError."""
     for place, item in enumerate(items):
         if not isinstance(item, kind):
             raise InputError(
@@ -158,10 +162,10 @@ def extra(name: str) -> Iterator[None]:
     """Import optional packages inside this context.
 
     Args:
-        name: The extra of ``surerag`` that brings them.
+        name: The extra of ``surerag`` that installs the packages.
 
     Raises:
-        MissingExtraError: If one of them is not installed, or too old to have what is needed.
+        MissingExtraError: If a package is not installed, or its version lacks something that is needed.
 
     Example:
         >>> with extra("faiss"):  # doctest: +ELLIPSIS
@@ -187,11 +191,11 @@ Install it with: pip install "surerag[faiss]".
 
 @contextmanager
 def writing(path: object) -> Iterator[None]:
-    """Write a file inside this context; where that fails, raise StorageError."""
+    """Write a file inside this context; an OSError becomes a StorageError."""
     try:
         yield
     except OSError as error:
         raise StorageError(
             f"{path} cannot be written: {error.strerror or error}",
-            hint="name a file in a folder that is there and can be written",
+            hint="name a file in an existing folder that can be written",
         ) from error

@@ -1,4 +1,4 @@
-"""A dictionary of limited size, for answers of models that need not be asked for again."""
+"""A dictionary of limited size, which caches answers of models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ V = TypeVar("V")
 
 
 class LRUDict(Generic[V]):
-    """Values by key; beyond ``limit`` entries, the one that was used longest ago goes. Thread-safe.
+    """A thread-safe cache: beyond ``limit`` entries, the entry that was used longest ago is removed.
 
     Example:
         >>> cache: LRUDict[int] = LRUDict(2)
@@ -35,7 +35,7 @@ class LRUDict(Generic[V]):
             return self._entries[key]
 
     def put(self, key: Hashable, value: V) -> None:
-        """Keep a value, and drop the entry that was used longest ago if there are too many."""
+        """Store a value; if there are too many entries, remove the entry that was used longest ago."""
         with self._lock:
             self._entries[key] = value
             self._entries.move_to_end(key)

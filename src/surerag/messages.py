@@ -1,4 +1,4 @@
-"""Small frozen values that methods, drivers and services hand to one another."""
+"""Small frozen values that methods, drivers and services exchange."""
 
 from __future__ import annotations
 
@@ -50,28 +50,28 @@ class Template(Protocol):
         """Return a template with exactly these slots, or raise PromptError."""
 
     def render(self, **values: str) -> Prompt:
-        """Fill every slot once; values are data, as :func:`surerag.framing.as_data` prepares them."""
+        """Fill every slot once; lines of values that imitate the template are marked (surerag.framing)."""
 
 
 NO_SUMMARY = "no_summary"
-"""Key of metadata of a passage in L-RAG's tier 1 that is no summary: it is searched, and never shown."""
+"""Metadata key of a passage in L-RAG's tier 1 that is not a summary: it is searched, but never shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
     """A piece of text that a retriever returns.
 
-    With the key ``NO_SUMMARY`` in its metadata, it stands in L-RAG's tier 1 for a document without a summary.
+    In L-RAG's tier 1, a passage with the metadata key ``NO_SUMMARY`` represents a document without a summary.
 
     Attributes:
         id: Identifier in the corpus; methods keep it.
         score: The retriever's score, if there is one.
         metadata: The source's metadata; methods never change it.
-        embedding: Vector of the text, if the retriever already has one; of an array or list, a tuple is made.
-        origin: The framework's own object (a node, a document). Not compared and not serialised.
+        embedding: Vector of the text, if the retriever already has one; it is stored as a tuple.
+        origin: The framework's own object (a node, a document). It is not compared and not serialised.
 
     Raises:
-        InputError: If the text is no text, or the metadata are no mapping.
+        InputError: If the text is not a string, or the metadata are not a mapping.
     """
 
     text: str
@@ -85,7 +85,7 @@ class Passage:
         if not isinstance(self.text, str):
             raise InputError(
                 f"the text of passage {self.id!r} is a {type(self.text).__name__}",
-                hint="leave out what has no text",
+                hint="leave out passages without a text",
             )
         if not isinstance(self.metadata, Mapping):
             raise InputError(
@@ -97,7 +97,7 @@ class Passage:
 
 
 class Pair(NamedTuple):
-    """Two statements, or two answers to a question: does the first entail the second?"""
+    """Two statements, or two answers to a question, for an entailer: does the first entail the second?"""
 
     premise: str
     hypothesis: str
@@ -105,15 +105,15 @@ class Pair(NamedTuple):
 
 
 ANSWER_TOKENS = 256
-"""Longest answer in tokens, where neither the user nor the model sets a limit."""
+"""Longest answer in tokens, if neither the user nor the model sets a limit."""
 
 
 TraceKind = Literal[
     "none", "optional", "optional_entropy", "expected", "expected_entropy", "logprobs", "entropy"
 ]
-"""What an answer's trace holds: nothing, each token's log-probability, or its entropy as well. What is
-optional comes where the model gives it, and is no error where it does not. What is expected may be missing,
-too, but it is an error where a service refuses to give it."""
+"""What the trace of an answer contains: nothing, the log-probability of each token, or also its entropy.
+``optional`` traces may be missing, and a service may refuse them. ``expected`` traces may be missing, but if
+a service refuses them, this is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +123,10 @@ class SamplingParams:
     Attributes:
         n: Number of independent samples for each prompt.
         temperature: 0 is greedy decoding.
-        max_tokens: Tokens to generate at most, for each sample; None leaves the length to the model.
+        max_tokens: Most tokens to generate for each sample; None leaves the length to the model.
         stop: Texts that end a generation; they are not part of its text.
         seed: Sample ``i`` of a prompt depends on the prompt, this seed and ``i`` alone.
-        trace: What each answer needs besides its text. A reader may return more where that costs nothing.
+        trace: What each answer needs besides its text. A reader may return more if this costs nothing.
 
     Raises:
         ConfigurationError: If a value is out of range.
@@ -141,22 +141,22 @@ class SamplingParams:
 
     @property
     def limit(self) -> int:
-        """The largest number of tokens as a number, also where ``max_tokens`` is None."""
+        """``max_tokens`` as a number; ``sys.maxsize`` if ``max_tokens`` is None."""
         return sys.maxsize if self.max_tokens is None else self.max_tokens
 
     @property
     def optional_trace(self) -> bool:
-        """Whether an answer without log-probabilities will do."""
+        """Whether an answer without log-probabilities is acceptable."""
         return self.trace.startswith(("optional", "expected"))
 
     @property
     def refusable_trace(self) -> bool:
-        """Whether an answer without them will do, even where a service refuses to give them."""
+        """Whether an answer is acceptable even if a service refuses to give log-probabilities."""
         return self.trace.startswith("optional")
 
     @property
     def lists_alternatives(self) -> bool:
-        """Whether the likeliest tokens are wanted beside each token, for its entropy."""
+        """Whether the likeliest alternatives to each token are needed, for the token's entropy."""
         return self.trace.endswith("entropy")
 
     def __post_init__(self) -> None:
@@ -180,11 +180,11 @@ def _check(name: str, value: object, valid: bool, expected: str) -> None:
 class EntropyTrace:
     """Entropy of the next-token distribution at each step, in nats, as an interval.
 
-    A full-vocabulary entropy is an interval of width zero; top-k log-probabilities give a wider one.
+    A full-vocabulary entropy is an interval of width zero; top-k log-probabilities give a wider interval.
 
     Attributes:
-        lower: Smallest possible entropy, one value a step.
-        upper: Largest possible entropy, one value a step.
+        lower: Smallest possible entropy, one value per step.
+        upper: Largest possible entropy, one value per step.
         exact: Whether the full vocabulary was seen, so that both are equal.
     """
 
@@ -194,7 +194,7 @@ class EntropyTrace:
 
     @property
     def middle(self) -> tuple[float, ...]:
-        """Middle of each step's interval; the entropy itself where it is exact."""
+        """Middle of each step's interval; it is the entropy itself if the entropy is exact."""
         return tuple((low + high) / 2 for low, high in zip(self.lower, self.upper, strict=True))
 
 
@@ -207,8 +207,9 @@ class TokenTrace:
         logprobs: Natural log of the model's probability (temperature 1, unwarped) of each token.
         entropy: Entropy at each step, if the reader knows it.
         logsumexp: Log-sum-exp of the raw logits at each step, for energy; local readers only.
-        end_logprob: Natural log of the probability of the end token behind them; None where the answer did
-            not end by itself (a limit, a stop text, a given text), or the server does not list it.
+        end_logprob: Natural log of the probability of the end token after these tokens; None if the answer
+            did not end by itself (a limit, a stop text, a given text), or the server does not list the end
+            token.
 
     Raises:
         LogprobsError: If a value is missing or not a finite number, or lengths differ.
@@ -237,7 +238,7 @@ class TokenTrace:
         for column in columns:
             if not all(isinstance(value, float | int) and math.isfinite(value) for value in column):
                 raise LogprobsError(
-                    f"a trace holds a value that is no finite number: {column!r}",
+                    f"expected finite numbers in a trace, got {column!r}",
                     hint="use a server or model that returns the log-probability of every sampled token",
                 )
 
@@ -254,16 +255,15 @@ class Generation:
 
     Attributes:
         text: The answer, without the stop text, stripped of surrounding white space.
-        prompt_tokens: Length of the prompt that was read for it.
-        trace: Log-probabilities and entropies; None where the reader has none. Of a model that thinks
-            before it answers, they are those of the answer alone.
+        prompt_tokens: Length of the prompt in tokens.
+        trace: Log-probabilities and entropies of the answer, without thoughts that precede the answer; None
+            if the reader has none.
         finish: ``"stop"``; ``"length"`` (ran into max_tokens); ``"content_filter"`` (withheld, wholly or in
             part); ``"empty"`` (ended without a word); or ``"partial"`` (only begun).
-        completion_tokens: Tokens of the answer; 0 where the reader cannot tell.
-        thinking_tokens: Tokens that the model thought before the answer; they are in neither ``text`` nor
-            ``completion_tokens``.
-        cached_tokens: Prompt tokens, among ``prompt_tokens``, that a server had in its cache; 0 where it
-            does not tell.
+        completion_tokens: Tokens of the answer; 0 if the reader does not know.
+        thinking_tokens: Tokens of thoughts before the answer; neither ``text`` nor ``completion_tokens``
+            includes them.
+        cached_tokens: The part of ``prompt_tokens`` that the server had in its cache; 0 if it does not say.
     """
 
     text: str
@@ -286,11 +286,11 @@ class Generation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PartialGeneration:
-    """A generation that was started, stopped after some tokens, and can go on from there.
+    """A generation that was stopped after some tokens, and can be continued.
 
     Attributes:
-        partial: What there is so far.
-        done: Whether it already ended, so that ``partial`` is the whole answer.
+        partial: The generation so far.
+        done: Whether the generation has ended, so that ``partial`` is the whole answer.
         state: The reader's own handle: a cache, or an open stream.
     """
 
@@ -314,8 +314,8 @@ class Event:
     Attributes:
         name: Such as ``"lazy_rag.gate"``.
         data: Plain values only: numbers, strings, lists and mappings of them.
-        warning: Whether it is logged as a warning, such as a fallback.
-        detail: The method's own object behind the data, for code in this process; not serialised.
+        warning: Whether to log the event as a warning, such as a fallback.
+        detail: The object that the data describe, for code in this process; it is not serialised.
     """
 
     name: str
@@ -326,14 +326,14 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Calls and tokens: of one question of a method, or of a reader so far.
+    """Calls and tokens of one question, or of a reader so far.
 
     Attributes:
         requests: Calls of models: answers generated, and pairs judged by an entailer.
         prompt_tokens: Tokens read.
-        completion_tokens: Tokens of answers; thoughts are not among them.
+        completion_tokens: Tokens of answers, without thoughts.
         thinking_tokens: Tokens of thoughts before answers.
-        cached_tokens: Those among ``prompt_tokens`` that a server had in its cache, where it reports them.
+        cached_tokens: The part of ``prompt_tokens`` that a server reported to have in its cache.
         seconds: Wall time of the question; 0 for a reader.
     """
 

@@ -1,7 +1,7 @@
-"""Options of a method: a pydantic model, with errors in plain words and hints for near names.
+"""Options of a method: a pydantic model with plain error messages, and hints for misspelt names.
 
-A method's options are one class. The core's public class of the method is one, with services as further
-fields, and so are the adapters of both frameworks::
+Each method has one class of options. The method's public class inherits from it and adds services as fields;
+the adapters of both frameworks inherit from it, too::
 
     class EDC2Options(Options):
         first_cluster_size: int = Field(default=3, ge=1)
@@ -23,8 +23,8 @@ from surerag.errors import ConfigurationError, SureragError, check_kind
 from surerag.prompts import PromptSet
 from surerag.signatures import PlainHelp, TypeText, field_lines
 
-PromptsOption = Annotated[Mapping[str, Any], SkipValidation, TypeText("Mapping[str, Any]")]
-"""Type of the option ``prompts``: templates or texts by name; the others stay the method's own."""
+PromptsOption = Annotated[Mapping[str, Any], SkipValidation]
+"""Type of the option ``prompts``: templates or texts by name; other prompts keep the method's wording."""
 
 _ALIASES = {
     "k": ("top_n",),
@@ -39,15 +39,15 @@ _ALIASES = {
     "max_new_tokens": ("max_tokens",),
     "templates": ("prompts",),
 }
-"""What frameworks, papers and habit call an option, and its names here."""
+"""Names of options in frameworks and papers, and the names of these options here."""
 
 
-class Options(BaseModel, metaclass=PlainHelp):
-    """Base of all classes with options: checks names and values, also on assignment and in copies.
+class Options(BaseModel):
+    """Base of all classes with options: it checks names and values, also on assignment and in copies.
 
     Raises:
-        ConfigurationError: If a name is unknown, or a value of the wrong type or out of bounds.
-        PromptError: If a prompt has an unknown name, or the wrong slots.
+        ConfigurationError: If a name is unknown, or a value has the wrong type or is out of bounds.
+        PromptError: If a prompt has an unknown name or the wrong slots.
 
     Example:
         >>> class Chunks(Options):
@@ -71,7 +71,7 @@ class Options(BaseModel, metaclass=PlainHelp):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **settings: Any) -> None:
-        """Append the fields with types, defaults and meaning to the docstring, where ``help`` shows them."""
+        """Append the descriptions of the fields to the docstring, so that ``help`` shows them."""
         super().__pydantic_init_subclass__(**settings)
         lines = field_lines(cls)
         if lines and (own := vars(cls).get("__doc__")):
@@ -85,7 +85,7 @@ class Options(BaseModel, metaclass=PlainHelp):
             raise _plain_error(type(self), error) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a field if its value is valid; where it is not, everything stays as it was."""
+        """Set a field if the value is valid; an invalid value raises and changes nothing."""
         if name.startswith("_"):
             super().__setattr__(name, value)
             return
@@ -101,7 +101,7 @@ class Options(BaseModel, metaclass=PlainHelp):
             raise
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with changes, all of them validated; services are shared, never copied."""
+        """Return a copy with validated changes; the copy shares the services."""
         values = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**values, **(update or {})})
 
@@ -116,7 +116,7 @@ class Options(BaseModel, metaclass=PlainHelp):
     @classmethod
     @cache
     def option_names(cls) -> tuple[str, ...]:
-        """Return the names of the method's options; services and a framework's own fields are none."""
+        """Return the names of the method's options, without services and fields of a framework."""
         declared = [
             kind
             for kind in cls.__mro__
@@ -141,15 +141,15 @@ class Options(BaseModel, metaclass=PlainHelp):
 
 
 def prompts_field() -> Any:
-    """Return the field of the option ``prompts``: all prompts of the class, unless some are replaced."""
+    """Return the field of the option ``prompts``, whose default are all prompts of the class."""
     return Field(default_factory=dict, validate_default=True)
 
 
 def check_names(owner: type[BaseModel], names: Iterable[str]) -> None:
-    """Check that a class has fields of these names or aliases.
+    """Check that a class has fields with these names or aliases.
 
     Raises:
-        ConfigurationError: If it has not; the hint names near ones.
+        ConfigurationError: If a name is unknown; the hint suggests similar names.
     """
     fields = owner.model_fields
     allowed = {*fields, *(field.alias for field in fields.values() if field.alias)}
@@ -168,7 +168,7 @@ def check_names(owner: type[BaseModel], names: Iterable[str]) -> None:
 
 
 def _plain_error(owner: type, error: ValidationError) -> SureragError:
-    """Return pydantic's first complaint as an error of this library; its own errors go through."""
+    """Return pydantic's first complaint as a ConfigurationError; errors of surerag are passed on."""
     complaint = error.errors(include_url=False)[0]
     cause = complaint.get("ctx", {}).get("error")
     if isinstance(cause, SureragError):

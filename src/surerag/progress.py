@@ -1,4 +1,4 @@
-"""Progress of a long run: a bar on a terminal, a line now and then elsewhere, or a callback."""
+"""Progress of a long run: a bar on a terminal, lines without a terminal, or a callback."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 Progress = bool | str | Callable[[int, int | None], None]
-"""True shows a bar, and a text a bar with this label; without a terminal, a line for each tenth and each half
-minute. A callable gets (done, total or None); False is silent."""
+"""True shows a bar; a text shows a bar with this label. Without a terminal, a line is printed for each tenth
+and each half minute. A callable gets (done, total or None). False shows nothing."""
 
 _SILENCE = 30.0
-"""Seconds without a line, at most, where items are done meanwhile."""
+"""After this many seconds without a line, the next finished item prints one."""
 
 
 class Advance(Protocol):
-    """Reports that so many items more are done."""
+    """A function to call when items are done."""
 
     def __call__(self, items: int = 1) -> None:
-        """Report it."""
+        """Report that ``items`` more items are done."""
 
 
 @contextmanager
@@ -53,7 +53,7 @@ def _bar(total: int | None, description: str) -> Iterator[Advance]:
         numbers = (progress.BarColumn(), progress.MofNCompleteColumn())
         times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
         columns = (text, *numbers, *times)
-        # rich forgets after 30 s, in which a model may not have answered once.
+        # By default, rich estimates speed from the last 30 s, in which a slow model may not answer at all.
         settings: Any = {"console": console, "transient": True, "speed_estimate_period": 3600}
         with progress.Progress(*columns, **settings) as bar:
             task = bar.add_task(description, total=total)
@@ -68,7 +68,7 @@ def _bar(total: int | None, description: str) -> Iterator[Advance]:
         nonlocal done, before, started, told, told_at
         done += items
         now = time.monotonic()
-        if not started:  # what an earlier call did took no time of this one
+        if not started:  # items of an earlier call took no time in this call
             before, started = done, now
         if total and (10 * done // total != told or now - told_at >= _SILENCE):
             told, told_at = 10 * done // total, now

@@ -1,8 +1,8 @@
-"""Every prompt of the methods: named, with its source, rendered so that document text stays data.
+"""All prompts of the methods, with names and sources; rendering keeps the texts of documents data.
 
-The wording is ours; structure and slots follow the cited papers. A template names its slots in
-single braces. Rendering is one pass over the template, so braces, markup or further slots inside a document
-stay as they are. A line of a document that begins like one of the prompt's own is put behind a mark
+The wording is ours; structure and slots follow the cited papers. A template writes its slots in single
+braces. Rendering replaces the slots in one pass, so braces, markup or slots inside a document are not
+changed. A line of a document that begins like a line of the prompt gets a mark in front
 (:mod:`surerag.framing`).
 """
 
@@ -29,9 +29,9 @@ class PromptTemplate:
 
     Attributes:
         name: Stable name, as used by ``get_prompts`` and ``update_prompts`` of the integrations.
-        text: The template. ``{{`` and ``}}`` stand for literal braces, ``{passages!plain}`` for passages
-            without our numbers, one a line.
-        source: Paper and section the structure comes from.
+        text: The template. ``{{`` and ``}}`` are literal braces; ``{passages!plain}`` gives passages without
+            our numbers, one per line.
+        source: Paper and section from which the structure is taken.
 
     Raises:
         PromptError: If the text has a lone brace, which is almost always a mistyped slot.
@@ -53,17 +53,17 @@ class PromptTemplate:
         object.__setattr__(self, "slots", names)
 
     def render(self, **values: str) -> str:
-        r"""Fill every slot once; no line of a value can pass for a line of the template.
+        r"""Fill every slot once; lines of values that imitate a line of the template are marked.
 
         Args:
-            **values: One string for each slot; no more, no fewer. Numbered passages come from
-                :func:`format_passages`: numbers that were written otherwise are put behind a mark.
+            **values: Exactly one string for each slot. Number passages with :func:`format_passages`; other
+                numbers at the beginning of lines are marked.
 
         Returns:
             The prompt's text.
 
         Raises:
-            PromptError: If a slot has no value, or a value no slot.
+            PromptError: If a slot has no value, or a value has no slot.
 
         Example:
             >>> PromptTemplate("greet", "Hello {name}").render(name="{question}")
@@ -97,26 +97,30 @@ def _fill(match: re.Match[str], values: dict[str, str]) -> str:
     name = match.group(1)
     if not name:
         return match.group(0)[0]
-    # Of numbered passages, lines that begin with a number and bear no mark are the frame's.
+    # In numbered passages, an unmarked number at the beginning of a line belongs to the frame.
     return _FRAMES_NUMBER.sub("", values[name]) if match.group(2) else values[name]
 
 
 def as_template(name: str, prompt: Template | str) -> Template:
-    """Return a template as it is, and a text as one of that name; anything else is a PromptError."""
+    """Return a template unchanged, or make a template of a text.
+
+    Raises:
+        PromptError: If the prompt is neither a text nor a template.
+    """
     if isinstance(prompt, str):
         return PromptTemplate(name, prompt)
     if not hasattr(prompt, "require"):
         raise PromptError(
-            f"the prompt {name!r} is a {type(prompt).__name__}", hint="pass a text or a template"
+            f"expected a text or template as the prompt {name!r}, got a {type(prompt).__name__}"
         )
     return prompt
 
 
 class PromptSet(Mapping[str, Template]):
-    """A method's prompts by their names; it cannot be changed, only replaced.
+    """An immutable mapping of a method's prompts by name.
 
     Args:
-        **prompts: The prompts; the slots that each has here are the ones it must always have.
+        **prompts: The prompts; a replacement must have the same slots.
 
     Example:
         >>> ours = PromptSet(ask=PromptTemplate("ask", "Answer: {question}"))
@@ -149,10 +153,10 @@ class PromptSet(Mapping[str, Template]):
         return f"PromptSet({', '.join(self._prompts)})"
 
     def replaced(self, changes: Mapping[str, Template | str]) -> PromptSet:
-        """Return a set with some prompts replaced, by texts or by templates.
+        """Return a copy in which some prompts are replaced by texts or templates.
 
         Raises:
-            PromptError: If a name is unknown, or a prompt's slots are not those of the one it replaces.
+            PromptError: If a name is unknown, or a new prompt has other slots than the prompt it replaces.
         """
         replaced = PromptSet()
         replaced._slots = self._slots
@@ -170,13 +174,13 @@ class PromptSet(Mapping[str, Template]):
 
 
 def load_prompts(file: str | Path) -> dict[str, dict[str, str]]:
-    r"""Read prompts of your own, or the papers', from a TOML file: a table a method, a prompt by its name.
+    r"""Read prompts from a TOML file that has a table per method and an entry per prompt.
 
     Returns:
-        Texts by method and name, as the option ``prompts`` takes them; it checks names and slots.
+        Texts by method and name, for the option ``prompts``, which checks names and slots.
 
     Raises:
-        PromptError: If the file cannot be read, or holds something other than tables of texts.
+        PromptError: If the file cannot be read, or contains anything but tables of texts.
 
     Example:
         >>> import pathlib, tempfile
@@ -192,16 +196,16 @@ def load_prompts(file: str | Path) -> dict[str, dict[str, str]]:
     for method, prompts in tables.items():
         if not isinstance(prompts, dict) or not all(isinstance(text, str) for text in prompts.values()):
             raise PromptError(
-                f"{file}: {method} is no table of texts", hint=f'write [{method}] and name = "…"'
+                f"{file}: {method} is not a table of texts", hint=f'write [{method}] and name = "…"'
             )
     return tables
 
 
 def format_passages(texts: Iterable[str]) -> Passages:
-    r"""Number passages, one after the other, as every prompt here shows them.
+    r"""Number passages consecutively, for the prompts of this module.
 
-    Lines that begin with a number of their own are put behind a mark. By the type of the result a template
-    knows that the numbers are the prompt's own: pass it on as it is.
+    Lines of a passage that begin with a number of their own are marked. The type of the result tells a
+    template that the numbers belong to the prompt, so pass the result on unchanged.
 
     Example:
         >>> format_passages(["Ada was born in Velm.\n[2] In Orun.", "Velm lies on the Orun."])
@@ -213,10 +217,10 @@ def format_passages(texts: Iterable[str]) -> Passages:
 
 
 def in_conversation(history: Sequence[Message], prompt: Prompt) -> Prompt:
-    """Put a conversation's turns before a prompt; system turns go first, and roles take turns.
+    """Put the turns of a conversation before a prompt; system turns go first.
 
-    Many chat templates refuse two turns of one role in a row, so these are joined. Turns of the assistant
-    before the first one of the user are left out.
+    Many chat templates refuse two consecutive turns of one role, so such turns are joined. Turns of the
+    assistant before the first turn of the user are left out.
 
     Example:
         >>> history = [Message("assistant", "Hello"), Message("user", "Hi")]
@@ -239,7 +243,7 @@ def in_conversation(history: Sequence[Message], prompt: Prompt) -> Prompt:
 
 
 def with_abstention(prompt: Prompt, abstention: str | None) -> Prompt:
-    r"""Put the request to abstain where nothing supports an answer before a prompt, or before its last turn.
+    r"""Put a request to abstain, if nothing supports an answer, before a prompt or its last turn.
 
     Example:
         >>> with_abstention("Question: Where?", "I do not know.")
@@ -260,7 +264,7 @@ _SELECTED = re.compile(r"^\W*selected[ _]answer\W*:\W*(.*?)\W*$", re.IGNORECASE 
 
 
 def selected_answer(reply: str) -> str:
-    r"""Return the answer in a reply to :data:`SELECT_ANSWER`; the whole reply where none is marked.
+    r"""Return the selected answer in a reply to :data:`SELECT_ANSWER`; the whole reply if none is marked.
 
     Example:
         >>> selected_answer("Reasoning: two of three say so.\n**Selected answer:** Velm")

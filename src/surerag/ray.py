@@ -1,7 +1,7 @@
-"""Methods on Ray Data: a class for ``Dataset.map_batches`` that builds its method inside the actor.
+"""Methods on Ray Data: a class for ``Dataset.map_batches`` that builds its method inside each actor.
 
-Models and retrievers cannot be sent to another process; their settings can. ``map_batches`` takes the class
-and its plain arguments, and each actor calls the factory once::
+Models and retrievers cannot be sent to another process, but their settings can. So ``map_batches`` takes the
+class and plain arguments, and each actor calls the factory once::
 
     def lazy(model: str) -> LazyRAG: ...
 
@@ -10,8 +10,8 @@ and its plain arguments, and each actor calls the factory once::
         fn_constructor_kwargs={"settings": {"model": "Qwen/Qwen3-0.6B"}}, batch_size=256,
     )
 
-With a local model the batch is part of a result's identity: numbers equal those of one process at equal
-batches, and may differ in the fifth decimal at others.
+With a local model, results depend slightly on the batch: they equal those of a single process if the batches
+are equal, and may differ in the fifth decimal otherwise.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ Factory = Callable[..., Component[Any]]
 
 
 class MapMethod:
-    """Callable that works on one Arrow table of questions and returns it with the results as columns.
+    """A callable that answers an Arrow table of questions, and returns the table with columns of results.
 
-    A row that fails keeps its place: ``error`` holds the message, and the other result columns are null. What
-    is misconfigured (a missing column, a reader without log-probabilities) raises instead.
+    A failed row keeps its place: ``error`` has the message, and the other result columns are null. A wrong
+    configuration (a missing column, a reader without log-probabilities) raises instead.
 
     Args:
         factory: ``"module:function"``, or a function that can be pickled; called once with ``settings``.
         settings: Keyword arguments of the factory, as plain values.
         arguments: Columns that hold the arguments of the method's ``run``, in order. A list column of texts
             or of structs with a field ``text`` becomes passages.
-        columns: Result columns to add, each the path of an attribute of the result, such as
+        columns: Result columns to add, with the dotted path of an attribute of the result, such as
             ``{"retrieved": "decision.retrieve"}``. None adds ``result``, the whole result as JSON.
-        window: Questions worked on at a time.
+        window: Number of questions to work on at a time.
 
     Raises:
-        ConfigurationError: If the factory cannot be imported, or returns something else than a method.
+        ConfigurationError: If the factory cannot be imported, or returns anything but a method.
     """
 
     def __init__(
@@ -66,19 +66,19 @@ class MapMethod:
         if not isinstance(self._method, Component):
             raise ConfigurationError(
                 f"{factory} returned {type(self._method).__name__}, expected a method",
-                hint="return a LazyRAG, ClusterCompressor or another class of surerag from it",
+                hint="let the factory return a LazyRAG, ClusterCompressor or another component of surerag",
             )
         self._arguments, self._columns, self._window = tuple(arguments), columns, window
 
     def __call__(self, table: pa.Table) -> pa.Table:
-        """Return the table with one result a row."""
+        """Return the table with one result per row."""
         with extra("parquet"):
             import pyarrow as pa
         missing = [name for name in self._arguments if name not in table.column_names]
         if missing:
             raise ConfigurationError(
                 f"the table has no column {missing[0]!r}",
-                hint=f"it has {', '.join(table.column_names)}; name others by arguments=…",
+                hint=f"it has {', '.join(table.column_names)}; name other columns with arguments=…",
             )
         rows = table.select(list(self._arguments)).to_pylist()
         outcomes = run_many(
@@ -91,7 +91,7 @@ class MapMethod:
             if isinstance(outcome, MISCONFIGURED):
                 raise outcome
         errors = [str(item) if isinstance(item, BaseException) else None for item in outcomes]
-        # Without columns, the whole result is one, as JSON.
+        # If no columns were chosen, the column "result" holds the whole result as JSON.
         for name, path in ({"result": ""} if self._columns is None else self._columns).items():
             table = table.append_column(name, pa.array([_cell(item, path) for item in outcomes]))
         return table.append_column("error", pa.array(errors, pa.string()))
@@ -110,7 +110,7 @@ def load_function(path: str) -> Factory:
 
 
 def to_plain(value: Any) -> Any:
-    """Return a result in terms of JSON: dataclasses as mappings, without framework objects and vectors.
+    """Return a result as JSON values: dataclasses become mappings, without framework objects and vectors.
 
     Example:
         >>> to_plain(Passage("Ada", id="1", score=0.5))
@@ -135,7 +135,7 @@ def _argument(value: Any) -> Any:
 
 
 def _cell(outcome: Any, path: str) -> Any:
-    """Return an attribute of a result, or all of it as JSON; None of a failure."""
+    """Return an attribute of a result, or the whole result as JSON; None for a failure."""
     if isinstance(outcome, BaseException):
         return None
     return _attribute(to_plain(outcome), path) if path else json.dumps(to_plain(outcome))

@@ -1,4 +1,4 @@
-"""Rows of CSV files and values of JSON and JSON Lines, with the lines where they begin."""
+"""Read rows of CSV files and values of JSON and JSON Lines, with their line numbers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _DELIMITERS = ",;\t|"
 _LONGEST_CELL = 2**31 - 1
 _SAMPLE = 2**16
 _CELLS = Lock()
-"""Held while the length of a cell, which the csv module limits for the whole process, is not limited."""
+"""Lock for the limit on the length of a cell, which the csv module sets for the whole process."""
 
 
 class Record(NamedTuple):
-    """A row or value, with the number of its last line, or of the element of an array."""
+    """A row or value, with the number of its last line, or its number in an array."""
 
     number: int
     value: Any
@@ -29,12 +29,12 @@ class Record(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Where it stands, such as ``line 3``."""
+        """The place in the file, such as ``line 3``."""
         return f"{self.unit} {self.number}"
 
 
 def csv_delimiter(text: str) -> str:
-    r"""Return the delimiter that cuts most lines of a table into equally many cells.
+    r"""Return the delimiter that divides most lines of a table into the same number of cells.
 
     Example:
         >>> csv_delimiter("name;price\nZoë, the elder;1,50\nAda;2,00")
@@ -51,15 +51,15 @@ def csv_delimiter(text: str) -> str:
 
 
 def csv_rows(text: str, delimiter: str = "", *, quoted: bool = True) -> list[Record]:
-    """Return the rows of a table as lists of cells, without those that are empty.
+    """Return the rows of a table as lists of cells, without empty rows.
 
     Args:
-        text: The file; Excel's first line ``sep=;`` is understood.
-        delimiter: One character; by default the one that fits.
-        quoted: Whether quotation marks hold cells together.
+        text: The contents of the file; Excel's first line ``sep=;`` is understood.
+        delimiter: One character; by default :func:`csv_delimiter` chooses.
+        quoted: Whether quotation marks keep delimiters inside a cell.
 
     Raises:
-        InputError: If a quotation mark is never closed, with its line.
+        InputError: If a quotation mark is never closed; the message names its line.
     """
     first, _, rest = text.partition("\n")
     if first.lower().startswith("sep=") and len(first.strip()) == 5:
@@ -70,9 +70,10 @@ def csv_rows(text: str, delimiter: str = "", *, quoted: bool = True) -> list[Rec
         return _rows(text, delimiter, quoting=quoting, strict=quoted)
     except _UnclosedError as error:
         raise InputError(
-            f"line {error}: a quotation mark is opened and never closed", hint="close it, or double it"
+            f"line {error}: a quotation mark is opened and never closed",
+            hint="close the quotation mark, or double it",
         ) from error
-    except csv.Error:  # something follows a quotation mark that closes
+    except csv.Error:  # there is text between a closing quotation mark and the delimiter
         return _rows(text, delimiter, quoting=quoting)
 
 
@@ -102,10 +103,10 @@ def _rows(text: str, delimiter: str, **dialect: Any) -> list[Record]:
 
 
 def csv_records(rows: Sequence[Record]) -> list[Record]:
-    r"""Return rows as mappings from the cells of the header.
+    r"""Return rows as mappings from column names to cells.
 
-    The header is the first row of which more than half is filled. Rows before it, cells beyond it, and a
-    table of one row have numbers in the place of names.
+    The names are in the header: the first row with more than half of its cells filled. Numbers replace the
+    names in rows before the header, in cells beyond the header, and in a table of one row.
 
     Example:
         >>> [record.value for record in csv_records(csv_rows("name,town\nAda,Velm\n"))]
@@ -146,26 +147,30 @@ def row_text(row: Mapping[str, Any]) -> str:
 
 
 def parse_json(text: str, name: str, line: int = 1) -> Any:
-    """Return the value of a JSON text; errors name the file, and count lines from ``line`` on."""
+    """Parse a JSON text whose first line has the number ``line`` in the file ``name``.
+
+    Raises:
+        InputError: If the text is not JSON; the message names file, line and column.
+    """
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:
         raise InputError(
             f"{name}, line {line + error.lineno - 1}, column {error.colno}: not JSON: {error.msg}",
-            hint="correct it there; in JSON Lines each line holds one value",
+            hint="correct it there; in JSON Lines, each line is one value",
         ) from error
     except RecursionError:
         raise InputError(
-            f"{name}, line {line}: brackets are nested too deep", hint="make the values flatter"
+            f"{name}, line {line}: brackets are nested too deep", hint="nest the values less deeply"
         ) from None
     except ValueError as error:  # a number of thousands of digits
         raise InputError(f"{name}, line {line}: {error}", hint="write the number as a text") from error
 
 
 def json_records(text: str, name: str) -> list[Record]:
-    r"""Return the values of JSON Lines, or the elements of a JSON array; anything else is one value.
+    r"""Return the values of JSON Lines, or the elements of a JSON array; any other JSON is one value.
 
-    Lines end at ``\n`` alone, as the format has it. Errors have line and column, and the file's name.
+    Only ``\n`` ends a line, as the format requires. Errors name the file, the line and the column.
 
     Example:
         >>> [record.value for record in json_records('{"a": 1}\n{"a": 2}', "a.jsonl")]
@@ -188,7 +193,7 @@ def _is_json(line: str) -> bool:
 
 
 def key_of_rows(records: Sequence[Record]) -> str | None:
-    """Return the key of the one list of objects that a file's only object holds, if it is such a file.
+    """Return the key of the only list of objects, if a file is one object with such a list; else None.
 
     Example:
         >>> key_of_rows([Record(1, {"version": 2, "data": [{"question": "Who?"}]})])

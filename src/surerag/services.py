@@ -1,4 +1,4 @@
-"""Services that answer a method's effects: their protocols, and the bundle that drivers take."""
+"""Services that answer a method's effects: their protocols, and the bundle that drivers use."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from surerag.readers.protocol import BaseReader, as_reader
 
 @runtime_checkable
 class Retriever(Protocol):
-    """Finds passages. ``aretrieve(query, k)`` and ``retrieve_many(queries, k)`` are used where present."""
+    """Finds passages. If it has ``aretrieve(query, k)`` or ``retrieve_many(queries, k)``, they are used."""
 
     def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
-        """Return at most ``k`` passages, best first; as many as it is set to return where ``k`` is None."""
+        """Return at most ``k`` passages, best first; with ``k`` None, the retriever chooses the number."""
 
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns texts into vectors. ``aencode(texts, kind)`` is used where present."""
+    """Turns texts into vectors. If it has ``aencode(texts, kind)``, it is used in async code."""
 
     @property
     def name(self) -> str:
@@ -35,7 +35,7 @@ class Encoder(Protocol):
 
 
 def checked_vectors(vectors: Any, count: int, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """Return an encoder's vectors [count, dimensions]; raise ServiceError if they are none."""
+    """Return an encoder's vectors [count, dimensions]; raise ServiceError for any other value."""
     try:
         rows = np.asarray(vectors, dtype=dtype)
     except (TypeError, ValueError):
@@ -49,10 +49,10 @@ def checked_vectors(vectors: Any, count: int, dtype: DTypeLike = np.float32) -> 
 
 
 def normalised_rows(vectors: Sequence[Sequence[float]], texts: int) -> NDArray[np.float32]:
-    """Return what an embedding model returned for so many texts as L2-normalised rows.
+    """Return the vectors of an embedding model for ``texts`` texts as L2-normalised rows [texts, dimensions].
 
     Raises:
-        ServiceError: If there are not as many vectors, or one has length 0.
+        ServiceError: If the numbers of vectors and texts differ, or a vector has length 0.
     """
     if len(vectors) != texts:
         raise ServiceError(f"the embedding model returned {len(vectors)} vectors for {texts} texts")
@@ -66,14 +66,14 @@ def normalised_rows(vectors: Sequence[Sequence[float]], texts: int) -> NDArray[n
 
 @runtime_checkable
 class Entailer(Protocol):
-    """Judges pairs of statements. ``aentail(pairs)`` is used where present."""
+    """Judges pairs of statements. If it has ``aentail(pairs)``, it is used in async code."""
 
     @property
     def name(self) -> str:
         """Identity of the model."""
 
     def entail(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
-        """Return probabilities [pairs, 3] of contradiction, neutral, entailment; zeros for no judgement."""
+        """Return probabilities [pairs, 3] of contradiction, neutral, entailment; zeros for none."""
 
 
 _HINTS = {
@@ -81,7 +81,7 @@ _HINTS = {
     "NLIEntailer.from_pretrained(…)",
     "encoder": ", such as surerag.encoders.HashingEncoder() for a first try",
 }
-"""Implementations to suggest where a service is missing."""
+"""Implementations to suggest if a service is missing."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +90,11 @@ class Services:
 
     Attributes:
         reader: The model that answers.
-        encoder: Vectors of texts.
-        retriever: Passages of the corpus.
-        entailer: Judgements on pairs of statements.
-        summaries: Summaries of the corpus' documents, in the shape of a retriever.
-        rewriter: The model that rewrites queries; where there is none, the reader does.
+        encoder: Turns texts into vectors.
+        retriever: Finds passages of the corpus.
+        entailer: Judges pairs of statements.
+        summaries: Finds summaries of the corpus' documents, as a retriever.
+        rewriter: The model that rewrites queries; if it is None, the reader rewrites.
     """
 
     reader: BaseReader | None = None
@@ -133,9 +133,9 @@ class Services:
         return tuple(getattr(self, name) for name in names)
 
     def answer_tokens(self, max_tokens: int | None) -> int | None:
-        """Return the longest answer in tokens: ``max_tokens``, or the reader's own limit where it is None.
+        """Return the longest answer in tokens: ``max_tokens``, or else the reader's limit.
 
-        None is no limit: the length is left to a model that its user gave none.
+        None means no limit: neither the user nor the reader sets one.
         """
         if max_tokens is not None:
             return max_tokens

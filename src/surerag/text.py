@@ -1,4 +1,4 @@
-"""Text: its encoding, its tokens, its sentences, answers that abstain, and control codes in it."""
+"""Work on text: decode it, estimate tokens, split sentences, detect abstentions, remove control codes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sentencex import get_sentence_boundaries
 from surerag.errors import ConfigurationError, InputError
 
 ABSTENTION = "I do not know."
-"""The usual text of an answer that gives none."""
+"""The default text of an answer that says nothing."""
 
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
@@ -32,7 +32,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def replace_surrogates(text: str) -> str:
-    r"""Replace lone surrogates, which no encoding and no tokenizer can hold, by ``�``.
+    r"""Replace lone surrogates, which no encoding and no tokenizer accepts, with ``�``.
 
     Example:
         >>> replace_surrogates("Velm \udcff")
@@ -45,7 +45,7 @@ def replace_surrogates(text: str) -> str:
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # begins with that of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),  # begins with the mark of UTF-16
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -55,14 +55,14 @@ _LEGACY = (
     "cp1252", "cp1251", "cp932", "gb18030", "euc_jp", "big5", "cp949", "cp1250", "cp1253", "koi8_r", "cp866",
     "mac_roman", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp850", "cp852", "cp857",
 )  # fmt: skip
-"""Encodings to guess from, the commonest first; others are subsets of these, or too rare."""
+"""Encodings to choose from, the commonest first; other encodings are subsets of these, or too rare."""
 
 _SAMPLE = 2**16
-"""Bytes that an encoding is guessed from."""
+"""Number of bytes from which an encoding is guessed."""
 _NEITHER_WORSE, _NEITHER_LIKELIER = 0.03, 0.1
-"""Guesses whose disorder and likeness to a language differ by less are equally good."""
+"""Guesses are equally good if their disorder and their likeness to a language differ by less than this."""
 _FEW_FOREIGN = 0.05
-"""Share of letters beyond ASCII that may be those of other languages, as in names; and one more."""
+"""This share of the letters beyond ASCII, and one more, may belong to other languages, as in names."""
 
 _ALPHABETS = (
     "äöüß", "àâæçéèêëîïôœùûüÿ", "éèêëïóöü", "áéíñóúü", "àáâãçéêíóôõúü", "àçèéíïòóúü",  # de fr nl es pt ca
@@ -85,9 +85,13 @@ class DecodedText(NamedTuple):
 
 
 def decode(data: bytes, declared: str = "") -> DecodedText:
-    r"""Decode a text: by its byte-order mark, as UTF-8, as it declares, or else by a guess.
+    r"""Decode a text by its byte-order mark, as UTF-8, in the declared encoding, or else in a guessed one.
 
-    charset-normalizer measures how disordered a text would be in each encoding, and how much like a language.
+    The guess relies on charset-normalizer, which measures for each encoding how disordered the text would be,
+    and how similar to a language.
+
+    Raises:
+        InputError: If the data are binary, or no encoding fits.
 
     Example:
         >>> decode("Zoë Møller, Zürich".encode("cp1252"))
@@ -96,7 +100,7 @@ def decode(data: bytes, declared: str = "") -> DecodedText:
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return DecodedText(data.decode(encoding, "replace"), encoding)
-    # What Japanese mail is written in consists of ASCII; the web reads Latin-1 as Windows-1252.
+    # ISO-2022-JP, used in Japanese mail, consists of ASCII bytes; the web reads Latin-1 as Windows-1252.
     certain = ["iso2022_jp"] if b"\x1b$" in data else []
     certain += ["utf-8", "cp1252" if declared.lower() in ("latin-1", "iso-8859-1") else declared]
     for encoding in filter(None, certain):
@@ -117,7 +121,7 @@ def _guess(data: bytes) -> DecodedText:
     for encoding in _likely_encodings(data):
         try:
             text = data.decode(encoding)
-        except UnicodeError:  # beyond the sample
+        except UnicodeError:  # an invalid byte after the sample
             continue
         if not _BINARY.search(text):
             return DecodedText(text, encoding, guessed=True)
@@ -129,10 +133,10 @@ def _likely_encodings(data: bytes) -> list[str]:
     if b"\0" in data:
         return _orderly(data[:_SAMPLE], _WIDE_ENCODINGS)
     order: tuple[str, ...] = (*_LEGACY, *_WIDE_ENCODINGS[:2])
-    if b"\r" in data and b"\n" not in data:  # line ends of a Macintosh before 2001
+    if b"\r" in data and b"\n" not in data:  # line ends of old Macintosh systems
         order = ("mac_roman", *(name for name in order if name != "mac_roman"))
     sample = data
-    if len(data) > _SAMPLE:  # only what is not ASCII tells; whole lines cut no letter in two
+    if len(data) > _SAMPLE:  # only lines beyond ASCII help to guess; whole lines cut no letter in two
         lines = b"\n".join(line for line in data.split(b"\n") if not line.isascii())
         sample = lines if len(lines) <= _SAMPLE else lines[:_SAMPLE].rpartition(b"\n")[0] or data
     western = sample.decode("cp1252", "replace")
@@ -143,12 +147,12 @@ def _likely_encodings(data: bytes) -> list[str]:
 
 
 def _orderly(sample: bytes, encodings: Sequence[str]) -> list[str]:
-    """Return encodings that charset-normalizer admits: the most orderly first, then the likest."""
+    """Return the encodings that charset-normalizer accepts, the least disordered and likeliest first."""
     from charset_normalizer import from_bytes
 
     guesses = [
         (guess.chaos + _strangeness(str(guess)), guess.coherence, _foreign_letters(str(guess)), name)
-        for name in encodings  # one by one, since it omits those that are like one that does not fit
+        for name in encodings  # one by one, since from_bytes skips encodings similar to one that does not fit
         for guess in from_bytes(sample, cp_isolation=[name])
     ]
     least = min((disorder for disorder, *_ in guesses), default=0.0) + _NEITHER_WORSE
@@ -166,7 +170,7 @@ def _orderly(sample: bytes, encodings: Sequence[str]) -> list[str]:
 
 
 def _foreign_letters(text: str) -> int:
-    """Return how many letters beyond ASCII are not those of the language that has most of them.
+    """Return how many letters beyond ASCII do not belong to the language with most of these letters.
 
     Example:
         >>> _foreign_letters("Doğu geniş, güneş"), _foreign_letters("Doðu geniþ, güneþ")
@@ -177,7 +181,7 @@ def _foreign_letters(text: str) -> int:
 
 
 def _strangeness(text: str) -> float:
-    """Return the share of characters other than ASCII that stand where no language puts them.
+    """Return the share of the characters beyond ASCII that are at places where no language puts them.
 
     Example:
         >>> _strangeness("Zoë Møller, l’été"), _strangeness("Zo« M¿ller")
@@ -206,7 +210,7 @@ def _is_strange(before: str, letter: str, after: str) -> bool:
 
 
 def _script(letter: str) -> str:
-    """Return a name of the letter's script; empty for what is no letter."""
+    """Return the name of a letter's script; empty for other characters."""
     if not letter.isalpha():
         return ""
     name = "LATIN" if letter < "\u0250" else unicodedata.name(letter, "").split(" ")[0]
@@ -218,9 +222,9 @@ def _script(letter: str) -> str:
 _LATIN = "\u00aa\u00ba\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u024f\u1e00-\u1eff"
 """Latin letters beyond ASCII."""
 _LETTERS_OF_A_TOKEN = 9
-"""Letters of a Latin word that is one token; longer words have a token more for about four letters."""
+"""A Latin word of at most this many letters counts as one token; every four further letters add a token."""
 _LONGEST = 200
-"""Letters without a space that are counted as one piece."""
+"""Longest text without a space that is counted as one piece, in characters."""
 
 _WEIGHTS = {
     "\u0400-\u052f": 0.4,  # Cyrillic
@@ -231,16 +235,16 @@ _WEIGHTS = {
     "\u0e00-\u0e7f": 0.65,  # Thai
     "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af": 0.8,  # Hangul
 }
-"""Tokens a character, between those of cl100k and of o200k."""
+"""Tokens per character, between the values of the encodings cl100k and o200k."""
 _SPACE, _LETTER, _DIGIT, _MARK, _FURTHER_LETTER, _OTHER, _FIRST_WEIGHTED = range(7)
 """Kinds of characters."""
 _CHARACTER_WEIGHTS = np.array([0, 0, 0, 1, 0, 1, *_WEIGHTS.values()])
-"""Tokens a character of each kind has by itself; words and numbers are counted as such."""
+"""Tokens per character of each kind; letters and digits have 0: words and numbers are counted whole."""
 
 
 @cache
 def _kinds() -> NDArray[np.uint8]:
-    """Return the kind of every character below U+10000, and of all above as one more."""
+    """Return the kind of every character below U+10000, and one more entry for all characters above."""
     kinds = np.full(2**16 + 1, _OTHER, np.uint8)
     kinds[[code for code in range(2**16) if code < 128 or chr(code).isspace()]] = _SPACE
     for kind, characters in (
@@ -256,10 +260,10 @@ def _kinds() -> NDArray[np.uint8]:
 
 
 def estimated_tokens(text: str) -> int:
-    """Estimate how many tokens a text has, by its scripts; for models without a tokenizer at hand.
+    """Estimate the number of tokens of a text from its scripts, for models without a local tokenizer.
 
-    Prose in seventeen languages is within a factor of 2.2 of the tokenizers of GPT-4 and GPT-4o. A text of
-    2,000 English words takes some 0.2 ms.
+    For prose in seventeen languages, the estimate is within a factor of 2.2 of the tokenizers of GPT-4 and
+    GPT-4o. A text of 2,000 English words takes about 0.2 ms.
 
     Example:
         >>> estimated_tokens("Ada was born in Velm."), estimated_tokens("艾达出生在维尔姆。")
@@ -286,7 +290,7 @@ def estimated_tokens(text: str) -> int:
 
 
 def _runs(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return where the runs of a mask begin, and where they end."""
+    """Return the starts and the ends of the runs of true values in a mask."""
     edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
     bounds = np.concatenate(
         ([0] if mask[:1].any() else [], edges, [len(mask)] if mask[-1:].any() else [])
@@ -295,7 +299,7 @@ def _runs(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 class TokenEstimate:
-    """The estimate of a text that comes piece by piece; all calls together are linear in its length.
+    """An estimate for a text that arrives in pieces; the total time is linear in the length of the text.
 
     Attributes:
         total: Tokens so far.
@@ -311,7 +315,7 @@ class TokenEstimate:
         self._tail = ""
 
     def feed(self, piece: str) -> int:
-        """Take a piece, and return how many tokens all of them have together."""
+        """Add a piece, and return the estimate for all pieces so far."""
         self._tail += piece
         gap = max(self._tail.rfind(" "), self._tail.rfind("\n"), len(self._tail) - _LONGEST)
         if gap > 0:
@@ -322,7 +326,9 @@ class TokenEstimate:
 
 
 def prefix_of_tokens(text: str, tokens: int) -> int:
-    """Return how many characters a text's beginning of so many tokens has: whole words, where one fits.
+    """Return the length in characters of the beginning of a text that has at most ``tokens`` tokens.
+
+    The beginning ends after a whole word, if at least one word fits.
 
     Example:
         >>> text = "Ada was born in Velm."
@@ -348,7 +354,7 @@ class Sentence(NamedTuple):
 
 
 def split_sentences(text: str, language: str = "en") -> list[Sentence]:
-    """Split a text into its sentences, verbatim, with offsets in characters.
+    """Split a text into its unchanged sentences, with their offsets in characters.
 
     Example:
         >>> [s.text for s in split_sentences("Dr. Voss left. She was tired!")]
@@ -369,13 +375,13 @@ def split_sentences(text: str, language: str = "en") -> list[Sentence]:
 
 
 def check_abstention(abstention: str | None) -> None:
-    """Check that the option ``abstention`` has a letter in it."""
+    """Check that the option ``abstention`` is None or contains a letter, or raise ConfigurationError."""
     if abstention is not None and not _letters(abstention):
         raise ConfigurationError("abstention is empty", hint="give a sentence, such as 'I do not know.'")
 
 
 def is_abstention(answer: str, abstention: str | None = ABSTENTION) -> bool:
-    """Whether an answer is the abstention, or begins with it as a sentence; marks and case do not count.
+    """Whether an answer is the abstention, or its first sentence is; punctuation and case are ignored.
 
     Example:
         >>> is_abstention("i do not know"), is_abstention("I don’t know. No passage says so.")
@@ -394,7 +400,7 @@ def is_abstention(answer: str, abstention: str | None = ABSTENTION) -> bool:
 
 
 def begins_abstention(beginning: str, abstention: str | None) -> bool:
-    """Whether the beginning of an answer is at least half of the abstention, and nothing else.
+    """Whether the beginning of an answer is the abstention, or at least its first half, and nothing else.
 
     Example:
         >>> begins_abstention("I do not", ABSTENTION), begins_abstention("I", ABSTENTION)
@@ -408,7 +414,7 @@ def begins_abstention(beginning: str, abstention: str | None) -> bool:
 
 
 def may_become_abstention(beginning: str, abstention: str | None) -> bool:
-    """Whether an answer that begins so can still turn out to be the abstention.
+    """Whether an answer with this beginning may still become the abstention.
 
     Example:
         >>> may_become_abstention("I", ABSTENTION), may_become_abstention("In Velm", ABSTENTION)
@@ -418,7 +424,7 @@ def may_become_abstention(beginning: str, abstention: str | None) -> bool:
 
 
 def _ends_sentence(gap: str, last: str) -> bool:
-    """Whether what stands behind a letter ends its sentence: a mark, or a space in scripts without spaces."""
+    """Whether the gap after a letter ends a sentence: punctuation, or a space in scripts without spaces."""
     return gap != "-" and any(
         letter == "\n"
         or (letter == " " and _UNSPACED_LETTER.match(last))
@@ -432,7 +438,7 @@ def _letters(text: str) -> str:
 
 
 def _composed(text: str) -> str:
-    """Return a text as it is compared: "don't" as "do not", "can't" as "cannot"."""
+    """Return a text in a form for comparison: "don't" becomes "do not", "can't" becomes "cannot"."""
     text = unicodedata.normalize("NFC", text.casefold()).replace("’", "'")
     return re.sub(r"n't\b", " not", re.sub(r"\bcan't\b", "cannot", text))
 
@@ -447,19 +453,19 @@ _SEQUENCE = re.compile(
 )
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f"
-    # Changes of the direction of writing can make a text read as another.
+    # Changes of the writing direction can make one text look like another.
     r"\u202a-\u202e\u2066-\u2069]"
 )
 
 
 _FORGING = re.compile(
-    # Line ends, escapes, changes of the direction of writing, and letters that no screen shows.
+    # Line ends, escapes, changes of the writing direction, and invisible characters.
     r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
 )
 
 
 def on_one_line(text: str) -> str:
-    r"""Return untrusted text as one line of a log; what could forge another line is escaped.
+    r"""Return untrusted text as one line of a log; characters that could forge another line are escaped.
 
     Example:
         >>> on_one_line("Where?\n2026 CRITICAL root \x1b[31m\u202e")
@@ -469,7 +475,7 @@ def on_one_line(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Remove terminal control codes from untrusted text; line ends and tabs stay.
+    r"""Remove terminal control codes from untrusted text; line ends and tabs are kept.
 
     Example:
         >>> printable("Velm\x1b[2J\x1b]0;owned\x07 lies\r on the \u202eOrun")

@@ -198,8 +198,8 @@ def test_a_changed_run_is_refused(folder: Path) -> None:
         (("--require", "bleu(lazy) >= 0.5"), "no measure 'bleu'"),
         (("--run", "no folder/run.db"), "Name a file in a folder that is there"),
         (("--run", "docs"), "Name a file in a folder"),
-        (("--run", "questions.jsonl"), "questions.jsonl holds no run"),
-        (("--run", "report.html"), "would be written over it"),
+        (("--run", "questions.jsonl"), "questions.jsonl is not a run"),
+        (("--run", "report.html"), "the report would overwrite the run"),
         (("--documents", "no folder"), "Invalid value for '--documents'"),
     ],
 )
@@ -341,7 +341,7 @@ def test_errors_are_one_line_with_the_fix(
     assert started(monkeypatch, "doctor") == 1
     assert capsys.readouterr().err == "Error: the server said nothing. Start it.\n"
     assert started(monkeypatch, "--help") == 0
-    with pytest.raises(ValueError, match="no model is named"):
+    with pytest.raises(ValueError, match="expected the name of a model"):
         models.load_reader(None, None)
 
 
@@ -377,7 +377,7 @@ def test_an_interrupted_compare_goes_on(folder: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 130
     os.close(writing)
     told = " ".join(os.read(reading, 100_000).decode().split())
-    assert "interrupted; " in told and " stored in run.db. The same command goes on" in told
+    assert "interrupted; " in told and " stored in run.db. Repeat the command to continue" in told
     with EvaluationRun("run.db") as rows:
         assert 0 < len(rows.rows) < 2 * QUESTIONS
     run(*COMPARE)

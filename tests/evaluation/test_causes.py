@@ -8,7 +8,7 @@ import pytest
 
 from surerag import FakeReader, Passage
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, build_system, evaluate, write_report
-from surerag.evaluation.causes import SKIPPED, causes_of, passages_that_hold, remedy
+from surerag.evaluation.causes import SKIPPED, causes_of, documents_with_references, remedy
 from surerag.evaluation.systems import PipelineSetup
 
 PASSAGES = [
@@ -26,15 +26,15 @@ QUESTIONS = [
 
 def run_of(*shown: str) -> EvaluationRun:
     run = evaluate({"plain": lambda question: EvaluationAnswer("something else", shown)}, QUESTIONS)
-    run.record_documents(passages_that_hold(QUESTIONS, PASSAGES))
+    run.record_documents(documents_with_references(QUESTIONS, PASSAGES))
     return run
 
 
 def test_documents_that_hold_a_reference_are_found_as_contains_finds_it() -> None:
-    names = passages_that_hold([*QUESTIONS, Question("Which city?", ("维尔姆",))], PASSAGES)
+    names = documents_with_references([*QUESTIONS, Question("Which city?", ("维尔姆",))], PASSAGES)
     assert list(names.values()) == [("town/ada.md",), ("bo.pdf",), (), ("three",)]
     many = [Passage("Velm", id=str(number)) for number in range(9)]
-    assert passages_that_hold(QUESTIONS[:1], many) == {QUESTIONS[0].key: ("0", "1", "2")}
+    assert documents_with_references(QUESTIONS[:1], many) == {QUESTIONS[0].key: ("0", "1", "2")}
 
 
 def test_a_wrong_answer_has_one_cause_and_an_answer_of_yes_none() -> None:
@@ -58,13 +58,13 @@ def test_a_wrong_answer_has_one_cause_and_an_answer_of_yes_none() -> None:
         (
             True,
             True,
-            "Mend the model or its prompt first: for 100 % of plain's 20 wrong answers the reference stands",
+            "Mend the model or its prompt first: for 100 % of plain's 20 wrong answers the reference is",
         ),
         (False, True, "Mend the retriever first: for 100 %"),
         (
             False,
             False,
-            "Mend the folder first: for 100 % of plain's 20 wrong answers the reference stands in no",
+            "Mend the folder first: for 100 % of plain's 20 wrong answers the reference is in no",
         ),
     ],
 )
@@ -73,7 +73,7 @@ def test_the_largest_cause_is_what_to_mend(shown: bool, passages: bool, sentence
     corpus = [Passage(f"It is word{number}.") for number in range(20)]
     contexts = tuple(passage.text for passage in corpus) if shown else ()
     run = evaluate({"plain": lambda question: EvaluationAnswer("no idea", contexts)}, questions)
-    run.record_documents(passages_that_hold(questions, corpus if passages else []))
+    run.record_documents(documents_with_references(questions, corpus if passages else []))
     assert remedy(causes_of(run), "plain", "plain").startswith(sentence)
 
 
@@ -85,7 +85,7 @@ def test_the_page_says_why_with_file_names_and_what_was_skipped(tmp_path: Path) 
     system = build_system("plain", PipelineSetup(FakeReader("no idea"), Retriever()))
     path = tmp_path / "run.db"
     with evaluate({"plain": system}, QUESTIONS, path) as run:
-        run.record_documents(passages_that_hold(QUESTIONS, PASSAGES))
+        run.record_documents(documents_with_references(QUESTIONS, PASSAGES))
         run.record({SKIPPED: "a<b.bin: no known kind\nscan.pdf: damaged"})
     with EvaluationRun(path) as run:
         write_report(run, tmp_path / "page.html")
@@ -93,7 +93,7 @@ def test_the_page_says_why_with_file_names_and_what_was_skipped(tmp_path: Path) 
     assert text.index('class="causes"') < text.index("<table>") < text.index("Wrong (4)")
     assert "plain: 3 wrong" in text and text.count('<span class="') == 3
     assert "<b>town/ada.md: holds the reference</b>" in text and "<b>town/ada.md</b>" in text
-    assert "the reference stands in a passage that was not shown, of bo.pdf" in text
-    assert "the reference stands in no document" in text
+    assert "the reference is in a passage that was not shown, from bo.pdf" in text
+    assert "the reference is in no document" in text
     assert "2 files of the folder could not be read" in text and "a&lt;b.bin: no known kind" in text
     assert "Left out: 1 with a reference of yes, no or a letter" in text

@@ -15,7 +15,7 @@ from surerag.calibration import calibrate_abstention
 from surerag.certainty import MEASURES, Certainty, certainty_of
 from surerag.encoders import HashingEncoder
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, build_system, evaluate, write_report
-from surerag.evaluation.certainty import surest_answers, surest_of_all
+from surerag.evaluation.certainty import surest_answers, surest_answers_by_system
 from surerag.evaluation.findings import certainties, findings, numbers_of_passages
 from surerag.evaluation.passages import passage_counts
 from surerag.evaluation.report import terminal_table
@@ -161,7 +161,7 @@ def test_what_certainty_tells_is_said_and_also_that_it_tells_nothing() -> None:
     )
     names = {name: name for name in run.systems}
     useful, useless, backwards, perfect = (
-        certainties(run, surest_of_all(run), name, names)[0] for name in run.systems[:4]
+        certainties(run, surest_answers_by_system(run), name, names)[0] for name in run.systems[:4]
     )
     surest = surest_answers(run, "useful")
     assert surest and surest.auroc and surest.tells == "wrong answers" and surest.n == 300
@@ -171,15 +171,15 @@ def test_what_certainty_tells_is_said_and_also_that_it_tells_nothing() -> None:
     area = surest.auroc.text(digits=2)
     assert f"(AUROC {area}; 0.5 is chance)" in useful
     assert f"Of the surest 50 % of the answers {100 * half.value:.0f} % are right" in useful
-    assert "useless's answers tells nothing here" in useless and "its interval holds 0.5" in useless
+    assert "useless's answers tells nothing here" in useless and "its interval contains 0.5" in useless
     assert "do not go by its certainty" in backwards
     assert perfect == "All 300 answers of perfect are right, so that certainty has nothing to tell apart."
     assert surest_answers(run, "silent") is None
-    found = certainties(run, surest_of_all(run), "perfect", names)
+    found = certainties(run, surest_answers_by_system(run), "perfect", names)
     assert (
-        found[1] == f"It is less sure of the wrong answers than of the right ones of useful (AUROC {area})."
+        found[1] == f"The model is less sure of wrong answers than of right ones for useful (AUROC {area})."
     )
-    assert found[2].startswith("How sure it is tells nothing (the interval") and "of useless (" in found[2]
+    assert found[2].startswith("How sure the model is tells nothing (the") and "for useless (" in found[2]
     assert len(found) == 4
 
 
@@ -214,7 +214,7 @@ def test_the_page_and_the_terminal_show_the_surest(tmp_path: Path) -> None:
     run = run_of(60, plain=of_chance(0, 0.8), other=of_chance(1, 0))
     write_report(run, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text("utf-8")
-    assert text.count("right answers of the surest, %") >= 2 and "How sure is each answer?" in text
+    assert text.count("right answers among the surest, %") >= 2 and "How sure is each answer?" in text
     assert 'data-label="right of the surest 70 %"' in text and "no further call" in text
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
     console.print(terminal_table(run))
@@ -256,7 +256,7 @@ def test_the_fewest_passages_that_lose_nothing_that_matters() -> None:
 def test_few_questions_do_not_show_that_fewer_passages_are_enough() -> None:
     run = plain_with(35, plain_10=lambda i: i % 5 > 0, plain_4=lambda i: i % 5 != 1)
     [sentence] = numbers_of_passages(run)
-    assert "it is not shown that the answers lose less than 2 points against 10: +0.0 [" in sentence
+    assert "4 passages the answers may lose 2 points or more against 10 passages: +0.0 [" in sentence
     assert "questions would show it" in sentence
     # With more passages not shown to be as good, no smaller number is, however good it looks.
     run = plain_with(

@@ -95,7 +95,7 @@ def test_rows_of_pandas_and_numpy_are_read_and_what_is_missing_is() -> None:
 def test_a_table_in_place_of_a_list_is_refused() -> None:
     frame = pytest.importorskip("pandas").DataFrame({"question": ["Where?"], "answer": ["Velm"]})
     for table in (frame, {"question": "Where?"}):
-        with pytest.raises(InputError, match="is read by the names of its columns"):
+        with pytest.raises(InputError, match="expected a list of questions, got a"):
             as_questions(table)
     assert as_questions(frame.to_dict("records")) == [Question("Where?", ("Velm",))]
 
@@ -106,7 +106,7 @@ def test_columns_are_named_by_the_user(tmp_path: Path) -> None:
     assert read_questions(path, columns={"question": "Q", "references": "A"})[0].references == ("Velm",)
     for columns, message in (
         ({}, "line 2 has no question; its columns are Q, A.*--columns question=NAME, or.*'question': 'NAME'"),
-        ({"question": "X"}, "no column 'X'; there are Q, A"),
+        ({"question": "X"}, "no column 'X'. Its columns are Q, A"),
         ({"frage": "Q"}, "no field 'frage'"),
     ):
         with pytest.raises(InputError, match=message):
@@ -119,7 +119,7 @@ def test_columns_are_named_by_the_user(tmp_path: Path) -> None:
         ("q.jsonl", '{"question": "a"}\n{', "line 2, column 2: not JSON.*each line holds one value"),
         ("q.jsonl", '["a"]', "element 1 is a str"),
         ("q.jsonl", "[[1]]", "element 1 is a list, not an object with columns. Write"),
-        ("q.jsonl", "", "holds no questions. Write one a line"),
+        ("q.jsonl", "", "holds no questions. Write one question per line"),
         ("q.jsonl", '{"question": " "}', "element 1, column 'question': expected a text that is not empty"),
         (
             "q.jsonl",
@@ -130,10 +130,14 @@ def test_columns_are_named_by_the_user(tmp_path: Path) -> None:
         ("q.json", "3", "element 1 is a int"),
         ("q.json", "[" * 200_000, "line 1: brackets are nested too deep"),
         ("q.json", "9" * 5000, "line 1: Exceeds the limit.*Write the number as a text"),
-        ("q.csv", "question,answer\nWhat, then?,Ada\n", "line 2 has 3 cells, and the header 2. Put texts"),
+        (
+            "q.csv",
+            "question,answer\nWhat, then?,Ada\n",
+            "line 2 has 3 cells, and the header has 2. Put a text",
+        ),
         ("q.csv", 'question,answer\nWhat?,Ada\n"Who?,Jon\n', "line 3: a quotation mark is opened and never"),
         ("q.csv", "question,answer\n,Ada\n", "line 2, column 'question': expected a text"),
-        ("q.txt", "a", "no known ending"),
+        ("q.txt", "a", "has an unknown suffix"),
         ("q.csv", None, "cannot be read"),
         ("q.parquet", "x", "cannot be read"),
     ],
@@ -153,7 +157,7 @@ def test_lists_of_questions() -> None:
         ("What?", ("x",)),
         ("Why?", ()),
     ]
-    with pytest.raises(InputError, match="there are no questions"):
+    with pytest.raises(InputError, match="got an empty list"):
         as_questions([])
     with pytest.raises(InputError, match="question 1 is a list"):
         as_questions([["a"]])
@@ -280,7 +284,7 @@ def test_a_workbook_is_read_as_people_keep_it(tmp_path: Path) -> None:
         book["Questions"].append(row)
     book.create_sheet("Notes").append(["later"])
     book.save(tmp_path / "q.xlsx")
-    with pytest.warns(FileNotesWarning, match=r"of its sheets 'Questions' is read, and not 'Notes'"):
+    with pytest.warns(FileNotesWarning, match=r"only the sheet 'Questions' is read, not 'Notes'"):
         questions = read_questions(tmp_path / "q.xlsx", columns={"question": "Frage", "answers": "Antwort"})
     assert [(one.text, one.references) for one in questions] == [("Wann?", ("1912",)), ("Wer?", ("Ada",))]
     cells_of(tmp_path / "q.xlsx", ("Frage",), [("Wann?",)])
@@ -289,7 +293,7 @@ def test_a_workbook_is_read_as_people_keep_it(tmp_path: Path) -> None:
     (tmp_path / "cut.xlsx").write_bytes(b"PK")
     with pytest.raises(InputError, match=r"cut.xlsx: damaged"):
         read_questions(tmp_path / "cut.xlsx")
-    with pytest.raises(InputError, match=r"q.xls has no known ending. Save it as .xlsx"):
+    with pytest.raises(InputError, match=r"q.xls has an unknown suffix. Save it as .xlsx"):
         read_questions(tmp_path / "q.xls")
 
 

@@ -12,7 +12,7 @@ from surerag import ClusterCompressor, FakeReader, LazyRAG, Passage
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError
 from surerag.evaluation import Question, evaluate
-from surerag.evaluation.findings import searched
+from surerag.evaluation.findings import search_share
 from surerag.evaluation.systems import NAMES, PipelineSetup, as_system, build_system
 from surerag.methods.lazy_rag.component import FixedSummary
 
@@ -50,7 +50,7 @@ def test_every_name_answers_a_question(name: str, setup: PipelineSetup) -> None:
     questions = [Question("Where was Ada born?", ("Velm",), (PASSAGES[0].text,))]
     run = evaluate({name: build_system(name, setup)}, questions)
     [row] = run.rows
-    assert searched(run, name) == (name not in ("none", "oracle", "lazy@inf"))
+    assert search_share(run, name) == (name not in ("none", "oracle", "lazy@inf"))
     assert row.answer is not None and row.error == "", row.error
     assert row.answer.usage is not None and row.answer.usage.requests >= 1
     expected = "I cannot say" if name in ("none", "lazy@inf") else "Velm"

@@ -444,7 +444,7 @@ def test_the_first_sentence_of_the_demo_is_of_a_real_model() -> None:
     lazy, always = rows["lazy"], rows["always"]
     random = rows["at random, as often as lazy"]
     assert random["searches"] == lazy["searches"]
-    assert f"L-RAG answered {lazy['right'][0]} % of {lazy['n']} questions of SQuAD 2.0 right" in EVIDENCE
-    assert f"with {100 * lazy['searches']:.1f} % of the searches" in EVIDENCE
-    assert f"always searching is right in {always['right'][0]} %" in EVIDENCE
-    assert f"at random as often in {random['right'][0]} %" in EVIDENCE
+    assert f"{lazy['n']} questions of SQuAD 2.0, L-RAG answers {lazy['right'][0]} % right" in EVIDENCE
+    assert f"searches for {100 * lazy['searches']:.1f} % of the questions" in EVIDENCE
+    assert f"Always searching answers {always['right'][0]} % right" in EVIDENCE
+    assert f"at random equally often answers {random['right'][0]} % right" in EVIDENCE

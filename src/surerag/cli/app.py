@@ -1,4 +1,4 @@
-"""Entry point: expected failures are one line on standard error and an exit code."""
+"""Entry point of the command line: an expected failure prints one line to standard error."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ FAILED, WRONG_USAGE = 1, 2
 _WARNINGS_AS_NOTES = (
     SkippedFilesWarning, FileNotesWarning, MissingSummariesWarning, EmbeddingCacheWarning, CalibrationWarning
 )  # fmt: skip
-"""Warnings that become notes; those of other libraries are not shown."""
+"""Warnings that are shown as notes; warnings of other libraries are hidden."""
 
 app = typer.Typer(
-    help="RAG that acts on its reader's uncertainty. Exit codes: 0 done; 1 failed; 2 wrong usage: an "
-    "argument, an option or a file that is named cannot be used; 3 a requirement fails; 4 a requirement is "
-    "undecided, or nothing can be certified; 130 interrupted.",
+    help="RAG that acts on its model's uncertainty. Exit codes: 0 done; 1 failed; 2 wrong usage: an "
+    "argument, an option or a file cannot be used; 3 a requirement fails; 4 a requirement is undecided, or "
+    "nothing can be guaranteed; 130 interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -51,7 +51,7 @@ def _show_version(wanted: bool) -> None:
 
 
 @app.callback()
-def _options_of_all(
+def _common_options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version.")
     ] = False,
@@ -60,7 +60,7 @@ def _options_of_all(
 
 
 def main() -> NoReturn:
-    """Run the command line; exit codes are those of its help."""
+    """Run the command line, and exit with one of the codes that its help lists."""
     _silence_libraries()
     try:
         app()

@@ -21,24 +21,27 @@ RunFile = Annotated[Path, typer.Argument(help="File of a run of surerag compare.
 SystemName = Annotated[
     str,
     typer.Option(
-        help="With --max-risk, any system of the run; plain, or the only one, if left out. Without it, lazy "
-        "or rewritten, of which the run has both ends, such as lazy@inf and lazy@-inf."
+        help="System to calibrate. With --max-risk, it may be any system of the run; the default is plain or "
+        "the only system. Without --max-risk, it is lazy or rewritten, and the run must have both lazy@inf "
+        "and lazy@-inf."
     ),
 ]
-Metric = Annotated[str, typer.Option(help="Score of answers: contains, exact_match or f1.")]
-MaxLoss = Annotated[float, typer.Option(help="Allowed loss of mean score against always acting.")]
+Metric = Annotated[str, typer.Option(help="Metric that scores the answers: contains, exact_match or f1.")]
+MaxLoss = Annotated[
+    float, typer.Option(help="Allowed loss of the mean score, against always searching or rewriting.")
+]
 MaxRisk = Annotated[
     float | None,
     typer.Option(
-        help="Calibrate instead which answers are withheld, by their certainty: allowed share of wrong "
-        "answers among the others."
+        help="Allowed share of wrong answers among the answers shown. With this option, the policy withholds "
+        "uncertain answers."
     ),
 ]
 MeasureName = Annotated[
-    str, typer.Option(help=f"Measure of certainty, with --max-risk: {', '.join(MEASURES)}.")
+    str, typer.Option(help=f"Measure of certainty to use with --max-risk: {', '.join(MEASURES)}.")
 ]
-Confidence = Annotated[float, typer.Option(help="Of the guarantee.")]
-Output = Annotated[Path, typer.Option(callback=check_file, help="File of the policy.")]
+Confidence = Annotated[float, typer.Option(help="Confidence of the guarantee.")]
+Output = Annotated[Path, typer.Option(help="File to write the policy to.")]
 
 
 def calibrate(
@@ -55,7 +58,7 @@ def calibrate(
     policy: ThresholdPolicy | AbstentionPolicy
     with EvaluationRun(run, metrics=(metric,)) as rows:
         if max_risk is not None:
-            policy = _abstention(rows, system, metric, measure, max_risk, confidence)
+            policy = _abstention_policy(rows, system, metric, measure, max_risk, confidence)
         else:
             sample = rows.calibration_rows(system)
             name = next(name for name in rows.systems if name.startswith(system) and name.endswith("@inf"))
@@ -64,27 +67,27 @@ def calibrate(
     policy.save(output)
     show(f"Threshold {policy.threshold:g}: {policy.guarantee}")
     if isinstance(policy, AbstentionPolicy) and policy.withheld:
-        show(f"No probability is told: {policy.withheld}.")
+        show(f"The policy gives no probabilities: {policy.withheld}.")
     show(f'Policy: {output}. Load it with {type(policy).__name__}.load("{output}").')
     raise typer.Exit(INFEASIBLE if policy.guarantee.startswith("cannot be guaranteed") else 0)
 
 
-def _abstention(
+def _abstention_policy(
     run: EvaluationRun, system: str, metric: str, measure: str, max_risk: float, confidence: float
 ) -> AbstentionPolicy:
-    """Return a policy by the certainty of the answers that a system showed."""
+    """Return a policy that withholds answers of a system by their certainty."""
     names = run.systems
     system = system or ("plain" if "plain" in names else names[0] if len(names) == 1 else "")
     if system not in names:
         raise ConfigurationError(
             f"the run has no system {system!r}" if system else f"the run has {len(names)} systems",
-            hint=f"choose of {', '.join(names)} with --system",
+            hint=f"choose from {', '.join(names)} with --system",
         )
     rows = run.certainty_rows(system, metric, measure)
     if not rows:
         raise ConfigurationError(
-            f"no answer of {system} came with log-probabilities and has a score",
-            hint="compare with a model that lists log-probabilities, and with reference answers",
+            f"no answer of {system} has both log-probabilities and a score",
+            hint="compare with a model that returns log-probabilities, and with reference answers",
         )
     policy = calibrate_abstention(rows, max_risk=max_risk, confidence=confidence)
     settings = run.settings(system)

@@ -30,7 +30,7 @@ from surerag.cli.models import (
 )
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import Question, read_questions
-from surerag.evaluation.causes import SKIPPED, passages_that_hold
+from surerag.evaluation.causes import SKIPPED, documents_with_references
 from surerag.evaluation.findings import MARGIN, findings
 from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, parse_requirement, write_junit
 from surerag.evaluation.report import forecast, terminal_table, write_report
@@ -45,9 +45,9 @@ Questions = Annotated[
 Systems = Annotated[
     str,
     typer.Option(
-        help="plain, lazy, rewritten, compressed, selected, answered, refined, none, strong, oracle; sums "
-        "such as lazy+compressed; thresholds such as lazy@0.8; numbers of passages such as plain@4. The "
-        "first one is the baseline."
+        help="Systems, separated by commas: plain, lazy, rewritten, compressed, selected, answered, refined, "
+        "none, strong, oracle; combinations such as lazy+compressed; thresholds such as lazy@0.8; numbers of "
+        "passages such as plain@4. The first system is the baseline."
     ),
 ]
 Require = Annotated[
@@ -60,14 +60,19 @@ Require = Annotated[
 Margin = Annotated[
     float,
     typer.Option(
-        min=0, max=100, help="Loss in points that does not matter, if a system is cheaper or shows less."
+        min=0,
+        max=100,
+        help="Loss in points that does not matter if a system is cheaper or shows fewer passages.",
     ),
 ]
 DryRun = Annotated[
-    int, typer.Option(min=0, help="Ask so many questions, drawn at random, and extrapolate the costs of all.")
+    int,
+    typer.Option(
+        min=0, help="Ask only this many questions, drawn at random, and extrapolate the costs of all."
+    ),
 ]
-PriceIn = Annotated[float, typer.Option(min=0, help="Money for a million tokens read.")]
-PriceOut = Annotated[float, typer.Option(min=0, help="Money for a million tokens written.")]
+PriceIn = Annotated[float, typer.Option(min=0, help="Price of a million tokens read.")]
+PriceOut = Annotated[float, typer.Option(min=0, help="Price of a million tokens written.")]
 
 
 def compare(
@@ -101,10 +106,10 @@ def compare(
         reader, corpus.passages, corpus.summaries, corpus.encoder, options=_options(model, base_url)
     )
     built = {name: build_system(name, setup) for name in names}
-    if not corpus.is_whole:  # other passages may be found by the run itself, so that its answers are others
+    if not corpus.is_whole:  # the whole run may find other passages, and so give other answers
         run = run.with_name(f"{run.stem}.dry-run{run.suffix}")
     with step("Looking for the reference answers in the documents"):
-        held = passages_that_hold(items, corpus.passages.passages) if corpus.is_whole else {}
+        held = documents_with_references(items, corpus.passages.passages) if corpus.is_whole else {}
     with ask_systems(built, asked_now, run, at_a_time, ask_again) as rows:
         indexed, asked = f"{documents} ({corpus.n_passages:,} passages)", f"{questions} ({len(items):,})"
         skipped = "\n".join(f"{name}: {reason}" for name, reason in corpus.skipped.items())
@@ -133,10 +138,12 @@ def compare(
 
 
 def _check_names(systems: str, require: Sequence[str]) -> Sequence[str]:
-    """Return the systems; what is misspelt is refused before a model is asked and documents are read."""
+    """Return the names of the systems; misspelt names and requirements raise before documents are read."""
     names = split_names(systems)
     if len(set(names)) < len(names) or not names:
-        raise ConfigurationError(f"--systems names each system once, got {systems!r}")
+        raise ConfigurationError(
+            f"expected each system once in --systems, got {systems!r}", hint="write --systems plain,lazy"
+        )
     for name in names:
         parse_system(name)
     for text in require:
@@ -145,14 +152,14 @@ def _check_names(systems: str, require: Sequence[str]) -> Sequence[str]:
 
 
 def _sample(items: Sequence[Question], n: int) -> list[Question]:
-    """Return n questions drawn at random, the same at each call, in their order; all for 0."""
+    """Return n questions in their order, drawn at random but equal at each call; all questions if n is 0."""
     if not 0 < n < len(items):
         return list(items)
     return [items[place] for place in sorted(random.Random(0).sample(range(len(items)), n))]
 
 
 def _options(model: str | None, base_url: str | None) -> Mapping[str, Mapping[str, Any]]:
-    """Return the options of the demo's model, which was trained on a prompt of its own."""
+    """Return options for the demo's model, which was trained on its own prompt; empty for other models."""
     if model != DEMO or base_url is not None:
         return {}
     from surerag.demo import EXTRACT_PROMPT

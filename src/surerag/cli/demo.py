@@ -27,16 +27,18 @@ TOP_N, MAX_TOKENS = 3, 24
 SYSTEMS = {"plain": "plain RAG", "lazy": "L-RAG", "compressed": "EDC²-RAG (copy)", "rewritten": "DynQR"}
 
 EVIDENCE = (
-    "On a model that you may know, Qwen2.5-Coder-1.5B-Instruct, L-RAG answered 77.5 % of 200 questions of "
-    "SQuAD 2.0 right with 88.5 % of the searches; always searching is right in 78.0 %, at random as often in "
-    "74.4 %. What follows is a model of 135 M parameters with an adapter of ours."
+    "A result on a model that you may know, Qwen2.5-Coder-1.5B-Instruct: on 200 questions of SQuAD 2.0, "
+    "L-RAG answers 77.5 % right, and searches for 88.5 % of the questions. Always searching answers 78.0 % "
+    "right, and searching at random equally often answers 74.4 % right. The demo uses a smaller model of "
+    "135 M parameters with our adapter."
 )
-"""What is shown on a real model; the tests hold it to ``studies/real/results/gatesnew-qwen.json``."""
+"""A result on a known model; a test compares it with ``studies/real/results/gatesnew-qwen.json``."""
 
 NQuestions = Annotated[int, typer.Option("--questions", min=5, help="Questions to compare systems on.")]
-Output = Annotated[Path, typer.Option(callback=check_folder, help="Folder of the page and of the answers.")]
+Output = Annotated[Path, typer.Option(help="Folder for the page and the answers.")]
 Base = Annotated[
-    str | None, typer.Option(help="Folder or hub id of SmolLM2-135M-Instruct; None finds or fetches it.")
+    str | None,
+    typer.Option(help="Folder or hub id of SmolLM2-135M-Instruct; by default it is found or downloaded."),
 ]
 
 
@@ -82,7 +84,7 @@ def _load(base: str | None, dtype: str | None) -> PipelineSetup:
 
 
 def _sample(n: int) -> list[Question]:
-    """Return questions in equal steps through the articles, so that all of them are asked about."""
+    """Return n questions at equal distances in the corpus, so that they are about all articles."""
     from surerag.demo import load_questions
 
     items = load_questions()
@@ -91,7 +93,7 @@ def _sample(n: int) -> list[Question]:
 
 
 def _show_one(setup: PipelineSetup, question: Question) -> None:
-    """Ask one question of all five methods, and show what each makes of it."""
+    """Ask all five methods one question, and show their results."""
     options: dict[str, Any] = {"top_n": setup.top_n, "max_tokens": setup.max_tokens}
     with step("One question, five methods"):
         passages = setup.retriever.retrieve(question.text, TOP_N)
@@ -126,11 +128,12 @@ def _show_one(setup: PipelineSetup, question: Question) -> None:
             f"“{rewritten.answer}”"
         ),
         "SePer: what were the passages worth to this reader?": (
-            f"ΔSePer {worth.delta:+.2f}: belief {worth.before.seper:.2f}, with them {worth.after.seper:.2f}"
+            f"ΔSePer {worth.delta:+.2f}: belief {worth.before.seper:.2f} without them, "
+            f"{worth.after.seper:.2f} with them"
         ),
     }
     table = Table("Method", "Here", title=f"Question: {question.text}", title_justify="left", show_lines=True)
     for row in rows.items():
         table.add_row(*row)
     show(table)
-    show(f"Right: {' | '.join(question.references)}\n")
+    show(f"Right answer: {' | '.join(question.references)}\n")

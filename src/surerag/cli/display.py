@@ -21,7 +21,7 @@ def show(content: str | Table) -> None:
 
 
 def show_findings(sentences: Sequence[str]) -> None:
-    """Print what a run shows: a sentence, and a line for each other one."""
+    """Print the findings of a run: the first as a sentence, the others as a list."""
     for number, text in enumerate(sentences):
         show(f"- {text}" if number else f"\n{text}")
     show("")
@@ -34,13 +34,13 @@ def show_error(message: str) -> None:
 
 
 def show_note(message: str) -> None:
-    """Print what may be missed on standard error."""
+    """Print a note on standard error."""
     Console(stderr=True).print(f"Note: {printable(message)}.", markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
 def step(message: str) -> Iterator[None]:
-    """Show a message while something of unknown length is done; without a terminal, print it once."""
+    """Show a message while a step of unknown length runs; without a terminal, print it once."""
     errors = Console(stderr=True)
     if not errors.is_terminal:
         errors.print(printable(message), markup=False, highlight=False, soft_wrap=True)

@@ -24,7 +24,7 @@ from surerag.readers.protocol import BaseReader
 from surerag.text import printable
 
 MISSING = 1
-"""Exit code where a method cannot use the model."""
+"""Exit code if a method cannot use the model."""
 
 LABELLED_PAIRS = (
     ("Ada was born in Velm.", "Ada was born in Velm in 1912.", False),
@@ -41,6 +41,7 @@ LABELLED_PAIRS = (
 """Premise, hypothesis, and whether the first entails the second."""
 
 LEAST_RIGHT = 8
+"""A usable judge is right on at least this many of the ten pairs."""
 
 
 def doctor(base_url: BaseUrl = None, model: Model = None, dtype: Dtype = "auto") -> None:
@@ -75,7 +76,7 @@ def try_judge(reader: BaseReader) -> tuple[bool, str]:
 
 
 def check_methods(reader: BaseReader, *, judges: bool) -> dict[str, tuple[bool, str]]:
-    """Return, for each method, whether it can run over a model, and how or what to change."""
+    """Return for each method whether it can use a model, and how it does so, or what to change."""
     text, encoder = FixedSummary("A passage."), HashingEncoder()
     judge = "judged by the model itself" if judges else "with an NLI classifier as the entailer"
     choices: Mapping[str, Mapping[str, Callable[[], Any]]] = {
@@ -115,7 +116,7 @@ def _describe(reader: BaseReader, base_url: str | None) -> str:
     rows = {
         "log-probabilities": "yes" if can.logprobs else "no",
         "entropies": can.entropy or "no",
-        "stops after n tokens": "yes, and goes on from there" if can.begin == "native" else "no",
+        "stops after n tokens": "yes, and continues from there" if can.begin == "native" else "no",
         "streaming": "yes" if can.stream else "no",
     }
     return "\n".join([reader.name, *(f"  {name:<30}{value}" for name, value in rows.items())])

@@ -100,7 +100,7 @@ def evaluate(
 
 
 def _measure(score: Score, reader: BaseReader, entailer: Entailer) -> tuple[Measure, dict[str, Any]]:
-    """Return a function that measures one question, and the settings behind it."""
+    """Return a function that measures the contexts of one question, and the settings to record."""
     if score == "seper":
         seper = SePer(reader, entailer)
 

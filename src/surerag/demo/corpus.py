@@ -12,7 +12,7 @@ from surerag.messages import Passage
 
 @dataclass(frozen=True, slots=True)
 class DemoQuestion:
-    """A question on the demo's corpus, with its id in SQuAD, right answers, and the paragraph it is about."""
+    """A question on the demo's corpus, with its id in SQuAD, its right answers, and its paragraph's id."""
 
     id: str
     question: str

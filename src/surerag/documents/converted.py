@@ -1,4 +1,4 @@
-"""Pages, PDF and office files as Markdown: by markitdown, and by closer readers of tables."""
+"""Convert HTML, PDF and office files to Markdown with markitdown; tables are read more closely."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _NOT_WORD = re.compile(r"[\W_]+")
 
 
 def html_as_markdown(text: str) -> tuple[str, str]:
-    """Return a page as Markdown, without its navigation, and its title."""
+    """Return an HTML page as Markdown without its navigation, and its title."""
     text, title = _main_html(text)
     return convert(text.encode("utf-8", "replace"), ".html", charset="utf-8"), title
 
 
 def _main_html(text: str) -> tuple[str, str]:
-    """Return a page without its navigation and tables that only lay it out, and its title."""
+    """Return an HTML page without navigation and without tables that are only layout, and its title."""
     with extra("documents"):
         from bs4 import BeautifulSoup
-    soup = BeautifulSoup(text, "lxml")  # closes what old pages leave open, such as <p> and <li>
+    soup = BeautifulSoup(text, "lxml")  # closes tags that old pages do not close, such as <p> and <li>
     title = " ".join(soup.title.get_text().split()) if soup.title else ""
     for tag in soup(["script", "style", "noscript", "template"]):
         tag.decompose()
@@ -67,7 +67,7 @@ def _is_navigation(tag: Any) -> bool:
 
 @cache
 def converter(suffix: str) -> Any:
-    """Return a converter; for binary kinds one that takes no damaged file for a text."""
+    """Return a converter for a suffix; converters of binary files refuse to read a damaged file as text."""
     with extra("documents"):
         from markitdown import MarkItDown, converters
     if suffix not in CONVERTED:
@@ -78,7 +78,11 @@ def converter(suffix: str) -> Any:
 
 
 def convert(data: bytes, suffix: str, **info: str) -> str:
-    """Return a file as Markdown, or raise InputError if it is damaged or locked."""
+    """Return a file as Markdown.
+
+    Raises:
+        InputError: If the file is damaged, or opens only with a password.
+    """
     markitdown = converter(suffix)
     from markitdown import MissingDependencyException, StreamInfo
 
@@ -86,7 +90,7 @@ def convert(data: bytes, suffix: str, **info: str) -> str:
         text = markitdown.convert_stream(
             io.BytesIO(data), stream_info=StreamInfo(extension=suffix, **info)
         ).text_content
-    except Exception as error:  # parsers of damaged files fail in any way
+    except Exception as error:  # a parser may raise anything for a damaged file
         attempts = getattr(error, "attempts", None)
         cause = attempts[-1].exc_info[1] if attempts else error
         if isinstance(cause, MissingDependencyException):
@@ -97,7 +101,7 @@ def convert(data: bytes, suffix: str, **info: str) -> str:
 
 
 def _what_is_wrong(error: BaseException) -> str:
-    """Return why a file cannot be converted, in its parser's words."""
+    """Return the parser's reason why a file cannot be converted."""
     if type(error).__name__ == "PDFPasswordIncorrect":
         return "it opens with a password"
     return f"damaged: {' '.join(str(error).split())[:200] or type(error).__name__}"
@@ -106,13 +110,13 @@ def _what_is_wrong(error: BaseException) -> str:
 def read_pdf(data: bytes) -> tuple[str, list[int]]:
     """Return a PDF's text, and the numbers of its pages without text, from 1.
 
-    Where the rows of a table came apart, the page is read anew by where its characters stand.
+    If markitdown tore rows of a table apart, the page is read again from the positions of its characters.
     """
     with extra("documents"):
         import pypdfium2
     try:
         pdf = pypdfium2.PdfDocument(data)
-    except pypdfium2.PdfiumError:  # markitdown says what is wrong with it, or reads it all the same
+    except pypdfium2.PdfiumError:  # markitdown reads the file, or says what is wrong with it
         return convert(data, ".pdf"), []
     with pdf:
         text = convert(data, ".pdf")
@@ -144,7 +148,7 @@ def _one_page(pdf: Any, at: int) -> str:
 
 
 def read_workbook(data: bytes) -> str:
-    """Return a paragraph for each row of each sheet."""
+    """Return the text of a workbook, with a paragraph for each row of each sheet."""
     sheets = workbook_rows(data)
     parts = []
     for title, rows in sheets.items():
@@ -171,7 +175,7 @@ def workbook_rows(data: bytes) -> dict[str, list[Record]]:
             ]
             for sheet in book.worksheets
         }
-    except Exception as error:  # parsers of damaged files fail in any way
+    except Exception as error:  # a parser may raise anything for a damaged file
         raise InputError(_what_is_wrong(error)) from error
 
 

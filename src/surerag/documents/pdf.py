@@ -1,8 +1,9 @@
-"""Tables and lists of PDF pages: rows of cells, found by the places of the characters, ruled or not.
+"""Find tables and lists on PDF pages from the positions of characters, with or without ruled lines.
 
-A line holds the characters at one height. A gap as wide as the line is high divides it into cells.
-Lines below each other are a table if their cells leave gaps from the first line to the last, and if the cells
-are too short to be prose in columns. Items of a list, with a number or mark before each, are found alike.
+A line consists of the characters at one height. Gaps about as wide as the line is high divide it into cells.
+Consecutive lines are a table if the gaps between their columns run from the first line to the last, and if
+the cells are too short to be columns of prose. Lists, whose items have a number or mark, are found in the
+same way.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ from statistics import median
 from typing import Any, NamedTuple
 
 CELL_GAP, WORD_GAP = 0.9, 0.12
-"""Gaps between characters that divide cells and words, in heights of a line."""
+"""Smallest gaps between two cells and between two words, in heights of a line."""
 PARAGRAPH_GAP, TABLE_GAP = 0.6, 2.5
-"""Distances between lines that divide paragraphs, and that no table has inside, in heights of a line."""
+"""Smallest distance between two paragraphs, and largest distance inside a table, in heights of a line."""
 LEAST_ROWS = 3
+"""Fewest rows of a table."""
 SHORT_CELL = 25
-"""Characters of a cell, at most, in half of a table's columns; lines of prose are longer."""
+"""Half of a table's columns must have a median cell of at most this many characters; prose is longer."""
 MARK = 3
-"""Characters of a number or mark before the items of a list, at most."""
+"""Most characters of a number or mark before the items of a list."""
 MOST_COLUMNS_OF_PROSE = 0.3
-"""Share of lines outside tables that have several cells, at most; pages with more have columns of prose."""
+"""If a larger share of the lines outside tables has several cells, the page has columns of prose."""
 
 
 class Character(NamedTuple):
@@ -38,7 +40,7 @@ class Character(NamedTuple):
 
 @dataclass(slots=True)
 class Cell:
-    """A text without wide gaps in a line."""
+    """A part of a line without wide gaps; ``left`` and ``right`` are in points."""
 
     text: str
     left: float
@@ -47,7 +49,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Line:
-    """Cells at one height, from left to right."""
+    """Cells at one height, from left to right; ``bottom`` and ``top`` are in points."""
 
     cells: list[Cell]
     bottom: float
@@ -55,7 +57,7 @@ class Line:
 
     @property
     def height(self) -> float:
-        """Height of its highest character."""
+        """Height in points, at least 1."""
         return max(self.top - self.bottom, 1.0)
 
 
@@ -63,7 +65,7 @@ TableRow = list[str]
 
 
 def page_with_tables(page: Any) -> tuple[str, list[TableRow]] | None:
-    """Return a page's text with its tables in Markdown, and all their rows; None where it has no table.
+    """Return a page's text with its tables in Markdown, and the rows of all tables; None without a table.
 
     Args:
         page: A ``PdfPage`` of pypdfium2.
@@ -96,7 +98,7 @@ def page_with_tables(page: Any) -> tuple[str, list[TableRow]] | None:
 
 
 def _characters(page: Any) -> list[Character]:
-    """Return what is written on a page, without white space and what PDFium adds."""
+    """Return the characters of a page, without white space and characters that PDFium generates."""
     from pypdfium2 import raw
 
     text = page.get_textpage()
@@ -135,14 +137,14 @@ def _line(characters: Sequence[Character]) -> Line:
 
 
 def _table(lines: Sequence[Line], start: int) -> tuple[list[TableRow], int]:
-    """Return the rows of the table that begins at a line, and where it ends; no rows where none begins."""
+    """Return the rows of the table that begins at a line, and the table's end; no rows without a table."""
     if len(lines[start].cells) < 2:
         return [], start
     columns = [(cell.left, cell.right) for cell in lines[start].cells]
     end = start + 1
     while end < len(lines):
         line = lines[end]
-        joined = _joined([*columns, *((cell.left, cell.right) for cell in line.cells)])
+        joined = _join_spans([*columns, *((cell.left, cell.right) for cell in line.cells)])
         continues = len(line.cells) > 1 or (joined[0] == columns[0] and len(joined) == len(columns))
         is_far = lines[end - 1].bottom - line.top > TABLE_GAP * line.height
         if is_far or not continues or len(joined) < len(columns):
@@ -152,7 +154,7 @@ def _table(lines: Sequence[Line], start: int) -> tuple[list[TableRow], int]:
     return (rows, end) if _is_table(rows) else ([], start)
 
 
-def _joined(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+def _join_spans(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """Join spans that overlap."""
     joined: list[tuple[float, float]] = []
     for left, right in sorted(spans):
@@ -164,7 +166,7 @@ def _joined(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _rows(lines: Sequence[Line], columns: Sequence[tuple[float, float]]) -> Iterator[TableRow]:
-    """Yield rows with a cell for each column; a line that only goes on with cells is part of its row."""
+    """Yield rows with a cell for each column; a line that continues the cells above belongs to their row."""
     row: TableRow = []
     for line in lines:
         texts = ["" for _ in columns]

@@ -1,4 +1,4 @@
-"""Texts of mail, notebooks, subtitles and TeX; and the kind of a file that has no suffix."""
+"""Read mail, notebooks, subtitles and TeX as text, and detect the kind of a file without a suffix."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def _or_damaged(read: Callable[[T], R]) -> Callable[[T], R]:
-    """Make an InputError of whatever a reader of a damaged file raises."""
+def _with_input_errors(read: Callable[[T], R]) -> Callable[[T], R]:
+    """Turn any error that a reading function raises for a damaged file into an InputError."""
 
     @wraps(read)
     def reading(data: T) -> R:
@@ -54,18 +54,18 @@ _BY_CONTENT = (
     (r"WEBVTT\b", ".vtt"),
     (r"(?:\s*%[^\n]*\n)*\s*\\documentclass\b", ".tex"),
 )
-"""Beginnings of files by kind; the first one that fits counts."""
+"""Patterns of the beginnings of files and their suffixes; the first pattern that matches is used."""
 _MAIL = re.compile(r"^(?:From|Received|Return-Path|Subject|Date): ", re.MULTILINE)
 _ARCHIVES = {"word/": ".docx", "xl/": ".xlsx", "ppt/": ".pptx", "META-INF/container.xml": ".epub"}
-"""Folders or files inside Office files and books, by kind."""
+"""Suffixes of Office files and EPUB books, by a folder or file inside the archive."""
 _BEGINNING = 4096
 
 
 def kind_by_content(data: bytes) -> str:
-    r"""Return the suffix that a file without one should have; ``.txt`` where nothing tells another.
+    r"""Return the suffix that fits the contents of a file; ``.txt`` if no other suffix fits.
 
     Raises:
-        InputError: If it is an archive, but no Office file.
+        InputError: If the file is an archive, but not an Office file or a book.
 
     Example:
         >>> kind_by_content(b"<!DOCTYPE html><p>Velm"), kind_by_content(b"Velm lies on the Orun.")
@@ -103,7 +103,14 @@ _MAIL_HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
 class Mail(NamedTuple):
-    """A message: its headers and body, its subject, headers as metadata, names of what is attached."""
+    """A message.
+
+    Attributes:
+        text: Headers and body.
+        title: Subject.
+        metadata: Headers except the subject, by lower-case name.
+        attachments: File names or types of the attachments.
+    """
 
     text: str
     title: str
@@ -111,9 +118,9 @@ class Mail(NamedTuple):
     attachments: list[str]
 
 
-@_or_damaged
+@_with_input_errors
 def read_mail(data: bytes) -> Mail:
-    r"""Return a message; of a body in several formats the plain text, or else the page as Markdown.
+    r"""Parse a message. Of a body in several formats, the plain text is used, or else the HTML as Markdown.
 
     Example:
         >>> read_mail(b"From: Ada\nSubject: Lamp\n\nIt is lit.").text
@@ -142,7 +149,7 @@ def read_mailbox(path: Path) -> Iterator[Mail]:
 def _header(message: EmailMessage, name: str) -> str:
     try:
         value = str(message[name] or "")
-    except (ValueError, LookupError, AttributeError):  # the parser fails on some that are broken
+    except (ValueError, LookupError, AttributeError):  # the parser fails on some broken headers
         value = next((str(raw) for key, raw in message.raw_items() if key.lower() == name.lower()), "")
     return " ".join(value.split())
 
@@ -158,12 +165,12 @@ def _body_text(body: MIMEPart) -> str:
 # Notebooks
 
 
-@_or_damaged
+@_with_input_errors
 def read_notebook(text: str) -> str:
-    """Return a notebook as Markdown: its texts, its code, and what the code printed.
+    """Return a notebook as Markdown: its texts, its code, and the output of the code.
 
     Raises:
-        InputError: If it is no notebook.
+        InputError: If the text is not a notebook.
     """
     book = parse_json(text, "the file")
     sheets = [book, *book.get("worksheets", ())] if isinstance(book, dict) else []
@@ -206,10 +213,10 @@ _PAUSE = 4.0
 
 
 def read_subtitles(text: str) -> str:
-    r"""Return what is said in subtitles (SubRip, WebVTT), without times; a long pause begins a paragraph.
+    r"""Return the words of subtitles (SubRip, WebVTT) without times; a long pause begins a paragraph.
 
     Raises:
-        InputError: If there is no line of times in it.
+        InputError: If the text has no line with times.
 
     Example:
         >>> read_subtitles("1\n00:00:01,000 --> 00:00:02,500\n<i>The lamp</i>\nis lit.\n")
@@ -229,11 +236,11 @@ def read_subtitles(text: str) -> str:
         ended = _seconds(times[3], times[4])
         for line in lines[at + 1 :]:
             words = html.unescape(_TAGS.sub("", _SPEAKER.sub(r"\1: ", line))).strip()
-            if words and words != before:  # captions that roll show each line twice
+            if words and words != before:  # rolling captions show each line twice
                 said.append(words)
                 before = words
     if not said:
-        raise InputError("no subtitles in it")
+        raise InputError("the file has no subtitles")
     return "\n".join(said)
 
 
@@ -283,7 +290,7 @@ _MATH = re.compile(r"(\$\$?.+?\$\$?|\\\[.+?\\\]|\\\(.+?\\\))", re.DOTALL)
 
 
 def read_tex(text: str) -> tuple[str, str]:
-    r"""Return what a TeX file says, with Markdown's headings, and its title; formulas stay as they are.
+    r"""Return the text of a TeX file with Markdown headings, and its title; formulas are kept unchanged.
 
     Example:
         >>> read_tex(r"\title{Velm}\begin{document}\section{Light}\emph{It} burns 3\,kg.\end{document}")

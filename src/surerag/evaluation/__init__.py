@@ -1,4 +1,4 @@
-"""One run: questions × systems → rows in a file, and the statistics, report and gate that read it."""
+"""Evaluation: ask systems the same questions, store the answers, compare them, report and test them."""
 
 from surerag.evaluation.gate import Verdict, check_requirement
 from surerag.evaluation.questions import Question, read_questions

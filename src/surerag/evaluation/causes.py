@@ -1,4 +1,4 @@
-"""Why answers are wrong: the reference stands in a shown passage, in another one, or in no document."""
+"""Why answers are wrong: the reference is in a passage that was shown, in another passage, or nowhere."""
 
 from __future__ import annotations
 
@@ -17,68 +17,67 @@ from surerag.messages import Passage
 Place = Literal["shown", "elsewhere", "nowhere"]
 PLACES: tuple[Place, ...] = ("shown", "elsewhere", "nowhere")
 SOURCES = ("path", "file_name", "source", "title")
-"""Names under which the metadata of a passage say where it comes from; the first counts."""
+"""Metadata keys that name a passage's source; the first key that is present is used."""
 SKIPPED = "skipped files"
-"""Under this name a run records the files that were not read, one a line."""
+"""Name of the run's record that lists the files that were not read, one per line."""
 _DOCUMENTS_NAMED = 3
-"""Documents that are named for each question."""
+"""Most documents to name for each question."""
 
 
-def passages_that_hold(
+def documents_with_references(
     questions: Iterable[Question], passages: Iterable[Passage]
 ) -> dict[str, tuple[str, ...]]:
-    """Return which documents hold a reference of each question: three names at most, by the question's key.
+    """Return the names of documents that contain a reference answer, three at most, by question key.
 
-    Words are compared as by the metric ``contains``; the passages are read once. Questions whose references
-    are yes or no or a single letter, which stand everywhere, are left out.
+    Words are compared as the metric ``contains`` compares them. Questions are left out if their references
+    are only yes, no or a single letter, because nearly every document contains these words.
 
     Example:
         >>> question, other = Question("Where?", ("Old Velm",)), Question("Who?", ("Bo",))
         >>> passages = [Passage("She left old Velm.", metadata={"path": "ada.md"})]
-        >>> list(passages_that_hold([question, other], passages).values())
+        >>> list(documents_with_references([question, other], passages).values())
         [('ada.md',), ()]
     """
     found: dict[str, dict[str, None]] = {}
-    begin: dict[str, list[tuple[int, list[str], str]]] = {}  # by the longest word, which is seldom
+    candidates: dict[str, list[tuple[int, list[str], str]]] = {}  # by the longest word, which is rare
     for question in questions:
-        for words in _wanted(question):
+        for words in _words_of_references(question):
             found.setdefault(question.key, {})
             place = max(range(len(words)), key=lambda at, words=words: len(words[at]))  # type: ignore[misc]
-            begin.setdefault(words[place], []).append((place, words, question.key))
+            candidates.setdefault(words[place], []).append((place, words, question.key))
     for passage in passages:
         text = words_of(passage.text)
         for at, word in enumerate(text):
-            for place, words, key in begin.get(word, ()):
+            for place, words, key in candidates.get(word, ()):
                 start = at - place
-                if (
-                    len(found[key]) < _DOCUMENTS_NAMED
-                    and start >= 0
-                    and text[start : start + len(words)] == words
-                ):
+                is_there = start >= 0 and text[start : start + len(words)] == words
+                if is_there and len(found[key]) < _DOCUMENTS_NAMED:
                     found[key][source_of(passage)] = None
     return {key: tuple(sources) for key, sources in found.items()}
 
 
 def source_of(passage: Passage) -> str:
-    """Return the name of the file or document that a passage comes from, or else its id."""
+    """Return the name of a passage's file or document; the passage's id if its metadata name none."""
     named = (passage.metadata.get(name) for name in SOURCES)
     return next(
         (one for one in named if isinstance(one, str) and one), passage.id or "a passage without a name"
     )
 
 
-def _wanted(question: Question) -> list[list[str]]:
+def _words_of_references(question: Question) -> list[list[str]]:
+    """Return the words of each reference, without references of yes, no or a letter."""
     return [words for one in question.references if not is_closed(one) and (words := words_of(one))]
 
 
 @dataclass(frozen=True)
 class Causes:
-    """Where the references of wrong answers stand.
+    """Why the answers of a run are wrong: where their references were found.
 
     Attributes:
-        run: The run.
-        metric: Score by which answers are wrong.
-        names: Documents that hold a reference, by the question's key; None where they were not searched.
+        run: The evaluation run.
+        metric: Name of the metric that says which answers are wrong.
+        names: Names of documents that contain a reference, by question key; None if the documents were not
+            searched.
     """
 
     run: EvaluationRun
@@ -95,12 +94,14 @@ class Causes:
 
     @cached_property
     def _places(self) -> dict[tuple[str, str], Place | None]:
-        """Where the reference of each answer stands, by system and question."""
+        """Place of the reference of each wrong answer, by system and question key."""
         return {(row.system, row.question.key): self._place(row) for row in self.run.rows}
 
     def _references_of(self, question: Question) -> list[str]:
         if question.key not in self._references:
-            self._references[question.key] = [f" {' '.join(words)} " for words in _wanted(question)]
+            self._references[question.key] = [
+                f" {' '.join(words)} " for words in _words_of_references(question)
+            ]
         return self._references[question.key]
 
     def holds(self, passage: str, question: Question) -> bool:
@@ -110,9 +111,12 @@ class Causes:
         return any(reference in self._texts[passage] for reference in self._references_of(question))
 
     def place(self, row: Row) -> Place | None:
-        """Return where the reference of a wrong answer stands; None for other answers, or references of yes.
+        """Return where the reference of a wrong answer was found.
 
-        Where the documents were not searched, what is in no shown passage may be anywhere: ``"elsewhere"``.
+        Returns:
+            ``"shown"``, ``"elsewhere"`` or ``"nowhere"``. If the documents were not searched, a reference
+            that is in no shown passage counts as ``"elsewhere"``. None for right and failed answers, and
+            for references that are only yes, no or a letter.
         """
         return self._places[row.system, row.question.key]
 
@@ -133,7 +137,7 @@ class Causes:
 
 
 def causes_of(run: EvaluationRun) -> Causes:
-    """Return where the references of a run's wrong answers stand."""
+    """Return why answers of a run are wrong; the result is computed once."""
     if causes_of not in run.derived:
         metric = next((name for name in run.measures if name in run.metrics), "")
         run.derived[causes_of] = Causes(run, metric, run.documents)
@@ -142,17 +146,19 @@ def causes_of(run: EvaluationRun) -> Causes:
 
 
 _REMEDIES: dict[Place, tuple[str, str]] = {
-    "shown": ("the model or its prompt", "stands in a passage that the model was shown"),
-    "elsewhere": ("the retriever", "stands in a passage that was not shown"),
-    "nowhere": ("the folder", "stands in no document"),
+    "shown": ("the model or its prompt", "is in a passage that the model was shown"),
+    "elsewhere": ("the retriever", "is in a passage that was not shown"),
+    "nowhere": ("the folder", "is in no document"),
 }
-_NOT_SEARCHED = ("the retriever or the documents", "stands in no passage that was shown")
+"""What to mend, and how to describe the place, for each place of a reference."""
+_NOT_SEARCHED = ("the retriever or the documents", "is in no passage that was shown")
+"""The remedy for ``"elsewhere"`` if the documents were not searched."""
 _CHI_SQUARED_LIMIT = 3.84
-"""Square of the difference of two counts over their sum, above which it is shown at 5 % (McNemar)."""
+"""Critical value of McNemar's test: the squared difference of two counts, divided by their sum."""
 
 
 def remedy(causes: Causes, system: str, name: str) -> str:
-    """Return what to mend first, in a sentence; empty where no cause of a wrong answer is known."""
+    """Return a sentence that says what to mend first; empty if no cause of a wrong answer is known."""
     counts = causes.count(system)
     first, second = sorted(PLACES, key=lambda place: -counts[place])[:2]
     if not (total := sum(counts.values())):
@@ -164,12 +170,12 @@ def remedy(causes: Causes, system: str, name: str) -> str:
     if (counts[first] - counts[second]) ** 2 >= _CHI_SQUARED_LIMIT * (counts[first] + counts[second]):
         return f"Mend {what[first][0]} first: {found}."
     if not counts[second]:
-        return f"Mend {what[first][0]} first, as far as few answers tell: {found}."
+        return f"Mend {what[first][0]} first, though few answers show it: {found}."
     return (
         f"Mend {what[first][0]}, and {what[second][0]}: {found}, for {shares[second]} it {what[second][1]}."
     )
 
 
 def remedy_of(causes: Causes, place: Place) -> tuple[str, str]:
-    """Return what to mend where references stand in a place, and how that is said."""
+    """Return what to mend if references are at a place, and how to describe the place."""
     return _NOT_SEARCHED if causes.names is None and place == "elsewhere" else _REMEDIES[place]

@@ -1,4 +1,4 @@
-"""What the certainty of a system's answers tells: which of them are wrong, and how right the surest are."""
+"""How well certainty tells wrong answers from right ones, and how many of the surest answers are right."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ from surerag.measures import auroc
 from surerag.measures.statistics import Estimate, Floats, group_numbers, mean_interval
 
 SHARES = (0.5, 0.7, 0.9)
-"""Shares of the answers, the surest first, of which it is told how many are right."""
+"""Shares of the surest answers for which a report says how many are right."""
 RIGHT = 0.5
-"""Score from which an answer counts as right."""
+"""Lowest score of an answer that counts as right."""
 _CURVE_FROM = 10
-"""Answers, and tenth of them, from which on a curve is drawn."""
+"""A curve starts at this number of answers, or at a tenth of all answers if that is more."""
 _CURVE_POINTS = 60
 
 
 @dataclass(frozen=True, slots=True)
 class SurestAnswers:
-    """What the certainty of one system's answers tells.
+    """How well the certainty of one system's answers predicts which answers are right.
 
     Attributes:
         measure: The measure of certainty that the answers are ordered by.
-        n: Answers that have a certainty and a score.
-        unmeasured: Answers with a score that came without log-probabilities.
-        auroc: How well certainty tells wrong answers from right ones; None where there is only one kind.
-        right: Share of right answers among the surest 50, 70, 90 and 100 %, by :data:`SHARES` and 1.
-        curve: The same for many shares, ascending.
+        n: Number of answers that have a certainty and a score.
+        unmeasured: Number of answers that have a score, but no log-probabilities.
+        auroc: How well certainty tells wrong answers from right ones; None if all are right or all wrong.
+        right: Share of right answers among the surest answers, by the share of answers shown: 0.5, 0.7, 0.9
+            (:data:`SHARES`) and 1.
+        curve: Share of right answers like ``right``, for up to 60 shares of answers in ascending order.
     """
 
     measure: str
@@ -44,7 +45,7 @@ class SurestAnswers:
 
     @property
     def tells(self) -> Literal["wrong answers", "nothing", "the opposite", "not known"]:
-        """What the interval of the AUROC shows; it shows nothing where it holds one half, which is chance."""
+        """What the interval of the AUROC shows: ``"nothing"`` if it contains 0.5, which is chance."""
         if self.auroc is None or self.auroc.interval is None:
             return "not known"
         lower, upper = self.auroc.interval
@@ -52,10 +53,10 @@ class SurestAnswers:
 
 
 def surest_answers(run: EvaluationRun, system: str) -> SurestAnswers | None:
-    """Return what certainty tells of a system's answers; None where no answer has both certainty and score.
+    """Return how well certainty predicts a system's right answers; None if no answer has certainty and score.
 
-    An answer is right from a score of one half on, by the first metric of the run. Of a graded metric that is
-    a choice; "contains" and "exact_match" are 0 or 1.
+    An answer counts as right if its score by the run's first metric is at least 0.5. The metrics "contains"
+    and "exact_match" are 0 or 1; for a graded metric such as "f1", the limit of 0.5 is our choice.
 
     Raises:
         ConfigurationError: If the run has no such system.
@@ -101,8 +102,8 @@ def _surest_answers(run: EvaluationRun, system: str) -> SurestAnswers | None:
     )
 
 
-def surest_of_all(run: EvaluationRun) -> dict[str, SurestAnswers]:
-    """Return what certainty tells of each system that was asked nearly all questions, where it is known."""
+def surest_answers_by_system(run: EvaluationRun) -> dict[str, SurestAnswers]:
+    """Return :func:`surest_answers` of each comparable system whose answers have a certainty."""
     found = ((system, surest_answers(run, system)) for system in run.comparable)
     return {system: surest for system, surest in found if surest is not None}
 
@@ -116,7 +117,8 @@ def _right_among(
 ) -> Estimate:
     """Return the share of right answers among the first ``count``, which are the surest.
 
-    Where answers that are equally sure stand on both sides of the border, each of them counts as their mean.
+    Answers with the same uncertainty have no order. If only some of them are among the first ``count``, each
+    of them counts as the mean of all of them.
     """
     shown = right[:count].astype(np.float64)
     first, end = (

@@ -10,25 +10,25 @@ from typing import Any
 
 from surerag.errors import MissingExtraError, extra
 from surerag.evaluation.certainty import SurestAnswers
-from surerag.evaluation.findings import searched
+from surerag.evaluation.findings import search_share
 from surerag.evaluation.run import EvaluationRun
 from surerag.evaluation.statistics import summarize
 from surerag.measures.statistics import Estimate
 from surerag.text import printable
 
 _INK, _MARK = "#010203", "#040506"
-"""Replaced by colours of the page, which has a dark mode."""
+"""Placeholders that are replaced by the page's own colours, so that dark mode works."""
 _WIDTH = 4.8
-"""Inches of a chart, which is as wide as the screen of a telephone."""
+"""Width of a chart in inches; it fits the screen of a telephone."""
 
 
 def bar_charts(run: EvaluationRun, baseline: str = "") -> str:
-    """Return charts with a line for each system: its metric with the interval, its searches, its costs."""
+    """Return charts of the first metric with intervals, of searches and of costs, with a line per system."""
     systems = run.comparable
-    shares = {s: Estimate(100 * v, None, 0) for s in systems if (v := searched(run, s)) is not None}
+    shares = {s: Estimate(100 * v, None, 0) for s in systems if (v := search_share(run, s)) is not None}
     panels = {f"{name}, with intervals of 95 %": summarize(run, name) for name in run.measures[:1]}
     panels["questions searched for, %"] = {**shares}
-    panels |= {f"{cost} a question": summarize(run, cost) for cost in ("tokens", "seconds")}
+    panels |= {f"{cost} per question": summarize(run, cost) for cost in ("tokens", "seconds")}
     filled = {title: {s: one for s in systems if (one := of.get(s))} for title, of in panels.items()}
     baseline = baseline or next(iter(systems), "")
     try:
@@ -42,20 +42,20 @@ def bar_charts(run: EvaluationRun, baseline: str = "") -> str:
 
 
 def certainty_charts(found: Mapping[str, SurestAnswers]) -> str:
-    """Return a curve for each system: the share of right answers among the surest, by how many are shown."""
+    """Return a curve for each system: the share of right answers against the share of answers shown."""
     ends = [estimate.interval or (0, 1) for one in found.values() for estimate in one.curve.values()]
     lowest = min((lower for lower, _ in ends), default=0.0)
     try:
         return "".join(
             _figure(
-                f"{printable(system)}: right answers of the surest, %",
+                f"{printable(system)}: right answers among the surest, %",
                 2.6,
                 partial(_draw_curve, surest=surest, lowest=lowest),
             )
             for system, surest in found.items()
         )
     except MissingExtraError:
-        return ""  # the bar charts say so
+        return ""  # bar_charts() already shows the error
 
 
 def _figure(title: str, height: float, draw: Callable[[Any], None]) -> str:
@@ -83,7 +83,7 @@ def _figure(title: str, height: float, draw: Callable[[Any], None]) -> str:
 
 
 def _draw_lines(axes: Any, values: Mapping[str, Estimate], baseline: str) -> None:
-    """Draw one value for each system; names are ticks of an axis, where nothing covers them."""
+    """Draw one value for each system; the names are tick labels, so that nothing covers them."""
     for place, one in enumerate(values.values()):
         axes.plot(one.interval or [one.value] * 2, [place] * 2, color=_MARK, alpha=0.5)
         axes.plot(one.value, place, "o", color=_MARK, clip_on=False)
@@ -98,7 +98,7 @@ def _draw_lines(axes: Any, values: Mapping[str, Estimate], baseline: str) -> Non
 
 
 def _draw_curve(axes: Any, surest: SurestAnswers, lowest: float) -> None:
-    """Draw the share of right answers with its interval, and dotted the share among all answers."""
+    """Draw the share of right answers with its interval; a dotted line shows the share among all answers."""
     shown = [100 * share for share in surest.curve]
     ends = [one.interval or (one.value, one.value) for one in surest.curve.values()]
     lower, upper = ([100 * end for end in of] for of in zip(*ends, strict=True))

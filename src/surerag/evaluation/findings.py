@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from surerag.certainty import DEFAULT_MEASURE, NO_WORDS
 from surerag.evaluation.causes import Causes, causes_of, remedy
-from surerag.evaluation.certainty import SurestAnswers, surest_of_all
+from surerag.evaluation.certainty import SurestAnswers, surest_answers_by_system
 from surerag.evaluation.passages import excludes_loss, fewest, passage_counts, questions_to_exclude
 from surerag.evaluation.run import FAILURES, EvaluationRun
 from surerag.evaluation.statistics import (
@@ -27,28 +27,28 @@ from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.text import printable
 
 MARGIN = 0.02
-"""Loss that its interval must exclude for a cheaper system to be recommended."""
+"""A cheaper system is recommended only if the interval of its difference excludes a loss this large."""
 SAVING = 0.1
-"""Share of searches, tokens, calls or seconds that makes it cheaper."""
+"""A system is cheaper if it saves at least this share of searches, tokens, calls or seconds."""
 _NO_TIME = 0.01
-"""Seconds a question that nobody waits for."""
+"""A difference below this many seconds per question does not matter."""
 MANY = 10_000
-"""Questions above which no number is told."""
+"""Above this number of questions, a sentence says only "more than"."""
 WORTH = "delta_seper"
-"""The score of contexts, of which more is better."""
+"""Name of the score of contexts; a larger score is better."""
 NO_CANDIDATES = ("oracle",)
-"""Systems that show what is possible and cannot be taken."""
+"""Systems that only show what is possible; they are never recommended."""
 _ALWAYS_SEARCH = ("plain", "rewritten", "compressed", "selected", "answered", "refined", "strong")
 _NEVER_SEARCH = ("none", "oracle")
 
 
 def base_of(run: EvaluationRun, system: str) -> str:
-    """Return the pipeline that a system was built of, such as ``"lazy"`` for lazy@0.8; empty for others."""
+    """Return the pipeline of a system, such as ``"lazy"`` for lazy@0.8; empty if it is not one of ours."""
     return str(run.settings(system).get("system", "")).partition("+")[0].partition("@")[0]
 
 
-def searched(run: EvaluationRun, system: str) -> float | None:
-    """Return the share of questions that a system searched for; None where that is not known."""
+def search_share(run: EvaluationRun, system: str) -> float | None:
+    """Return the share of questions for which a system searched; None if it is not known."""
     base = base_of(run, system)
     if base in (*_ALWAYS_SEARCH, *_NEVER_SEARCH):
         return float(base in _ALWAYS_SEARCH)
@@ -76,7 +76,7 @@ def findings(
         *comparisons(run, baseline, names, margin),
         *gates(run, names),
         *causes(run, causes_of(run), baseline, names),
-        *certainties(run, surest_of_all(run), baseline, names),
+        *certainties(run, surest_answers_by_system(run), baseline, names),
         *numbers_of_passages(run, margin),
         *problems(run, names),
     ]
@@ -90,7 +90,7 @@ def names_of(run: EvaluationRun, labels: Mapping[str, str] | None = None) -> dic
 def comparisons(
     run: EvaluationRun, baseline: str, names: Mapping[str, str], margin: float = MARGIN
 ) -> list[str]:
-    """Return a recommendation, and what a run shows of each system and its costs."""
+    """Return a recommendation, then the difference and the costs of each system against the baseline."""
     systems = run.comparable
     baseline = baseline or (systems[0] if systems else "")
     others = [system for system in systems if system != baseline]
@@ -103,7 +103,7 @@ def comparisons(
         )
     elif others and baseline in systems:
         compared = {one.system: one for one in compare_systems(run, run.measures[0], baseline)}
-        if run.measures[0] in (*run.metrics, WORTH):  # of another score more may be worse
+        if run.measures[0] in (*run.metrics, WORTH):  # of other scores, more may be worse
             sentences += _recommendation(run, compared, baseline, names, margin)
         others.sort(key=lambda name: -compared[name].difference.value if name in compared else math.inf)
     for system in others:
@@ -114,7 +114,7 @@ def comparisons(
 
 
 def gates(run: EvaluationRun, names: Mapping[str, str]) -> list[str]:
-    """Return by which gate or metric methods really decided, where the model does not allow the default."""
+    """Return a sentence for each method that could not use its default gate or metric with this model."""
     sentences = []
     for system in run.comparable:
         answers = [row.answer for row in run.answered(system).values() if row.answer]
@@ -124,15 +124,15 @@ def gates(run: EvaluationRun, names: Mapping[str, str]) -> list[str]:
         if base == "rewritten":
             used = {str(settings.get("metric", ""))}
         default = _DEFAULTS.get(base)
-        if default is None or not used or used == {default} or not _lacks(answers):
+        if default is None or not used or used == {default} or not _missing_in(answers):
             continue
-        found = _listed(sorted(used))
-        deployed = "The part that you deploy with this model does the same."
+        found = _as_list(sorted(used))
+        deployed = "The component that you deploy with this model does the same."
         if kind == "metric" or used != {AbstentionGate.name}:
-            deployed = f'Pass {kind}="{found}" to the part that you deploy with this model.'
+            deployed = f'Pass {kind}="{found}" to the component that you deploy with this model.'
         sentences.append(
             f"{names[system]} decided by the {kind} {found}, not by the default {default}: the model gave "
-            f"{_lacks(answers)}. {deployed}"
+            f"{_missing_in(answers)}. {deployed}"
         )
     return sentences
 
@@ -142,11 +142,11 @@ _DEFAULTS = {
     "strong": str(LazyRAGOptions.model_fields["gate"].default),
     "rewritten": str(DynQROptions.model_fields["metric"].default),
 }
-"""Gate or metric of a pipeline, where nobody chooses another."""
+"""Default gate or metric of each pipeline."""
 
 
-def _lacks(answers: Sequence[EvaluationAnswer]) -> str:
-    """Return what a model did not give with its answers; empty where it gave everything."""
+def _missing_in(answers: Sequence[EvaluationAnswer]) -> str:
+    """Return what a model's answers lack, in words; empty if they lack nothing."""
     found = (answer.certainty for answer in answers if answer.certainty)
     certainties = [certainty for certainty in found if certainty.reason != NO_WORDS]
     if not certainties or any(DEFAULT_MEASURE in one.uncertainties for one in certainties):
@@ -157,7 +157,7 @@ def _lacks(answers: Sequence[EvaluationAnswer]) -> str:
 
 
 def causes(run: EvaluationRun, found: Causes, baseline: str, names: Mapping[str, str]) -> list[str]:
-    """Return what to mend for the baseline's wrong answers, where it is known."""
+    """Return a sentence that says what to mend for the baseline's wrong answers; empty if it is not known."""
     baseline = baseline or next(iter(run.comparable), "")
     sentence = remedy(found, baseline, names[baseline]) if baseline in names else ""
     return [sentence] if sentence else []
@@ -166,34 +166,34 @@ def causes(run: EvaluationRun, found: Causes, baseline: str, names: Mapping[str,
 def certainties(
     run: EvaluationRun, found: Mapping[str, SurestAnswers], baseline: str, names: Mapping[str, str]
 ) -> list[str]:
-    """Return what the certainty of answers tells: of the baseline at length, of other systems in short."""
+    """Return what the certainty of answers tells: in detail for the baseline, in short for other systems."""
     systems = sorted(run.comparable, key=lambda system: system != baseline)
     measured = [system for system in systems if system in found]
     sentences = [_certainty(names[system], found[system]) for system in measured[:1]]
     others: dict[str, list[str]] = {}
     for system in measured[1:]:
         surest = found[system]
-        area = f"AUROC {surest.auroc.text(digits=2)}" if surest.auroc else f"all {surest.n} are alike"
+        area = f"AUROC {surest.auroc.text(digits=2)}" if surest.auroc else f"{surest.n} answers"
         others.setdefault(surest.tells, []).append(f"{names[system]} ({area})")
-    sentences += [f"{_CERTAINTY_TELLS[tells]} {_listed(of)}." for tells, of in others.items()]
+    sentences += [f"{_CERTAINTY_TELLS[tells]} {_as_list(of)}." for tells, of in others.items()]
     if without := [names[one] for one in systems if one not in found and _lacks_logprobs(run, one)]:
         sentences.append(
-            f"The model gave no log-probabilities with the answers of {_listed(without)}: nothing tells how "
+            f"The model gave no log-probabilities with the answers of {_as_list(without)}: nothing tells how "
             "sure it was of them."
         )
     return sentences
 
 
 _CERTAINTY_TELLS = {
-    "wrong answers": "It is less sure of the wrong answers than of the right ones of",
-    "nothing": "How sure it is tells nothing (the interval of the AUROC holds 0.5, which is chance) of",
-    "the opposite": "It is surer, which is no good sign, of the wrong answers than of the right ones of",
-    "not known": "Right and wrong answers cannot be told apart, since there is only one kind, of",
+    "wrong answers": "The model is less sure of wrong answers than of right ones for",
+    "nothing": "How sure the model is tells nothing (the interval of the AUROC contains 0.5, chance) for",
+    "the opposite": "The model is surer of wrong answers than of right ones, which is no good sign, for",
+    "not known": "Certainty has nothing to tell apart, since all answers are right or all are wrong, for",
 }
 
 
-def _listed(texts: Sequence[str]) -> str:
-    """Return texts as a list in a sentence."""
+def _as_list(texts: Sequence[str]) -> str:
+    """Join texts with commas and "and"."""
     *first, last = texts
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -217,7 +217,7 @@ def _certainty(name: str, surest: SurestAnswers) -> str:
         )
     return (
         f"How sure the model is of {name}'s answers tells nothing here: the AUROC is {area} with {surest.n} "
-        "answers, and its interval holds 0.5, which is chance."
+        "answers, and its interval contains 0.5, which is chance."
     )
 
 
@@ -227,11 +227,11 @@ def _percent(estimate: Estimate) -> str:
 
 def _lacks_logprobs(run: EvaluationRun, system: str) -> bool:
     answers = [row.answer for row in run.answered(system).values() if row.answer]
-    return _lacks(answers) == "no log-probabilities"
+    return _missing_in(answers) == "no log-probabilities"
 
 
 def numbers_of_passages(run: EvaluationRun, margin: float = MARGIN) -> list[str]:
-    """Return how few passages lose nothing that matters, where the run has plain RAG with several numbers."""
+    """Return how few passages are enough, if the run has plain RAG with several numbers of passages."""
     counts = passage_counts(run, margin)
     if not counts:
         return []
@@ -243,21 +243,21 @@ def numbers_of_passages(run: EvaluationRun, margin: float = MARGIN) -> list[str]
             f"Show {least.passages} passages in place of {most.passages}: the answers lose less than "
             f"{points} ({found}). {_costs(run, least.system, most.system)}"
         )
-    next_one = next((count for count in counts if not count.loses_nothing), None)
-    if next_one is None or next_one.difference is None:
+    too_few = next((count for count in counts if not count.loses_nothing), None)
+    if too_few is None or too_few.difference is None:
         return sentences
-    difference = next_one.difference
+    difference = too_few.difference
     text = (
-        f"With {next_one.passages} passages it is not shown that the answers lose less than {points} against "
-        f"{most.passages}: {_points(difference)}, {difference.n} questions."
+        f"With {too_few.passages} passages the answers may lose {points} or more against {most.passages} "
+        f"passages: {_points(difference)}, {difference.n} questions."
     )
     if difference.interval is not None and difference.interval.upper < 0:
         text = (
-            f"With {next_one.passages} passages the answers are worse than with {most.passages}: "
+            f"With {too_few.passages} passages the answers are worse than with {most.passages}: "
             f"{_points(difference)}, {difference.n} questions."
         )
     elif (needed := questions_to_exclude(difference, margin)) is not None:
-        many = f"more than {MANY:,}" if needed > MANY else f"about {_rounded(needed)}"
+        many = f"more than {MANY:,}" if needed > MANY else f"about {_round_up(needed)}"
         text += f" If both numbers are equally good, {many} questions would show it."
     return [*sentences, text]
 
@@ -319,15 +319,16 @@ _WORTH_MORE = (
 
 
 def _is_cheaper(run: EvaluationRun, system: str, baseline: str, margin: float, tests: int) -> bool:
-    """Whether a system saves searches, tokens, calls or time, takes more of none, and loses little.
+    """Whether a system saves 10 % of a cost, takes at most 10 % more of any other cost, and loses little.
 
-    Its interval is at 95 % over the number of systems, so that several are as seldom wrong as one.
+    Costs are searches, tokens, calls and seconds. The level of the intervals, 5 %, is divided by ``tests``,
+    the number of systems, so that several systems are as rarely judged wrongly as one.
     """
     confidence = 1 - SIGNIFICANCE / tests
     both = pairs(run, system, baseline, run.measures[0])
     if not excludes_loss(paired_difference(*both, confidence=confidence), margin):
         return False
-    mine, theirs = searched(run, system), searched(run, baseline)
+    mine, theirs = search_share(run, system), search_share(run, baseline)
     changes = [mine / theirs - 1] if mine is not None and theirs else []
     for cost in COSTS:
         change = _change(run, system, baseline, cost)
@@ -352,7 +353,7 @@ def _difference(
 ) -> str:
     name, other, n = names[one.system], names[baseline], one.difference.n
     right = measure in run.metrics
-    # A score of a system may have any size; shares are told in points.
+    # Metrics are shares and are written in points; other scores may have any size.
     reach = f"{one.difference.text('+', 100, 1)} points" if right else f"{one.difference.value:+.3g}"
     levels = summarize(run, measure)
     both = [
@@ -376,12 +377,12 @@ def _difference(
     if size is None:
         return f"{text} {_no_difference(one.difference, margin if right else None)}"
     if size > MANY:
-        return f"{text} A difference as small as here would take more than {MANY:,} questions."
-    return f"{text} If the difference is as large as here, about {_rounded(size)} questions would show it."
+        return f"{text} To show a difference as small as here would take more than {MANY:,} questions."
+    return f"{text} If the difference is as large as here, about {_round_up(size)} questions would show it."
 
 
 def _no_difference(difference: Estimate, margin: float | None) -> str:
-    """Return what can be said of two systems whose means are equal."""
+    """Return how far apart two systems with equal means may still be."""
     if margin is None or difference.interval is None:
         return "Their means are equal here."
     most = max(-difference.interval.lower, difference.interval.upper)
@@ -391,7 +392,7 @@ def _no_difference(difference: Estimate, margin: float | None) -> str:
 
 
 def _costs(run: EvaluationRun, system: str, baseline: str) -> str:
-    """Return what a system searches and takes, against the baseline."""
+    """Return a sentence about a system's searches and costs, compared with the baseline."""
     parts = []
     units = (("tokens", "tokens", "fewer"), ("calls", "calls", "fewer"), ("seconds", "time", "less"))
     for cost, unit, less in units:
@@ -404,8 +405,8 @@ def _costs(run: EvaluationRun, system: str, baseline: str) -> str:
             parts.append(f"{1 + change:.1f} times the {unit}")
         else:
             parts.append(f"{100 * abs(change):.0f} % {'more' if change > 0 else less} {unit}")
-    share, of_baseline = searched(run, system), searched(run, baseline)
-    text = f"It takes {_listed(parts)}" if parts else ""
+    share, of_baseline = search_share(run, system), search_share(run, baseline)
+    text = f"It takes {_as_list(parts)}" if parts else ""
     if share is not None and share != of_baseline:
         text = f"It searches for {100 * share:.0f} % of the questions" + (
             f", and t{text[4:]}" if text else ""
@@ -421,7 +422,7 @@ def _change(run: EvaluationRun, system: str, baseline: str, cost: str) -> float 
     return sum(a[key] for key in keys) / total - 1 if total else None
 
 
-def _rounded(n: int) -> str:
-    """Return a number of questions in two digits."""
+def _round_up(n: int) -> str:
+    """Return a number of questions, rounded up to two significant digits."""
     digits = max(0, len(str(n)) - 2)
     return f"{math.ceil(n / 10**digits) * 10**digits:,}"

@@ -1,17 +1,18 @@
 """Requirements that a run has to meet, such as ``accuracy(lazy) >= accuracy(plain) - 0.05``.
 
-A requirement passes if the run shows that it holds, at a one-sided confidence; it fails if the run shows that
-it does not; else it is undecided, and more questions would decide it. So at most 1 - ``confidence`` of the
-requirements that do not hold pass.
+A requirement passes if the run shows, at a one-sided confidence, that it holds. It fails if the run shows
+that it does not hold. Otherwise it is undecided, and more questions are needed. A requirement that does not
+hold passes by chance with a probability of at most 1 - ``confidence``.
 
-Right and wrong answers, errors included, are tested exactly: by the binomial test against a number, by
-:func:`surerag.calibration.paired_p_value` against another system. Graded metrics, and shares of another
-system's metric, are tested by betting.
+Values of 0 and 1 (right answers, errors) are tested exactly: with the binomial test against a number, and
+with :func:`surerag.calibration.paired_p_value` against another system. Graded metrics, and multiples of
+another system's metric, are tested by betting (:func:`surerag.calibration.betting_p_value`).
 
-No sample can show that a mean of costs is small: one question in a hundred that costs a thousand times as
-much may not be in it. So a requirement on costs says of which share of the questions it has to hold, and is
-tested exactly: ``tokens(lazy) <= 2000 in 90 % of questions``. Or it says at which size values are cut, and
-their mean is tested by betting: ``tokens(lazy) <= 0.8 * tokens(plain) capped at 8000``.
+No sample can show that a mean cost is small: the sample may miss the one question in a hundred that costs a
+thousand times as much. So a requirement on costs names the share of questions for which it must hold, and is
+tested exactly: ``tokens(lazy) <= 2000 in 90 % of questions``. Or it names the value at which costs are
+capped, and the mean of the capped costs is tested by betting:
+``tokens(lazy) <= 0.8 * tokens(plain) capped at 8000``.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Outcome = Literal["pass", "fail", "undecided"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "undecided": 4}
 
 _RANGES = {"delta_seper": (-1.0, 1.0), "seper_before": (0.0, 1.0), "seper_after": (0.0, 1.0)}
-"""Of scores that systems report; those of others are not known."""
+"""Ranges of the scores that surerag's own systems report; the ranges of other scores are not known."""
 _HALVINGS = 14
 _NUMBER = r"\d+(?:\.\d+)?"
 _TERM = r"([\w-]+)\(([^()]+)\)"
@@ -52,13 +53,13 @@ class Verdict:
 
     Attributes:
         requirement: The requirement as it was written.
-        outcome: Whether it holds, does not hold, or is not shown by this sample.
-        estimate: Its left side less its right side on the sample, in six digits behind the point; of a
-            requirement about a share of the questions, the share that meets it less the share asked for.
+        outcome: ``"pass"``, ``"fail"`` or ``"undecided"``.
+        estimate: Left side minus right side on the sample, rounded to six decimals. If ``of_share`` is true:
+            the share of questions that meet the requirement, minus the share that it asks for.
         lower: One-sided lower bound of the estimate.
         upper: One-sided upper bound of the estimate.
         n: Number of questions.
-        of_share: Whether the requirement is about a share of the questions.
+        of_share: Whether the requirement names a share of the questions for which it must hold.
     """
 
     requirement: str
@@ -77,9 +78,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """``measure(system) >= scale * measure(reference) + offset``; ``<=`` where more is worse.
+    """A parsed requirement: ``measure(system) >= scale * measure(reference) + offset``.
 
-    ``share`` is that of the questions that have to meet it, ``cap`` the size at which values are cut.
+    Attributes:
+        at_most: Whether the sign is ``<=``, for measures of which more is worse.
+        reference: The system on the right side; empty if the right side is only a number.
+        share: Share of the questions that must meet the requirement; None if it is about the mean.
+        cap: Value at which larger values are capped before the mean is taken; None for no cap.
     """
 
     text: str
@@ -93,44 +98,53 @@ class Requirement:
     cap: float | None = None
 
     def check(self, systems: Sequence[str], measures: Sequence[str], scores: Sequence[str] = ()) -> None:
-        """Refuse unknown measures and systems, wrong directions, and means that no sample shows."""
+        """Check that a run with these systems, measures and scores can be tested.
+
+        Raises:
+            ConfigurationError: If a measure or system is unknown, the sign points in the wrong direction, or
+                the requirement is about a mean that no sample can bound.
+        """
         if self.measure not in (*measures, *scores):
             raise ConfigurationError(
                 f"{self.text!r}: there is no measure {self.measure!r}",
-                hint=f"there is {', '.join((*measures, *scores))}",
+                hint=f"measures are {', '.join((*measures, *scores))}",
             )
         for system in (self.system, self.reference):
             if system and system not in systems:
                 raise ConfigurationError(
-                    f"{self.text!r}: there is no system {system!r}", hint=f"there is {', '.join(systems)}"
+                    f"{self.text!r}: there is no system {system!r}", hint=f"systems are {', '.join(systems)}"
                 )
         worse = self.measure in (*COSTS, "errors")
         if self.measure in measures and self.at_most != worse:
             raise ConfigurationError(
-                f"the requirement {self.text!r} asks for a {'large' if worse else 'small'} {self.measure}",
+                f"the requirement {self.text!r} asks that {self.measure} is {'large' if worse else 'small'}",
                 hint=f"write {'<=' if worse else '>='}",
             )
         bounded = self.measure not in (*COSTS, *scores) or self.measure in _RANGES
         if bounded and (self.share is not None or self.cap is not None):
             raise ConfigurationError(
-                f"the requirement {self.text!r}: {self.measure} is tested as it is",
+                f"the requirement {self.text!r}: {self.measure} takes no share of questions and no cap",
                 hint='leave out "in … % of questions" or "capped at …"',
             )
         if not bounded and self.share is None and self.cap is None:
             raise ConfigurationError(
-                f"the requirement {self.text!r} is about the mean of {self.measure}, which no sample shows: "
-                "a rare large value that is not in it may make the mean as large as you like",
+                f"the requirement {self.text!r} is about the mean of {self.measure}, which no sample can "
+                "bound: a rare large value that is not in the sample may make the mean arbitrarily large",
                 hint=f'write "{self.text} in 90 % of questions"; or "{self.text} capped at 10000", for the '
-                "mean of values that are cut at 10000",
+                "mean of values of at most 10000",
             )
 
 
 MEASURES = (*METRICS, *COSTS, "errors")
-"""What requirements of the command line are about."""
+"""Measures that requirements of the command line may name."""
 
 
 def parse_requirement(text: str) -> Requirement:
-    """Read a requirement."""
+    """Parse a requirement, such as ``"accuracy(lazy) >= 0.7"``.
+
+    Raises:
+        ConfigurationError: If the text has another form, or compares two different measures.
+    """
     match = _FORM.fullmatch(text)
     if match is None:
         raise ConfigurationError(
@@ -142,11 +156,15 @@ def parse_requirement(text: str) -> Requirement:
     measure, at_most, text = METRIC_ALIASES.get(name, name), sign == "<=", text.strip()
     share, cap = float(percent) / 100 if percent else None, float(most) if most else None
     if share is not None and not 0 < share < 1:
-        raise ConfigurationError(f"the requirement {text!r}: expected a share between 0 and 100 %")
+        raise ConfigurationError(
+            f"the requirement {text!r}: expected a share between 0 and 100 %, got {percent}"
+        )
     if number is not None:
         return Requirement(text, measure, system, at_most, offset=float(number), share=share, cap=cap)
     if METRIC_ALIASES.get(other, other) != measure:
-        raise ConfigurationError(f"the requirement {text!r} compares {name} with {other}")
+        raise ConfigurationError(
+            f"the requirement {text!r} compares {name} with {other}", hint="name one measure on both sides"
+        )
     offset = float(f"{direction or ''}{size or 0}")
     return Requirement(text, measure, system, at_most, reference, float(factor or 1), offset, share, cap)
 
@@ -156,7 +174,7 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
 
     Forms: ``accuracy(lazy) >= 0.7``, ``f1(lazy) >= f1(plain) - 0.05``, ``tokens(lazy) <= 0.8 * tokens(plain)
     in 90 % of questions`` and ``tokens(lazy) <= 0.8 * tokens(plain) capped at 8000``. Questions of one group,
-    such as a document, are taken together.
+    such as one document, are treated as dependent.
 
     Args:
         run: The rows.
@@ -164,8 +182,8 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
         confidence: Of the verdict, in (0, 1).
 
     Raises:
-        ConfigurationError: If it cannot be read, names a metric or system that the run does not have, or is
-            about a mean that no sample shows.
+        ConfigurationError: If the requirement cannot be parsed, names a metric or system that the run does
+            not have, or is about a mean that no sample can bound.
         InputError: If the systems have no question in common.
         MissingExtraError: If scipy is not installed.
     """
@@ -191,9 +209,16 @@ def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -
 def test_for(
     requirement: Requirement, a: Floats, b: Floats, groups: Groups, confidence: float
 ) -> tuple[MeanTest, float]:
-    """Return the test of a requirement on paired values, and the bound that it is about.
+    """Return the test of a mean, and the bound that the requirement sets for this mean.
 
-    Where it is about a share of the questions, that is a test of the share of those that meet it.
+    For a requirement on a share of the questions, the mean is the share of questions that meet it.
+
+    Args:
+        requirement: The requirement.
+        a: Values of the system, shape [n].
+        b: Values of the reference system for the same questions, shape [n].
+        groups: Group of each question, shape [n].
+        confidence: One-sided confidence.
     """
     if requirement.share is not None:
         beyond = a - requirement.scale * b - requirement.offset
@@ -209,9 +234,14 @@ def test_for(
 
 @dataclass(frozen=True, slots=True)
 class MeanTest:
-    """P-values of "the mean is at most this", or at least (``shows_below``); it lies in [low, high].
+    """A test of a mean that lies in [``low``, ``high``].
 
-    ``mean`` is that of the sample.
+    Attributes:
+        mean: Mean of the sample.
+        shows_above: Returns the p-value of "the mean is at most this value".
+        shows_below: Returns the p-value of "the mean is at least this value".
+        low: Smallest possible mean.
+        high: Largest possible mean.
     """
 
     mean: float
@@ -221,7 +251,7 @@ class MeanTest:
     high: float
 
     def ends(self, level: float) -> tuple[float, float]:
-        """Return the one-sided bounds of the mean: where either test just rejects."""
+        """Return the one-sided lower and upper bound of the mean at a level."""
         return (
             _farthest(lambda value: self.shows_above(value) <= level, self.low, self.high),
             _farthest(lambda value: self.shows_below(value) <= level, self.high, self.low),
@@ -244,9 +274,9 @@ def choose_test(
     groups: Groups = None,
     confidence: float = 0.95,
 ) -> MeanTest:
-    """Return the test of the mean of ``a - scale * b``, of values within ``bounds``.
+    """Return the test of the mean of ``a - scale * b``, for values [n] within ``bounds``.
 
-    Pairs of one group depend on each other; see :mod:`surerag.calibration`.
+    Pairs of one group may depend on each other; see :mod:`surerag.calibration`.
     """
     values = a - scale * b
     mean, n = float(values.mean()), effective_size(values, groups, 2 * confidence - 1)
@@ -300,7 +330,7 @@ def _exact_paired_test(mean: float, differences: Floats, n: float) -> MeanTest:
 
 
 def write_junit(verdicts: Sequence[Verdict], path: str | Path) -> None:
-    """Write verdicts as JUnit XML: a failure for what failed, an error for what is undecided."""
+    """Write verdicts as JUnit XML: ``fail`` becomes a failure, ``undecided`` becomes an error."""
     counts = {
         "tests": len(verdicts),
         "failures": sum(one.outcome == "fail" for one in verdicts),

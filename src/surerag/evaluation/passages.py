@@ -1,4 +1,4 @@
-"""How many passages: the fewest with which plain RAG's answers lose nothing that matters."""
+"""How many passages to show: the fewest with which plain RAG's answers lose less than a margin."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ _PLAIN = re.compile(r"plain(@\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class PassageCount:
-    """A system that shows so many passages, and its difference to the system that shows most of them.
+    """A plain RAG system, its number of passages, and its difference to the system with most passages.
 
     Attributes:
-        system: Its name.
-        passages: Passages that it shows at most.
-        difference: Its score less the one with most passages; None for that system itself.
+        system: Name of the system.
+        passages: Most passages that the system shows for a question.
+        difference: Mean score of the system minus the one of the system with most passages; None for the
+            latter.
         loses_nothing: Whether the interval of the difference excludes a loss of the margin, for this number
-            and for each larger one.
+            of passages and for each larger number.
     """
 
     system: str
@@ -36,12 +37,15 @@ class PassageCount:
 def passage_counts(run: EvaluationRun, margin: float) -> list[PassageCount]:
     """Return the systems of plain RAG, such as ``plain@2`` and ``plain@10``, those with most passages first.
 
-    They are tested in this order, up to the first that is not shown to lose less than the margin. So no
-    correction for their number is needed (fixed-sequence testing, Maurer et al. 1995).
+    Systems are tested in this order, up to the first system that may lose the margin or more. Because of this
+    order, no correction for the number of tests is needed (fixed-sequence testing, Maurer et al. 1995).
 
     Args:
-        run: The run; fewer than two such systems, or no reference answers, give an empty list.
+        run: The run.
         margin: Loss of the mean score that does not matter, such as 0.02.
+
+    Returns:
+        An empty list if the run has fewer than two such systems, or no reference answers.
     """
     metric = next((name for name in run.measures if name in run.metrics), "")
     shown = {}
@@ -66,10 +70,11 @@ def excludes_loss(difference: Estimate, margin: float) -> bool:
 
 
 def questions_to_exclude(difference: Estimate, margin: float, tests: int = 1) -> int | None:
-    """Return about how many questions would exclude a loss of the margin, four times in five.
+    """Return about how many questions exclude a loss of the margin, with 80 % probability.
 
-    That is so if both systems are equally right, and as many of their answers differ as in the sample; the
-    interval has 95 % over the number of tests.
+    This assumes that both systems are equally often right, and that their answers differ as often as in the
+    sample. The level of the interval, 5 %, is divided by the number of tests. The result is None if the
+    difference has no interval, or the margin is not positive.
 
     Example:
         >>> from surerag.measures.statistics import paired_difference
@@ -86,5 +91,5 @@ def questions_to_exclude(difference: Estimate, margin: float, tests: int = 1) ->
 
 
 def fewest(counts: Sequence[PassageCount]) -> PassageCount:
-    """Return the smallest number of passages that is shown to lose nothing that matters."""
+    """Return the system with the fewest passages among the systems that lose less than the margin."""
     return [count for count in counts if count.loses_nothing][-1]

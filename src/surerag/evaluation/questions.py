@@ -39,15 +39,18 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "system": ("system", "retriever"),
     "group": ("group", "document", "document_id", "doc_id", "article", "title"),
 }  # fmt: skip
-"""Names of columns by field: those of RAGAS, LangSmith, DeepEval and SQuAD, too; the first counts."""
+"""Column names for each field, those of RAGAS, LangSmith, DeepEval and SQuAD included; the first one present
+is used."""
 
 _EXAMPLE = '{"question": "Who founded it?", "answers": ["Ada Voss"]}'
 TABLES = (".csv", ".tsv", ".xlsx")
-"""Files of cells."""
-_DIVIDERS, _ANSWER_WORDS = (r"\s*\n\s*", r"\|", ";"), 8
-"""Marks between answers in a cell; and most words of an answer that a line break or a semicolon divides."""
+"""Suffixes of files that consist of cells."""
+_DIVIDERS = (r"\s*\n\s*", r"\|", ";")
+"""Patterns between several answers in one cell."""
+_ANSWER_WORDS = 8
+"""A line break or semicolon divides a cell only if no part has more words than this."""
 _LONGEST_NAME = 200
-"""Characters of a group's name; of a longer one its fingerprint is taken."""
+"""Longest name of a group in characters; a longer name is replaced by its hash."""
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
 _DOCUMENT_KEYS = (
     "document_id",
@@ -60,7 +63,7 @@ _DOCUMENT_KEYS = (
     "title",
     "id",
 )
-"""Names under which an object of a context, or its metadata, names its document; the first counts."""
+"""Keys of a context, or of its metadata, that name its document; the first key that is present is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +71,14 @@ class Question:
     """A question of an evaluation.
 
     Attributes:
-        text: Not empty.
-        references: Right answers; none where nobody knows.
-        contexts: Passages that belong to it: retrieved ones, or those that hold the answer.
-        id: Names it in reports.
-        system: Name of the retriever of the contexts, where a file has several.
-        group: Names what the question is about, such as a document. Questions of one group depend on each
-            other, and are taken together in intervals and tests. Without one it is made of the first context;
-            a question without a context stands alone, and its group is empty.
+        text: The question; it is not empty.
+        references: Right answers; empty if they are not known.
+        contexts: Passages that belong to the question: retrieved passages, or passages with the answer.
+        id: Name of the question in reports.
+        system: Name of the retriever that found the contexts, if a file compares several retrievers.
+        group: Name of what the question is about, such as a document. Intervals and tests treat questions of
+            one group as dependent on each other. By default, the group is a hash of the first context; it is
+            empty for a question without contexts, which is independent of all others.
     """
 
     text: str
@@ -96,7 +99,7 @@ class Question:
 
     @property
     def key(self) -> str:
-        """Fingerprint of everything that is asked and compared; rows of a run are stored by it."""
+        """Hash of everything that defines the question; a run stores its rows under this key."""
         compared = (self.text, self.references, self.contexts, self.id, self.system)
         return hashlib.sha256(json.dumps(compared).encode()).hexdigest()[:24]
 
@@ -104,32 +107,34 @@ class Question:
 def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None) -> list[Question]:
     """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv``, ``.xlsx`` or ``.parquet``.
 
-    Any encoding is read; commas, semicolons, tabs or bars divide cells. Of a workbook the first sheet that is
-    not empty is read. A cell of a table holds several answers as a list in JSON, or divided by line breaks,
-    ``|`` or ``;``.
+    Text may have any encoding. Cells may be separated by commas, semicolons, tabs or bars. Only the first
+    sheet of a workbook that is not empty is read. A cell may hold several answers: as a JSON list, or
+    separated by line breaks, ``|`` or ``;``.
 
     Args:
         path: The file.
-        columns: Columns by field (question, references, contexts, id, system, group), or by any name that
-            :data:`ALIASES` has for it, where the file names them otherwise.
+        columns: The file's column names by field (question, references, contexts, id, system, group), needed
+            only for names that :data:`ALIASES` does not have. An alias may take the place of the field.
 
     Raises:
-        InputError: If the file cannot be read, has no column of questions, or a row has no question; with
-            line and column.
+        InputError: If the file cannot be read, has no column of questions, or a row has no question. The
+            message names line and column.
         MissingExtraError: If pyarrow or openpyxl is needed and not installed.
 
     Warns:
-        FileNotesWarning: If its encoding is a guess, a cell was divided into several answers, or a workbook
-            has further sheets.
+        FileNotesWarning: If the encoding was guessed, a cell was divided into several answers, or a workbook
+            has more than one sheet.
     """
     path = Path(path)
-    names = _by_field(columns or {})
+    names = _columns_by_field(columns or {})
     divide = _Divider() if path.suffix.lower() in TABLES else None
-    questions = [_question(one.value, names, f"{path}, {one.place}", divide) for one in _records(path)]
+    questions = [_to_question(one.value, names, f"{path}, {one.place}", divide) for one in _records(path)]
     if divide is not None and divide.cells:
         warnings.warn(f"{path}: {divide}", FileNotesWarning, stacklevel=2)
     if not questions:
-        raise InputError(f"{path} holds no questions", hint=f"write one a line, such as {_EXAMPLE}")
+        raise InputError(
+            f"{path} holds no questions", hint=f"write one question per line, such as {_EXAMPLE}"
+        )
     return list({question.key: question for question in questions}.values())
 
 
@@ -139,8 +144,8 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
         return read_questions(items)
     if isinstance(items, Mapping) or hasattr(items, "columns"):
         raise InputError(
-            f"a {type(items).__name__} is read by the names of its columns",
-            hint='pass a list of questions: [question], or frame.to_dict("records") of pandas',
+            f"expected a list of questions, got a {type(items).__name__}",
+            hint='pass [question], or frame.to_dict("records") for a DataFrame of pandas',
         )
     questions = []
     for place, item in enumerate(items, 1):
@@ -149,19 +154,19 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
         elif isinstance(item, tuple) and len(item) == 2:
             item = dict(zip(("question", "references"), item, strict=True))
         is_question = isinstance(item, Question)
-        questions.append(item if is_question else _question(item, {}, f"question {place}"))
+        questions.append(item if is_question else _to_question(item, {}, f"question {place}"))
     if not questions:
-        raise InputError("there are no questions")
+        raise InputError("expected questions, got an empty list", hint="pass at least one question")
     return list({question.key: question for question in questions}.values())
 
 
-def _by_field(columns: Mapping[str, str]) -> dict[str, str]:
-    """Return columns by field, of which any alias is a name, too."""
+def _columns_by_field(columns: Mapping[str, str]) -> dict[str, str]:
+    """Return column names by field; keys of ``columns`` are fields or their aliases."""
     names: dict[str, str] = {}
     for name, column in columns.items():
         field = next((field for field in ALIASES if name == field or name in ALIASES[field]), None)
         if field is None:
-            raise InputError(f"there is no field {name!r}; fields are {', '.join(ALIASES)}")
+            raise InputError(f"there is no field {name!r}", hint=f"fields are {', '.join(ALIASES)}")
         if field in names:
             raise InputError(f"the column of {field} is named twice: {names[field]!r} and {column!r}")
         names[field] = column
@@ -169,13 +174,13 @@ def _by_field(columns: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Divider:
-    """Divides cells into several answers, and notes how often, and the first."""
+    """Divides cells into several answers, counts the divided cells, and keeps the first one."""
 
     def __init__(self) -> None:
         self.cells, self.first = 0, ""
 
     def __call__(self, value: Any) -> Any:
-        """Return the answers of a cell that is divided by line breaks, ``|`` or ``;``; others as they are."""
+        """Return the list of a cell's answers; a cell with a single answer is returned unchanged."""
         for mark in _DIVIDERS if isinstance(value, str) else ():
             parts = [part.strip() for part in re.split(mark, value) if part.strip()]
             if len(parts) > 1 and (
@@ -191,7 +196,7 @@ class _Divider:
         return (
             f"{cells} several right answers, divided at line breaks, | or ;, such as "
             f"{ascii(self.first)[:80]}; "
-            'an answer with such a mark in it is written as a list in JSON: ["one; and the same"]'
+            'if a mark belongs to an answer, write the cell as a JSON list: ["one; and the same"]'
         )
 
 
@@ -199,7 +204,7 @@ def _records(path: Path) -> Iterable[Record]:
     kind = path.suffix.lower()
     if kind not in (*TABLES, ".json", ".jsonl", ".ndjson", ".parquet"):
         raise InputError(
-            f"{path} has no known ending", hint="save it as .xlsx, .csv, .tsv, .jsonl, .json or .parquet"
+            f"{path} has an unknown suffix", hint="save it as .xlsx, .csv, .tsv, .jsonl, .json or .parquet"
         )
     try:
         if kind == ".parquet":
@@ -211,7 +216,7 @@ def _records(path: Path) -> Iterable[Record]:
         raise InputError(f"{path} cannot be read: {error}") from error
     if kind == ".xlsx":
         return _table(_first_sheet(data, path), path)
-    text = _decoded(data, path)
+    text = _decode_file(data, path)
     if kind in TABLES:
         try:
             return _table(csv_rows(text, "\t" if kind == ".tsv" else ""), path)
@@ -232,7 +237,7 @@ def _first_sheet(data: bytes, path: Path) -> list[Record]:
     title, *others = sheets or {"": []}
     if others:
         warnings.warn(
-            f"{path}: of its sheets {title!r} is read, and not {', '.join(map(repr, others))}",
+            f"{path}: only the sheet {title!r} is read, not {', '.join(map(repr, others))}",
             FileNotesWarning,
             stacklevel=2,
         )
@@ -244,14 +249,14 @@ def _table(records: Sequence[Record], path: Path) -> Iterator[Record]:
     for row in rows:
         if any(row.value[len(header.value) :]):
             raise InputError(
-                f"{path}, {row.place} has {len(row.value)} cells, and the header {len(header.value)}",
-                hint='put texts that hold the delimiter into quotation marks: "What, then?"',
+                f"{path}, {row.place} has {len(row.value)} cells, and the header has {len(header.value)}",
+                hint='put a text that contains the delimiter into quotation marks: "What, then?"',
             )
         cells = dict(zip(header.value, row.value, strict=False))
-        yield Record(row.number, {name: _cell(value) for name, value in cells.items() if name})
+        yield Record(row.number, {name: _parse_cell(value) for name, value in cells.items() if name})
 
 
-def _decoded(data: bytes, path: Path) -> str:
+def _decode_file(data: bytes, path: Path) -> str:
     try:
         text, encoding, guessed = decode(data)
     except InputError as error:
@@ -261,8 +266,8 @@ def _decoded(data: bytes, path: Path) -> str:
     return text
 
 
-def _cell(value: Any) -> Any:
-    """Return a list that a cell of a table writes as JSON or Python; any other text as it is."""
+def _parse_cell(value: Any) -> Any:
+    """Return the list or mapping that a cell contains as JSON or Python; any other value unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         for parse in (json.loads, ast.literal_eval):
             try:
@@ -272,12 +277,14 @@ def _cell(value: Any) -> Any:
     return value
 
 
-def _question(record: Any, names: Mapping[str, str], place: str, divide: _Divider | None = None) -> Question:
+def _to_question(
+    record: Any, names: Mapping[str, str], place: str, divide: _Divider | None = None
+) -> Question:
     if not isinstance(record, Mapping):
         raise InputError(
             f"{place} is a {type(record).__name__}, not an object with columns", hint=f"write {_EXAMPLE}"
         )
-    flat = _flat(record)
+    flat = _flatten(record)
     columns = {field: _column(field, flat, names, place) for field in ALIASES}
     column = columns["question"]
     if column is None:
@@ -299,8 +306,8 @@ def _question(record: Any, names: Mapping[str, str], place: str, divide: _Divide
 
 
 def _document_of(contexts: Any) -> str:
-    """Return the name of the document that the first of the contexts is of; empty where it has none."""
-    contexts = _cell(contexts)
+    """Return the name of the first context's document; empty if it has no name."""
+    contexts = _parse_cell(contexts)
     first = contexts[0] if isinstance(contexts, list | tuple) and contexts else contexts
     if not isinstance(first, Mapping):
         return ""
@@ -309,27 +316,27 @@ def _document_of(contexts: Any) -> str:
     return next((str(named[key]) for key in _DOCUMENT_KEYS if named.get(key)), "")
 
 
-def _flat(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a record, and those of the mappings in it as ``name.inner``."""
-    flat = {str(name): _plain(value) for name, value in record.items()}
+def _flatten(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a record; columns of mappings inside it are named ``name.inner``."""
+    flat = {str(name): _plain_value(value) for name, value in record.items()}
     for name, value in list(flat.items()):
-        if isinstance(value := _cell(value), Mapping):
-            flat |= {f"{name}.{inner}": _plain(item) for inner, item in value.items()}
+        if isinstance(value := _parse_cell(value), Mapping):
+            flat |= {f"{name}.{inner}": _plain_value(item) for inner, item in value.items()}
     return flat
 
 
 def _column(field: str, flat: Mapping[str, Any], names: Mapping[str, str], place: str) -> str | None:
-    """Return the column of a field: the one that is named for it, or the first alias, best with a value."""
+    """Return the column of a field: the user's choice, or else the first alias that has a value."""
     if (column := names.get(field)) is None:
         there = [alias for alias in ALIASES[field] if alias in flat]
         return next((alias for alias in there if flat[alias] is not None), next(iter(there), None))
     if column not in flat:
-        raise InputError(f"{place} has no column {column!r}; there are {', '.join(flat)}")
+        raise InputError(f"{place} has no column {column!r}", hint=f"its columns are {', '.join(flat)}")
     return column
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: numpy's as lists and numbers, and pandas' NaN and 7.0 as None and 7."""
+def _plain_value(value: Any) -> Any:
+    """Return a value as JSON writes it: numpy arrays as lists, NaN as None, and 7.0 as 7."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, float) and (math.isnan(value) or value.is_integer()):
         return None if math.isnan(value) else int(value)
@@ -337,7 +344,7 @@ def _plain(value: Any) -> Any:
 
 
 def _text(value: Any, place: str) -> str:
-    value = _plain(value)
+    value = _plain_value(value)
     if isinstance(value, bool | int | float):
         value = str(value)
     if not isinstance(value, str) or not value.strip():
@@ -349,7 +356,7 @@ def _text(value: Any, place: str) -> str:
 
 
 def _texts(value: Any, place: str) -> tuple[str, ...]:
-    """Return a text or a list of texts, or of objects with a text, as a tuple."""
+    """Return the distinct texts of a value: a text, an object with a text, or a list of these."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return ()
     if isinstance(value, Mapping):

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from surerag.errors import writing
 from surerag.evaluation.causes import PLACES, SKIPPED, Causes, causes_of, remedy_of
-from surerag.evaluation.certainty import RIGHT, SHARES, SurestAnswers, surest_of_all
+from surerag.evaluation.certainty import RIGHT, SHARES, SurestAnswers, surest_answers_by_system
 from surerag.evaluation.charts import bar_charts, certainty_charts
 from surerag.evaluation.findings import (
     MARGIN,
@@ -29,7 +29,7 @@ from surerag.evaluation.findings import (
     names_of,
     numbers_of_passages,
     problems,
-    searched,
+    search_share,
 )
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.passages import passage_counts
@@ -41,17 +41,17 @@ from surerag.measures.statistics import Estimate, mean_interval
 from surerag.text import printable
 
 Prices = tuple[float, float]
-"""Money for a million tokens read, and for a million written."""
-LISTED = 500
-"""Questions that a page lists; the others are in the run."""
-PASSAGE = 800
-"""Characters of a passage that a page shows."""
+"""Prices of a million tokens read, and of a million tokens written."""
+MAX_QUESTIONS = 500
+"""Most questions that a page lists; the others are only in the run."""
+MAX_CHARACTERS = 800
+"""Most characters of a passage that a page shows."""
 
 
 def table_columns(
     run: EvaluationRun, baseline: str = "", prices: Prices = (0.0, 0.0)
 ) -> dict[str, Mapping[str, str]]:
-    """Return metrics, differences and costs by column, of the systems that were asked all questions."""
+    """Return cells by column and system: metrics, differences and costs of the comparable systems."""
     measures, systems = run.measures, run.comparable
     baseline = baseline or next(iter(systems), "")
     columns: dict[str, Mapping[str, str]] = {
@@ -78,7 +78,7 @@ def _comparison_columns(
 
 def _cost_columns(run: EvaluationRun, systems: Sequence[str], prices: Prices) -> dict[str, dict[str, str]]:
     columns: dict[str, dict[str, str]] = {}
-    shares = {system: searched(run, system) for system in systems}
+    shares = {system: search_share(run, system) for system in systems}
     if any(share is not None for share in shares.values()):
         columns["searched"] = _cells(shares, lambda share: f"{100 * share:.0f} %")
     for cost in COSTS:
@@ -93,7 +93,7 @@ def _cost_columns(run: EvaluationRun, systems: Sequence[str], prices: Prices) ->
 
 
 def _cells(values: Mapping[str, float | None], form: Callable[[float], str]) -> dict[str, str]:
-    """Return numbers as texts, a dash where there is none."""
+    """Return numbers as texts, with a dash for None."""
     return {name: "–" if value is None else form(value) for name, value in values.items()}
 
 
@@ -111,7 +111,7 @@ def terminal_table(run: EvaluationRun, baseline: str = "", prices: Prices = (0.0
     for system in run.comparable:
         table.add_column(escape_markup(printable(system)), justify="right", overflow="fold")
     columns = table_columns(run, baseline, prices)
-    found = surest_of_all(run)
+    found = surest_answers_by_system(run)
     for name, by_system in certainty_columns(found).items() if found else ():
         if name not in ("answers", "right of all"):
             label = "AUROC of certainty" if name == "AUROC" else name
@@ -124,27 +124,27 @@ def terminal_table(run: EvaluationRun, baseline: str = "", prices: Prices = (0.0
 
 
 def notes(run: EvaluationRun) -> str:
-    """Return what a reader of the table has to know: intervals, the test, and what seconds are."""
+    """Return an explanation of the table's columns: its intervals, its test and its costs."""
     measures, questions = run.measures, run.questions
-    text = "n: questions asked. Intervals are at 95 %. Costs are means of a question, money is the sum."
+    text = "n: questions asked. Intervals are at 95 %. Costs are means per question, money is the sum."
     if measures and len(run.comparable) > 1:
         text += (
             f" Δ {measures[0]}: difference to the baseline on the same questions. p (Holm): how often chance "
-            "alone would bring such a difference, adjusted for the number of systems (Holm's method); below "
-            "0.05 it counts as shown."
+            "alone would cause a difference at least this large, adjusted for the number of systems (Holm's "
+            "method); below 0.05, the difference counts as shown."
         )
     if without := sum(not question.references for question in questions):
-        text += f" {without} questions have no reference answers and no metric."
+        text += f" {without} questions have no reference answers and are not scored."
     groups = Counter(question.group for question in questions if question.group)
     if len(groups) > 1 and (together := sum(n for n in groups.values() if n > 1)):
         text += (
-            f" {together} questions share a document or another group with others; intervals and tests take "
-            "them together."
+            f" {together} questions share a document or another group with others; intervals and tests treat "
+            "them as dependent."
         )
     if closed := sum(any(map(is_closed, question.references)) for question in questions):
         text += (
             f" {closed} questions have a reference of yes or no, true or false, one letter or an article; "
-            "contains and f1 compare it with what the answer says, not with its words."
+            "contains and f1 compare such a reference with what the answer says, not with its words."
         )
     if (at_a_time := max((row.at_a_time for row in run.rows), default=1)) > 1:
         text += (
@@ -155,7 +155,7 @@ def notes(run: EvaluationRun) -> str:
 
 
 def estimate_text(estimate: Estimate | None, sign: str = "") -> str:
-    """Return a value with its interval; no interval where the sample allows none.
+    """Return a value with its interval, if the sample allows one; a dash for None.
 
     Example:
         >>> estimate_text(Estimate(0.5, None, 3)), estimate_text(None)
@@ -165,7 +165,7 @@ def estimate_text(estimate: Estimate | None, sign: str = "") -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number in three digits or more.
+    """Return a number with three significant digits, or all digits before the point.
 
     Example:
         >>> number_text(12345.6), number_text(1.75)
@@ -175,14 +175,14 @@ def number_text(value: float) -> str:
 
 
 def money_spent(run: EvaluationRun, system: str, prices: Prices) -> float | None:
-    """Return what the answers of a system cost; None where it reports no tokens."""
+    """Return what the answers of a system cost; None if the system reports no tokens."""
     names = ("prompt_tokens", "completion_tokens", "thinking_tokens")
     read, written, thought = (sum(run.values(system, name).values()) for name in names)
     return api_cost(read, written + thought, *prices) if run.values(system, "tokens") else None
 
 
 def forecast(run: EvaluationRun, n: int, prices: Prices = (0.0, 0.0)) -> str:
-    """Return what ``n`` questions would cost, extrapolated from a run of a few with their intervals."""
+    """Return what ``n`` questions would cost, with intervals, extrapolated from a run of fewer questions."""
     lines = []
     for system in run.systems:
         parts = []
@@ -216,20 +216,23 @@ def write_report(
     labels: Mapping[str, str] | None = None,
     margin: float = MARGIN,
 ) -> None:
-    """Write the run as one HTML page without scripts: what it shows, tables, charts, and every question.
+    """Write a run as one HTML page without scripts: its findings, tables, charts and questions.
 
     Args:
-        run: The rows.
-        path: File of the page.
-        baseline: Name of the system that others are compared with; the first one if empty.
-        prices: Money for a million tokens read, and for a million tokens written.
-        verdicts: Requirements that were checked, to show on top.
-        title: Of the page.
+        run: The run.
+        path: The file to write.
+        baseline: System that the others are compared with; empty takes the first system.
+        prices: Prices of a million tokens read and of a million tokens written; zeros show no money.
+        verdicts: Verdicts on requirements to show.
+        title: Title of the page; empty takes the names of the systems and the number of questions.
         labels: Names to show for systems in the sentences.
         margin: Loss of the mean score that does not matter.
+
+    Raises:
+        StorageError: If the file cannot be written.
     """
     baseline = baseline or next(iter(run.comparable), "")
-    names, found, why = names_of(run, labels), surest_of_all(run), causes_of(run)
+    names, found, why = names_of(run, labels), surest_answers_by_system(run), causes_of(run)
     first, *others = [
         *comparisons(run, baseline, names, margin),
         *gates(run, names),
@@ -254,7 +257,7 @@ def write_report(
 
 
 def notebook_html(run: EvaluationRun) -> str:
-    """Return what a run shows for a notebook: its findings and its table."""
+    """Return a run's findings and its table as HTML for a notebook."""
     table = _table("system", table_columns(run)) if run.comparable else ""
     return f"{_list(findings(run))}{table}<p><small>{_html(notes(run))}</small></p>"
 
@@ -274,7 +277,7 @@ def _table(first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def certainty_columns(found: Mapping[str, SurestAnswers]) -> dict[str, Mapping[str, str]]:
-    """Return what certainty tells by column: its AUROC, and what is right among the surest answers."""
+    """Return cells by column and system: the AUROC of certainty, and right answers among the surest."""
     columns: dict[str, Mapping[str, str]] = {
         "AUROC": {system: estimate_text(surest.auroc) for system, surest in found.items()}
     }
@@ -291,13 +294,13 @@ def _percent_text(estimate: Estimate) -> str:
 
 
 _MEASURES = {
-    "greatest_3_mean_entropy": "the mean entropy of those three tokens of an answer that have most of it",
+    "greatest_3_mean_entropy": "the mean of an answer's three greatest token entropies",
     "negative_log_likelihood": "the negative log-likelihood of an answer",
 }
 
 
 def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[str]) -> str:
-    """Return what certainty tells, in sentences, a table and curves; nothing where no system reports it."""
+    """Return a section on certainty with sentences, a table and curves; empty if no system reports it."""
     if not sentences:
         return ""
     section = f"<h2>How sure is each answer?</h2>{_list(sentences)}"
@@ -308,8 +311,8 @@ def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[s
     note = (
         f"Certainty is measured by {measures}. It comes with the answer and takes no further call and "
         "no further token. AUROC: how often the model is less sure of a wrong answer than of a right one; "
-        "0.5 is chance, at 1 it always is. Intervals are at 95 %. A curve shows how many of the surest "
-        "answers are right, with its interval; the dotted line is at the share of all answers."
+        "0.5 is chance, 1 is always. Intervals are at 95 %. A curve shows how many of the surest answers "
+        "are right, with its interval; the dotted line shows how many of all answers are right."
     )
     if unmeasured := sum(surest.unmeasured for surest in found.values()):
         note += f" {unmeasured} answers came without log-probabilities and are left out."
@@ -318,7 +321,7 @@ def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[s
 
 
 def _causes_section(run: EvaluationRun, why: Causes, sentences: Sequence[str]) -> str:
-    """Return why answers are wrong: a bar for each system; nothing where no cause is known."""
+    """Return a section that shows why answers are wrong, a bar per system; empty if no cause is known."""
     counts = {system: why.count(system) for system in run.comparable}
     if not sentences:
         return ""
@@ -338,14 +341,17 @@ def _causes_section(run: EvaluationRun, why: Causes, sentences: Sequence[str]) -
         f'<li><i class="{place}"></i>The reference {_html(text)}: mend {_html(what)}.</li>'
         for place, (what, text) in texts.items()
     )
-    note = "Words are compared as by contains; a reference in other words is not found."
+    note = "Words are compared as the metric contains does; a reference in other words is not found."
     left_out = sum(
-        why.place(row) is None and _kind(run.values(system, why.metric).get(key)) == "wrong"
+        why.place(row) is None and _right_or_wrong(run.values(system, why.metric).get(key)) == "wrong"
         for system in run.comparable
         for key, row in run.answered(system).items()
     )
     if left_out:
-        note += f" Left out: {left_out} with a reference of yes, no or a letter, which stands everywhere."
+        note += (
+            f" Left out: {left_out} wrong answers whose reference is yes, no or a letter, which nearly every "
+            "text contains."
+        )
     skipped = run.about.get(SKIPPED, "").splitlines()
     files = "".join(f"<li>{_html(line)}</li>" for line in skipped) if skipped != ["none"] else ""
     if files:
@@ -359,7 +365,7 @@ def _causes_section(run: EvaluationRun, why: Causes, sentences: Sequence[str]) -
 
 
 def _passages_section(run: EvaluationRun, margin: float) -> str:
-    """Return how many passages are enough, where the run has plain RAG with several numbers of them."""
+    """Return a section on how many passages are enough; empty without plain RAG with several numbers."""
     counts = passage_counts(run, margin)
     if not counts:
         return ""
@@ -379,7 +385,7 @@ def _passages_section(run: EvaluationRun, margin: float) -> str:
 
 
 def _cell(name: str, text: str) -> str:
-    """Return a cell whose interval goes below its value."""
+    """Return a table cell with the interval below the value."""
     value, bracket, interval = text.partition(" [")
     small = f"<br><small> [{_html(interval)}</small>" if bracket else ""
     return f'<td data-label="{_html(name)}"><span>{_html(value)}{small}</span></td>'
@@ -394,7 +400,7 @@ _KINDS = {
 
 
 def _question_list(run: EvaluationRun, why: Causes) -> str:
-    """Return the questions: those that some systems got wrong, that all got wrong, that all got right."""
+    """Return the questions in groups: systems differ, all are wrong, all are right, no reference."""
     systems = run.comparable
     metric = next((name for name in run.measures if name in run.metrics), "")
     scores = {system: run.values(system, metric) if metric else {} for system in systems}
@@ -404,23 +410,23 @@ def _question_list(run: EvaluationRun, why: Causes) -> str:
             by_key.setdefault(row.question.key, []).append(row)
     groups: dict[str, list[list[Row]]] = {kind: [] for kind in _KINDS}
     for key, rows in by_key.items():
-        kinds = {_kind(scores[row.system].get(key)) for row in rows} - {""}
+        kinds = {_right_or_wrong(scores[row.system].get(key)) for row in rows} - {""}
         groups["differ" if len(kinds) > 1 else next(iter(kinds), "")].append(rows)
-    text, left = "", LISTED
+    text, left = "", MAX_QUESTIONS
     for kind, questions in groups.items():
         if questions[:left]:
-            items = "".join(_question(run, rows, metric, scores, why) for rows in questions[:left])
+            items = "".join(_question_details(run, rows, metric, scores, why) for rows in questions[:left])
             text += f"<h3>{_KINDS[kind]} ({len(questions):,})</h3>{items}"
         left -= len(questions[:left])
-    more = len(by_key) - LISTED
+    more = len(by_key) - MAX_QUESTIONS
     return text + (f"<p>{more:,} more questions are in the run.</p>" if more > 0 else "")
 
 
-def _kind(score: float | None) -> str:
+def _right_or_wrong(score: float | None) -> str:
     return "" if score is None else "right" if score >= RIGHT else "wrong"
 
 
-def _question(
+def _question_details(
     run: EvaluationRun,
     rows: Sequence[Row],
     metric: str,
@@ -429,10 +435,10 @@ def _question(
 ) -> str:
     question = rows[0].question
     answers, passages, sources = [], dict[str, int](), dict[str, str]()
-    is_wrong = any(_kind(scores[row.system].get(question.key)) == "wrong" for row in rows)
+    is_wrong = any(_right_or_wrong(scores[row.system].get(question.key)) == "wrong" for row in rows)
     for row in rows:
         score = scores[row.system].get(question.key)
-        kind = _kind(score)
+        kind = _right_or_wrong(score)
         text = row.error if row.answer is None else row.answer.text
         shown = () if row.answer is None else row.answer.contexts
         numbers = [passages.setdefault(passage, len(passages) + 1) for passage in shown]
@@ -453,18 +459,19 @@ def _question(
             "holds the reference" if is_wrong and why.holds(text, question) else "",
         ]
         head = [f"<b>{_html(': '.join(filter(None, head)))}</b>\n"] if any(head) else []
-        seen += f"<li>{''.join(head)}{_html(text[:PASSAGE])}{' …' if len(text) > PASSAGE else ''}</li>"
+        excerpt = f"{text[:MAX_CHARACTERS]} …" if len(text) > MAX_CHARACTERS else text
+        seen += f"<li>{''.join(head)}{_html(excerpt)}</li>"
     seen = f"<details><summary>passages</summary><ol>{seen}</ol></details>" if seen else ""
     return f"<details><summary>{_html(question.text)}</summary><dl>{''.join(answers)}</dl>{seen}</details>"
 
 
 def _where(why: Causes, row: Row) -> str:
-    """Return where the reference of a wrong answer stands, in words."""
+    """Return where the reference of a wrong answer was found, in words; empty for other answers."""
     place, names = why.place(row), (why.names or {}).get(row.question.key, ())
     if place is None:
         return ""
     if place == "elsewhere" and names:
-        return f"the reference stands in a passage that was not shown, of {', '.join(names)}"
+        return f"the reference is in a passage that was not shown, from {', '.join(names)}"
     return f"the reference {remedy_of(why, place)[1]}"
 
 
@@ -472,7 +479,7 @@ _ACTED = {"rewritten": ("rewrote the question", "left the question as it is")}
 
 
 def _details(run: EvaluationRun, row: Row) -> list[str]:
-    """Return what a system did for an answer, how uncertain it was, and what it took, in words."""
+    """Return in words what a system did for an answer, how uncertain it was, and its number of tokens."""
     answer, base, settings = row.answer, base_of(run, row.system), run.settings(row.system)
     if answer is None:
         return ["failed"]
@@ -486,7 +493,7 @@ def _details(run: EvaluationRun, row: Row) -> list[str]:
         name = gate if isinstance(gate, str) else "uncertainty"
         detail.append(f"{name.replace('_', ' ')} {answer.uncertainty:.2g}")
     if answer.finish == "length":
-        detail.append("cut off at its longest length")
+        detail.append("cut off at the longest allowed length")
     return [*detail, *([] if row.tokens is None else [f"{row.tokens:,} tokens"])]
 
 

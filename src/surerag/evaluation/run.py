@@ -1,4 +1,4 @@
-"""The run: questions × systems → rows in one SQLite file; a killed run goes on where it ended."""
+"""An evaluation run: the answers of systems to questions, in one SQLite file; a killed run can continue."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ except ImportError:  # Windows
 
 OnChange = Literal["refuse", "ask"]
 Metric = Callable[[str, Sequence[str]], float]
-"""From an answer and its references to a score in [0, 1]."""
+"""A function of an answer and its references that returns a score in [0, 1]."""
 METRICS: Mapping[str, Metric] = {"exact_match": exact_match, "f1": token_f1, "contains": contains}
 METRIC_ALIASES: Mapping[str, str] = {"accuracy": "contains", "em": "exact_match"}
-"""Further names that a gate may use."""
+"""Other names of metrics."""
 FAILURES = 5
-"""Questions in a row that may fail under one system before it is asked no more."""
+"""A system that fails on this many questions in a row is not asked any more."""
 NEARLY_ALL = 0.9
-"""Share of the questions that a system must have been asked to stand beside the others."""
+"""Share of the questions that a system must have been asked to be compared with the others."""
 _APPLICATION = 0x53524148
-"""Marks a database as a run."""
+"""SQLite's application id that marks a database as a run."""
 FORMAT = 1
-"""Version of the file, which grows where older versions of surerag cannot read it. Files without a number
-are read as long as their rows can be."""
+"""Version of the file format. A change that older versions of surerag cannot read increases it. A file
+without a version is read if its rows can be parsed."""
 _TABLES = f"""
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {FORMAT};
@@ -77,29 +77,35 @@ _USAGE = ("requests", "prompt_tokens", "completion_tokens", "thinking_tokens", "
 
 
 def resolve_metrics(metrics: Sequence[str] | Mapping[str, Metric]) -> dict[str, Metric]:
-    """Return metrics by name."""
+    """Return functions by name, for names of metrics or a mapping of your own.
+
+    Raises:
+        ConfigurationError: If a name is unknown, or there are no names.
+    """
     if isinstance(metrics, Mapping):
         return dict(metrics)
     if not metrics:
-        raise ConfigurationError("there are no metrics", hint=f"choose of {', '.join(METRICS)}")
+        raise ConfigurationError("there are no metrics", hint=f"choose from {', '.join(METRICS)}")
     names = [METRIC_ALIASES.get(name, name) for name in ([metrics] if isinstance(metrics, str) else metrics)]
     for name in names:
         if name not in METRICS:
             raise ConfigurationError(
                 f"there is no metric {name!r}",
-                hint=f"choose of {', '.join(METRICS)}, or pass a mapping from names to functions",
+                hint=f"choose from {', '.join(METRICS)}, or pass a mapping from names to functions",
             )
     return {name: METRICS[name] for name in names}
 
 
 @dataclass(frozen=True)
 class Row:
-    """Answer of one system to one question; None where it failed, with the class and message of the error.
+    """The answer of one system to one question, or the error that prevented the answer.
 
     Attributes:
-        seconds: Wall time of this question; where several were asked at a time, their wall time divided by
-            their number. None for questions asked at a time of which the run was killed.
-        at_a_time: How many were asked at a time.
+        answer: The answer; None if the system failed.
+        error: Class and message of the error; empty if there is an answer.
+        seconds: Wall time of this question. If several questions were asked at a time, their wall time
+            divided by their number; None if the run was killed before the last of them was answered.
+        at_a_time: Number of questions that were asked at a time.
     """
 
     system: str
@@ -111,14 +117,14 @@ class Row:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens that were read and written; None where the system does not report them."""
+        """Tokens that were read and written; None if the system does not report them."""
         usage = None if self.answer is None else self.answer.usage
         if usage is None:
             return None
         return usage.prompt_tokens + usage.completion_tokens + usage.thinking_tokens
 
     def measured(self, name: str) -> float | None:
-        """Return tokens, calls, seconds or a score that the system reported; None where there is none."""
+        """Return tokens, calls, seconds or a score of the system; None if the system reported none."""
         if self.answer is None:
             return None
         if name in ("tokens", "seconds"):
@@ -130,18 +136,18 @@ class Row:
 
 
 class EvaluationRun:
-    """Rows of a run, in a file or in memory.
+    """The rows of a run, in a file or in memory.
 
     Args:
-        path: The file; None for memory.
-        metrics: Names, or functions of an answer and its references by name.
-        create: Whether to write, and to make a file that is not there. Without it the file is only read, and
-            may lie on a medium that cannot be written.
+        path: The file; None keeps the run in memory.
+        metrics: Names of metrics, or a mapping from names to functions of an answer and its references.
+        create: True opens the file for writing, and creates it if necessary. False opens it read-only, so
+            that it may be on a read-only disk.
 
     Raises:
-        InputError: If there is no such file, or it holds something else, is damaged, or was written by a
-            newer version of surerag. Rows are read where they are needed, and may raise it then.
-        StorageError: If it cannot be read or written.
+        InputError: If the file does not exist, is not a run, is damaged, or was written by a newer version
+            of surerag. Rows are read when they are first needed; a damaged row raises this error only then.
+        StorageError: If the file cannot be read or written.
     """
 
     def __init__(
@@ -161,12 +167,12 @@ class EvaluationRun:
             [tables] = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             [owner] = self._db.execute("PRAGMA application_id").fetchone()
             if owner != _APPLICATION and (tables or not self._writing):
-                raise InputError(f"{path} is a database, and holds no run")
+                raise InputError(f"{path} is a database, but not a run", hint="name another file")
             [number] = self._db.execute("PRAGMA user_version").fetchone()
             if number > FORMAT:
                 raise InputError(
                     f"the run {path} has format {number}, and this version of surerag reads format {FORMAT}",
-                    hint="install the version of surerag that wrote it, or a newer one",
+                    hint="install the version of surerag that wrote the run, or a newer version",
                 )
             if self._writing:
                 self._db.execute("PRAGMA journal_mode=WAL")
@@ -177,7 +183,7 @@ class EvaluationRun:
         self._values: dict[tuple[str, str], dict[str, float]] = {}
         self._settings: dict[str, dict[str, Any]] = {}
         self.derived: dict[Hashable, Any] = {}
-        """What other modules computed of the rows, kept until a row is added."""
+        """Results that other modules computed from the rows; a new row clears them."""
 
     def __enter__(self) -> EvaluationRun:
         return self
@@ -193,15 +199,15 @@ class EvaluationRun:
     def close(self) -> None:
         """Close the file."""
         if self._writing:
-            # With its log taken in, a run is one file that can be read where nothing can be written.
-            with suppress(sqlite3.Error):  # another process has it open, or it is closed
+            # Without its write-ahead log, a run is one file, which can be read on a read-only disk.
+            with suppress(sqlite3.Error):  # another process has the file open, or it is already closed
                 self._db.execute("PRAGMA busy_timeout=0")
                 self._db.execute("PRAGMA journal_mode=DELETE")
         self._db.close()
 
     @property
     def table(self) -> Mapping[str, Mapping[str, Row]]:
-        """Rows of the latest questions by system and by the question's key, each in the order of the call."""
+        """Rows of the latest questions by system and question key, in the order of the call."""
         if not self._table:
             names = self._select("SELECT name FROM systems ORDER BY place")
             table: dict[str, dict[str, Row]] = {name: {} for (name,) in names}
@@ -214,7 +220,9 @@ class EvaluationRun:
             )
             for system, key, question, answer, *rest in found:
                 with self._parsing(f"the answer of {system} to question {key}"):
-                    row = table[system][key] = Row(system, _question(question), _answer(answer), *rest)
+                    row = table[system][key] = Row(
+                        system, _parse_question(question), _parse_answer(answer), *rest
+                    )
                 rows.append(row)
             self._table, self._rows = table, rows
         return self._table
@@ -237,7 +245,7 @@ class EvaluationRun:
 
     @property
     def comparable(self) -> list[str]:
-        """Names of the systems that were asked nearly all the questions that any was asked."""
+        """Names of the systems that were asked nearly as many questions as the system with most questions."""
         most = max(map(len, self.table.values()), default=0)
         return [system for system, rows in self.table.items() if len(rows) >= NEARLY_ALL * most]
 
@@ -247,21 +255,21 @@ class EvaluationRun:
         return dict(self._select("SELECT name, value FROM about"))
 
     def record(self, about: Mapping[str, str]) -> None:
-        """Record what the latest answers come from."""
+        """Store facts about the run by name; a fact of the same name is replaced."""
         with _storage_errors(self.path), self._writes, self._db:
             self._db.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about.items())
 
     @property
     def documents(self) -> dict[str, tuple[str, ...]] | None:
-        """Names of documents that hold a reference, by the question's key; None if that was not recorded."""
+        """Names of documents that contain a reference, by question key; None if they were not recorded."""
         if not self._select("SELECT 1 FROM sqlite_master WHERE name = 'documents'"):
             return None
         rows = self._select("SELECT key, names FROM documents")
-        with self._parsing("what documents hold"):
+        with self._parsing("the names of documents"):
             return {key: tuple(json.loads(names)) for key, names in rows} or None
 
     def record_documents(self, names: Mapping[str, Sequence[str]]) -> None:
-        """Record which documents hold a reference, by the question's key."""
+        """Store the names of documents that contain a reference, by question key."""
         values = [(key, json.dumps(list(of_key))) for key, of_key in names.items()]
         with _storage_errors(self.path), self._writes, self._db:
             self._db.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?)", values)
@@ -272,7 +280,7 @@ class EvaluationRun:
         """The questions of the latest call."""
         rows = self._select("SELECT question FROM questions WHERE place >= 0 ORDER BY place")
         with self._parsing("a question"):
-            return [_question(text) for (text,) in rows]
+            return [_parse_question(text) for (text,) in rows]
 
     @property
     def rows(self) -> list[Row]:
@@ -280,13 +288,16 @@ class EvaluationRun:
         return self._rows if self.table else []
 
     def answered(self, system: str) -> dict[str, Row]:
-        """Return the rows of a system that hold an answer, by the key of the question."""
+        """Return the rows of a system that have an answer, by question key."""
         return {key: row for key, row in self._rows_of(system).items() if row.answer is not None}
 
     def values(self, system: str, measure: str) -> dict[str, float]:
-        """Return a metric, or one of tokens, calls, seconds, errors, by the key of the question.
+        """Return the values of a metric, of a score, or of tokens, calls, seconds or errors, by question key.
 
-        Questions without references have no metric; a failed answer counts 0, and has no cost.
+        Questions without references have no metric. A failed answer has a metric of 0 and no costs.
+
+        Raises:
+            ConfigurationError: If there is no such system, or a metric returns a number outside [0, 1].
         """
         if (system, measure) not in self._values:
             rows = self._rows_of(system).items()
@@ -304,19 +315,19 @@ class EvaluationRun:
             return None
         score = 0.0 if row.answer is None else self.metrics[measure](row.answer.text, row.question.references)
         if not 0 <= score <= 1:
-            raise ConfigurationError(f"the metric {measure} returned {score!r}, not in [0, 1]")
+            raise ConfigurationError(f"the metric {measure} returned {score!r}, expected a number in [0, 1]")
         return score
 
     def _rows_of(self, system: str) -> Mapping[str, Row]:
         if system not in self.table:
             raise ConfigurationError(
-                f"the run has no system {system!r}", hint=f"it has {', '.join(self.systems)}"
+                f"the run has no system {system!r}", hint=f"its systems are {', '.join(self.systems)}"
             )
         return self.table[system]
 
     @property
     def groups(self) -> dict[str, str]:
-        """What each question belongs to, such as its document, by the key of the question; empty for none."""
+        """Group of each question, such as its document, by question key; empty for a question without one."""
         return {key: row.question.group for rows in self.table.values() for key, row in rows.items()}
 
     @property
@@ -326,13 +337,13 @@ class EvaluationRun:
 
     @property
     def measures(self) -> list[str]:
-        """Names of the metrics and scores that there are values of, the metrics first."""
+        """Names of the metrics and scores that have values, the metrics first."""
         with_references = any(row.question.references for row in self.rows)
         return [*(self.metrics if with_references else ()), *self.scores]
 
     def settings(self, system: str) -> dict[str, Any]:
-        """Return what is recorded of a system: its options, and what built it."""
-        self._rows_of(system)  # raises where there is none
+        """Return the recorded settings of a system, such as its options and its reader."""
+        self._rows_of(system)  # raises if there is no such system
         if system not in self._settings:
             [(text,)] = self._select("SELECT settings FROM systems WHERE name = ?", system)
             with self._parsing(f"the settings of {system}"):
@@ -348,13 +359,14 @@ class EvaluationRun:
             metric: Score of the answers; empty for the first metric of the run.
 
         Raises:
-            ConfigurationError: If the run does not have both.
+            ConfigurationError: If the run does not have both systems, or ``system`` is empty and the run has
+                several such pairs.
         """
         names = self.systems
         pairs = [name.removesuffix("@inf") for name in names if name.endswith("@inf")]
         if len(pairs) > 1 and not system:
             raise ConfigurationError(
-                f"the run has {len(pairs)} systems", hint=f"choose of {', '.join(pairs)}"
+                f"the run has {len(pairs)} systems", hint=f"choose from {', '.join(pairs)}"
             )
         system = system or (pairs[0] if pairs else "lazy")
         if not {f"{system}@inf", f"{system}@-inf"} <= set(names):
@@ -371,7 +383,7 @@ class EvaluationRun:
             if key not in other or row.answer is None:
                 continue
             value = row.answer.uncertainty
-            # A first answer that is empty or cut off has the system act at any threshold.
+            # After an empty or cut first answer, the system acts at any threshold.
             uncertainty = math.inf if row.answer.acted or value is None else value
             asked = row.question
             rows.append(
@@ -387,8 +399,8 @@ class EvaluationRun:
         Args:
             system: Any system whose answers carry their certainty.
             metric: Score of the answers; empty for the first metric of the run.
-            measure: The measure of certainty to go by; empty for ``DEFAULT_MEASURE``, or where an answer was
-                not measured by it ``WITHOUT_ALTERNATIVES``.
+            measure: The measure of certainty to use. Empty takes ``DEFAULT_MEASURE`` if all answers have it,
+                and ``WITHOUT_ALTERNATIVES`` otherwise.
         """
         scores = self.values(system, metric or next(iter(self.metrics)))
         found = [
@@ -407,7 +419,12 @@ class EvaluationRun:
         ]
 
     def to_parquet(self, path: str | Path) -> None:
-        """Write the rows as Parquet, a column for each metric among them; ``key`` tells questions apart."""
+        """Write the rows as a Parquet file with a column for each metric; ``key`` identifies the question.
+
+        Raises:
+            StorageError: If the file cannot be written.
+            MissingExtraError: If pyarrow is not installed.
+        """
         with extra("evaluation"):
             import pyarrow as pa
             import pyarrow.parquet as pq
@@ -436,23 +453,28 @@ class EvaluationRun:
             pq.write_table(pa.Table.from_pylist(records), path)
 
     def begin(self, systems: Sequence[System], questions: Sequence[Question], on_change: OnChange) -> None:
-        """Record systems and questions; refuse changed settings, and questions partly new, partly missing."""
-        _ = self.table  # what cannot be read is noticed before a model is asked
+        """Store the systems and questions of a call.
+
+        Raises:
+            ConfigurationError: If ``on_change`` is ``"refuse"``, and the settings of a system have changed,
+                or some questions are new while others are missing.
+        """
+        _ = self.table  # damaged rows raise here, before a model is asked
         stored = dict(self._select("SELECT name, fingerprint FROM systems"))
         changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
         before = {question.key for question in self.questions}
         keys = {question.key for question in questions}
         known = {key for (key,) in self._select("SELECT key FROM questions")}
-        # Some of the questions, or more of them, are the same run: a trial, and what follows it.
+        # Fewer questions, or more, belong to the same run: a trial, and the whole run after it.
         other = not keys >= before and not keys <= known
         if on_change == "refuse" and (changed or other):
             what = (
-                f"the settings of {', '.join(changed)}"
+                f"settings of {', '.join(changed)}"
                 if changed
-                else f"the questions ({len(before - keys)} of {len(before)} are missing)"
+                else f"questions ({len(before - keys)} of {len(before)} are missing)"
             )
             raise ConfigurationError(
-                f"{self.path or 'the run'} was made with other values of {what}",
+                f"{self.path or 'the run'} was made with other {what}",
                 hint="choose another path, or ask again for what changed (on_change='ask'; --ask-again)",
             )
         with _storage_errors(self.path), self._writes, self._db:
@@ -475,7 +497,7 @@ class EvaluationRun:
         self._table, self._values, self._settings, self.derived = {}, {}, {}, {}
 
     def missing(self, system: System, questions: Iterable[Question]) -> set[str]:
-        """Return the keys of questions that a system has not answered, or only failed to answer."""
+        """Return the keys of the questions that a system has not answered, failed questions included."""
         stored = self._select(
             "SELECT key FROM rows WHERE system = ? AND fingerprint = ? AND error = ''",
             system.name,
@@ -512,30 +534,32 @@ def evaluate(
     on_change: OnChange = "refuse",
     progress: Progress = False,
 ) -> EvaluationRun:
-    """Ask systems the same questions, and return the rows; call it again to go on after an interruption.
+    """Ask systems the same questions, and return the run; call it again to continue after an interruption.
 
-    Each answer is stored as it comes. Failed answers are rows too, and are asked for again by the next call.
-    A system that fails on :data:`FAILURES` questions in a row is asked no more; the others are.
+    Each answer is stored as soon as it arrives. A failed question is stored with its error, and the next call
+    asks it again. A system that fails on :data:`FAILURES` questions in a row is not asked any more, while the
+    other systems are.
 
     Args:
         systems: Anything that answers a question, by name: a LlamaIndex query engine, a LangChain runnable,
-            a function or coroutine function from a question to an answer, or a component of the core.
+            a function or coroutine function from a question to an answer, or a component of surerag.
         questions: A file (:func:`~surerag.evaluation.read_questions`), or texts, pairs (question,
             references), mappings or :class:`~surerag.evaluation.Question` objects.
         path: SQLite file of the run; None keeps it in memory.
-        metrics: Names (``"exact_match"``, ``"f1"``, ``"contains"``), or functions of an answer and its
-            references by name.
-        at_a_time: Questions that one system is asked at a time. Their seconds are then the wall time of all,
-            divided by their number; 1 measures each question alone.
-        on_change: If a system of the same name has other settings than in the file, or the questions are
-            others: ``"refuse"``, or ``"ask"`` anew. Rows of different settings are never mixed.
-        progress: Whether to show a bar; or a function of the number of answers that are there, and of all.
+        metrics: Names (``"exact_match"``, ``"f1"``, ``"contains"``), or a mapping from names to functions of
+            an answer and its references.
+        at_a_time: Number of questions that one system is asked at a time. If it is more than 1, the seconds
+            of a question are the wall time of all these questions divided by their number.
+        on_change: What to do if the file holds other questions, or a system of the same name with other
+            settings: ``"refuse"`` raises, ``"ask"`` asks again. Rows of different settings are never mixed.
+        progress: True shows a bar. A callable gets (answers so far, answers in all).
 
     Raises:
-        ConfigurationError: If a system answers no questions, or the file holds another run.
+        ConfigurationError: If a system answers no questions, or the file holds a run of other questions or
+            settings.
         InputError: If there are no questions.
         ServiceError: If every system fails on :data:`FAILURES` questions in a row.
-        StorageError: If the file cannot be written, or another process asks the same systems for it.
+        StorageError: If the file cannot be written, or another process is asking the same systems for it.
 
     Example:
         >>> from surerag.evaluation import summarize
@@ -583,18 +607,18 @@ def _evaluate(
         raise ConfigurationError(f"on_change must be 'refuse' or 'ask', got {on_change!r}")
     chosen = [as_system(name, target) for name, target in systems.items()]
     if not chosen:
-        raise ConfigurationError("there are no systems to evaluate")
+        raise ConfigurationError("there are no systems to evaluate", hint="pass {name: system}")
     asked = as_questions(questions)
     run = EvaluationRun(path, metrics, create=True)
     try:
-        with _asked_by_one_process(run.path, [system.name for system in chosen]):
+        with _lock_systems(run.path, [system.name for system in chosen]):
             run.begin(chosen, asked, on_change)
             missing = {system.name: run.missing(system, asked) for system in chosen}
             total = len(chosen) * len(asked)
             place = f"Answers, stored in {printable(str(path))}" if path else "Answers"
             with reporting(progress, total, place) as advance:
                 advance(total - sum(map(len, missing.values())))
-                for _ in _rows(
+                for _ in _ask_missing(
                     chosen, asked, missing, at_a_time, lambda system, some: _ask(system, some, loop, run)
                 ):
                     advance()
@@ -606,14 +630,18 @@ def _evaluate(
     return run
 
 
-def _rows(
+def _ask_missing(
     systems: Sequence[System],
     questions: Sequence[Question],
     missing: Mapping[str, set[str]],
     at_a_time: int,
     ask: Callable[[System, Sequence[Question]], Iterator[Row]],
 ) -> Iterator[Row]:
-    """Ask what is missing of systems in turn, and yield each row; raise where every one fails in a row."""
+    """Ask the systems their missing questions in turn, and yield each row.
+
+    Raises:
+        ServiceError: If every system fails on :data:`FAILURES` questions in a row.
+    """
     failures, latest = dict.fromkeys(missing, 0), ""
     for start, system in product(range(0, len(questions), at_a_time), systems):
         batch = [q for q in questions[start : start + at_a_time] if q.key in missing[system.name]]
@@ -624,13 +652,13 @@ def _rows(
             latest = f"{row.system} failed on {FAILURES} questions in a row: {row.error}"
             yield row
     if min(failures.values()) >= FAILURES:
-        raise ServiceError(latest, hint="every answer so far is stored; the same call goes on from there")
+        raise ServiceError(latest, hint="every answer so far is stored; repeat the call to continue")
 
 
 def _ask(
     system: System, batch: Sequence[Question], loop: asyncio.AbstractEventLoop, run: EvaluationRun
 ) -> Iterator[Row]:
-    """Ask questions at a time; store each row when it is there, and yield it."""
+    """Ask a system all questions of a batch at the same time; store and yield each row as it arrives."""
 
     def answer(question: Question) -> Row:
         started = time.perf_counter()
@@ -652,7 +680,7 @@ def _ask(
         yield from map(answer, batch)
         return
     started, rows = time.perf_counter(), []
-    # Interrupted, it waits for the answers that are under way: they are paid for, and stored.
+    # After an interrupt, the pool waits for the answers under way: they are paid for, and are stored.
     with ThreadPoolExecutor(len(batch)) as pool:
         futures = [pool.submit(copy_context().run, answer, question) for question in batch]
         for future in as_completed(futures):
@@ -680,29 +708,30 @@ def _background_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 @contextmanager
 def _storage_errors(path: str | Path | None, use: str = "written") -> Iterator[None]:
+    """Raise errors of SQLite as a StorageError, or as an InputError if the file is not a run."""
     try:
         yield
     except sqlite3.DatabaseError as error:
         if str(error).startswith(("no such", "table ", "database disk image", "malformed")):
             raise _damaged(path, str(error)) from error
         if isinstance(error, sqlite3.OperationalError):
-            hint = "name a file in a folder that is there and can be written"
+            hint = "name a file in an existing folder that can be written"
             if use == "read":
-                hint = "copy it, and what lies beside it, into a folder that can be written"
+                hint = "copy it, and the files -wal and -shm beside it, into a folder that can be written"
             raise StorageError(f"the run {path} cannot be {use}: {error}", hint=hint) from error
-        raise InputError(f"{path} holds no run: {error}") from error
+        raise InputError(f"{path} is not a run: {error}", hint="name another file") from error
 
 
 def _damaged(path: str | Path | None, what: str) -> InputError:
     return InputError(
         f"the run {path} is damaged, or another version of surerag wrote it: {what}",
-        hint="take a copy of it that can be read, or write to another file and ask again",
+        hint="use a copy that can be read, or write to another file and ask again",
     )
 
 
 @contextmanager
-def _asked_by_one_process(path: Path | None, systems: Sequence[str]) -> Iterator[None]:
-    """Hold systems of a run for this process, so that no answer is paid for twice; on Windows nothing is."""
+def _lock_systems(path: Path | None, systems: Sequence[str]) -> Iterator[None]:
+    """Lock systems of a run for this process, so that no answer is paid for twice; Windows has no lock."""
     if path is None or fcntl is None:
         yield
         return
@@ -712,7 +741,7 @@ def _asked_by_one_process(path: Path | None, systems: Sequence[str]) -> Iterator
     except OSError as error:
         raise StorageError(
             f"the run {path} cannot be written: {error}",
-            hint="name a file in a folder that is there and can be written",
+            hint="name a file in an existing folder that can be written",
         ) from error
     with file:
         for system in systems:
@@ -720,29 +749,29 @@ def _asked_by_one_process(path: Path | None, systems: Sequence[str]) -> Iterator
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, zlib.crc32(system.encode()))
             except OSError:
                 raise StorageError(
-                    f"another process asks {system} for the run {path}",
+                    f"another process is asking {system} for the run {path}",
                     hint="wait until it ends, or write to another file",
                 ) from None
         try:
             yield
         finally:
-            with suppress(OSError):  # it stays where another process holds other systems
+            with suppress(OSError):  # the file stays while another process locks other systems
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 beside.unlink(missing_ok=True)
 
 
 def _measures_of(certainty: Certainty | None) -> dict[str, float | None]:
-    """Return every measure of a certainty; None for those that could not be taken."""
+    """Return every measure of a certainty, the middle of its bounds; None for a missing measure."""
     found = {} if certainty is None else certainty.uncertainties
     return {name: math.fsum(found[name]) / 2 if name in found else None for name in MEASURES}
 
 
-def _question(text: str) -> Question:
+def _parse_question(text: str) -> Question:
     asked, references, contexts, *names = json.loads(text)
     return Question(asked, tuple(references), tuple(contexts), *names)
 
 
-def _answer(text: str) -> EvaluationAnswer | None:
+def _parse_answer(text: str) -> EvaluationAnswer | None:
     values = json.loads(text)
     if values is None:
         return None

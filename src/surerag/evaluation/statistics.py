@@ -1,6 +1,7 @@
-"""Means, paired differences and trade-offs of a run, by :mod:`surerag.measures.statistics`.
+"""Means and paired differences of a run, computed with :mod:`surerag.measures.statistics`.
 
-Questions of one group, such as a document, depend on each other; all that is here takes them together.
+Questions of one group, such as one document, depend on each other; every interval and test here allows for
+it.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ from surerag.measures.statistics import (
 )
 
 COSTS = ("tokens", "calls", "seconds")
-"""Larger is worse, without an upper bound."""
+"""Costs of a question: larger is worse, and there is no upper bound."""
 SIGNIFICANCE = 0.05
-"""Of a difference, after Holm's adjustment for the number of systems."""
+"""A difference is shown if its p-value, adjusted for the number of systems (Holm), is below this level."""
 POWER = 0.8
-"""Share of samples that would show a difference, where the number of questions for it is stated."""
+"""Probability with which the stated number of questions shows a difference."""
 _FLIPS = 10_000
+"""Most sign flips of the permutation test."""
 _EXACT = 2_000
-"""Pairs up to which the power of the exact test is computed, not approximated."""
+"""Up to this number of pairs, the power of the exact test is computed; beyond it, it is approximated."""
 
 
 class Pairs(NamedTuple):
-    """A measure of two systems on the questions that both have a value for, and what each belongs to."""
+    """Values of two systems on the questions that both have a value for, and the questions' groups."""
 
     first: list[float]
     second: list[float]
@@ -50,14 +52,13 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A system less the baseline, on the questions that both answered.
+    """The difference between a system and the baseline, on the questions that both answered.
 
     Attributes:
         system: Name of the system.
-        difference: The mean difference and its interval.
-        p_value: Of "there is no difference": exact for right and wrong answers, by permutation for others and
-            for questions in groups.
-        adjusted: The same, adjusted for the number of systems (Holm).
+        difference: Mean of the system minus mean of the baseline.
+        p_value: P-value of "there is no difference"; see :func:`paired_p_value`.
+        adjusted: The p-value, adjusted by Holm's method for the number of systems.
     """
 
     system: str
@@ -67,7 +68,7 @@ class Comparison:
 
 
 def summarize(run: EvaluationRun, measure: str) -> dict[str, Estimate | None]:
-    """Return the mean of a metric or cost for each system; None where nothing was measured.
+    """Return the mean of a metric or cost for each system; None for a system without values.
 
     Intervals are those of :func:`~surerag.measures.statistics.mean_interval`.
 
@@ -86,13 +87,17 @@ def summarize(run: EvaluationRun, measure: str) -> dict[str, Estimate | None]:
 
 
 def pairs(run: EvaluationRun, first: str, second: str, measure: str) -> Pairs:
-    """Return a measure of two systems on the questions that both have a value for."""
+    """Return the values of two systems on the questions that both have a value for.
+
+    Raises:
+        InputError: If there is no such question.
+    """
     a, b = run.values(first, measure), run.values(second, measure)
     keys = [key for key in a if key in b]
     if not keys:
         raise InputError(
             f"{first} and {second} have no question with a value of {measure} in common",
-            hint="metrics need reference answers; costs, a system that reports them",
+            hint="metrics need reference answers; costs need a system that reports them",
         )
     groups = run.groups
     return Pairs([a[key] for key in keys], [b[key] for key in keys], [groups[key] for key in keys])
@@ -127,7 +132,8 @@ def compare_systems(run: EvaluationRun, measure: str, baseline: str = "") -> lis
 def paired_p_value(first: Sequence[float], second: Sequence[float], groups: Groups = None) -> float:
     """Return the two-sided p-value of "the pairs do not differ".
 
-    Where pairs belong to groups, whole groups are permuted.
+    The test is exact for values of 0 and 1; for other values it flips signs at random. The signs of all pairs
+    of one group are flipped together.
 
     Example:
         >>> round(paired_p_value([1] * 9 + [0], [0] * 9 + [1]), 4)
@@ -145,7 +151,7 @@ def paired_p_value(first: Sequence[float], second: Sequence[float], groups: Grou
     if not len(changed):
         return 1.0
     observed = abs(changed.sum()) - 1e-12
-    if 2 ** len(changed) <= _FLIPS:  # all of them
+    if 2 ** len(changed) <= _FLIPS:  # every combination of signs
         every = 1.0 - 2.0 * (np.arange(2 ** len(changed))[:, None] >> np.arange(len(changed)) & 1)
         return float((np.abs(every @ changed) >= observed).mean())
     rng = np.random.default_rng(0)
@@ -159,17 +165,17 @@ def paired_p_value(first: Sequence[float], second: Sequence[float], groups: Grou
 def questions_to_show(
     first: Sequence[float], second: Sequence[float], groups: Groups = None, *, tests: int = 1
 ) -> int | None:
-    """Return about how many pairs would show a mean difference as large as that of these, four times in five.
+    """Return about how many pairs show a mean difference as large as in the sample, with 80 % probability.
 
-    It is shown if the p-value of :func:`paired_p_value` is at most 5 % over the number of tests, as the
-    first of Holm's steps asks. For right and wrong answers the power is that of the exact test, for many
-    of them that of McNemar's test (Miettinen 1968) with the correction for its steps. For other scores it
-    is the power of a paired test of means.
+    A difference is shown if the p-value of :func:`paired_p_value` is at most 5 % divided by the number of
+    tests, as in the first step of Holm's method. For values of 0 and 1 the power of the exact test is
+    computed; for many pairs it is approximated by McNemar's test (Miettinen 1968) with a continuity
+    correction (Fleiss 1981). For other values the power is that of a paired test of means.
 
     Args:
         first: Shape [n].
         second: Shape [n].
-        groups: What each pair belongs to; the pairs to come belong to groups as these do.
+        groups: Group of each pair, shape [n]; further pairs are assumed to have groups like these.
         tests: How many systems are compared with the baseline.
 
     Returns:
@@ -187,7 +193,7 @@ def questions_to_show(
     square = float((differences**2).mean())
     size = ((z * math.sqrt(square) + of_power * math.sqrt(square - mean**2)) / mean) ** 2
     if is_binary(first) and is_binary(second):
-        # A test of whole numbers: as many more as Fleiss (1981) has for shares.
+        # Counts are whole numbers: the continuity correction of Fleiss (1981).
         size = size / 4 * (1 + math.sqrt(1 + 4 / (size * mean))) ** 2
         if size <= _EXACT:
             level = SIGNIFICANCE / tests
@@ -199,7 +205,7 @@ def questions_to_show(
 
 
 def _power(n: int, difference: float, discordant: float, level: float) -> float:
-    """Return how often the exact test shows a difference of n pairs, of which this share is discordant."""
+    """Return the power of the exact test for n pairs, a mean difference and a share of discordant pairs."""
     log_factorials = np.append(0.0, np.cumsum(np.log(np.arange(1, n + 1))))
 
     def log_binomial(count: int, at_most: int, share: float) -> Floats:

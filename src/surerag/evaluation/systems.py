@@ -35,26 +35,26 @@ R = TypeVar("R")
 
 STEPS = ("compressed", "refined")
 NAMES = ("plain", "lazy", "rewritten", *STEPS, "selected", "answered", "none", "strong", "oracle")
-"""Names of pipelines, of which ``docs/compare.md`` has a table. ``compressed`` and ``refined`` also follow
-another one, as in ``lazy+compressed``; ``lazy@0.8`` and ``rewritten@inf`` set the threshold, and ``plain@4``
-the number of passages."""
+"""Names of pipelines; ``docs/compare.md`` explains them in a table. ``compressed`` and ``refined`` can also
+be added to another pipeline, as in ``lazy+compressed``. ``lazy@0.8`` and ``rewritten@inf`` set the threshold,
+and ``plain@4`` sets the number of passages."""
 
 
 @dataclass(frozen=True)
 class EvaluationAnswer:
-    """Answer of a system to a question, with what it reports about it.
+    """The answer of a system to a question, with what the system reports about the answer.
 
     Attributes:
         text: The answer.
-        contexts: Texts that its model was shown; empty where there are none, or the system reports none.
-        sources: Where each of these texts comes from, such as a file's name; empty where that is not known.
-        usage: Calls and tokens; None where the system does not report them.
+        contexts: Texts of the passages that the model was shown; empty if the system reports none.
+        sources: Source of each context, such as a file's name; empty if the sources are not known.
+        usage: Calls and tokens; None if the system does not report them.
         finish: ``"length"`` for an answer that was cut off.
-        uncertainty: Of the answer, or of the first answer of a method that decides by it.
-        acted: Whether a method retrieved or rewrote; None where that is no question.
+        uncertainty: Uncertainty of the answer; of the first answer if a method decided by the first answer.
+        acted: Whether a method retrieved or rewrote; None for a system that does not decide this.
         scores: Further measurements by name.
-        certainty: How sure the model was of this answer; None where the system does not report it.
-        gate: Name of the gate or metric by which a method decided; empty for others.
+        certainty: How sure the model was of this answer; None if the system does not report it.
+        gate: Name of the gate or metric by which a method decided; empty for systems without one.
     """
 
     text: str
@@ -71,7 +71,13 @@ class EvaluationAnswer:
 
 @dataclass(frozen=True)
 class System:
-    """A name, and a function to an answer or an awaitable; rows are reused while settings stay the same."""
+    """A system to evaluate.
+
+    Attributes:
+        name: Name of the system.
+        answer: Function from a question to an answer, or to an awaitable of an answer.
+        settings: Settings to record; stored rows are reused only while the settings stay the same.
+    """
 
     name: str
     answer: Callable[[Question], Any]
@@ -79,7 +85,7 @@ class System:
 
     @property
     def fingerprint(self) -> str:
-        """Short name of the settings."""
+        """Hash of the settings."""
         text = json.dumps(self.settings, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -87,9 +93,12 @@ class System:
 def as_system(name: str, target: Any) -> System:
     """Return a system made of a component, a query engine, a runnable, a function or a coroutine function.
 
-    Settings of a component, and of whatever has ``to_dict()``, are recorded, so that a change is noticed; of
-    a function its code and the numbers and texts that it closes over. Of other objects only the type is: give
-    a changed one another name.
+    The run records the settings of a component, and of any object with ``to_dict()``, so that it notices a
+    change. For a function, it records the code, and the numbers and texts in the closure. For other objects
+    it records only the type: give a changed object another name.
+
+    Raises:
+        ConfigurationError: If the target answers no questions.
     """
     if isinstance(target, System):
         return System(name, target.answer, target.settings)
@@ -118,44 +127,51 @@ def _settings_of(target: Any) -> dict[str, Any]:
 
 
 def as_answer(value: Any) -> EvaluationAnswer:
-    """Return an answer from a text, a result of the core, a response of a framework, or a mapping."""
+    """Return an answer from a text, a result of surerag, a response of a framework, or a mapping.
+
+    Raises:
+        InputError: If the value has no answer, or scores are not finite numbers.
+    """
     if isinstance(value, EvaluationAnswer) and isinstance(value.text, str):
         if not all(map(math.isfinite, value.scores.values())):
-            raise InputError(f"a system reported scores that are no finite numbers: {value.scores}")
+            raise InputError(
+                f"expected finite numbers as scores of a system, got {value.scores}",
+                hint="leave out a score that is not known",
+            )
         return value
     if isinstance(value, str):
         return EvaluationAnswer(value)
-    text = _first(value, _TEXTS, _is_text)
+    text = _first_value(value, _TEXTS, _is_text)
     if text is None:
         raise InputError(
             f"a system returned a {type(value).__name__} without an answer: {ascii(value)[:80]}",
             hint="return a text, a mapping with 'answer' and 'contexts', or an EvaluationAnswer",
         )
-    found = [items for name in _CONTEXTS if (items := _read(value, name)) and not _is_text(items)]
+    found = [items for name in _CONTEXTS if (items := _value_at(value, name)) and not _is_text(items)]
     read = [
         (
-            item if _is_text(item) else _first(item, _PASSAGES, _is_text),
-            _first(item, _SOURCES, _is_text) or "",
+            item if _is_text(item) else _first_value(item, _PASSAGES, _is_text),
+            _first_value(item, _SOURCES, _is_text) or "",
         )
         for item in chain(*found)
     ]
     shown = [(passage, source) for passage, source in read if passage is not None]
-    uncertainty = _first(value, _UNCERTAINTIES, _is_number)
+    uncertainty = _first_value(value, _UNCERTAINTIES, _is_number)
     return EvaluationAnswer(
         text,
         tuple(passage for passage, _ in shown),
-        _usage(_first(value, _USAGES, bool)),
-        str(_first(value, _FINISHES, bool) or ""),
+        _usage(_first_value(value, _USAGES, bool)),
+        str(_first_value(value, _FINISHES, bool) or ""),
         None if uncertainty is None else float(uncertainty),
-        _first(value, _ACTED, lambda one: isinstance(one, bool)),
+        _first_value(value, _ACTED, lambda one: isinstance(one, bool)),
         certainty=_certainty(value),
-        gate=_first(value, _GATES, _is_text) or "",
+        gate=_first_value(value, _GATES, _is_text) or "",
         sources=tuple(source for _, source in shown) if any(source for _, source in shown) else (),
     )
 
 
-# Where answers, contexts and decisions stand. A query engine of LlamaIndex has its decision, costs and finish
-# in the response's metadata; ``content`` is that of a message.
+# Paths to answers, contexts and decisions. Query engines of LlamaIndex put the decision, the costs and the
+# finish into the response's metadata; ``content`` belongs to a message.
 _TEXTS = [
     path
     for name in ("answer", "response", "output", "result", "content", "text")
@@ -179,21 +195,22 @@ _FINISHES = ("generation.finish", "finish", "metadata.finish")
 _USAGES = ("usage", "usage_metadata", "metadata")
 
 
-def _read(value: Any, path: str) -> Any:
-    """Return what stands under names with points between them, in mappings or objects; None for nothing."""
+def _value_at(value: Any, path: str) -> Any:
+    """Return the value at a dotted path of keys and attributes; None if there is no value."""
     for name in path.split("."):
         value = value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
     return value
 
 
-def _first(value: Any, paths: Sequence[str], holds: Callable[[Any], bool]) -> Any:
-    return next((found for path in paths if holds(found := _read(value, path))), None)
+def _first_value(value: Any, paths: Sequence[str], holds: Callable[[Any], bool]) -> Any:
+    """Return the first value at the paths for which a condition holds; None if there is no such value."""
+    return next((found for path in paths if holds(found := _value_at(value, path))), None)
 
 
 def _certainty(value: Any) -> Certainty | None:
-    """Return how sure a model was of an answer, where that came with it; other things may have this name."""
+    """Return the certainty that came with an answer, if any; other objects of this name are ignored."""
     for path in _CERTAINTIES:
-        found = _read(value, path)
+        found = _value_at(value, path)
         if isinstance(found, Certainty):
             return found
         if isinstance(found, Mapping):
@@ -211,7 +228,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _code_parts(code: CodeType) -> Iterator[str]:
-    """Yield what a function does, the same in every process."""
+    """Yield texts that describe the code of a function, the same in every process."""
     yield code.co_code.hex()
     yield " ".join(code.co_names)
     for constant in code.co_consts:
@@ -235,19 +252,19 @@ def _usage(value: Any) -> Usage | None:
 
 @dataclass(frozen=True)
 class PipelineSetup:
-    """Services and options that pipelines by name are built of.
+    """Services and options from which :func:`build_system` builds pipelines.
 
     Attributes:
         reader: The model that answers.
         retriever: Finds passages.
         summaries: Index of summaries, for ``lazy`` and ``strong``.
-        encoder: Vectors, for ``compressed``, ``selected`` and ``answered``.
-        entailer: For ``refined``; None asks the reader.
-        top_n: Passages to show; None for all that the retriever returns, and five of ``selected``.
+        encoder: Turns texts into vectors, for ``compressed``, ``selected`` and ``answered``.
+        entailer: Judges pairs of statements, for ``refined``; None asks the reader.
+        top_n: Number of passages to show. None shows all that the retriever returns; ``selected`` shows five.
         max_tokens: Longest answer in tokens; None for the reader's limit.
-        options: Options of the methods by their names here, such as
-            ``{"lazy": {"n_tokens": 4}, "compressed": {"token_limit": 500}}``. Without them each has its
-            defaults, with a gate and a metric that the reader can serve.
+        options: Options by name of the pipeline, such as
+            ``{"lazy": {"n_tokens": 4}, "compressed": {"token_limit": 500}}``. Other options have their
+            defaults, except for the gate and the metric, which are chosen so that the reader supports them.
     """
 
     reader: Reader
@@ -262,19 +279,19 @@ class PipelineSetup:
     def __post_init__(self) -> None:
         if wrong := sorted(set(self.options) - set(_CONFIGURABLE)):
             raise ConfigurationError(
-                f"options of {', '.join(wrong)}, which take none",
-                hint=f"choose of {', '.join(_CONFIGURABLE)}",
+                f"there are options for {', '.join(wrong)}, which take none",
+                hint=f"choose from {', '.join(_CONFIGURABLE)}",
             )
 
 
 _CONFIGURABLE = ("lazy", "rewritten", "compressed", "selected", "answered", "refined")
 _CANDIDATES_PER_PASSAGE = 3
-"""How many times ``top_n`` passages the system ``selected`` retrieves."""
+"""The system ``selected`` retrieves this many times ``top_n`` passages."""
 
 
 @dataclass(frozen=True)
 class PipelineResult(Result):
-    """Answer of a pipeline that decides nothing, and the passages that its reader was shown."""
+    """The answer of a pipeline without decisions, and the passages that its reader was shown."""
 
     answer: str
     passages: tuple[Passage, ...]
@@ -303,11 +320,12 @@ def parse_system(name: str) -> tuple[str, float | None, list[str]]:
     if base not in NAMES or not set(steps) <= set(STEPS) or wrong_limit:
         raise ConfigurationError(
             f"there is no system {name!r}",
-            hint=f"choose of {', '.join(NAMES)}, and of sums, thresholds and numbers of passages such as "
-            "lazy+compressed, lazy@0.8 and plain@4",
+            hint=f"choose from {', '.join(NAMES)}, or combine: lazy+compressed, lazy@0.8 or plain@4",
         )
     if steps and base in ("none", "oracle"):
-        raise ConfigurationError(f"{name!r}: nothing is retrieved that a further step could work on")
+        raise ConfigurationError(
+            f"{name!r}: {base} retrieves no passages for the step {steps[0]}", hint="leave the step out"
+        )
     return base, limit, steps
 
 
@@ -321,7 +339,7 @@ def build_system(name: str, setup: PipelineSetup) -> System:
     Raises:
         ConfigurationError: If the name is unknown.
         MissingServiceError: If a service is missing.
-        CapabilityError: If the reader cannot do what the method needs.
+        CapabilityError: If the reader lacks a capability that the method needs.
     """
     base, limit, steps = parse_system(name)
     if base == "plain" and limit is not None:
@@ -360,7 +378,7 @@ def build_system(name: str, setup: PipelineSetup) -> System:
 
 
 def _scope(component: Any) -> dict[str, Any]:
-    """Return what a policy for a component belongs to, where it takes one."""
+    """Return the scope of a policy for a component, as a setting; empty if the component takes no policy."""
     return {"scope": scope_of(component)} if isinstance(component, AnsweringComponent) else {}
 
 
@@ -395,7 +413,7 @@ def _build_step(step: str, setup: PipelineSetup) -> Component[Any]:
 
 
 def _merge(services: Sequence[Services], setup: PipelineSetup) -> Services:
-    """Return the services of all components of a pipeline as one; the first that has one provides it."""
+    """Merge the services of all components of a pipeline; the first component that has a service wins."""
     names = ("reader", "encoder", "retriever", "entailer", "summaries", "rewriter")
     own = Services(reader=setup.reader, retriever=setup.retriever)
     merged = {
@@ -408,7 +426,7 @@ def _merge(services: Sequence[Services], setup: PipelineSetup) -> Services:
 def _answer(
     question: Question, base: str, setup: PipelineSetup, max_tokens: int | None
 ) -> Program[PipelineResult]:
-    """Answer from retrieved passages, from those that belong to the question, or from none."""
+    """Answer from retrieved passages, from the question's own contexts, or without passages."""
     passages: Sequence[Passage] = []
     if base in ("plain", "selected"):
         k = (setup.top_n or DEFAULT_K) * _CANDIDATES_PER_PASSAGE if base == "selected" else setup.top_n
@@ -437,12 +455,15 @@ def _answer_from(
 def _select(
     question: Question, compressor: Component[Any], setup: PipelineSetup, max_tokens: int | None
 ) -> Program[PipelineResult]:
-    """Have each cluster answer, and select one answer (EDC²-RAG, appendix C.2); or answer as usual."""
+    """Answer from each cluster, and select one answer (EDC²-RAG, appendix C.2).
+
+    If no cluster was compressed, answer from the passages instead.
+    """
     passages = yield from perform(Retrieve(question.text, setup.top_n))
     answered = yield from compressor.program(question.text, passages)
     if all(report.outcome != "compressed" for report in answered.clusters):
         return (yield from _answer_from(question, answered.passages, max_tokens))
-    # A cluster whose answer gave way to its passages has no candidate.
+    # A cluster whose answer was replaced by its passages has no candidate.
     candidates = format_passages(one.text for one in answered.passages if SENTENCES_KEY in one.metadata)
     prompt = SELECT_ANSWER.render(answers=candidates, question=question.text)
     # The reasons come before the answer.
@@ -456,7 +477,7 @@ def _select(
 
 
 def _trace_of_end(trace: TokenTrace, text: str) -> TokenTrace | None:
-    """Return the trace of the tokens that hold the last occurrence of a text; None where none do."""
+    """Return the trace of the tokens that spell the last occurrence of a text; None if it does not occur."""
     start = "".join(trace.tokens).rfind(text)
     if start < 0:
         return None
@@ -466,7 +487,7 @@ def _trace_of_end(trace: TokenTrace, text: str) -> TokenTrace | None:
 
 
 def after_retrieval(program: Program[R], step: Component[Any]) -> Program[R]:
-    """Run a program with its passages changed by a further method; both ask the same driver."""
+    """Run a program, and let a further method change the passages that the program retrieves."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         reply = yield effect

@@ -20,12 +20,13 @@ APPENDIX_B: dict[str, Any] = {
     "align_batch": 20,
     "lora_rank": None,
 }
-"""The paper's setting, for ``RewriterTraining(**APPENDIX_B)``: all weights of a model of seven billion, on
-60,000 queries a stage. On a few thousand queries these rates change hardly anything."""
+"""The paper's options, for ``RewriterTraining(**APPENDIX_B)``. The paper trains all weights of a model with 7
+B parameters on 60,000 queries per stage. On a few thousand queries, these learning rates hardly change a
+model."""
 
 
 class RewriterTraining(Options):
-    """Options of :func:`surerag.training.train_rewriter`; :data:`APPENDIX_B` has the paper's."""
+    """Options of :func:`surerag.training.train_rewriter`; :data:`APPENDIX_B` has the paper's values."""
 
     PROMPTS: ClassVar[PromptSet] = PromptSet(rewrite=REWRITE, answer=FROM_PASSAGES)
 
@@ -39,9 +40,9 @@ class RewriterTraining(Options):
     """Pairs of rewrites to keep for each query: those with the largest difference in reward."""
     reward: Reward = "uncertainty"
     """What a rewrite is rewarded for (appendix B): ``"uncertainty"``, a lower perplexity of the reader
-    (DynQR); ``"answer"``, a right answer of it (RRR); ``"documents"``, a retrieved document with a right
-    answer (RetPO); or ``"relevance"``, documents that are more relevant to the query (RaFe). The second and
-    the third need references, the last an encoder."""
+    (DynQR); ``"answer"``, a right answer of the reader (RRR); ``"documents"``, a retrieved document with a
+    right answer (RetPO); or ``"relevance"``, documents that are more relevant to the query (RaFe).
+    ``"answer"`` and ``"documents"`` need references, ``"relevance"`` needs an encoder."""
     top_n: int | None = Field(None, ge=1)
     """Passages to answer from; None takes all that the retriever returns."""
     lora_rank: int | None = Field(16, ge=1)
@@ -51,13 +52,13 @@ class RewriterTraining(Options):
     distil_epochs: int = Field(3, ge=1)
     """Times that distillation goes through its examples."""
     distil_batch: int | None = Field(None, ge=1)
-    """Examples of a step of distillation; None makes at least 30 steps, of 4 to 32 examples."""
+    """Examples per step of distillation; None takes a 32nd of all examples, but 4 to 32."""
     align_rate: float = Field(1e-5, gt=0)
     """Learning rate of alignment."""
     align_epochs: int = Field(3, ge=1)
     """Times that alignment goes through its examples."""
     align_batch: int | None = Field(None, ge=1)
-    """Examples of a step of alignment; None as in distillation."""
+    """Examples per step of alignment; None takes a 32nd of all examples, but 4 to 32."""
     seed: int = 0
     """Seed of the split, of sampling and of training."""
     trainer: dict[str, Any] = Field(default_factory=dict)

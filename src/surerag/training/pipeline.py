@@ -1,4 +1,4 @@
-"""All three stages of training, and the held-out queries that decide whether it helped."""
+"""All stages of training, and the held-out queries that decide whether training helped."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ MIN_QUERIES = 20
 
 @dataclass(frozen=True, slots=True)
 class StageMeans:
-    """One rewriter on the held-out queries: ``"as asked"``, ``"distilled"`` or ``"aligned"``.
+    """Figures of one rewriter on the held-out queries.
 
     Attributes:
-        name: Name of the rewriter.
-        log_perplexity: Mean in nats over the answers that have one.
+        name: ``"as asked"`` (no rewriter), ``"distilled"`` or ``"aligned"``.
+        log_perplexity: Mean log-perplexity in nats, over the answers that have one.
         change: Paired difference of the log-perplexity to the queries as asked.
         correct: Share of right answers; None without references.
-        correct_change: Paired difference of that share to the queries as asked.
+        correct_change: Paired difference of ``correct`` to the queries as asked.
     """
 
     name: str
@@ -53,7 +53,7 @@ class StageMeans:
 
     @property
     def helps(self) -> bool:
-        """Whether the interval shows an improvement: right answers where they are known, else perplexity."""
+        """Whether the interval shows an improvement: of right answers if they are known, or of perplexity."""
         if self.correct_change is not None:
             return self.correct_change.interval is not None and self.correct_change.interval.lower > 0
         return self.change is not None and self.change.interval is not None and self.change.interval.upper < 0
@@ -61,13 +61,13 @@ class StageMeans:
 
 @dataclass(frozen=True, slots=True)
 class TrainingReport:
-    """What training did.
+    """The result of :func:`train_rewriter`.
 
     Attributes:
-        rewriter: Folder of the stage to use, or None where neither stage improved on the query as asked.
-        stages: Figures on the held-out queries, the query as asked first.
-        n_distilled: Number of rewrites that were learnt from.
-        n_preferences: Number of pairs that were learnt from.
+        rewriter: Folder of the model to use; None if neither stage improved on the queries as asked.
+        stages: Figures on the held-out queries; the first are those of the queries as asked.
+        n_distilled: Number of rewrites for distillation.
+        n_preferences: Number of preferences for alignment.
         n_held_out: Number of held-out queries.
     """
 
@@ -78,7 +78,7 @@ class TrainingReport:
     n_held_out: int
 
     def __str__(self) -> str:
-        """Return the table that decides, in Markdown."""
+        """Return the figures as a Markdown table, and the verdict."""
         rows = ["| queries | log-perplexity | change | right | change |", "|---|---:|---:|---:|---:|"]
         for stage in self.stages:
             right = "" if stage.correct is None else f"{100 * stage.correct:.1f} %"
@@ -101,24 +101,25 @@ def train_rewriter(
     options: RewriterTraining | None = None,
     progress: Progress = False,
 ) -> TrainingReport:
-    """Distil a teacher's rewrites, align them with the reader's certainty, and decide on held-out queries.
+    """Train a model to rewrite queries: distil a teacher's rewrites, then align the model with the reader.
 
-    A call that was interrupted goes on from the files in ``output`` when it is repeated.
+    Held-out queries decide whether to use the model. If a call is interrupted, repeat it: it continues from
+    the files in ``output``.
 
     Args:
-        queries: At least 20 distinct ones; with references the report counts right answers.
+        queries: At least 20 distinct queries; if they have references, the report counts right answers.
         base: Hugging Face id or folder of the model to train.
         output: Folder for data, checkpoints and models.
-        reader: Answers; reports log-probabilities.
+        reader: Answers the queries; it must report log-probabilities.
         retriever: Finds passages.
         teacher: Writes the rewrites of the first stage; None takes the reader.
-        encoder: Vectors, for the reward ``"relevance"``.
+        encoder: Turns texts into vectors, for the reward ``"relevance"``.
         options: Settings of the stages.
         progress: Whether to show progress bars.
 
     Raises:
         InputError: If there are too few queries, or the reward needs references and a query has none.
-        MissingServiceError: If the reward needs an encoder, and there is none.
+        MissingServiceError: If the reward needs an encoder, and none was passed.
         ConfigurationError: If ``base`` cannot be loaded, or ``output`` belongs to other queries or options.
         ServiceError: If the teacher wrote no usable rewrite.
         StorageError: If ``output`` cannot be written.
@@ -127,12 +128,14 @@ def train_rewriter(
     options, folder = options or RewriterTraining(), Path(output)
     items = as_queries(queries)
     if len(items) < MIN_QUERIES:
-        raise InputError(f"{len(items)} distinct queries are too few to train on", hint=f"give {MIN_QUERIES}")
+        raise InputError(
+            f"{len(items)} distinct queries are too few to train on", hint=f"give at least {MIN_QUERIES}"
+        )
     check_reward(options, items, encoder)
     texts = [item.text for item in items]
     pairs_file, preferences_file = folder / "rewrites.json", folder / "preferences.json"
     if not pairs_file.exists():
-        # A base that cannot be loaded is known before the teacher has worked for hours.
+        # A base that cannot be loaded raises here, before the teacher has worked for hours.
         load_base(base)
     _claim(folder, {"base": str(base), "queries": texts, **options.model_dump(mode="json")})
     random.Random(options.seed).shuffle(items)
@@ -141,14 +144,14 @@ def train_rewriter(
     n_distil = max(round(len(rest) * options.distil_share), 1)
 
     if not pairs_file.exists():
-        _write_whole(
+        _write_atomically(
             pairs_file, collect_rewrites(rest[:n_distil], teacher or reader, options, progress=progress)
         )
     pairs = [(query, rewrite) for query, rewrite in json.loads(pairs_file.read_text(encoding="utf-8"))]
     models = {"distilled": distil(pairs, base, folder / "distilled", options)}
     if not preferences_file.exists():
         own = _load_rewriter(models["distilled"])
-        _write_whole(
+        _write_atomically(
             preferences_file,
             sample_preferences(
                 rest[n_distil:], own, reader, retriever, options, encoder=encoder, progress=progress
@@ -162,7 +165,7 @@ def train_rewriter(
     report = TrainingReport(
         models[helpful[-1]] if helpful else None, stages, len(pairs), len(preferences), len(held_out)
     )
-    _write_whole(folder / "report.json", {**asdict(report), "rewriter": str(report.rewriter or "")})
+    _write_atomically(folder / "report.json", {**asdict(report), "rewriter": str(report.rewriter or "")})
     return report
 
 
@@ -190,8 +193,8 @@ def _measure(
 
 
 def _means(name: str, tried: Sequence[TriedQuery], before: Sequence[TriedQuery] | None) -> StageMeans:
-    logs, judged = _measured(tried)
-    logs_before, judged_before = _measured(before or ())
+    logs, judged = _log_perplexities_and_correctness(tried)
+    logs_before, judged_before = _log_perplexities_and_correctness(before or ())
     finite = [(logs[place], logs_before[place]) for place in logs if place in logs_before]
     right = [(judged[place], judged_before[place]) for place in judged if place in judged_before]
     return StageMeans(
@@ -203,8 +206,10 @@ def _means(name: str, tried: Sequence[TriedQuery], before: Sequence[TriedQuery] 
     )
 
 
-def _measured(tried: Sequence[TriedQuery]) -> tuple[dict[int, float], dict[int, float]]:
-    """Return the logarithms of uncertainties, and the correctness, by the places of trials that have them."""
+def _log_perplexities_and_correctness(
+    tried: Sequence[TriedQuery],
+) -> tuple[dict[int, float], dict[int, float]]:
+    """Return the log-perplexities and the correctness of the queries that have them, by index."""
     numbered = list(enumerate(tried))
     logs = {at: math.log(trial.uncertainty) for at, trial in numbered if math.isfinite(trial.uncertainty)}
     return logs, {at: float(trial.correct) for at, trial in numbered if trial.correct is not None}
@@ -217,7 +222,7 @@ def _load_rewriter(folder: Path) -> Reader:
 
 
 def _claim(folder: Path, run: dict[str, object]) -> None:
-    """Take a folder for a run, or check that it belongs to the same one."""
+    """Reserve a folder for a training, or check that it belongs to the same training."""
     file = folder / "run.json"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -226,11 +231,11 @@ def _claim(folder: Path, run: dict[str, object]) -> None:
         raise ConfigurationError(
             f"{folder} belongs to a training with other queries or options", hint="choose another folder"
         )
-    _write_whole(file, plain)
+    _write_atomically(file, plain)
 
 
-def _write_whole(file: Path, value: object) -> None:
-    """Write JSON so that a kill leaves the old file or the new one."""
+def _write_atomically(file: Path, value: object) -> None:
+    """Write JSON so that a killed process leaves either the old file or the new file."""
     part = file.with_suffix(".part")
     with writing(file):
         part.write_text(json.dumps(value), encoding="utf-8")

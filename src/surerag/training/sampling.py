@@ -58,7 +58,7 @@ class Preference(NamedTuple):
 
 
 class TriedQuery(NamedTuple):
-    """The perplexity of an answer, infinite for an empty or cut one; and whether it is right, if known."""
+    """Perplexity of an answer (infinite if it is empty or cut off), and whether it is right, if known."""
 
     uncertainty: float
     correct: bool | None
@@ -71,13 +71,12 @@ def collect_rewrites(
     *,
     progress: Progress = False,
 ) -> list[tuple[str, str]]:
-    """Return pairs of a query and a teacher's usable rewrite: no refusal or thought, not cut or unchanged.
+    """Return pairs of a query and the teacher's rewrite.
 
-    Args:
-        queries: What the teacher rewrites.
-        teacher: Writes one rewrite of each query.
-        options: Settings of the stages; the defaults if None.
-        progress: Whether to show a bar.
+    Rewrites that are refusals, thoughts, cut off or equal to their query are left out.
+
+    Raises:
+        ServiceError: If no rewrite is usable.
     """
     options = options or RewriterTraining()
     sampling = SamplingParams(max_tokens=REWRITE_TOKENS, trace="none")
@@ -87,7 +86,7 @@ def collect_rewrites(
     if not pairs:
         raise ServiceError(
             f"none of {len(queries)} rewrites of the teacher is usable",
-            hint="try its replies to the rewrite prompt by hand, or take another teacher",
+            hint="look at the teacher's replies to the rewrite prompt, or use another teacher",
         )
     return pairs
 
@@ -147,9 +146,15 @@ def _run_all(programs: Sequence[Program[R]], services: Services, progress: Progr
 def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[int, int, float]]:
     """Return the pairs with the largest difference in reward (DynQR, section 2.2, Preference Alignment).
 
-    Rewards are larger for better rewrites of a query. One that is infinite, as after an empty or cut answer,
-    makes no pair: its difference to all others would be the largest. Pairs are the better rewrite's index,
-    the worse one's, and the difference.
+    A larger reward means a better rewrite of the query. An infinite reward, which follows an empty or cut
+    answer, makes no pair, because its difference to all other rewards would be the largest.
+
+    Args:
+        rewards: Reward of each rewrite of a query.
+        n_pairs: Most pairs to return.
+
+    Returns:
+        Triples of the better rewrite's index, the worse rewrite's index, and the difference of their rewards.
 
     Args:
         rewards: One of each rewrite.
@@ -162,14 +167,14 @@ def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[i
         []
     """
     if any(math.isnan(reward) for reward in rewards):
-        raise InputError(f"a reward is not a number: {list(rewards)}")
+        raise InputError(f"expected numbers as rewards, got {list(rewards)}", hint="leave out NaN")
     finite = [(place, reward) for place, reward in enumerate(rewards) if math.isfinite(reward)]
     pairs = [(i, j, better - worse) for i, better in finite for j, worse in finite if better > worse]
     return list(islice(sorted(pairs, key=lambda pair: -pair[2]), n_pairs))
 
 
 def try_query(query: Query, text: str, options: RewriterTraining) -> Program[TriedQuery]:
-    """Retrieve with a text, answer the query from that, and measure the reader's perplexity."""
+    """Search with a text, answer the query from the passages found, and measure the answer's perplexity."""
     passages = yield from perform(Retrieve(text, options.top_n))
     if passages:
         shown = format_passages(passage.text for passage in passages)
@@ -184,7 +189,7 @@ def try_query(query: Query, text: str, options: RewriterTraining) -> Program[Tri
 
 
 def rewrite_and_try(query: Query, options: RewriterTraining) -> Program[TriedQuery]:
-    """Rewrite a query greedily and answer from what that retrieves; an unusable rewrite is not used."""
+    """Rewrite a query greedily, and try the rewrite; if it is not usable, try the query itself."""
     rewrites = yield from _write(query.text, options, SamplingParams(max_tokens=REWRITE_TOKENS, trace="none"))
     return (yield from try_query(query, rewrites[0] if rewrites else query.text, options))
 
@@ -223,7 +228,7 @@ def reward_answer(query: Query, text: str, options: RewriterTraining) -> Program
 
 
 def reward_documents(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return 1 if a right answer stands in a retrieved document (RetPO), else 0."""
+    """Return 1 if a retrieved document contains a right answer (RetPO), else 0."""
     passages = yield from perform(Retrieve(text, options.top_n))
     return float(any(contains(passage.text, query.references) for passage in passages))
 
@@ -247,7 +252,12 @@ REWARDS: Mapping[Reward, Callable[[Query, str, RewriterTraining], Program[float]
 
 
 def check_reward(options: RewriterTraining, queries: Sequence[Query], encoder: Encoder | None) -> None:
-    """Check that there is what the reward needs: references, or an encoder."""
+    """Check that the references or the encoder that the reward needs are present.
+
+    Raises:
+        InputError: If a query has no references.
+        MissingServiceError: If there is no encoder.
+    """
     if options.reward in ("answer", "documents") and not all(query.references for query in queries):
         raise InputError(
             f"the reward {options.reward!r} needs references for every query",

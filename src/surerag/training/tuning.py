@@ -92,18 +92,18 @@ def load_base(base: str | Path) -> tuple[Any, Any]:
 
 
 def _row(options: RewriterTraining, tokenizer: Any, query: str, **texts: str) -> dict[str, Any]:
-    """Return one example in TRL's form: a conversation where the base has a chat template, else texts."""
+    """Return one example in TRL's form: a conversation if the base has a chat template, else texts."""
     prompt = options.prompts["rewrite"].render(query=query)
     if tokenizer.chat_template is None:
         return {"prompt": f"{prompt}\n", **{name: text + tokenizer.eos_token for name, text in texts.items()}}
     answers = {name: [{"role": "assistant", "content": text}] for name, text in texts.items()}
-    # Of models that can think, the rewriter is asked without thoughts, as the reader asks it.
+    # A model that can think is asked not to think, in training as in use.
     template = {"chat_template_kwargs": {"enable_thinking": False}}
     return {"prompt": [{"role": "user", "content": prompt}], **answers, **template}
 
 
 def _arguments(output: Path, options: RewriterTraining, stage: str, rows: int) -> dict[str, Any]:
-    """Return the trainer's arguments for a stage with so many examples."""
+    """Return the trainer's arguments for a stage with this number of examples."""
     import torch
 
     cuda = torch.cuda.is_available()
