@@ -133,6 +133,9 @@ QUESTIONS = {
     "test without a model": "reference/surerag|how-to/python|python|how-to/ci",
 }
 """Questions in people's words, and the pages that answer them."""
+STOP_WORDS = frozenset(
+    "a any be do does for how I in is it many much my of on or that the to what which with".split()
+)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +143,7 @@ def index(site: Path) -> sqlite3.Connection:
     """Return the search index of the site in a full-text table.
 
     The site's own engine runs in a browser. That of SQLite ranks in the same manner: by BM25 of the stems of
-    words, any of which may match, with titles above texts.
+    words, without the most frequent ones; any may match, and titles count for more than texts.
     """
     table = sqlite3.connect(":memory:")
     table.execute(
@@ -155,8 +158,8 @@ def index(site: Path) -> sqlite3.Connection:
 
 def found_pages(index: sqlite3.Connection, question: str) -> list[str]:
     """Return the first three pages that the search finds."""
-    words = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", question))
-    ranked = "SELECT page FROM search WHERE search MATCH ? ORDER BY bm25(search, 0, 10, 5, 1)"
+    words = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", question) if word not in STOP_WORDS)
+    ranked = "SELECT page FROM search WHERE search MATCH ? ORDER BY bm25(search, 0, 10, 1, 1)"
     return list(dict.fromkeys(page for (page,) in index.execute(ranked, (words,))))[:3]
 
 
