@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import json
 import logging
+import re
+import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -99,6 +104,12 @@ def make_parser(description: str, n: int = 200) -> argparse.ArgumentParser:
         "--reader", default="world", help='"world" (the embedded reader), "demo", or a Hugging Face id'
     )
     parser.add_argument("--dtype", help="of a local reader, such as bfloat16")
+    return with_json(parser)
+
+
+def with_json(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add the option that writes the printed tables into a file; the pages are filled from such files."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables into this file, too")
     return parser
 
 
@@ -203,23 +214,61 @@ def show(estimate: Estimate, *, scale: float = 100, digits: int = 1, sign: bool 
     return f"{value} [{lower}, {upper}]"
 
 
-def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> None:
-    """Print a table; the first column is text, the others are numbers."""
+_printed: dict[str, list[dict[str, str]]] = {}
+"""Rows of the tables that were printed, by name and column; the first column is called ``system``."""
+
+
+def print_table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[object]],
+    note: str = "",
+    *,
+    name: str = "",
+) -> None:
+    """Print a table; the first column is text, the others are numbers.
+
+    Args:
+        title: What stands above the table.
+        columns: Their names.
+        rows: Cells of each row.
+        note: What stands below the table.
+        name: Of the table in the file that ``--json`` writes; by default the title up to ``(`` or a comma.
+    """
     table = Table(title=title, title_justify="left", caption=note or None, caption_justify="left")
-    for place, name in enumerate(columns):
-        table.add_column(name, justify="right" if place else "left")
-    for row in rows:
-        table.add_row(*(str(value) for value in row))
+    for place, column in enumerate(columns):
+        table.add_column(column, justify="right" if place else "left")
+    cells = [[str(value) for value in row] for row in rows]
+    for row in cells:
+        table.add_row(*row)
     console.print(table)
     console.print()
+    keys = ["system", *columns[1:]]
+    signs = [
+        [value.replace("-", "−") if place else value for place, value in enumerate(row)] for row in cells
+    ]
+    _printed[name or re.split(r" \(|,|:", title)[0]] = [dict(zip(keys, row, strict=True)) for row in signs]
 
 
 def print_claims(claims: Sequence[Claim]) -> None:
     """Print the claims of a paper, those that could not be shown included."""
     rows = [(item.claim, item.evidence, "holds" if item.holds else "not shown") for item in claims]
-    table = Table(title="Claims", title_justify="left")
-    for name in ("Claim", "Found", ""):
-        table.add_column(name)
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    print_table("Claims", ("Claim", "Found", "Verdict"), rows)
+
+
+def write_tables(arguments: argparse.Namespace) -> None:
+    """Write all printed tables with the command that printed them, if ``--json`` names a file."""
+    tables = dict(_printed)
+    _printed.clear()
+    if arguments.json is None:
+        return
+    given = dict(vars(arguments))
+    file = given.pop("json")
+    words, paths = sys.argv[1:], {str(value) for value in given.values() if isinstance(value, Path)}
+    kept = ["DATA" if word in paths else word for word in words if word not in ("--json", str(file))]
+    written: dict[str, Any] = {
+        "command": shlex.join(["python", "-m", f"studies.{Path(sys.argv[0]).stem}", *kept]),
+        "date": datetime.now(UTC).date().isoformat(),
+        **tables,
+    }
+    file.write_text(json.dumps(written, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

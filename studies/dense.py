@@ -24,6 +24,7 @@ from studies.common import (
     separation,
     share,
     show,
+    write_tables,
 )
 from studies.lazy_rag import ARTICLES
 from studies.real.data import Data, load_squad
@@ -52,6 +53,7 @@ def main() -> None:
     if arguments.data:
         titles = ARTICLES[arguments.articles] or ()
         print_chunkers(load_squad(arguments.data, arguments.n, arguments.seed, titles), load_encoder())
+        write_tables(arguments)
         return
     reader, encoder = load_reader(arguments.reader, arguments.dtype), load_encoder()
     world = World(arguments.seed)
@@ -88,6 +90,7 @@ def main() -> None:
             Claim("Refinement helps uncertain questions (Table 1)", *change),
         ]
     )
+    write_tables(arguments)
 
 
 def print_chunkers(data: Data, encoder: Encoder) -> None:

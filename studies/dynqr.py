@@ -30,6 +30,7 @@ from studies.common import (
     share,
     show,
     world_cases,
+    write_tables,
 )
 from studies.lazy_rag import ARTICLES
 from studies.real.data import Item, load_disfl
@@ -77,6 +78,7 @@ def main() -> None:
         index = PassageIndex.from_passages(data.corpus, load_encoder())
         services = Services(reader=reader, retriever=index)
         print_options(collect_rows(data.items, services, arguments.rows, samples=arguments.samples))
+        write_tables(arguments)
         return
     cases, passages, _ = world_cases(arguments.seed, arguments.n)
     index = PassageIndex.from_passages(passages, load_encoder())
@@ -119,6 +121,7 @@ def main() -> None:
             ),
         ]
     )
+    write_tables(arguments)
 
 
 def at_threshold(

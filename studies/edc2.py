@@ -32,6 +32,7 @@ from studies.common import (
     print_table,
     share,
     show,
+    write_tables,
 )
 from studies.lazy_rag import ARTICLES
 from studies.real.data import Data, load_squad
@@ -66,6 +67,7 @@ def main() -> None:
     if arguments.data:
         titles = ARTICLES[arguments.articles] or ()
         print_savings(load_squad(arguments.data, arguments.n, arguments.seed, titles), reader, encoder)
+        write_tables(arguments)
         return
     world = World(arguments.seed)
     questions = world.questions(arguments.n)
@@ -126,6 +128,7 @@ def main() -> None:
             Claim("Dynamic clusters beat average and random ones", control, control.count("[+") == 2),
         ]
     )
+    write_tables(arguments)
 
 
 def print_savings(data: Data, reader: BaseReader, encoder: Encoder) -> None:

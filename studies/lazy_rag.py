@@ -34,6 +34,7 @@ from studies.common import (
     share,
     show,
     world_cases,
+    write_tables,
 )
 from surerag import (
     AbstentionGate,
@@ -133,6 +134,7 @@ def main() -> None:
         print_gates(collect_rows(setting, reader, arguments.rows))
     else:
         print_study(setting, reader)
+    write_tables(arguments)
 
 
 def world_setting(seed: int, n: int, encoder: Encoder) -> Setting:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.progress import track
 
-from studies.common import console, print_table
+from studies.common import console, print_table, with_json, write_tables
 from surerag.calibration import CalibrationRow, calibrate_abstention, calibrate_threshold
 from surerag.evaluation.gate import parse_requirement, test_for
 from surerag.evaluation.statistics import paired_p_value, questions_to_show
@@ -404,15 +404,16 @@ def main() -> None:
     parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="some of the tables; all by default")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
     parser.add_argument("--samples", type=int, default=400, help="samples a row")
-    arguments = parser.parse_args()
+    arguments = with_json(parser).parse_args()
     warnings.simplefilter("ignore")
     for name in arguments.tables or TABLES:
         started = time.monotonic()
         title, columns, rows = TABLES[name]
         found = rows(arguments.samples, np.random.default_rng(arguments.seed))
-        print_table(title, columns, list(track(found, name, console=console)))
+        print_table(title, columns, list(track(found, name, console=console)), name=name)
         seconds = time.monotonic() - started
         console.print(f"{arguments.samples:,} samples a row, seed {arguments.seed}; {seconds:.0f} s.\n")
+    write_tables(arguments)
 
 
 if __name__ == "__main__":

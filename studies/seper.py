@@ -17,6 +17,7 @@ from studies.common import (
     print_claims,
     print_table,
     show,
+    write_tables,
 )
 from studies.world import World
 from studies.world.questions import Question
@@ -123,6 +124,7 @@ def main() -> None:
             Claim("ΔSePer ranks retrievers as their recall does (Tables 10 and 11)", order[0], order[1]),
         ]
     )
+    write_tables(arguments)
 
 
 def positive(interval: Interval | None) -> bool:

@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.common import console, difference, print_table, separation, share, show
+from studies.common import (
+    console,
+    difference,
+    print_table,
+    separation,
+    share,
+    show,
+    with_json,
+    write_tables,
+)
 from surerag.errors import extra
 from surerag.measures import contains
 from surerag.measures.statistics import Estimate, mean_interval
@@ -29,9 +38,11 @@ def main() -> None:
     parser.add_argument("file", type=Path, help="Parquet file of records")
     with extra("evaluation"):
         import pyarrow.parquet as pq
-    rows = pq.read_table(parser.parse_args().file).to_pylist()
+    arguments = with_json(parser).parse_args()
+    rows = pq.read_table(arguments.file).to_pylist()
     for name in dict.fromkeys(row["dataset"] for row in rows):
         print_dataset(name, [row for row in rows if row["dataset"] == name])
+    write_tables(arguments)
 
 
 def print_dataset(name: str, rows: list[dict[str, Any]]) -> None:
@@ -52,6 +63,7 @@ def print_dataset(name: str, rows: list[dict[str, Any]]) -> None:
             ("questions that retrieval helps", show(share(helped))),
             ("questions that it hurts", show(hurt)),
         ],
+        name=f"{name} right",
     )
     table = []
     for metric in METRICS:
@@ -65,7 +77,11 @@ def print_dataset(name: str, rows: list[dict[str, Any]]) -> None:
         table.append((metric, *(show(a, scale=1, digits=2) if a else "n/a" for a in areas), *gains))
     columns = ("Uncertainty", "AUROC wrong", "AUROC helps", *(f"gain at {rate:.0%}" for rate in RATES))
     print_table(
-        "Retrieve where the reader is least certain", columns, table, "Gain in points over random questions."
+        "Retrieve where the reader is least certain",
+        columns,
+        table,
+        "Gain in points over random questions.",
+        name=f"{name} retrieving",
     )
 
 

@@ -5,11 +5,11 @@ Text and lines are of a grey that can be read on white and on black.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from studies.real.tables import ROOT, read_summary
+from studies.pages import ROOT, read_summary
 from surerag.certainty import DEFAULT_MEASURE
 from surerag.errors import extra
 
@@ -18,24 +18,24 @@ INK, BETTER, WORSE, PLAIN = "#7a8290", "#2a9d4a", "#d9534f", "#7a8290"
 
 FOREST: Sequence[tuple[str, Sequence[tuple[str, str, str, str]]]] = (
     (
-        "Against plain RAG (L-RAG: against always searching)",
+        "Minus plain RAG",
         (
-            ("L-RAG · SQuAD 2.0", "gatesnew-qwen", "lazy", "difference"),
+            ("L-RAG − always searching", "gatesnew-qwen", "lazy", "difference"),
             ("DynQR · Disfl-QA", "rewriting-qwen", "DynQR", "difference"),
-            ("EDC² · HotpotQA, 10 passages", "compressiondev-qwen", "EDC² top 3 whole", "difference"),
-            ("EDC² · HotpotQA, half repeats", "compressionrepeatsnew-qwen", "EDC² top 3 whole", "difference"),
-            ("EDC² · 2WikiMultiHopQA", "compression2wiki-qwen", "EDC² top 3 whole", "difference"),
-            ("EDC² · SQuAD 2.0, 10 paragraphs", "compressionsquad-qwen", "EDC² top 3 whole", "difference"),
+            ("EDC² · HotpotQA", "compressiondev-qwen", "EDC² top 3 whole", "difference"),
+            ("EDC² · HotpotQA, repeats", "compressionrepeatsnew-qwen", "EDC² top 3 whole", "difference"),
+            ("EDC² · 2Wiki", "compression2wiki-qwen", "EDC² top 3 whole", "difference"),
+            ("EDC² · SQuAD 2.0", "compressionsquad-qwen", "EDC² top 3 whole", "difference"),
             ("DENSE refiner · HotpotQA", "refiningdev-qwen", "DENSE refined", "difference"),
         ),
     ),
     (
-        "Against the cheap alternative",
+        "Minus the cheap alternative",
         (
-            ("L-RAG − searching at random", "gatesnew-qwen", "at random, as often as lazy", "gate_ahead"),
-            ("EDC² − EmbeddingsFilter · HotpotQA", "compressiondev-qwen", "EmbeddingsFilter", "ahead"),
-            ("EDC² − EmbeddingsFilter · 2Wiki", "compression2wiki-qwen", "EmbeddingsFilter", "ahead"),
-            ("EDC² − EmbeddingsFilter · SQuAD", "compressionsquad-qwen", "EmbeddingsFilter", "ahead"),
+            ("L-RAG − random searches", "gatesnew-qwen", "at random, as often as lazy", "gate_ahead"),
+            ("EDC² − filter · HotpotQA", "compressiondev-qwen", "EmbeddingsFilter", "ahead"),
+            ("EDC² − filter · 2Wiki", "compression2wiki-qwen", "EmbeddingsFilter", "ahead"),
+            ("EDC² − filter · SQuAD 2.0", "compressionsquad-qwen", "EmbeddingsFilter", "ahead"),
         ),
     ),
 )
@@ -44,7 +44,7 @@ FOREST: Sequence[tuple[str, Sequence[tuple[str, str, str, str]]]] = (
 
 def forest(path: Path) -> None:
     """Draw the differences in right answers, with their intervals."""
-    figure, axes = _figure(7.2, 4.6)
+    figure, axes = _figure(5.6, 4.6)
     place, labels = 0, []
     for title, rows in FOREST:
         labels.append((place, title, True))
@@ -74,7 +74,7 @@ def certainty_curves(path: Path, summaries: Sequence[tuple[str, str]]) -> None:
         path: Of the picture.
         summaries: A label and a summary of the study of certainty for each curve.
     """
-    figure, axes = _figure(6.4, 3.8)
+    figure, axes = _figure(5, 3.4)
     for place, (label, name) in enumerate(summaries):
         rows = {row["system"]: row for row in read_summary(name)["rows"]}
         curve = [point for point in rows[DEFAULT_MEASURE]["curve"] if point[0] >= 0.2]
@@ -98,12 +98,88 @@ def certainty_curves(path: Path, summaries: Sequence[tuple[str, str]]) -> None:
     _save(figure, path)
 
 
-def _figure(width: float, height: float) -> tuple[Any, Any]:
+COSTS: Sequence[tuple[str, str, Mapping[str, str]]] = (
+    (
+        "SQuAD 2.0: L-RAG",
+        "gatesnew-qwen",
+        {"summary": "never searching", "always": "always searching", "lazy": "L-RAG"},
+    ),
+    (
+        "HotpotQA, 10 passages: EDC²",
+        "compressiondev-qwen",
+        {"plain": "plain RAG", "EmbeddingsFilter": "EmbeddingsFilter", "EDC² top 3 whole": "EDC²"},
+    ),
+    (
+        "Disfl-QA: DynQR",
+        "rewriting-qwen",
+        {
+            "plain": "plain RAG",
+            "RePhraseQuery": "RePhraseQuery",
+            "HyDE": "HyDE",
+            "DynQR": "DynQR",
+            "rewritten always": "rewriting always",
+        },
+    ),
+    (
+        "HotpotQA: DENSE refiner",
+        "refiningdev-qwen",
+        {"plain": "plain RAG", "plain 6": "six passages", "DENSE refined": "DENSE refiner"},
+    ),
+)
+"""Panels of right answers against tokens: a title, a summary, and the labels of its systems."""
+OURS = ("L-RAG", "EDC²", "DynQR", "DENSE refiner")
+BELOW = ("always searching", "RePhraseQuery")
+"""Labels that stand below the interval, so that they do not meet others."""
+
+
+def right_against_tokens(path: Path) -> None:
+    """Draw the share of right answers of each system, with its interval, against the tokens of a question."""
+    figure, panels = _figure(5, 8.8, len(COSTS))
+    for axes, (title, name, labels) in zip(panels.flat, COSTS, strict=True):
+        rows = {row["system"]: row for row in read_summary(name)["rows"]}
+        points = sorted((rows[system]["tokens"], rows[system]["right"], labels[system]) for system in labels)
+        for tokens, (middle, lower, upper), label in points:
+            colour = BETTER if label in OURS else PLAIN
+            axes.plot([tokens, tokens], [lower, upper], color=colour, linewidth=2)
+            axes.plot([tokens], [middle], "o", color=colour, markersize=6)
+            above = label not in BELOW
+            axes.annotate(
+                label,
+                (tokens, upper if above else lower),
+                (0, 5 if above else -5),
+                textcoords="offset points",
+                ha="center",
+                va="bottom" if above else "top",
+                color=colour,
+                fontsize=9,
+            )
+        axes.set_xscale("log")
+        axes.margins(x=0.2, y=0.25)
+        axes.set_title(title, color=INK, fontsize=10, loc="left")
+        axes.set_ylabel("right, %")
+        ticks = sorted({_rounded(points[0][0]), _rounded(points[-1][0])})
+        axes.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])
+        axes.minorticks_off()
+    panels[-1, 0].set_xlabel("tokens of a question, all calls together")
+    _save(figure, path)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.1g}")
+
+
+def _figure(width: float, height: float, panels: int = 1) -> tuple[Any, Any]:
     with extra("evaluation"):
         from matplotlib.figure import Figure
     figure = Figure(figsize=(width, height), layout="constrained")
     figure.patch.set_alpha(0)
-    axes = figure.subplots()
+    drawn = figure.subplots(panels, squeeze=False)
+    for axes in drawn.flat:
+        _without_frame(axes)
+    return figure, drawn if panels > 1 else drawn[0, 0]
+
+
+def _without_frame(axes: Any) -> None:
     axes.set_facecolor("none")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
@@ -113,7 +189,6 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
     axes.xaxis.label.set_color(INK)
     axes.yaxis.label.set_color(INK)
     axes.grid(axis="x", color=INK, alpha=0.2, linewidth=0.5)
-    return figure, axes
 
 
 def _save(figure: Any, path: Path) -> None:
@@ -127,6 +202,7 @@ def _save(figure: Any, path: Path) -> None:
 def main() -> None:
     """Draw all pictures."""
     forest(ASSETS / "expect_forest.svg")
+    right_against_tokens(ASSETS / "right_against_tokens.svg")
     certainty_curves(
         ASSETS / "certainty_curve.svg",
         [("SQuAD 2.0, six articles", "certainty-qwen"), ("HotpotQA, five passages", "certaintyhotpot-qwen")],

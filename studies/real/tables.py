@@ -1,8 +1,8 @@
-"""Makes the tables of the runs, and fills the pages with them.
+"""Makes the tables of the runs.
 
 ``python -m studies.real.tables add TABLE … --run FILE`` reads a run and writes its summary into
-``studies/real/results``; ``… traces DATA`` writes the summary of answers that others recorded. ``… pages``
-puts the summaries into the pages, each where a comment names it. Tests hold pages and summaries together.
+``studies/real/results``; ``… traces DATA`` writes the summary of answers that others recorded.
+:mod:`studies.pages` puts the summaries into the pages.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -23,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from studies.common import difference, separation, share
+from studies.pages import markdown
 from studies.real.certainty import certainty_rows, promise_rows, steps_of, trace_rows
 from studies.real.run import ABSTENTION, cpu_hours, load_data, parse
 from surerag.errors import InputError, SureragError
 from surerag.evaluation import EvaluationRun
-from surerag.evaluation.findings import MANY
 from surerag.evaluation.statistics import questions_to_show
 from surerag.measures import break_even_latency
 from surerag.measures.statistics import Estimate, mean_interval
@@ -35,7 +34,6 @@ from surerag.methods.lazy_rag.gates import DisagreementGate
 from surerag.text import is_abstention
 
 RESULTS = Path(__file__).parent / "results"
-ROOT = Path(__file__).parents[2]
 GATE_MS = 50
 """Milliseconds that a gate takes, as L-RAG's Table III has it."""
 
@@ -391,176 +389,8 @@ def write_summary(name: str, summary: Mapping[str, Any]) -> Path:
     return path
 
 
-# Pages
-
-_HEADS = {
-    "system": "",
-    "n": "n",
-    "right": "right, %",
-    "difference": "difference, points",
-    "to_show": "questions that would show it",
-    "exact": "exact, %",
-    "words": "words",
-    "ahead": "EDC² top n whole is ahead, points",
-    "gate_ahead": "the gate is ahead, points",
-    "auroc": "AUROC",
-    "own_auroc": "AUROC, its own answers",
-    "surest 50%": "right among the surest half, %",
-    "surest 70%": "of the surest 70 %",
-    "surest 90%": "of the surest 90 %",
-    "answered": "answered, %",
-    "wrong among them": "wrong among them, %",
-    "broken": "promise broken, % of 200 halves",
-    "r": "Pearson's r",
-    "gold": "gold",
-    "half": "half",
-    "distractors": "distractors",
-    "hit": "gold retrieved, %",
-    "context_share": "context kept, %",
-    "fell_back": "originals came back, %",
-    "gold_shown": "gold passages shown, %",
-    "searches": "searches",
-    "calls": "calls",
-    "further calls": "further calls",
-    "further tokens": "further tokens",
-    "tokens": "tokens",
-    "break_even_ms": "break-even, ms",
-}
-_PERCENT = (
-    "answered",
-    "wrong among them",
-    "broken",
-    "exact",
-    "hit",
-    "context_share",
-    "fell_back",
-    "gold_shown",
-)
-
-
-def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: bool = True) -> str:
-    """Return a summary as a Markdown table, with what it was measured on below it.
-
-    Args:
-        summary: As :func:`add` wrote it.
-        only: Systems to show, in this order; empty for all.
-        source: Whether to say how it was measured.
-    """
-    rows = summary["rows"]
-    if only:
-        named = {row["system"]: row for row in rows}
-        rows = [named[name] for name in only]
-    sizes = sorted({row["n"] for row in rows})
-    shown = [name for name in _HEADS if source or name != "break_even_ms"]
-    shown = [name for name in shown if name != "n" or len(sizes) > 1]
-    columns = [name for name in shown if any(row.get(name) is not None for row in rows)]
-    lines = [
-        f"| {' | '.join(_HEADS[name] for name in columns)} |",
-        f"|---|{'---:|' * (len(columns) - 1)}",
-        *(f"| {' | '.join(_cell(name, row.get(name)) for name in columns)} |" for row in rows),
-    ]
-    if not source:
-        return "\n".join(lines)
-    n = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1])))) if sizes else "0"
-    if summary.get("asked", 0) > max(sizes, default=0):
-        n += f" of {summary['asked']}, ended early"
-    hours = f", {spent} CPU hours" if (spent := summary.get("cpu_hours")) else ""
-    lines += ["", f"{summary['reader']}, n = {n}, {summary['date']}{hours}: `{summary['command']}`"]
-    return "\n".join(lines)
-
-
-def _cell(name: str, value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        sign = "+" if name in ("difference", "ahead", "gate_ahead") else ""
-        digits = 2 if name in ("auroc", "own_auroc", "r") else 1
-        middle, *ends = (
-            format(one, f"{sign}.{digits}f").replace("-", "−") for one in value if one is not None
-        )
-        return f"{middle} [{', '.join(ends)}]" if ends else middle
-    if isinstance(value, str):
-        return value
-    if name in _PERCENT:
-        return f"{100 * value:.0f}"
-    if name == "to_show":
-        return f"{float(f'{value:.2g}'):,.0f}" if value <= MANY else f"over {MANY:,}"
-    if name in ("tokens", "further tokens", "break_even_ms"):
-        return f"{value:.0f}"
-    return f"{value:.2f}".rstrip("0").rstrip(".").replace("-", "−")
-
-
-_MARK = re.compile(
-    r"(<!-- table (?P<name>[\w.-]+)(?P<bare> bare)?(?: only (?P<only>[^>]*?))? -->\n)"
-    r".*?(?P<end><!-- end -->)",
-    re.DOTALL,
-)
-
-
-_COST = re.compile(
-    r"(<!-- cost (?P<name>[\w.-]+): (?P<system>[^>]+?) / (?P<baseline>[^>]+?) -->).*?(?P<end><!-- end -->)"
-)
-
-_VALUE = re.compile(
-    r"(<!-- value (?P<name>[\w.-]+): (?P<system>[^>]+?): (?P<column>[\w% ]+) -->).*?(?P<end><!-- end -->)"
-)
-
-
-_HOURS = re.compile(r"(<!-- hours -->).*?(?P<end><!-- end -->)")
-
-
-def cost(summary: Mapping[str, Any], system: str, baseline: str) -> str:
-    """Return in words what a system costs a question, beside the tokens of another."""
-    rows = {row["system"]: row for row in summary["rows"]}
-    row = rows[system]
-    words = f"{row['tokens']:.0f} tokens ({rows[baseline]['tokens']:.0f}), {row['calls']:.1f} calls"
-    return words + (f", {row['searches']:.2f} searches" if "searches" in row else "")
-
-
-def filled(page: str) -> str:
-    """Return a page with every table between ``<!-- table NAME -->`` and ``<!-- end -->`` made anew.
-
-    So is the sum of all runs' CPU hours behind ``<!-- hours -->``, every cost in words behind
-    ``<!-- cost NAME: SYSTEM / BASELINE -->``, and every cell behind ``<!-- value NAME: SYSTEM: COLUMN -->``.
-    """
-
-    def fill(match: re.Match[str]) -> str:
-        summary = read_summary(match["name"])
-        only = [one.strip() for one in (match["only"] or "").split(";") if one.strip()]
-        return f"{match[1]}{markdown(summary, only, source=not match['bare'])}\n{match['end']}"
-
-    def fill_cost(match: re.Match[str]) -> str:
-        return (
-            f"{match[1]}{cost(read_summary(match['name']), match['system'], match['baseline'])}{match['end']}"
-        )
-
-    def fill_value(match: re.Match[str]) -> str:
-        rows = {row["system"]: row for row in read_summary(match["name"])["rows"]}
-        column = match["column"]
-        return f"{match[1]}{_cell(column, rows[match['system']].get(column))}{match['end']}"
-
-    def fill_hours(match: re.Match[str]) -> str:
-        spent = [read_summary(path.stem).get("cpu_hours") or 0 for path in RESULTS.glob("*.json")]
-        return f"{match[1]}{sum(spent):.1f}{match['end']}"
-
-    page = _HOURS.sub(fill_hours, page)
-    return _VALUE.sub(fill_value, _COST.sub(fill_cost, _MARK.sub(fill, page)))
-
-
-def read_summary(name: str) -> dict[str, Any]:
-    """Return the summary of that name; ``NAME.promise`` has the rows of its promise in place of its own."""
-    name, _, rows = name.partition(".")
-    summary: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
-    return summary | {"rows": summary[rows]} if rows else summary
-
-
-def pages() -> list[Path]:
-    """Return the pages that may hold tables."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
 def main() -> None:
-    """Add a summary, or fill the pages."""
+    """Add a summary."""
     match sys.argv[1:]:
         case ["add", *arguments]:
             try:
@@ -569,12 +399,6 @@ def main() -> None:
                 sys.exit(f"Error: {error}")
         case ["traces", folder]:
             print(markdown(json.loads(add_traces(Path(folder)).read_text(encoding="utf-8"))))
-        case ["pages"]:
-            for path in pages():
-                text = path.read_text(encoding="utf-8")
-                if (new := filled(text)) != text:
-                    path.write_text(new, encoding="utf-8")
-                    print(path.relative_to(ROOT))
         case _:
             sys.exit(__doc__)
 

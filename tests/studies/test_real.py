@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from studies import pages
 from studies.common import load_reader
 from studies.real import certainty, tables
 from studies.real import run as study
@@ -100,15 +101,16 @@ def test_every_system_of_a_table_answers(
         assert len(run.rows) == len(names) * questions
     assert questions == 3
     monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
+    monkeypatch.setattr(pages, "RESULTS", (tmp_path / "results",))
     path = tables.add([*arguments, "--name", "one", "--label", "org/model"])
     summary = json.loads(path.read_text())
     assert summary["command"].startswith(f"python -m studies.real.run {table} --reader org/model")
     assert str(tmp_path) not in path.read_text()  # no path of a machine in what is published
     assert {row["n"] for row in summary["rows"]} == {questions}
-    page = tables.filled("# A page\n\n<!-- table one -->\nsomething else\n<!-- end -->\n")
+    page = pages.filled("# A page\n\n<!-- table one -->\nsomething else\n<!-- end -->\n")
     assert "something else" not in page
     assert f"org/model, n = {questions}" in page
-    assert tables.filled(page) == page
+    assert pages.filled(page) == page
 
 
 def test_a_gate_has_the_answers_that_its_decisions_lead_to(
@@ -196,7 +198,7 @@ def test_a_summary_says_that_a_run_was_ended_early_and_how_it_was_asked(
     more = ["--dtype", "bfloat16", "--name", "one", "--label", "org/model"]
     summary = json.loads(tables.add([*arguments, *more]).read_text())
     assert "--dtype bfloat16 --systems 'plain,EDC² top 3 whole'" in summary["command"]
-    assert "n = 2 of 3, ended early" in tables.markdown(summary)
+    assert "n = 2 of 3; the run ended early" in pages.markdown(summary, source="one")
 
 
 def test_a_set_with_fewer_questions_is_asked_whole_and_was_not_ended_early(
@@ -205,7 +207,7 @@ def test_a_set_with_fewer_questions_is_asked_whole_and_was_not_ended_early(
     arguments = ask("compression", folder, monkeypatch, "--systems", "plain,gold alone", "--n", "9")
     monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
     summary = json.loads(tables.add([*arguments, "--name", "one", "--label", "org/model"]).read_text())
-    assert "n = 3, " in tables.markdown(summary)
+    assert "n = 3, " in pages.markdown(summary, source="one")
 
 
 def test_a_summary_of_other_questions_or_another_table_is_refused(
@@ -437,22 +439,8 @@ def test_unanswerable_questions_are_left_out_and_articles_chosen(folder: Path) -
     assert load_squad(folder, 9, 0, ["Velm"]).items == load_squad(folder, 9, 0).items
 
 
-@pytest.mark.parametrize("page", tables.pages(), ids=lambda page: page.name)
-def test_pages_show_what_the_summaries_hold(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert tables.filled(text) == text
-
-
-def test_costs_in_words_come_from_the_summary() -> None:
-    rows = [
-        {"system": "plain", "tokens": 259.6},
-        {"system": "a, b", "tokens": 411, "calls": 1.82, "searches": 0.8},
-    ]
-    assert tables.cost({"rows": rows}, "a, b", "plain") == "411 tokens (260), 1.8 calls, 0.80 searches"
-
-
 def test_the_first_sentence_of_the_demo_is_of_a_real_model() -> None:
-    rows = {row["system"]: row for row in tables.read_summary("gatesnew-qwen")["rows"]}
+    rows = {row["system"]: row for row in pages.read_summary("gatesnew-qwen")["rows"]}
     lazy, always = rows["lazy"], rows["always"]
     random = rows["at random, as often as lazy"]
     assert random["searches"] == lazy["searches"]

@@ -1,0 +1,430 @@
+"""Fills the pages with tables and figures from the summaries of the studies: ``python -m studies.pages``.
+
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``. The figures of a sentence come from the
+list behind it: ``It is right in 81.0 % of 200 questions. <!-- from gates-qwen / lazy / right; n -->``. A
+source is ``SUMMARY / ROW / COLUMN``; a part that is left out is that of the source before. The row ``run``
+has what was noted of the run. ``COLUMN %`` is a share in percent, ``COLUMN #2`` the second figure of a cell
+that has several, ``= FUNCTION(…)`` is a function of ``surerag.measures``, and ``−COLUMN`` turns the sign of
+an estimate, for what is lost. A figure keeps its form in the text: with or without its interval, and with
+as many digits. A figure that no study has needs one of the words of :data:`REASONS`, and so does a table
+that is written by hand: ``<!-- rows from REASON -->`` stands above it.
+
+Summaries are the files of ``studies/real/results`` and ``studies/results``; ``NAME.TABLE`` names one of
+several tables in a file.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from surerag import measures
+from surerag.evaluation.findings import MANY
+
+STUDIES = Path(__file__).parent
+RESULTS = (STUDIES / "real" / "results", STUDIES / "results")
+ROOT = STUDIES.parent
+README = STUDIES / "README.md"
+
+REASONS = {
+    "paper": "the paper, or other work, that the sentence names has it",
+    "option": "the value of an option, of its default, or of a size of a prompt",
+    "set-up": "the study was made so: it stands in its command or its code",
+    "example": "an example or a unit, which nothing was measured for",
+}
+"""Words that stand for a source where a figure comes from no study, and what they mean."""
+
+HEADS = {
+    "system": "",
+    "n": "n",
+    "right": "right, %",
+    "difference": "difference, points",
+    "to_show": "questions needed",
+    "exact": "exact, %",
+    "reference": "log-probability of the reference, nats a token",
+    "reference_difference": "difference, nats a token",
+    "gold_kept": "gold passages kept, %",
+    "gold_difference": "difference, points ",
+    "all_gold_shown": "all gold passages kept, %",
+    "kept": "passages kept",
+    "words": "words",
+    "ahead": "EDC² minus this row, points",
+    "gate_ahead": "gate minus random, points",
+    "auroc": "AUROC",
+    "own_auroc": "AUROC, its own answers",
+    "surest 50%": "right among the surest half, %",
+    "surest 70%": "of the surest 70 %",
+    "surest 90%": "of the surest 90 %",
+    "answered": "answered, %",
+    "wrong among them": "wrong among them, %",
+    "broken": "promise broken, % of 200 halves",
+    "r": "Pearson's r",
+    "gold": "gold",
+    "half": "half",
+    "distractors": "distractors",
+    "hit": "gold passage found, %",
+    "context_share": "context kept, %",
+    "fell_back": "originals returned, %",
+    "gold_shown": "gold passages shown, %",
+    "searches": "searches",
+    "calls": "calls",
+    "further calls": "further calls",
+    "further tokens": "further tokens",
+    "tokens": "tokens",
+    "read": "tokens, common beginnings once",
+    "break_even_ms": "break-even, ms",
+}
+"""Columns of the tables of real readers, in their order, and what stands above them."""
+
+TWO_DIGITS = ("auroc", "own_auroc", "r", "reference_difference")
+WHOLE = ("tokens", "read", "further tokens", "break_even_ms")
+SHARES = (
+    "answered", "wrong among them", "broken", "exact", "hit", "context_share", "fell_back", "gold_shown",
+    "all_gold_shown",
+)  # fmt: skip
+
+
+def read_summary(name: str) -> dict[str, Any]:
+    """Return the summary of that name; ``NAME.TABLE`` has the rows of that table in place of its own.
+
+    Raises:
+        LookupError: If there is no such summary.
+    """
+    file, _, table = name.partition(".")
+    for folder in RESULTS:
+        if (path := folder / f"{file}.json").exists():
+            summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            if table in summary:
+                return summary | {"rows": summary[table]}
+            if not table:
+                return summary
+    raise LookupError(f"no summary {name!r}")
+
+
+def cell(column: str, value: Any) -> str:
+    """Return a value as the tables show it."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        digits = 2 if column in TWO_DIGITS else 1
+        form = f"{'+' if column.endswith(('difference', 'ahead')) else ''}.{digits}f"
+        middle, *ends = (format(one, form) for one in value if one is not None)
+        return _minus(f"{middle} [{', '.join(ends)}]" if ends else middle)
+    if isinstance(value, str):
+        return value
+    if column in SHARES:
+        return f"{100 * value:.0f}"
+    if column == "to_show":
+        return f"{float(f'{value:.2g}'):,.0f}" if value <= MANY else f"over {MANY:,}"
+    if column in WHOLE:
+        return f"{value:.0f}"
+    return _minus(f"{value:.2f}".rstrip("0").rstrip("."))
+
+
+def _minus(text: str) -> str:
+    return text.replace("-", "−")
+
+
+def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: str | None = None) -> str:
+    """Return a summary as a Markdown table.
+
+    Args:
+        summary: As :func:`studies.real.tables.add` or ``--json`` of a study wrote it.
+        only: Systems to show, in this order; empty for all.
+        source: Its name, if a line below the table is to say what it was measured on.
+    """
+    rows = summary["rows"]
+    if only:
+        named = {row["system"]: row for row in rows}
+        rows = [named[name] for name in only]
+    own = list(dict.fromkeys(column for row in rows for column in row))
+    real = "table" in summary
+    sizes = sorted({row["n"] for row in rows if real and "n" in row})
+    columns = [name for name in (HEADS if real else own) if any(row.get(name) is not None for row in rows)]
+    if real:
+        columns = [name for name in columns if name != "n" or len(sizes) > 1]
+    if source is None:
+        columns = [name for name in columns if name != "break_even_ms"]
+    lines = [
+        f"| {' | '.join(HEADS.get(name, name) for name in columns)} |",
+        f"|---|{'---:|' * (len(columns) - 1)}",
+        *(f"| {' | '.join(cell(name, row.get(name)) for name in columns)} |" for row in rows),
+    ]
+    if source is not None:
+        lines += ["", caption(summary, source, sizes)]
+    return "\n".join(lines)
+
+
+def caption(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:
+    """Return what a table was measured on, with a link to the command that measures it again."""
+    parts = [summary["reader"]] if "reader" in summary else []
+    if sizes:
+        n = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
+        parts.append(f"n = {n}")
+        if summary.get("asked", 0) > max(sizes):
+            parts[-1] += f" of {summary['asked']}; the run ended early, by the clock"
+    parts.append(summary["date"])
+    if spent := summary.get("cpu_hours"):
+        parts.append(f"{spent} CPU hours")
+    anchor = name.partition(".")[0]
+    link = f"https://github.com/surerag/surerag/blob/main/studies/README.md#{anchor.replace('.', '')}"
+    return f"{', '.join(parts)} ([command]({link}))."
+
+
+# Sentences
+
+_NUMBER = r"[+−]?(?:\d[\d,]*(?<!,)(?:\.\d+)?|\.\d+)"
+FIGURE = re.compile(rf"(?<![\w.,/#§-])({_NUMBER})(\s+\[{_NUMBER}, {_NUMBER}\])?(?![\w-]|[.,]\d)")
+"""A number, with its interval if it has one."""
+
+NAMES = re.compile(
+    r"`[^`]*`"  # code
+    r"|^[ \t]*\d+\. "  # items of a list
+    r"|\]\([^)]*\)"  # where a link leads
+    r"|<[^>]*>"  # comments and tags
+    r"|\$[^$]*\$"
+    r"|SQuAD 2\.0|[Tt]ier 1|CC BY-SA 4\.0"
+    r"|arXiv \d+\.\d+"
+    r"|\b95 %"  # the level of all intervals
+    r"|\b(?:19|20)\d\d\b"  # years
+    r"|\bMB\b"
+    r"|\b(?:Eq\.|Tables?|Figures?|[Ss]ections?|Algorithms?|[Ll]ines?|[Aa]ppendix|Definition|Python|[Nn]otebook)"
+    r" [A-Z]?\.?[\d.]*\d(?:(?:,| and| to| or|–) [A-Z]?\.?[\d.]*\d)*",
+    re.MULTILINE,
+)
+"""What holds a number and is no figure: names, references to a paper, years, and the level of intervals."""
+
+_SOURCES = re.compile(r"<!-- from (?P<sources>[^>]*?) -->")
+_START = re.compile(
+    r"\n[ \t]*\n|^[ \t]*(?:[-*]|\d+\.) |^:   |<!-- from [^>]*? -->|<!-- end -->|^\|", re.MULTILINE
+)
+
+
+def figures(text: str) -> list[re.Match[str]]:
+    """Return the figures of a text: all numbers but those in names."""
+    return list(FIGURE.finditer(NAMES.sub(lambda match: " " * len(match[0]), text)))
+
+
+def sentences(page: str) -> Iterator[tuple[int, int, str]]:
+    """Yield where the text before each list of sources begins and ends, and the list."""
+    for match in _SOURCES.finditer(page):
+        starts = [found.end() for found in _START.finditer(page, 0, match.start())]
+        yield (starts[-1] if starts else 0), match.start(), match["sources"]
+
+
+def source_values(sources: str) -> list[str | float | None]:
+    """Return the figure of each source, as the tables show it or as a number; None for a reason.
+
+    Raises:
+        LookupError: If a source names a summary, row or column that there is not.
+    """
+    found: list[str | float | None] = []
+    name = row = column = ""
+    for source in (one.strip() for one in sources.split(";")):
+        if source in REASONS:
+            found.append(None)
+        elif source.startswith("="):
+            function, _, values = source[1:].strip().removesuffix(")").partition("(")
+            found.append(float(getattr(measures, function)(*map(float, values.split(",")))))
+        else:
+            given = [part.strip() for part in source.split(" / ")]
+            name, row, column = [name, row, column][: 3 - len(given)] + given
+            found.append(_looked_up(name, row, column))
+    return found
+
+
+def _looked_up(name: str, row: str, column: str) -> str | float:
+    minus, column = column.startswith("−"), column.removeprefix("−")
+    column, _, which = column.partition(" #")
+    column, percent = column.removesuffix(" %"), column.endswith(" %")
+    summary = read_summary(name)
+    rows = {"run": summary} | {one["system"]: one for one in summary.get("rows", ())}
+    if row not in rows or rows[row].get(column) is None:
+        raise LookupError(f"{name} has no {column!r} of {row!r}")
+    value = rows[row][column]
+    if isinstance(value, int | float) and column != "to_show":
+        return 100.0 * value if percent or column in SHARES else float(value)
+    text = cell(column, [-value[at] for at in (0, 2, 1)] if minus else value)
+    return FIGURE.findall(text)[int(which) - 1][0] if which else text
+
+
+def in_form_of(value: str | float, before: str) -> str:
+    """Return a figure in the form of another: with its interval if it has one, and with as many digits."""
+    if isinstance(value, str):
+        value = value if "[" in before else value.split(" [")[0]
+        return value if before[0] in "+−" else value.replace("+", "")
+    digits = len(before.partition(".")[2])
+    sign = "+" if before[0] in "+−" else ""
+    return _minus(f"{value:{sign}{',' if ',' in before else ''}.{digits}f}")
+
+
+def filled_sentence(text: str, sources: str) -> str:
+    """Return a text with its figures from these sources, in order.
+
+    Raises:
+        LookupError: If there are more figures than sources, or fewer.
+    """
+    places, values = figures(text), source_values(sources)
+    if len(places) != len(values):
+        raise LookupError(f"{len(places)} figures, {len(values)} sources: {text.strip()!r}")
+    for place, value in reversed([*zip(places, values, strict=True)]):
+        if value is not None:
+            text = text[: place.start()] + in_form_of(value, place[0]) + text[place.end() :]
+    return text
+
+
+# Tables of several summaries
+
+_ELSEWHERE = {
+    "Qwen, HotpotQA, 20 passages": "compression20-qwen / EDC² top 6 whole",
+    "Qwen, 2WikiMultiHopQA": "compression2wiki-qwen / EDC² top 3 whole",
+    "Qwen, SQuAD, 10 paragraphs found": "compressionsquad-qwen / EDC² top 3 whole",
+    "Qwen, HotpotQA, 5 passages": "compression5-qwen / EDC² top 3 whole",
+    "Qwen, HotpotQA, 5 of 10 passages repeat others": "compressionrepeats-qwen / EDC² top 3 whole",
+    "the same, fresh questions": "compressionrepeatsnew-qwen / EDC² top 3 whole",
+    "SmolLM2-135M, adapted, HotpotQA": "compressiondev-demo / EDC² top 3 whole",
+    "the same, 5 of 10 passages repeat others": "compressionrepeats-demo / EDC² top 3 whole",
+    "SmolLM2-135M, untouched, HotpotQA": "compressiondev-smollm2 / EDC² top 3 whole",
+}
+_READERS = {"Qwen2.5-Coder-1.5B": "understanding-qwen", "SmolLM2-135M, adapted": "understanding-demo"}
+_TRACED = {
+    "right without retrieval, %": "right / without retrieval / %",
+    "right with one retrieval, %": "right / with one retrieval / %",
+    "retrieval helps, % of questions": "right / questions that retrieval helps / %",
+    "retrieval hurts, % of questions": "right / questions that it hurts / %",
+    "perplexity finds wrong answers, AUROC": "retrieving / perplexity / AUROC wrong",
+    "perplexity finds where retrieval helps, AUROC": "retrieving / perplexity / AUROC helps",
+    "retrieval for the most uncertain half minus for a random half, points": (
+        "retrieving / perplexity / gain at 50%"
+    ),
+}
+COMPOSED: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
+    "edc2-elsewhere": (
+        ("", "n", "to plain RAG, points", "minus `EmbeddingsFilter`, points"),
+        {label: f"{one} / n; difference; EmbeddingsFilter / ahead" for label, one in _ELSEWHERE.items()},
+    ),
+    "dense-readers": (
+        ("AUROC of", *(f"{label}, n = {_looked_up(one, 'DSE', 'n'):.0f}" for label, one in _READERS.items())),
+        {
+            "DSE, for answers to DENSE's own prompt": "; ".join(
+                f"{one} / DSE / own_auroc" for one in _READERS.values()
+            ),
+            "DSE, for plain RAG's answers": "; ".join(f"{one} / DSE / auroc" for one in _READERS.values()),
+            "entropy, for plain RAG's answers": "; ".join(
+                f"{one} / entropy / auroc" for one in _READERS.values()
+            ),
+        },
+    ),
+    "traces": (
+        ("", "NQ", "TriviaQA"),
+        {
+            label: "; ".join(f"traces-llama.{name} {place}" for name in ("nq", "triviaqa"))
+            for label, place in _TRACED.items()
+        },
+    ),
+    "lazy-latency": (
+        ("share of questions that search", "break-even of a search, ms", "200 ms", "500 ms", "1,000 ms"),
+        {
+            f"{rate:.0%}".replace("%", " %"): "; ".join(
+                [
+                    f"= break_even_latency({rate}, 50)",
+                    *(f"= latency_saving({rate}, {one}, 50)" for one in (200, 500, 1000)),
+                ]
+            )
+            for rate in (0.92, 0.74, 0.54)
+        },
+    ),
+}
+"""Tables of several summaries: what stands above the columns, and the sources of the cells by row."""
+
+
+def composed(name: str) -> str:
+    """Return a table of several summaries."""
+    heads, rows = COMPOSED[name]
+    cells = {
+        label: [one if isinstance(one, str) else _minus(f"{one:.0f}") for one in source_values(sources)]
+        for label, sources in rows.items()
+    }
+    return "\n".join(
+        [
+            f"| {' | '.join(heads)} |",
+            f"|---|{'---:|' * (len(heads) - 1)}",
+            *(f"| {label} | {' | '.join(row)} |" for label, row in cells.items()),
+        ]
+    )
+
+
+# Pages
+
+_TABLE = re.compile(
+    r"(<!-- table (?P<name>[^>]+?)(?P<bare> bare)?(?: only (?P<only>[^>]*?))? -->\n)"
+    r".*?(?P<end><!-- end -->)",
+    re.DOTALL,
+)
+
+_ROWS = re.compile(rf"<!-- rows from (?:{'|'.join(REASONS)}) -->\n(?:\|[^\n]*\n)+")
+
+
+def filled(page: str) -> str:
+    """Return a page with every table and every figure made anew."""
+    for start, end, sources in reversed([*sentences(page)]):
+        page = page[:start] + filled_sentence(page[start:end], sources) + page[end:]
+
+    def fill(match: re.Match[str]) -> str:
+        name = match["name"]
+        only = [one.strip() for one in (match["only"] or "").split(";") if one.strip()]
+        if name in COMPOSED:
+            return f"{match[1]}{composed(name)}\n{match['end']}"
+        table = markdown(read_summary(name), only, source=None if match["bare"] else name)
+        return f"{match[1]}{table}\n{match['end']}"
+
+    return _TABLE.sub(fill, page)
+
+
+_NO_SENTENCES = re.compile(
+    r"^```.*?^```|^\n(?: {4}[^\n]*\n)+|^#[^\n]*$|<summary>.*?</summary>", re.MULTILINE | re.DOTALL
+)
+"""Code, headings, and titles of what is folded."""
+
+
+def bare_figures(page: str) -> list[str]:
+    """Return the figures in sentences of a page that have no source."""
+    page = _NO_SENTENCES.sub("\n\n", page)
+    page = _ROWS.sub("\n\n", _TABLE.sub("\n\n", page))
+    for start, end, _ in reversed([*sentences(page)]):
+        page = page[:start] + "\n\n" + page[end:]
+    return [match[0] for match in figures(page)]
+
+
+_COMMANDS = "<!-- commands -->\n"
+
+
+def with_commands(page: str) -> str:
+    """Return the page of commands with the command of each summary at its end."""
+    parts = []
+    for path in sorted((path for folder in RESULTS for path in folder.glob("*.json")), key=lambda p: p.stem):
+        summary = json.loads(path.read_text(encoding="utf-8"))
+        parts.append(f"### {path.stem}\n\n{summary['date']}\n\n```console\n$ {summary['command']}\n```\n")
+    return page.partition(_COMMANDS)[0] + _COMMANDS + "\n" + "\n".join(parts)
+
+
+def pages() -> list[Path]:
+    """Return the pages that may hold tables and figures."""
+    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def main() -> None:
+    """Fill the pages, and write the page of commands."""
+    for path in (*pages(), README):
+        text = path.read_text(encoding="utf-8")
+        new = with_commands(text) if path == README else filled(text)
+        if new != text:
+            path.write_text(new, encoding="utf-8")
+            print(path.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
