@@ -335,7 +335,8 @@ def _own_methods(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the public methods and properties with a docstring that a class itself defines."""
     for name, value in vars(kind).items():
         function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        if not name.startswith("_") and inspect.isfunction(function) and function.__doc__:
+        ours = inspect.isfunction(function) and function.__module__.split(".")[0] in PACKAGES
+        if ours and not name.startswith("_") and function.__doc__:
             yield name, value
 
 

@@ -27,6 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site as ``make docs`` does, in a folder of its own."""
     root = tmp_path_factory.mktemp("site")
     (root / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), encoding="utf-8")
+    (root / "site_pages").symlink_to(ROOT / "site_pages")
     write_pages(root / "build" / "pages")
     zensical = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     done = subprocess.run(zensical, cwd=root, capture_output=True, text=True)
@@ -134,7 +135,7 @@ QUESTIONS = {
     "test without a model": "how-to/ci|reference/surerag",
 }
 """Questions in people's words, and the pages that answer them."""
-LEADS_TO = {question: page for page, questions in ASKED.items() for question in questions.split(" | ")}
+LEADS_TO = {question: page for page, questions in ASKED.items() for question in questions}
 """The page that each question of the page of questions leads to."""
 
 
