@@ -195,7 +195,8 @@ def _default_text(value: Any, item: inspect.Parameter) -> str:
         text = repr(factory())
     if inspect.isroutine(item.default) or isinstance(item.default, type):
         text = str(item.default.__name__)
-    return re.sub(r"<(?:[\w.]*\.)?(\w+) object at 0x\w+>", r"\1()", text)
+    text = re.sub(r"<(?:[\w.]*\.)?(\w+) object at 0x\w+>", r"\1()", text)
+    return text if len(text) < WIDTH else f"{type(item.default).__name__}(...)"
 
 
 def _annotation_text(annotation: Any) -> str:
