@@ -5,11 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from site_pages.asked import asked_page
 from site_pages.command_line import command_line_page
 from site_pages.notebooks import write_notebooks
 from site_pages.reference import MODULES, reference_page
 
 ROOT = Path(__file__).parents[1]
+GENERATED = "---\ngenerated: true\n---\n\n"
+"""Tells the theme that there is no page to edit."""
 
 
 def write_pages(folder: Path) -> None:
@@ -22,6 +25,9 @@ def write_pages(folder: Path) -> None:
         (reference / f"{module}.md").write_text(reference_page(module), encoding="utf-8")
     (reference / "command-line.md").write_text(command_line_page(), encoding="utf-8")
     write_notebooks(ROOT / "cookbooks", folder / "notebooks")
+    (folder / "asked.md").write_text(asked_page(folder), encoding="utf-8")
+    for page in (folder / "asked.md", *reference.iterdir(), *(folder / "notebooks").glob("*.md")):
+        page.write_text(GENERATED + page.read_text(encoding="utf-8"), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -6,11 +6,9 @@ import html
 import subprocess
 import sys
 
-_FRONT = "---\ntitle: Command line\n---\n\n"
-
 
 def command_line_page() -> str:
     """Return the help of every command as Markdown."""
     command = [sys.executable, "-m", "typer", "surerag.cli.app", "utils", "docs", "--name", "surerag"]
     done = subprocess.run([*command, "--title", "Command line"], capture_output=True, text=True, check=True)  # noqa: S603  # its own words
-    return _FRONT + html.unescape(done.stdout)
+    return html.unescape(done.stdout)

@@ -195,7 +195,8 @@ def _default_text(value: Any, item: inspect.Parameter) -> str:
         text = repr(factory())
     if inspect.isroutine(item.default) or isinstance(item.default, type):
         text = str(item.default.__name__)
-    return re.sub(r"<(?:[\w.]*\.)?(\w+) object at 0x\w+>", r"\1()", text)
+    text = re.sub(r"<(?:[\w.]*\.)?(\w+) object at 0x\w+>", r"\1()", text)
+    return text if len(text) < WIDTH else f"{type(item.default).__name__}(...)"
 
 
 def _annotation_text(annotation: Any) -> str:
@@ -335,7 +336,8 @@ def _own_methods(kind: type) -> Iterator[tuple[str, Any]]:
     """Yield the public methods and properties with a docstring that a class itself defines."""
     for name, value in vars(kind).items():
         function = value.fget if isinstance(value, property) else getattr(value, "__func__", value)
-        if not name.startswith("_") and inspect.isfunction(function) and function.__doc__:
+        ours = inspect.isfunction(function) and function.__module__.split(".")[0] in PACKAGES
+        if ours and not name.startswith("_") and function.__doc__:
             yield name, value
 
 

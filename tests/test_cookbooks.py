@@ -31,6 +31,7 @@ def test_its_outputs_are_there_and_name_no_machine(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert any(cell.outputs for cell in cells)
+    assert [line for cell in cells for line in cell.source.splitlines() if len(line) > 88] == []
     assert "## Your own documents" in notebook.cells[-2].source
     for output in (output for cell in cells for output in cell.outputs):
         assert output.output_type != "error"

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from site_pages.__main__ import write_pages
+from site_pages.asked import ASKED
 from site_pages.command_line import command_line_page
 from site_pages.reference import MODULES, WIDTH, has_source, public_names, reference_page, source_link
 from surerag.options import Options
@@ -26,6 +27,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site as ``make docs`` does, in a folder of its own."""
     root = tmp_path_factory.mktemp("site")
     (root / "mkdocs.yml").write_text((ROOT / "mkdocs.yml").read_text(encoding="utf-8"), encoding="utf-8")
+    (root / "site_pages").symlink_to(ROOT / "site_pages")
     write_pages(root / "build" / "pages")
     zensical = [sys.executable, "-m", "zensical", "build", "--clean", "--strict"]
     done = subprocess.run(zensical, cwd=root, capture_output=True, text=True)
@@ -91,9 +93,9 @@ def test_no_code_of_the_reference_is_cut() -> None:
 
 
 QUESTIONS = {
-    "which answers are wrong": "certainty|how-to/only-sure|07_which|index|quickstart",
+    "which answers are wrong": "certainty|how-to/only-sure|notebooks/07",
     "hallucination": "how-to/hallucinations|certainty|index",
-    "how much does it cost": "how-to/cost|costs",
+    "how much does it cost": "how-to/cost",
     "does it work with ollama": "how-to/ollama|models",
     "claude no logprobs": "how-to/claude|models",
     "azure openai": "how-to/openai|models",
@@ -101,62 +103,65 @@ QUESTIONS = {
     "hugging face model on my gpu": "how-to/hugging-face|models",
     "model that thinks before it answers": "how-to/thinking|models",
     "my documents changed": "documents-change",
-    "is my data sent somewhere": "how-to/secrets|production|tenants|models",
-    "streaming": "how-to/streaming|langchain|llama-index|production",
-    "too slow": "troubleshooting|how-to/cost|costs|production",
+    "is my data sent somewhere": "how-to/secrets|tenants|models",
+    "streaming": "how-to/streaming|langchain|llama-index",
+    "too slow": "troubleshooting|how-to/cost",
     "what is entropy": "glossary|certainty|methods/lazy-rag",
     "filter by tenant": "tenants",
-    "pickle error": "how-to/save-and-load|troubleshooting|production",
+    "pickle error": "how-to/save-and-load|troubleshooting",
     "faiss": "how-to/faiss|documents",
     "load pdf files": "documents",
-    "chat history follow up question": "how-to/chat-history|langchain|advanced",
-    "langgraph agent": "how-to/agents|advanced",
-    "llama index workflow": "how-to/llama-index-agents|llama-index|advanced",
-    "fastapi web service": "how-to/fastapi|production",
-    "time-out and retry": "how-to/timeouts|production|troubleshooting",
-    "german or chinese documents": "how-to/languages|documents|advanced",
+    "chat history follow up question": "how-to/chat-history|langchain",
+    "langgraph agent": "how-to/agents",
+    "llama index workflow": "how-to/llama-index-agents|llama-index",
+    "fastapi web service": "how-to/fastapi",
+    "time-out and retry": "how-to/timeouts|troubleshooting",
+    "german or chinese documents": "how-to/languages|documents",
     "how many test questions do I need": "questions|calibrate|compare",
     "choose a threshold": "calibrate|methods/lazy-rag",
     "say I do not know": "how-to/only-sure|certainty|calibrate",
     "compare two retrievers": "retrievers",
-    "is it worth it": "compare|expect|06_does_it",
-    "run in continuous integration": "how-to/ci|advanced",
-    "ray many machines": "how-to/ray|advanced",
-    "train a rewriter": "how-to/train-rewriter|advanced|reference/surerag.training",
-    "api key in logs": "how-to/secrets|production",
-    "install": "install|quickstart|index",
+    "is it worth it": "compare|expect|notebooks/06",
+    "run in continuous integration": "how-to/ci",
+    "ray many machines": "how-to/ray",
+    "train a rewriter": "how-to/train-rewriter|reference/surerag.training",
+    "api key in logs": "how-to/secrets",
+    "install": "quickstart",
     "LazyRetrievalChain options": "reference/langchain_surerag|langchain",
     "command line options": "reference/command-line|compare",
     "CapabilityError": "reference/surerag.errors|troubleshooting|models",
     "semantic entropy formula": "papers|glossary|reference/surerag.measures|methods/dense",
-    "compress long context": "methods/edc2|03_compress",
-    "test without a model": "reference/surerag|how-to/python|python|how-to/ci",
+    "compress long context": "methods/edc2|notebooks/03",
+    "test without a model": "how-to/ci|reference/surerag",
 }
 """Questions in people's words, and the pages that answer them."""
+LEADS_TO = {question: page for page, questions in ASKED.items() for question in questions}
+"""The page that each question of the page of questions leads to."""
 
 
 @pytest.fixture(scope="module")
 def index(site: Path) -> sqlite3.Connection:
     """Return the search index of the site in a full-text table.
 
-    The site's own engine runs in a browser. That of SQLite ranks in the same manner: by BM25 of the stems of
-    words, any of which may match, with titles above texts.
+    The site's own engine runs in a browser. It finds the sections that hold every word as the beginning of a
+    word, and titles weigh three times as much as texts; so does this table, which ranks by BM25.
     """
     table = sqlite3.connect(":memory:")
-    table.execute(
-        "CREATE VIRTUAL TABLE search USING fts5(page UNINDEXED, title, path, text, tokenize = 'porter')"
-    )
+    table.execute("CREATE VIRTUAL TABLE search USING fts5(page UNINDEXED, title, path, text)")
     for item in json.loads((site / "search.json").read_text(encoding="utf-8"))["items"]:
         text = html.unescape(re.sub(r"<[^>]+>", " ", item["text"]))
-        row = (item["location"].partition("#")[0], item["title"], " ".join(item["path"]), text)
+        page = item["location"].partition("#")[0]
+        if page == "asked.html":
+            page = LEADS_TO.get(html.unescape(item["title"]), page)
+        row = (page, item["title"], " ".join(item["path"]), text)
         table.execute("INSERT INTO search VALUES (?, ?, ?, ?)", row)
     return table
 
 
 def found_pages(index: sqlite3.Connection, question: str) -> list[str]:
-    """Return the first three pages that the search finds."""
-    words = " OR ".join(f'"{word}"' for word in re.findall(r"\w+", question))
-    ranked = "SELECT page FROM search WHERE search MATCH ? ORDER BY bm25(search, 0, 10, 5, 1)"
+    """Return the first three pages that the search finds; of the page of questions, where it leads."""
+    words = " AND ".join(f'"{word}"*' for word in re.findall(r"\w+", question))
+    ranked = "SELECT page FROM search WHERE search MATCH ? ORDER BY bm25(search, 0, 3, 2, 1)"
     return list(dict.fromkeys(page for (page,) in index.execute(ranked, (words,))))[:3]
 
 

@@ -377,7 +377,7 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
         engine: The chat engine whose answers are shown or withheld.
         policy: From :func:`surerag.calibrate_abstention`, as for :class:`AbstainingQueryEngine`.
         abstention: Text in place of a withheld answer.
-        ask: As for :class:`AbstainingQueryEngine`.
+        second_opinion: As for :class:`AbstainingQueryEngine`.
 
     Raises:
         ConfigurationError: As for :class:`AbstainingQueryEngine`.
