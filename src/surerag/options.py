@@ -23,7 +23,7 @@ from surerag.errors import ConfigurationError, SureragError, check_kind
 from surerag.prompts import PromptSet
 from surerag.signatures import PlainHelp, TypeText, field_lines
 
-PromptsOption = Annotated[Mapping[str, Any], SkipValidation]
+PromptsOption = Annotated[Mapping[str, Any], SkipValidation, TypeText("Mapping[str, Any]")]
 """Type of the option ``prompts``: templates or texts by name; other prompts keep the method's wording."""
 
 _ALIASES = {
@@ -42,7 +42,7 @@ _ALIASES = {
 """Names of options in frameworks and papers, and the names of these options here."""
 
 
-class Options(BaseModel):
+class Options(BaseModel, metaclass=PlainHelp):
     """Base of all classes with options: it checks names and values, also on assignment and in copies.
 
     Raises:
@@ -71,7 +71,7 @@ class Options(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **settings: Any) -> None:
-        """Append the descriptions of the fields to the docstring, so that ``help`` shows them."""
+        """Append types, defaults and descriptions of the fields to the docstring, which ``help`` shows."""
         super().__pydantic_init_subclass__(**settings)
         lines = field_lines(cls)
         if lines and (own := vars(cls).get("__doc__")):

@@ -111,7 +111,8 @@ def as_template(name: str, prompt: Template | str) -> Template:
         return PromptTemplate(name, prompt)
     if not hasattr(prompt, "require"):
         raise PromptError(
-            f"expected a text or template as the prompt {name!r}, got a {type(prompt).__name__}"
+            f"expected a text or template as the prompt {name!r}, got a {type(prompt).__name__}",
+            hint=f'pass PromptTemplate("{name}", "…") or its text',
         )
     return prompt
 

@@ -257,7 +257,7 @@ def test_calibrate_withholds_answers_of_any_system_by_their_certainty(
         run(*command, "--system", "refined")
     monkeypatch.setattr(compare, "load_reader", lambda *_, **__: FakeReader(reply, logprob=None))
     run(*COMPARE, "--systems", "plain", "--run", "text.db")
-    with pytest.raises(ConfigurationError, match="no answer of plain came with log-probabilities"):
+    with pytest.raises(ConfigurationError, match="no answer of plain has both log-probabilities"):
         run("calibrate", "text.db", "--max-risk", "0.3")
 
 

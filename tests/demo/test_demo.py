@@ -67,7 +67,7 @@ def test_another_file_than_the_expected_wheel_is_refused(
     monkeypatch.setattr(demo_reader, "base_folder", lambda: tmp_path / "base")
     wheel = tmp_path / "other.whl"
     wheel.write_bytes(b"no wheel")
-    with pytest.raises(ConfigurationError, match="not the file that is expected"):
+    with pytest.raises(ConfigurationError, match="does not have the expected SHA-256"):
         fetch_base(wheel)
     assert not (tmp_path / "base").exists()
 

@@ -96,4 +96,4 @@ def test_the_page_says_why_with_file_names_and_what_was_skipped(tmp_path: Path) 
     assert "the reference is in a passage that was not shown, from bo.pdf" in text
     assert "the reference is in no document" in text
     assert "2 files of the folder could not be read" in text and "a&lt;b.bin: no known kind" in text
-    assert "Left out: 1 with a reference of yes, no or a letter" in text
+    assert "Left out: 1 wrong answer whose reference is yes, no or a letter" in text

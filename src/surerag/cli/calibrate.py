@@ -40,7 +40,7 @@ MeasureName = Annotated[
     str, typer.Option(help=f"Measure of certainty to use with --max-risk: {', '.join(MEASURES)}.")
 ]
 Confidence = Annotated[float, typer.Option(help="Confidence of the guarantee.")]
-Output = Annotated[Path, typer.Option(help="File to write the policy to.")]
+Output = Annotated[Path, typer.Option(callback=check_file, help="File to write the policy to.")]
 
 
 def calibrate(

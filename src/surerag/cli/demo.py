@@ -35,7 +35,7 @@ EVIDENCE = (
 """A result on a known model; a test compares it with ``studies/real/results/gatesnew-qwen.json``."""
 
 NQuestions = Annotated[int, typer.Option("--questions", min=5, help="Questions to compare systems on.")]
-Output = Annotated[Path, typer.Option(help="Folder for the page and the answers.")]
+Output = Annotated[Path, typer.Option(callback=check_folder, help="Folder for the page and the answers.")]
 Base = Annotated[
     str | None,
     typer.Option(help="Folder or hub id of SmolLM2-135M-Instruct; by default it is found or downloaded."),

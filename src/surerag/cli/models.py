@@ -87,6 +87,9 @@ def _check_run(path: Path) -> Path:
     """Return the path of a run; raise if it cannot be written, before a model is loaded."""
     if path.suffix in (".html", ".xml"):
         raise ConfigurationError(f"the report would overwrite the run {path}", hint="name the run run.db")
+    for suffix in (".html", ".xml"):
+        if (beside := path.with_suffix(suffix)).exists():
+            check_file(beside)
     if path.exists() or not os.access(path.parent, os.W_OK):
         try:
             EvaluationRun(path, create=True).close()

@@ -349,8 +349,8 @@ def _causes_section(run: EvaluationRun, why: Causes, sentences: Sequence[str]) -
     )
     if left_out:
         note += (
-            f" Left out: {left_out} wrong answers whose reference is yes, no or a letter, which nearly every "
-            "text contains."
+            f" Left out: {left_out} wrong answer{'s' if left_out > 1 else ''} whose reference is yes, no or "
+            "a letter, which nearly every text contains."
         )
     skipped = run.about.get(SKIPPED, "").splitlines()
     files = "".join(f"<li>{_html(line)}</li>" for line in skipped) if skipped != ["none"] else ""

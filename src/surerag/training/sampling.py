@@ -75,6 +75,12 @@ def collect_rewrites(
 
     Rewrites that are refusals, thoughts, cut off or equal to their query are left out.
 
+    Args:
+        queries: Queries to rewrite.
+        teacher: The model that writes one rewrite of each query.
+        options: Options of the training; None takes the defaults.
+        progress: Whether to show a progress bar.
+
     Raises:
         ServiceError: If no rewrite is usable.
     """
