@@ -14,7 +14,9 @@ def write_notebooks(source: Path, target: Path) -> None:
     target.mkdir()
     for path in sorted(source.glob("*.ipynb")):
         names = {"output_files_dir": path.stem, "unique_key": "picture"}
-        text, resources = MarkdownExporter().from_filename(str(path), resources=names)
+        text, resources = MarkdownExporter().from_filename(  # type: ignore[no-untyped-call]
+            str(path), resources=names
+        )
         title, _, rest = text.partition("\n")
         rest = rest.replace("](../docs/", "](../")
         link = f"*This page is a notebook with its outputs: [open it]({SOURCE}/{path.name}).*"
