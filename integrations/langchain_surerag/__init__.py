@@ -39,7 +39,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs the package ``langchain`` when it is first used."""
+    """Import the names that need the package ``langchain`` when they are first used."""
     if name != "LazyRetrievalMiddleware":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with extra("agents"):

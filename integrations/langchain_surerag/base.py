@@ -1,4 +1,4 @@
-"""The base of LangChain's parts: options as fields, a core component behind them, runs and serialisation."""
+"""Base classes of the LangChain components: options as fields, the core component, and serialisation."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from surerag.signatures import INTERNAL
 
 
 def service_field(description: str) -> Any:
-    """Return the field of a model, retriever or encoder: in no serialised form and no repr."""
+    """Return a pydantic field for a model, retriever or encoder; ``repr`` and ``model_dump`` omit it."""
     return Field(None, exclude=True, repr=False, description=description)
 
 
 class Part(Options, ABC):
-    """A method's options as fields of a LangChain class, and the core component that is made of them."""
+    """A LangChain class whose fields are a method's options; it builds the core component from them."""
 
     learned: Annotated[InstanceOf[dict[str, Any]], INTERNAL] = Field(
         default_factory=dict, exclude=True, repr=False
     )
-    """What was learned of its model; copies with other options go on with it."""
+    """What the reader learned about its model; copies with other options share it."""
     _core: Any = PrivateAttr(None)
 
     @property
@@ -60,7 +60,7 @@ class Part(Options, ABC):
     @field_validator("threshold", mode="before", check_fields=False)
     @classmethod
     def _policy_from_settings(cls, value: Any) -> Any:
-        """Make a policy of its settings, as a serialised form has them."""
+        """Return a policy for the settings that a serialised form holds in its place."""
         if not isinstance(value, Mapping):
             return value
         from surerag import ThresholdPolicy
@@ -73,19 +73,19 @@ class Part(Options, ABC):
 
 
 class SerializablePart(Part, Serializable):
-    """A part that ``dumps`` and ``loads`` write and read; services they cannot write are ``detached``."""
+    """A component that LangChain can serialise; ``detached`` names the services that it cannot serialise."""
 
     SERVICES: ClassVar[tuple[str, ...]] = ()
 
     detached: Annotated[tuple[str, ...], INTERNAL] = ()
-    """Services that were left out when this was written down."""
+    """Names of the services that serialisation left out."""
 
     @property
     def core(self) -> Any:
         """The method with its options and services.
 
         Raises:
-            MissingServiceError: If a service was left out when this was written down.
+            MissingServiceError: If serialisation left a service out, and :meth:`attach` has not added it.
         """
         for name in self.detached:
             raise MissingServiceError(
@@ -94,18 +94,18 @@ class SerializablePart(Part, Serializable):
         return self._core
 
     def attach(self, **services: Any) -> Self:
-        """Return a copy with services that serialisation left out, or with others.
+        """Return a copy that uses these services, for example those that serialisation left out.
 
         Raises:
             ConfigurationError: If a name is unknown.
-            MissingServiceError: If one is still missing.
+            MissingServiceError: If a service is still missing.
         """
         left = tuple(name for name in self.detached if name not in services)
         return self.with_options(detached=left, **services)
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """What the caller's config can set in the services."""
+        """The configurable fields of the services."""
         services = [getattr(self, name) for name in self.SERVICES]
         return get_unique_config_specs(
             spec for service in services if isinstance(service, Runnable) for spec in service.config_specs
@@ -113,11 +113,11 @@ class SerializablePart(Part, Serializable):
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
-        """Say that ``dumps`` and ``loads`` work."""
+        """Return True: ``dumps`` and ``loads`` work."""
         return True
 
     def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
-        """Write this down; services that could not be loaded again are left out and named."""
+        """Return LangChain's serialised form; ``detached`` names services that ``loads`` cannot restore."""
         services = {name: getattr(self, name) for name in self.SERVICES if getattr(self, name) is not None}
         loadable = {name: _without_keys(one) for name, one in services.items() if _loads_again(one)}
         left = [name for name in services if name not in loadable]
@@ -130,14 +130,14 @@ class SerializablePart(Part, Serializable):
 
 
 def _loads_again(service: object) -> bool:
-    """Whether LangChain's own serialisation brings a service back, with everything in it."""
+    """Whether LangChain's serialisation can restore a service completely."""
     if isinstance(service, str):
         return True
     return isinstance(service, Serializable) and not _is_lossy(dumpd(service))
 
 
 def _without_keys(value: Any) -> Any:
-    """Return a service, or what is in it, without keys that LangChain would write down, as in its headers."""
+    """Return a service, or a value inside it, without secrets that LangChain would write, such as headers."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, Mapping):

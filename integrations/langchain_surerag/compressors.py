@@ -36,7 +36,7 @@ class Compressor(Part, BaseDocumentCompressor):
 
     @abstractmethod
     def _documents(self, result: Any, documents: Sequence[Document]) -> list[Document]:
-        """Return the documents of a result; ``documents`` are those that went in."""
+        """Return the documents of a result; ``documents`` are the original input."""
 
     async def _program(
         self, documents: Sequence[Document], query: str, config: RunnableConfig, calls: Blocking
@@ -46,7 +46,7 @@ class Compressor(Part, BaseDocumentCompressor):
     def compress_documents(
         self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None
     ) -> Sequence[Document]:
-        """Return the documents for a query; those that come in are not changed."""
+        """Return the compressed documents for a query; the input documents are not changed."""
         return self._documents(self.compress(documents, query, callbacks), documents)
 
     async def acompress_documents(
@@ -56,7 +56,7 @@ class Compressor(Part, BaseDocumentCompressor):
         return self._documents(await self.acompress(documents, query, callbacks), documents)
 
     def compress(self, documents: Sequence[Document], query: str, callbacks: Callbacks | None = None) -> Any:
-        """Return the method's whole result: what it did, calls and tokens."""
+        """Return the method's whole result, with its decisions, calls and tokens."""
         return run_blocking(self._compress(documents, query, callbacks, BLOCKING))
 
     async def acompress(
@@ -73,7 +73,7 @@ class Compressor(Part, BaseDocumentCompressor):
         return await run_program(program, self.core.services, config, calls)
 
     def as_runnable(self) -> Runnable[dict[str, Any], list[Document]]:
-        """Return a runnable from a mapping, with both ``documents`` and ``query``, to documents."""
+        """Return a runnable that takes a mapping with ``documents`` and ``query``, and returns documents."""
 
         async def acompress(value: dict[str, Any]) -> list[Document]:
             return list(await self.acompress_documents(*_request(value)))
@@ -86,27 +86,28 @@ class Compressor(Part, BaseDocumentCompressor):
 
 
 class ClusterCompressor(Compressor, EDC2Options):
-    """Keeps the documents that help to answer, as they are; other variants compress clusters of similar ones.
+    """Keeps the documents that help to answer, unchanged; other variants compress clusters of documents.
 
-    By default the most relevant third comes back, three documents at least; with ``variant="copy"``,
-    compressed ones. A compressed document has its best source's id and metadata; ``compressed_from`` in its
-    metadata lists all sources with their ids and metadata, and ``compressed_sentences`` the source of each
-    sentence. Documents that are not compressed come back as copies. Where the model fails, the documents (of
-    a cluster) pass as they are, with a warning and a custom event. With ``task="answer"`` the documents are
-    answers of the clusters with their evidence, for ``surerag.prompts.SELECT_ANSWER`` as the prompt of the
-    chain; with ``task="verify"`` the query is a statement.
+    By default it returns the most relevant third of the documents, at least three; with ``variant="copy"`` it
+    returns compressed documents. A compressed document has its best source's id and metadata;
+    ``compressed_from`` in its metadata lists all sources with their ids and metadata, and
+    ``compressed_sentences`` the source of each sentence. Documents that are not compressed are returned as
+    copies. If the model fails, the documents (or those of one cluster) are returned unchanged, with a warning
+    and a custom event. With ``task="answer"`` each returned document is a cluster's answer with its evidence;
+    use ``surerag.prompts.SELECT_ANSWER`` as the prompt of your chain. With ``task="verify"`` the query is a
+    statement to check.
 
     Raises:
-        ConfigurationError: If an option is out of bounds, or the model is none.
-        MissingServiceError: If there is no model, no embedding model, or no entailer for the guard that needs
-            one.
+        ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
+        MissingServiceError: If ``llm``, ``embeddings`` or, with ``guard="entailment"``, ``entailer`` is
+            missing.
     """
 
     llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
     embeddings: Any = service_field("An embedding model, or an encoder of surerag.")
     entailer: Any = service_field('For guard="entailment": an entailer of surerag.')
     count_tokens: Callable[[str], int] | None = service_field(
-        "Counts the tokens of a text; by default the model's own count, or an estimate."
+        "A function that counts the tokens of a text; by default the model's tokenizer, or an estimate."
     )
 
     def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
@@ -129,22 +130,22 @@ class ClusterCompressor(Compressor, EDC2Options):
 
 
 class DenseRefiner(Compressor, DenseRefinerOptions):
-    """Takes the candidates of a retriever and returns those that its reader understands best together.
+    """Selects, of a retriever's documents, those that the reader understands best together.
 
-    The first ``top_n`` documents are the context, the others candidates: let the retriever return more. Where
-    the answer changes with the wording of the context, documents that only confuse leave, and candidates come
-    that are most like the ones that matter (DENSE-RAG, section 5.2); with ``parents``, the documents behind
-    the chunks are cut anew first (section 5.1).
+    The first ``top_n`` documents are the context, and the others are candidates, so let the retriever return
+    more than ``top_n``. If the answer changes with the wording of the context, candidates that resemble the
+    helpful documents replace the documents that only confuse the reader (DENSE-RAG, section 5.2). With
+    ``parents``, the original documents of the chunks are first cut into new chunks (section 5.1).
 
-    Documents are copies, with their ids and metadata; those of the first ``top_n`` without a text, such as
-    images, stay at the end. Each has in its metadata, under ``refinement_key``:
-    ``score``, the entropy of the context in nats; its own ``label``; ``rounds``, the contexts that were
-    measured; why it ``stopped``; the ``answer``, and how many ``calls`` it took. If a model fails, the best
-    context so far comes back, else the first ``top_n`` documents, with a warning.
+    The returned documents are copies with their ids and metadata. Documents without text (images, say) among
+    the first ``top_n`` are returned at the end. Each document's metadata have, under ``refinement_key``:
+    ``score`` (entropy of the context, in nats), ``certain``, ``label`` (of this document), ``rounds`` (number
+    of contexts measured), ``stopped`` (the reason), ``answer`` and ``calls`` (number of model calls). If a
+    model fails, the best context so far is returned, or else the first ``top_n`` documents, with a warning.
 
     Raises:
-        ConfigurationError: If an option is out of bounds, or the model is none.
-        MissingServiceError: If there is no model, or no embedding model where one is needed.
+        ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
+        MissingServiceError: If ``llm`` is missing, or ``embeddings`` where an embedding model is needed.
     """
 
     llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
@@ -154,15 +155,15 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
     )
     retriever: Any = service_field("A retriever, asked once for more documents when no candidate is left.")
     parents: Any = service_field(
-        "The documents behind the chunks: a ParentDocumentRetriever or MultiVectorRetriever, its docstore "
-        "(where the chunks name their document under doc_id), or a function (or a runnable) from chunks to "
-        "documents."
+        "The chunks' original documents: a ParentDocumentRetriever or MultiVectorRetriever, its docstore (if "
+        "the chunks have the key of their document under doc_id), or a function or runnable that takes "
+        "chunks and returns documents."
     )
     splitter: SemanticTextSplitter | None = service_field(
-        "Cuts parents anew; by default one with embeddings."
+        "Cuts the parents into new chunks; by default a SemanticTextSplitter with embeddings."
     )
     refinement_key: str | None = "dense"
-    """Key in a document's metadata for the result; None writes none."""
+    """Key of the result in a document's metadata; None leaves the metadata unchanged."""
 
     def __init__(self, llm: Any = None, embeddings: Any = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "embeddings": embeddings, **options})

@@ -1,4 +1,4 @@
-"""LangChain's documents and surerag's passages: copies either way, nothing lost, nothing changed."""
+"""Convert LangChain's documents to surerag's passages and back, as copies that keep ids and metadata."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _HINT = "pass LangChain documents; a retriever, or a runnable in its place, retu
 
 
 class Decision(dict[str, Any]):
-    """How a document came to be chosen; equal to any other, so that merging retrievers see duplicates."""
+    """The decision in a document's metadata.
+
+    It equals every decision with the same keys, so that retrievers that merge results recognise duplicates.
+    """
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Mapping) and self.keys() == other.keys()
@@ -29,7 +32,7 @@ class Decision(dict[str, Any]):
 
 
 def passages_of(documents: Iterable[Document] | object) -> list[Passage]:
-    """Return documents as passages; each remembers the document it came from."""
+    """Return documents as passages; each passage keeps its document as ``origin``."""
     if isinstance(documents, str) or not isinstance(documents, Iterable):
         raise ServiceError(f"expected a list of documents, got a {type(documents).__name__}", hint=_HINT)
     return [passage_of(document) for document in documents]
@@ -49,7 +52,7 @@ def passage_of(document: Document) -> Passage:
 
 
 def documents_of(passages: Sequence[Passage]) -> list[Document]:
-    """Return passages as documents: copies of the ones they came from, or new ones."""
+    """Return passages as documents: copies of their original documents, or else new documents."""
     return [_document(passage) for passage in passages]
 
 
@@ -63,12 +66,12 @@ def _document(passage: Passage) -> Document:
         return Document(id=passage.id or None, page_content=passage.text, metadata=metadata)
     if origin.page_content == passage.text:
         return origin.model_copy(update={"metadata": metadata})
-    # Another text: nothing else holds that a subclass may know of it, such as an embedding.
+    # The text has changed: further fields of a subclass, such as an embedding, no longer fit it.
     return Document(id=origin.id, page_content=passage.text, metadata=metadata)
 
 
 def _with_none(entry: Any, name: str) -> Any:
-    """Return an entry of a compressed document's sources or sentences; no id is None, as in LangChain."""
+    """Return an entry of a compressed document's sources or sentences, with None for an empty id."""
     return {**entry, name: entry.get(name) or None} if isinstance(entry, Mapping) else entry
 
 
@@ -82,6 +85,6 @@ def copied_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _score(metadata: Mapping[str, Any]) -> float | None:
-    """Return the score that a retriever or reranker left in the metadata; there is no other place for it."""
+    """Return the score that a retriever or reranker wrote into the metadata, or None."""
     scores = (metadata.get(name) for name in ("score", "relevance_score"))
     return next((float(one) for one in scores if not isinstance(one, bool) and isinstance(one, Real)), None)

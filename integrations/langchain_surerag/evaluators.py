@@ -39,24 +39,24 @@ class ExampleEvaluator(Part):
     """The method's name in events."""
 
     SUFFIX: ClassVar[str] = ""
-    """What stands behind ``key`` in the name of the first feedback."""
+    """Suffix of ``key`` in the name of the first feedback."""
 
     NEEDS: ClassVar[tuple[str, ...]]
-    """What the method takes of an example, in order."""
+    """Parts of an example that the method takes, in the order of its arguments."""
 
     llm: Any = service_field("The reader: a chat model, an LLM or a reader of surerag.")
     entailer: Any = service_field(
         "Judges whether answers mean the same: an entailer of surerag, or a model that judges in words."
     )
     question_key: str | None = None
-    """Where the question is, in the inputs; by default under ``question``, ``input`` or ``query``."""
+    """Key of the question in the inputs; by default ``question``, ``input`` or ``query``."""
 
     contexts_key: str | None = None
-    """Where the documents are, in the outputs or, under a key, in the inputs: documents, texts or their JSON.
-    By default under ``documents``, ``contexts``, ``context``, ``source_documents`` or ``output``."""
+    """Key of the documents in the outputs, or else in the inputs: documents, texts or their JSON. By default
+    ``documents``, ``contexts``, ``context``, ``source_documents`` or ``output``."""
 
     key: str
-    """Name of the feedback, or its beginning."""
+    """Name of the feedback, or the beginning of the names of several."""
 
     @property
     def __name__(self) -> str:
@@ -72,26 +72,26 @@ class ExampleEvaluator(Part):
         outputs: Json | None = None,
         reference_outputs: Json | None = None,
     ) -> dict[str, Any]:
-        """Measure one example; ``inputs``, ``outputs`` and ``reference_outputs`` win over what others hold.
+        """Measure one example; the keyword arguments take precedence over ``run`` and ``example``.
 
         Returns:
-            ``{"results": [...]}``, as LangSmith takes it.
+            ``{"results": [...]}``, the form that LangSmith expects.
         """
         return run_blocking(self._feedback(BLOCKING, run, example, inputs, outputs, reference_outputs))
 
     async def acall(self, run: Any = None, example: Any = None, **mappings: Any) -> dict[str, Any]:
-        """Measure one example without blocking the event loop; arguments are those of :meth:`__call__`."""
+        """Measure one example without blocking the event loop; it takes the arguments of :meth:`__call__`."""
         names = ("inputs", "outputs", "reference_outputs")
         return await self._feedback(AWAITING, run, example, *map(mappings.get, names))
 
     @abstractmethod
     def _results(self, result: Any) -> list[dict[str, Any]]:
-        """Return feedback on a measurement, or raise an error if it means nothing."""
+        """Return the feedback for a result, or raise an InputError if the result has no meaning."""
 
     async def _feedback(
         self, calls: Blocking, run: Any, example: Any, inputs: Any, outputs: Any, references: Any
     ) -> dict[str, Any]:
-        """Measure an example; a failure is marked as LangSmith marks its own."""
+        """Measure an example; feedback on a failure is marked as LangSmith marks failures."""
         inputs = inputs or getattr(run, "inputs", None) or getattr(example, "inputs", None) or {}
         outputs = outputs or getattr(run, "outputs", None) or {}
         references = references or getattr(example, "outputs", None) or {}
@@ -131,7 +131,7 @@ class ExampleEvaluator(Part):
         return list(answers)
 
     def _passages(self, outputs: Json, inputs: Json) -> list[Passage]:
-        """Return the documents that have text, from the outputs, or under a key from the inputs."""
+        """Return the documents with text, from the outputs or else from the inputs, as passages."""
         value = self._contexts(outputs)
         value = self._contexts(inputs) if value is None else value
         items = [value] if isinstance(value, str | Document) else value
@@ -143,35 +143,36 @@ class ExampleEvaluator(Part):
         return passages
 
     def _contexts(self, values: Json) -> Any:
-        # A text under "output" is an answer.
+        # A text under "output" is the pipeline's answer, not a document.
         lists = {name for name in _CONTEXTS if isinstance(values.get(name), list | tuple)}
         usual = [name for name in _CONTEXTS if name in lists | {"contexts", "context"}]
         return _value(self.contexts_key, usual, values)
 
 
 class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
-    """Measures the reader's belief in the right answers with the documents, minus that without (ΔSePer).
+    """Measures how much the documents raise the reader's belief in the right answers (ΔSePer).
 
     An evaluator for ``langsmith.evaluate`` and ``aevaluate``. It reads the question from an example's inputs,
-    what was retrieved from the run's outputs, and the right answers from the example's reference outputs, and
-    returns three pieces of feedback: ΔSePer under ``key``, with the result in words as its comment and its
-    parts as its value, and SePer without and with documents under ``{key}_before`` and ``{key}_after``.
-    Without log-probabilities answers are weighed by their frequency, and the result says so.
+    the retrieved documents from the run's outputs, and the right answers from the example's reference
+    outputs. It returns three pieces of feedback: ``key`` is ΔSePer, with an explanation as its comment and
+    the parts of the result as its value; ``{key}_before`` is SePer without documents, and ``{key}_after`` is
+    SePer with them. Without log-probabilities, answers are weighted by their frequency, and the explanation
+    says so.
 
-    Nothing is raised for a single example: one that lacks something, or for which a model fails, has no
-    score, the reason as its comment, and is marked as an error.
+    A single example never raises: if the example lacks something, or a model fails, the feedback has no
+    score, has the reason as its comment, and is marked as an error.
 
     Raises:
-        ConfigurationError: If an option is out of bounds, or the model is none.
-        MissingServiceError: If there is no model or no entailer.
+        ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
+        MissingServiceError: If ``llm`` or ``entailer`` is missing.
     """
 
     METHOD = "seper"
     NEEDS = ("question", "references", "passages")
 
     reference_key: str | None = None
-    """Where the right answers are, in the reference outputs: one text or a list. By default under
-    ``answers``, ``answer``, ``reference``, ``expected`` or ``output``."""
+    """Key of the right answers (one text or a list) in the reference outputs. By default ``answers``,
+    ``answer``, ``reference``, ``expected`` or ``output``."""
 
     key: str = "delta_seper"
 
@@ -191,17 +192,18 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
 
 
 class DenseEvaluator(ExampleEvaluator, DenseOptions):
-    """Measures how far a reader understood the documents: the entropy of its answers to rewordings (DENSE).
+    """Measures how well a reader understands documents: the entropy of its answers to rewordings (DENSE).
 
-    **Lower is better**: 0 nats means that the answer stays the same whichever document is said in other
-    words; with k documents the most is log(k + 1). It needs no reference answer, and does not read the run's
-    own answer: the reader answers anew. It returns two pieces of feedback: the entropy under
-    ``{key}_entropy``, with the result in words as its comment and all parts as its value, and under
-    ``{key}_certain`` 1 where it is within the threshold, else 0. Failures are those of
-    :class:`DeltaSePerEvaluator`; an example none of whose documents could be rephrased is one.
+    **Lower is better**: 0 nats means that the answer stays the same whichever document is reworded; the
+    maximum for k documents is log(k + 1). No reference answer is needed. The run's own answer is not read,
+    because the reader answers the question itself. Two pieces of feedback are returned: ``{key}_entropy``,
+    with an explanation as its comment and the parts of the result as its value, and ``{key}_certain``, which
+    is 1 if the entropy is at most the threshold, else 0. Failures are reported as in
+    :class:`DeltaSePerEvaluator`; an example counts as a failure, too, if none of its documents could be
+    rephrased.
 
     Raises:
-        ConfigurationError: If an option is out of bounds, or the model is none.
+        ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
     """
 
     METHOD, SUFFIX = "dense", "_entropy"
@@ -218,17 +220,17 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
     def _results(self, result: DenseResult) -> list[dict[str, Any]]:
         outcomes = [chunk.outcome for chunk in result.chunks]
         if "rephrased" not in outcomes:
-            # Equal contexts have equal answers, which as a score would look like perfect understanding.
+            # Equal contexts give equal answers: a score of 0 would look like perfect understanding.
             raise InputError(
-                f"no document could be tested, their rephrasings are {', '.join(sorted({*outcomes}))}",
+                f"no document could be tested: the rephrasings are {', '.join(sorted({*outcomes}))}",
                 hint="use a reader that can rephrase, or raise rephrase_max_tokens",
             )
         largest = math.log(len(result.answers))
         changed = [label for label in result.labels if label not in ("certain", "untested")]
         comment = (
             f"DENSE {result.score:.3f} nats of {largest:.3f}, lower is better: "
-            f"{'certain' if result.certain else 'uncertain'}. Rephrasing one document changes the answer "
-            f"{result.answer!r} for {len(changed)} of {len(result.labels)}."
+            f"{'certain' if result.certain else 'uncertain'}. The answer {result.answer!r} changes if one of "
+            f"{len(changed)} of {len(result.labels)} documents is rephrased."
         )
         parts = {**result.to_dict(), "largest": largest, "rephrasings": outcomes}
         return [
@@ -243,12 +245,12 @@ def _value(key: str | None, usual: Iterable[str], values: Json) -> Any:
 
 
 def _missing(what: str, setting: str, value: Any, values: Json) -> InputError:
-    where = f"among {sorted(map(str, values))}" if value is None else f"but a {type(value).__name__}"
-    return InputError(f"there is no {what} {where}", hint=f"name its key with {setting}=…")
+    found = f"the keys {sorted(map(str, values))}" if value is None else f"a {type(value).__name__}"
+    return InputError(f"expected a {what}, found {found}", hint=f"pass the key of the {what}: {setting}=…")
 
 
 def _passage(item: Any) -> Passage:
-    """Read a document, its text, or its JSON."""
+    """Return a document, a text, or a document's JSON as a passage."""
     if isinstance(item, str):
         return Passage(item)
     if isinstance(item, Document):

@@ -1,4 +1,4 @@
-"""Families of LangChain models: how each spells OpenAI's settings, and where its log-probabilities are."""
+"""Families of LangChain models: their names for OpenAI's settings, and the place of log-probabilities."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from surerag.errors import ConfigurationError
 
 Settings = Mapping[str, Any]
-"""By OpenAI's names: temperature, top_p, max_tokens, seed, stop, n, logprobs, top_logprobs …"""
+"""Settings of a request by OpenAI's names: temperature, top_p, max_tokens, seed, stop, n, logprobs,
+top_logprobs …"""
 
 WAYS_OUT = (
     'pass gate="abstention" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; or '
@@ -30,7 +31,7 @@ _LIMITS = (
     "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_tokens_to_sample",
     "num_predict",
 )  # fmt: skip
-"""What the classes of models call the length of an answer."""
+"""Names that model classes have for the maximum length of an answer, in tokens."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,14 @@ class ModelFamily:
 
     Attributes:
         classes: Its classes, with their packages; a class that derives from one of them belongs to it.
-        keywords: Turns settings into keywords of a model's ``invoke``.
-        logprobs: Key of the log-probabilities in a message's metadata; None where a model has none.
+        keywords: Function that turns settings into keywords of the model's ``invoke``.
+        logprobs: Key of the log-probabilities in a message's metadata; None if the models give none.
         takes_n: Whether one request can ask for several answers.
-        most_top: Alternatives a token that can be listed at most.
-        has_finish: Whether every answer says why it ended, so that a stream without it was cut off.
+        most_top: Maximum number of alternatives that a reply can list for each token.
+        has_finish: Whether every answer has a finish reason, so that a stream without a finish reason was cut
+            off.
         limits: Names of the fields that limit the length of an answer, in a model or its ``pipeline_kwargs``.
-        advice: What to do where log-probabilities are needed and the family has none.
+        advice: Hint of errors: what to do if log-probabilities are needed and the models give none.
     """
 
     classes: tuple[str, ...]
@@ -79,7 +81,7 @@ _OLLAMA_OPTIONS = (
 
 
 def _ollama_keywords(settings: Settings, model: Any) -> dict[str, Any]:
-    # Options in a call replace all fields of the model, so its own go with them.
+    # Options of a call replace all fields of the model, so the model's own values are sent with them.
     own = {name: getattr(model, name, None) for name in _OLLAMA_OPTIONS}
     requested = {name: settings[name] for name in ("logprobs", "top_logprobs") if name in settings}
     options = {name: value for name, value in own.items() if value is not None}
@@ -100,7 +102,7 @@ def _gemini_keywords(settings: Settings, model: Any) -> dict[str, Any]:
 
 
 def _pipeline_keywords(settings: Settings, model: Any) -> dict[str, Any]:
-    # Keywords in a call replace the pipeline's own, so they go with them: no setting of the user's is lost.
+    # Keywords of a call replace the pipeline's own, so both are sent, and no setting of the user is lost.
     keywords = dict(getattr(getattr(model, "llm", model), "pipeline_kwargs", None) or {})
     if drawn := settings.get("temperature"):
         keywords |= {"do_sample": True, "temperature": drawn}
@@ -117,7 +119,7 @@ def _text_keywords(settings: Settings, model: Any) -> dict[str, Any]:
 
 
 def limit_name(model: object) -> str:
-    """Return what a model's class calls the length of an answer; empty if it has no name for it."""
+    """Return the field of a model's class that limits an answer's length; empty if there is no such field."""
     fields = getattr(type(model), "model_fields", {})
     return next((name for name in _LIMITS if name in fields), "")
 
@@ -163,10 +165,10 @@ GEMINI = ModelFamily(
 PIPELINE = ModelFamily(
     ("langchain_huggingface.HuggingFacePipeline",),
     _pipeline_keywords,
-    advice="LangChain returns the text of a Hugging Face pipeline alone: pass "
-    "surerag.TransformersReader(llm.pipeline.model, llm.pipeline.tokenizer) in its place, of a "
-    'ChatHuggingFace llm.llm.pipeline; or gate="abstention" or metric="semantic_entropy", which need '
-    "text only",
+    advice="LangChain returns only the text of a Hugging Face pipeline: pass "
+    "surerag.TransformersReader(llm.pipeline.model, llm.pipeline.tokenizer) in its place (for a "
+    'ChatHuggingFace, llm.llm.pipeline); or gate="abstention" or metric="semantic_entropy", which need '
+    "only text",
 )
 TEXT = ModelFamily((), _text_keywords, advice=f"only its text is read; {WAYS_OUT}")
 FAMILIES = (OPENAI, COMPLETIONS, OLLAMA, GEMINI, PIPELINE)
@@ -177,7 +179,7 @@ _find = lru_cache(find_spec)
 
 
 def _is_a(kind: type, path: str) -> bool:
-    """Tell whether models of a class are of another one; by its name where its package is not installed."""
+    """Whether a class derives from the class at ``path``; compares names if its package is not installed."""
     module, _, name = path.rpartition(".")
     if module not in sys.modules and _find(module.partition(".")[0]) is None:
         return name in {one.__name__ for one in kind.__mro__}
@@ -187,7 +189,7 @@ def _is_a(kind: type, path: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _family_of_class(kind: Any, later: str | None) -> ModelFamily:
-    """Return the family of a class of models, or of the one by the name ``later`` that a config makes."""
+    """Return the family of a model class; ``later`` is the name of a class that the config selects."""
     for family in FAMILIES:
         if any(_is_a(kind, path) or path.rpartition(".")[2] == later for path in family.classes):
             return family
@@ -196,7 +198,7 @@ def _family_of_class(kind: Any, later: str | None) -> ModelFamily:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A model below what the user put around it, with what is bound on the way, and whether it is retried."""
+    """A model inside its wrappers, with the keywords bound to it, and whether a wrapper retries it."""
 
     model: Any
     bound: Mapping[str, Any]
@@ -204,7 +206,7 @@ class Leaf:
 
     @property
     def class_name(self) -> str:
-        """Name of the model's class; of what ``init_chat_model`` makes later, that of its default."""
+        """Name of the model's class; for a configurable model of ``init_chat_model``, its default's class."""
         if isinstance(self.model, BaseLanguageModel):
             return type(self.model).__name__
         names: list[str] = self.model.lc_id()
@@ -212,7 +214,7 @@ class Leaf:
 
     @property
     def family(self) -> ModelFamily:
-        """The family of the model: of a chat model around a Hugging Face LLM, that LLM's."""
+        """The family of the model; a ChatHuggingFace has the family of the LLM inside it."""
         family = self._family()
         responses = self.setting("use_responses_api") or self.setting("output_version") == "responses/v1"
         if family is OPENAI and responses:
@@ -230,7 +232,7 @@ class Leaf:
         return _family_of_class(kind, later)
 
     def setting(self, *names: str) -> Any:
-        """Return what the user bound to the model, chose by the config or built it with; None if nothing."""
+        """Return the first of these settings that the user bound, configured or passed to the model."""
         own = getattr(self.model, "model_fields_set", ())
         for name in names:
             if self.bound.get(name) is not None:
@@ -241,14 +243,14 @@ class Leaf:
 
     @property
     def limit(self) -> int | None:
-        """The length of an answer that the user chose; None where it is left to the model."""
+        """The maximum length of an answer, in tokens, that the user chose, or None."""
         held = getattr(getattr(self.model, "llm", self.model), "pipeline_kwargs", None) or {}
         limit = self.setting(*self.family.limits) or held.get("max_new_tokens")
         return limit if isinstance(limit, int) and limit > 0 else None
 
     @property
     def retries(self) -> int:
-        """How often the model's client asks again: as it was built, or as clients of OpenAI's kind do."""
+        """How often the model's client repeats a failed request; None in the model means OpenAI's default."""
         own = getattr(self.model, "max_retries", 0)
         return _USUAL_RETRIES if own is None else own if isinstance(own, int) else 0
 
@@ -270,7 +272,7 @@ def leaves(
     *,
     retried: bool = False,
 ) -> Iterator[Leaf]:
-    """Yield models that may answer, below bindings, retries, fallbacks, and alternatives as ``chosen``."""
+    """Yield the models inside bindings, retries, fallbacks and alternatives, given a config's choices."""
     chosen, bound = chosen or {}, bound or {}
     match model:
         case BaseLanguageModel():
@@ -284,7 +286,7 @@ def leaves(
             for one in inner_runnables(model):
                 yield from leaves(one, chosen, bound, retried=retried)
         case Runnable() if type(model).__name__ == "_ConfigurableModel":
-            # What init_chat_model makes of a name that the config may change answers as its default does.
+            # A configurable model of init_chat_model is treated as its default model.
             prefix: str = getattr(model, "_config_prefix", "")
             own = {name.removeprefix(prefix): value for name, value in chosen.items()}
             yield Leaf(model, {**bound, **own}, retried)
@@ -297,7 +299,7 @@ def leaves(
 
 
 def _configured(model: object, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a model that a config sets: values, or the names of options."""
+    """Return the fields of a configurable model that a config sets, with their values."""
     configured = {}
     for name, field in getattr(model, "fields", {}).items():
         if field.id in chosen:
@@ -307,7 +309,7 @@ def _configured(model: object, chosen: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def inner_runnables(runnable: object) -> list[Runnable[Any, Any]]:
-    """Return what is below a binding, fallbacks, or what the config chooses."""
+    """Return the runnables inside a binding, fallbacks, or configurable fields and alternatives."""
     match runnable:
         case RunnableBindingBase():
             return [runnable.bound]
@@ -321,7 +323,7 @@ def inner_runnables(runnable: object) -> list[Runnable[Any, Any]]:
 
 
 def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:
-    """Return the model below plain bindings, with their keywords and configs, outermost last."""
+    """Return the model inside plain bindings, and the bindings' keywords and configs (outermost last)."""
     keywords: dict[str, Any] = {}
     configs: list[Any] = []
     while type(model).__name__ == "RunnableBinding" and not model.config_factories:
@@ -332,7 +334,7 @@ def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:
 
 
 def family_of(models: Sequence[Leaf], logprobs: bool | None) -> ModelFamily:
-    """Return the family to ask in: the one of all models, text alone where they differ."""
+    """Return the common family of all models, or a family of text only if the models differ."""
     families = list(dict.fromkeys(leaf.family for leaf in models))
     if len(families) == 1 and (families[0].logprobs is not None or not logprobs):
         return families[0]

@@ -33,19 +33,19 @@ _KEYS = ("question", "input", "query", "messages")
 _HISTORY_KEYS = ("chat_history", "history")
 R = TypeVar("R")
 _QUESTION_TOKENS = 64
-"""Tokens of a rewritten question, at most, beside as many as the question has characters."""
+"""Maximum length of a rewritten question in tokens, plus one token for each character of the question."""
 _ROLES: Mapping[str, Role] = {"human": "user", "ai": "assistant", "system": "system"}
 _TEXT_BLOCKS = ("text", "reasoning", "thinking", "refusal", "tool_use", "tool_call", "function_call")
 
 
 class QuestionInput(BaseModel):
-    """Arguments of a tool that a chain is behind."""
+    """Arguments of a tool that calls a chain."""
 
     question: str = Field(description="question to answer")
 
 
 class ConversationInput(BaseModel):
-    """What a chain takes: a question, or messages; in a mapping also the conversation before the question."""
+    """The input of a chain: a question or messages; a mapping may also hold the earlier conversation."""
 
     model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
@@ -111,12 +111,13 @@ def _query(value: Any) -> Query:
 
 
 def _history(values: Mapping[Any, Any], key: str, question: str) -> tuple[Message, ...]:
-    """Return the conversation beside a question, which a graph's messages end with."""
+    """Return the conversation in a mapping, without the question at its end (as in a graph's messages)."""
     names = [name for name in _HISTORY_KEYS if values.get(name)]
     names = names or [name for name in values if name != key and _is_conversation(values[name])]
     if len(names) > 1:
         raise InputError(
-            f"there are conversations under {names}", hint=f'pass one, under "{_HISTORY_KEYS[0]}"'
+            f"expected one conversation, found several, under {names}",
+            hint=f'pass one conversation, under "{_HISTORY_KEYS[0]}"',
         )
     value = values[names[0]] if names else ()
     turns = (Message("user", value),) if isinstance(value, str) else turns_of(value)
@@ -131,7 +132,7 @@ def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
     """Return the turns of user and assistant.
 
     Raises:
-        InputError: If these are no messages, or the user's hold more than text.
+        InputError: If these are not messages, or a user's message holds more than text.
     """
     try:
         converted = convert_to_messages(list(messages))
@@ -140,14 +141,16 @@ def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
             f"expected messages: {error}", hint="pass messages, or pairs of role and text"
         ) from error
     if any(message.type == "system" for message in converted):
-        warnings.warn("system messages of a conversation are not read: pass prompts=…", stacklevel=2)
+        warnings.warn(
+            "system messages of a conversation are ignored: put their text into prompts=…", stacklevel=2
+        )
     for message in converted:
         blocks = message.content if message.type == "human" and isinstance(message.content, list) else []
         kinds = {str(block.get("type")) for block in blocks if isinstance(block, Mapping)}
         if lost := sorted(kinds.difference(_TEXT_BLOCKS)):
             raise InputError(
                 f"the user's message holds {', '.join(lost)}, and only text is read",
-                hint="leave it out, or use LazyRetrievalMiddleware, which passes the message on whole",
+                hint="remove it, or use LazyRetrievalMiddleware, which passes the whole message to the model",
             )
     return spoken_turns(converted)
 
@@ -159,16 +162,16 @@ def spoken_turns(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
 
 
 def role_of(kind: str) -> Role:
-    """Return the role of a kind of LangChain's messages."""
+    """Return the role for a type of LangChain's messages, such as ``"human"``."""
     return _ROLES.get(kind, "user")
 
 
 def standalone_question(
     question: str, history: Sequence[Message], prompt: Template, role: ModelRole = "rewriter"
 ) -> Program[str]:
-    """Have a model write a question that stands alone after its conversation.
+    """Have a model rewrite a question so that it can be understood without its conversation.
 
-    The question stays as it is, with a warning, where the model fails, or where its text is cut off.
+    If the model fails, or its text is cut off, the question stays unchanged, and a warning is emitted.
     """
     prompt_turns = in_conversation(history, prompt.render(query=question))
     # A long question has a long rewrite, and no token is longer than the text.
@@ -192,7 +195,7 @@ def standalone_question(
 def with_conversation(
     program: Program[R], history: Sequence[Message], searched: str, ends: Callable[..., Any]
 ) -> Program[R]:
-    """Run a program with a conversation before its prompts, and with ``searched`` for its searches."""
+    """Run a program with a conversation before its prompts; its searches use the query ``searched``."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         match effect:

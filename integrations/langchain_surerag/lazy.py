@@ -31,8 +31,8 @@ from langchain_surerag.runs import (
     AsyncListener,
     collect_message_ids,
     end_of_program,
+    errors_of_client_class,
     listener_of,
-    of_clients_class,
     run_program,
     stream_whole,
     with_purposes,
@@ -56,24 +56,24 @@ logger = logging.getLogger("surerag")
 
 ChainOutput = dict[str, Any]
 SUMMARY_KEY = "is_summary"
-"""Metadata by which a summary in the output differs from a passage."""
+"""Metadata key that marks a summary in the output; passages do not have this key."""
 
 
 _PROMPTS: dict[str, Any] = {**LazyRAGOptions.PROMPTS, "rewrite_in_conversation": REWRITE_IN_CONVERSATION}
 
 
 class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[Any, ChainOutput]):
-    """Answers from document summaries, and retrieves only when a gate says that its reader is unsure.
+    """Answers from document summaries, and retrieves only if a gate decides that the reader is unsure.
 
-    The input is a question, messages or a prompt's value; or a mapping that holds one of these under
-    ``question``, ``input``, ``query`` or ``messages``, and a conversation under ``chat_history``,
-    ``history``, or any other key that holds messages; a model then first writes a question that stands alone
-    (one more call; see ``rewrite_follow_ups``, ``rewriter`` and ``show_conversation``). The output is a
-    dictionary:
+    The input is a question, messages or a prompt value; or a mapping that holds one of these under
+    ``question``, ``input``, ``query`` or ``messages``. The mapping may also hold a conversation under
+    ``chat_history``, ``history``, or any other key for messages. A model then first rewrites the question so
+    that it can be understood without the conversation (one more call; see ``rewrite_follow_ups``,
+    ``rewriter`` and ``show_conversation``). The output is a dictionary:
 
     - ``answer``: the answer's text;
-    - ``context``: what the reader saw: the summaries, which have ``is_summary`` in their metadata, and behind
-      them what was retrieved, if the gate opened;
+    - ``context``: the documents that the reader saw: first the summaries, which have ``is_summary`` in their
+      metadata, then the retrieved documents, if the gate opened;
     - ``decision``: ``retrieve``, ``reason``, ``gate``, ``score``, ``interval`` and ``threshold``;
     - ``certainty``: how sure the reader was of this answer, as :meth:`surerag.Certainty.to_dict` gives it;
     - ``finish``: ``"stop"``, ``"length"``, ``"content_filter"``, or ``"empty"`` for no answer;
@@ -83,17 +83,17 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
       and ``usage``.
 
     ``stream`` yields context and decision first, then the answer in pieces. The events ``lazy_rag.gate`` and
-    ``lazy_rag.answering`` reach callback handlers and ``astream_events``, where drafts are not shown. Each
+    ``lazy_rag.answering`` reach callback handlers and ``astream_events``; drafts are not streamed there. Each
     run of a model has a tag: ``surerag:answer`` for the text that is returned, ``surerag:draft`` for a first
-    answer that may be dropped, ``surerag:step`` for a rewritten question.
-    ``dumps`` leaves out services that cannot be written down, for :meth:`attach`.
+    answer that may be dropped, ``surerag:step`` for a rewritten question. ``dumps`` leaves out services that
+    cannot be serialised; :meth:`attach` adds them after loading.
 
-    An error of a model's provider is raised as one of surerag's and of the provider's class, so that
-    ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` sees it.
+    An error of a model's provider is raised as an error of both classes, surerag's and the provider's, so
+    that ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` catches it.
 
     Raises:
-        ConfigurationError: If an option is out of bounds, or it cannot be known which summaries the
-            retriever's filter admits; also at a question, where the filter was changed.
+        ConfigurationError: If an option is out of bounds, or if we cannot know which summaries the
+            retriever's filter admits (also at a question, if the filter was changed before it).
         MissingServiceError: If model, retriever or summaries are missing.
         CapabilityError: If the gate needs log-probabilities that the model does not give.
     """
@@ -104,23 +104,24 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
     retriever: Any = service_field("Tier 2: a retriever, or a runnable from a question to documents.")
     summaries: Any = service_field(
-        "Tier 1: a vector store or retriever of summaries, what summaries_of makes, or one summary as text."
+        "Tier 1: what summaries_of returns, a vector store or retriever of summaries, or one summary as text."
     )
-    rewriter: Any = service_field("A model that rewrites follow-up questions; llm itself if left out.")
+    rewriter: Any = service_field("A model that rewrites follow-up questions; by default llm.")
 
     rewrite_follow_ups: bool = True
-    """Whether a model first rewrites the question of a conversation so that it stands alone, by the prompt
-    ``rewrite_in_conversation``, with the slot ``query``. If not, the question is searched as it is."""
+    """Whether a model first rewrites a follow-up question so that it can be understood alone, with the prompt
+    ``rewrite_in_conversation`` (slot ``query``). If False, the search uses the original question."""
 
     show_conversation: bool = False
-    """Whether the conversation stands before the prompts of the answer; the question is then answered as it
-    was asked, and a rewritten one is only searched for."""
+    """Whether the answer's prompts contain the conversation. The reader then answers the original question;
+    only the search uses the rewritten question."""
 
     summaries_are_public: bool = False
-    """Whether everybody may see every summary, whatever the retriever would find for them."""
+    """Whether every user may see every summary, even of documents that the retriever does not find for them.
+    """
 
     return_details: bool = False
-    """Whether the output has the further keys."""
+    """Whether the output also has ``question``, ``summaries``, ``passages``, ``abstained`` and ``usage``."""
 
     def __init__(self, llm: Any = None, retriever: Any = None, summaries: Any = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "retriever": retriever, "summaries": summaries, **options})
@@ -144,11 +145,11 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
             documents: Whole documents, before they are cut.
             llm: A chat model, an LLM or a reader of surerag.
             retriever: Tier 2: a retriever, or a runnable from a question to documents.
-            embeddings: An embedding model of the summaries.
-            summarize: How: a number of lead sentences, a metadata key, a function of the document, a model,
-                or ``"model"`` for ``llm``.
+            embeddings: The embedding model for the summaries.
+            summarize: How to summarize: a number of lead sentences, a metadata key, a function of the
+                document, a model, or ``"model"`` for ``llm``.
             store: A vector store for the summaries; None keeps them in memory.
-            **options: Those of the class.
+            **options: Options of the class.
         """
         summarize = llm if summarize == "model" else summarize
         summaries = summaries_of(documents, summarize=summarize, embeddings=embeddings, store=store)
@@ -200,7 +201,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         options, names = self.options(), LazyRAGOptions.PROMPTS
         options["prompts"] = {name: prompt for name, prompt in self.prompts.items() if name in names}
         if self.rewriter is not None:
-            reader_of(self.rewriter)  # raises where it is no model
+            reader_of(self.rewriter)  # raises if it is not a model
         return LazyRAG(reader_of(self.llm), retriever, summaries, **options)
 
     async def _run(self, value: Any, calls: Blocking) -> ChainOutput:
@@ -213,7 +214,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         ids = collect_message_ids()
         program = with_purposes(self._program(next(inputs)))
         listener = listener_of(ensure_config())
-        with of_clients_class(), stream(program, self._services, on_event=listener) as answer:
+        with errors_of_client_class(), stream(program, self._services, on_event=listener) as answer:
             plan = answer.announced
             yield _opening(plan)
             for piece in answer:
@@ -225,11 +226,11 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         ids = collect_message_ids()
         program = with_purposes(self._program(await anext(inputs)))
         async with AsyncListener(ensure_config()) as listener:
-            with of_clients_class():
+            with errors_of_client_class():
                 answer = await astream(program, self._services, on_event=listener)
                 async with answer:
-                    # Everybody has the decision before the first word.
-                    await listener.delivered()
+                    # All handlers receive the decision before the first word of the answer.
+                    await listener.wait_for_delivery()
                     plan = answer.announced
                     yield _opening(plan)
                     async for piece in answer:
@@ -258,8 +259,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         return replace(result, question=alone)
 
     def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan, ids: Sequence[str]) -> ChainOutput:
-        """Return the last chunk; with what was retrieved after a kept answer turned out to be empty."""
-        # The answer is empty, so that the key is there for an empty answer, too.
+        """Return the last chunk; it has the documents that were retrieved because a kept answer was empty."""
+        # The key ``answer`` is present even if no text was streamed.
         chunk = AddableDict(answer="", **self._details(result, ids))
         if result.decision != plan.decision:
             chunk["context"] = documents_of(result.passages[len(plan.passages) :])
@@ -290,7 +291,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
 
 
 def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
-    """Return what is settled before the answer flows; a summary that was retrieved, too, is shown once."""
+    """Return context and decision, the first chunk; a summary that was also retrieved is listed once."""
     retrieved = {passage.text.strip() for passage in plan.passages}
     summaries = [one for one in plan.summaries if one.text.strip() not in retrieved]
     context = [*_marked(summaries), *documents_of(plan.passages)]
@@ -298,18 +299,19 @@ def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
 
 
 def _marked(summaries: Iterable[Passage]) -> list[Document]:
-    """Return summaries as documents with a mark in their metadata, which passages do not have."""
+    """Return summaries as documents that ``is_summary`` marks in their metadata."""
     return documents_of(
         [replace(one, metadata={**metadata_to_show(one.metadata), SUMMARY_KEY: True}) for one in summaries]
     )
 
 
 def _check_no_options(options: Mapping[str, Any]) -> None:
-    """Check that a call has no options, which bindings and other chains pass on; or ConfigurationError."""
+    """Raise a ConfigurationError if a call has options, which bindings and other chains may pass on."""
     if options:
         raise ConfigurationError(
             f"a LazyRetrievalChain takes no {' and no '.join(options)} in a call",
-            hint="bind what is for the model to it, llm.bind(stop=…); set options with chain.with_options(…)",
+            hint="bind the model's arguments to the model: llm.bind(stop=…); set the chain's options with "
+            "chain.with_options(…)",
         )
 
 

@@ -1,8 +1,9 @@
-"""What limits a LangChain retriever to some documents: known where each of its settings is understood.
+"""Finds out to which documents a LangChain retriever is limited, for example by a filter.
 
-Tier 1 may show a summary only where the retriever would find its document. So a retriever passes if its class
-is one of those below, exactly, and if all that was set of it is known here. Everything else may leave out
-documents for reasons that cannot be seen: a function, a class of one's own, an argument of a store.
+Tier 1 may show a summary only if the retriever could find its document. So we accept a retriever only if its
+class (not a subclass) is listed below, and if each setting that the user changed is listed with it. Any other
+retriever may leave documents out for reasons that we cannot see: a function, a user's class, an argument of a
+store.
 """
 
 from __future__ import annotations
@@ -19,35 +20,35 @@ Condition = Callable[[Any], Any]
 
 
 class NotUnderstoodError(Exception):
-    """A retriever has a part or a setting that may leave documents out, and that is not understood."""
+    """A retriever has a component or setting that may leave documents out, and that we cannot analyse."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What leaves documents out of a retriever's search.
+    """Which documents a retriever's search may leave out.
 
     Attributes:
-        filter: The filter, as the store takes it; None where every document may be found.
+        filter: The filter, as the store takes it; None if the search may find every document.
         store: Full name of the class of the vector store that applies the filter.
-        at_call: Names and ids of fields that the caller's config sets at each call.
-        chunks: Local stores that hold the documents; empty where any of them is kept elsewhere.
-        is_list: Whether the retriever searches a list of documents of its own, which may be a part of all.
+        at_call: Names and ids of configurable fields, which the caller's config sets in each call.
+        stores: Local stores that hold the documents; empty if any document is kept elsewhere.
+        is_list: Whether the retriever searches its own list of documents, which may lack some documents.
     """
 
     filter: Any = None
     store: str = ""
     at_call: tuple[tuple[str, str], ...] = ()
-    chunks: tuple[Any, ...] = field(default=(), compare=False)
+    stores: tuple[Any, ...] = field(default=(), compare=False)
     is_list: bool = False
 
     @property
-    def leave_out(self) -> bool:
-        """Whether they leave any document out."""
+    def leaves_out(self) -> bool:
+        """Whether the search may leave a document out."""
         return self.filter is not None or bool(self.at_call)
 
     @property
     def condition(self) -> Condition | None:
-        """The filter as a function of metadata; None where only the store itself can apply it."""
+        """The filter as a function of metadata; None if only the store itself can apply the filter."""
         match self.store:
             case "langchain_core.vectorstores.in_memory.InMemoryVectorStore":
                 condition: Condition = self.filter
@@ -66,9 +67,9 @@ class Limits:
 
 
 class _Document:
-    """A document as a filter sees it of which the metadata alone are known."""
+    """The document that a filter receives: only its metadata are known."""
 
-    __class__: Any = Document  # for a filter that asks isinstance
+    __class__: Any = Document  # for filters that call isinstance
 
     def __init__(self, metadata: _WatchedMetadata) -> None:
         self.metadata = metadata
@@ -79,7 +80,7 @@ class _Document:
 
     def __getattr__(self, name: str) -> Any:
         self.metadata.missing.add(name)
-        raise AttributeError(f"a summary has no {name} of its document")
+        raise AttributeError(f"a summary does not have its document's {name}")
 
     def __getitem__(self, key: Any) -> Any:
         self.metadata.missing.add(f"document[{key!r}]")
@@ -87,7 +88,7 @@ class _Document:
 
 
 class _WatchedMetadata(Mapping[Any, Any]):
-    """Metadata that note in ``asked`` what a filter asks for and is not there."""
+    """Metadata that record in ``asked`` the names of missing values that a filter reads."""
 
     def __init__(self, values: Mapping[Any, Any], missing: set[str]) -> None:
         self._values, self.missing = values, missing
@@ -113,11 +114,11 @@ class _WatchedMetadata(Mapping[Any, Any]):
         return repr(dict(self))
 
 
-def judge(condition: Condition, metadata: Mapping[str, Any]) -> tuple[bool, set[str]]:
-    """Return whether a filter surely admits a document, and what it asks for and cannot be known.
+def apply_filter(condition: Condition, metadata: Mapping[str, Any]) -> tuple[bool, set[str]]:
+    """Return whether a filter certainly admits a document, and the names that it reads and that are unknown.
 
-    Of the document, a summary has the metadata. Chunks may have keys that the summary lacks, so that a filter
-    which asks for such a key does not admit the summary, whatever it answers.
+    A summary has only the metadata of its document. The document's chunks may have further keys. If a filter
+    reads such a key, the summary is not admitted, whatever the filter returns.
     """
     missing: set[str] = set()
     try:
@@ -130,10 +131,10 @@ def judge(condition: Condition, metadata: Mapping[str, Any]) -> tuple[bool, set[
 
 
 def limits_of(retriever: Any, keywords: Mapping[str, Any] | None = None) -> Limits:
-    """Return what limits a retriever; ``keywords`` are those that are bound to it.
+    """Return the limits of a retriever; ``keywords`` are the search arguments that are bound to it.
 
     Raises:
-        NotUnderstoodError: If it has a part or a setting that is not understood.
+        NotUnderstoodError: If the retriever has a component or a setting that we cannot analyse.
     """
     name, keywords = type(retriever).__name__, keywords or {}
     read, known = _RETRIEVERS.get(path_of(retriever), (None, ""))
@@ -163,7 +164,7 @@ def _unknown_settings(value: Any, known: set[str]) -> list[str]:
         return []
     fields = type(value).model_fields
     if "*" in known:
-        # A part of ours: a prompt of the user's own may have a model leave out what not everybody may see.
+        # A component of surerag: a user's prompt may tell the model to leave out confidential documents.
         known = {*known, *fields} - ({"prompts"} - known)
     given = (name for name in value.model_fields_set - known if name in fields)
     changed = [
@@ -175,17 +176,17 @@ def _unknown_settings(value: Any, known: set[str]) -> list[str]:
 # Stores.
 
 _HARMLESS = {"k", "score_threshold", "fetch_k", "lambda_mult"}
-"""Arguments of a search that are about relevance."""
+"""Search arguments that concern only relevance, not access."""
 _COMPARISONS = {"$eq", "$in", "$gt", "$gte", "$lt", "$lte"}
-"""Operators of Chroma that no document satisfies which lacks the key."""
+"""Chroma's operators that never match a document without the key."""
 
 
-def _of_vector_store(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
-    return _of_search(retriever.vectorstore, {**retriever.search_kwargs, **keywords})
+def _limits_of_vector_store(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
+    return _limits_of_search(retriever.vectorstore, {**retriever.search_kwargs, **keywords})
 
 
-def _of_search(store: Any, arguments: Mapping[str, Any]) -> Limits:
-    """Return what a search in a store is limited to."""
+def _limits_of_search(store: Any, arguments: Mapping[str, Any]) -> Limits:
+    """Return the limits of a search in a store."""
     inner = getattr(store, "inner", store) if path_of(store) == _SUMMARY_STORE else store
     read = _STORES.get(path_of(inner))
     name = type(inner).__name__
@@ -196,10 +197,12 @@ def _of_search(store: Any, arguments: Mapping[str, Any]) -> Limits:
     condition = given.pop("filter", None)
     if given:
         raise NotUnderstoodError(f"a search in {name} by {', '.join(sorted(given))} may leave documents out")
-    read_filter, chunks = read
-    if condition is not None and not read_filter(condition):
-        raise NotUnderstoodError(f"the filter of a search in {name} may admit what it does not name")
-    return Limits(condition, path_of(inner) if condition is not None else "", chunks=chunks(inner))
+    can_analyse, stores_of = read
+    if condition is not None and not can_analyse(condition):
+        raise NotUnderstoodError(
+            f"the filter of a search in {name} may admit documents without the keys that it tests"
+        )
+    return Limits(condition, path_of(inner) if condition is not None else "", stores=stores_of(inner))
 
 
 def _is_faiss_filter(condition: Any) -> bool:
@@ -211,28 +214,28 @@ def _is_faiss_filter(condition: Any) -> bool:
         return False
 
 
-def _names_all(condition: Any) -> bool:
-    """Whether a filter of Chroma admits only what has the keys that it names."""
+def _requires_keys_in_chroma(condition: Any) -> bool:
+    """Whether a Chroma filter never admits a document without the keys that it tests."""
     if not isinstance(condition, Mapping):
         return False
     for key, value in condition.items():
         if key in ("$and", "$or"):
-            if not all(map(_names_all, value)):
+            if not all(map(_requires_keys_in_chroma, value)):
                 return False
         elif key.startswith("$") or (isinstance(value, Mapping) and not value.keys() <= _COMPARISONS):
             return False
     return True
 
 
-def _names_all_of_qdrant(condition: Any) -> bool:
-    """Whether a filter of Qdrant admits only what has the keys that it names."""
+def _requires_keys_in_qdrant(condition: Any) -> bool:
+    """Whether a Qdrant filter never admits a document without the keys that it tests."""
     match type(condition).__name__:
         case "Filter":
             if condition.must_not:
                 return False
             least = condition.min_should.conditions if condition.min_should else []
-            parts = [_listed(condition.must), _listed(condition.should), least]
-            return all(_names_all_of_qdrant(one) for part in parts for one in part)
+            parts = [_as_list(condition.must), _as_list(condition.should), least]
+            return all(_requires_keys_in_qdrant(one) for part in parts for one in part)
         case "FieldCondition":
             tests = {name for name, value in vars(condition).items() if value is not None} - {"key"}
             matched = type(condition.match).__name__ in ("MatchValue", "MatchAny", "NoneType")
@@ -241,15 +244,15 @@ def _names_all_of_qdrant(condition: Any) -> bool:
             return False
 
 
-def _listed(value: Any) -> Sequence[Any]:
+def _as_list(value: Any) -> Sequence[Any]:
     return value if isinstance(value, Sequence) else [] if value is None else [value]
 
 
-def _local(store: Any) -> tuple[Any, ...]:
+def _local_stores(store: Any) -> tuple[Any, ...]:
     return (store,)
 
 
-def _local_faiss(store: Any) -> tuple[Any, ...]:
+def _local_faiss_stores(store: Any) -> tuple[Any, ...]:
     if path_of(store.docstore) != "langchain_community.docstore.in_memory.InMemoryDocstore":
         raise NotUnderstoodError(f"the docstore {type(store.docstore).__name__} may leave documents out")
     return (store,)
@@ -260,29 +263,30 @@ IN_MEMORY = "langchain_core.vectorstores.in_memory.InMemoryVectorStore"
 FAISS = "langchain_community.vectorstores.faiss.FAISS"
 CHROMA = "langchain_chroma.vectorstores.Chroma"
 _STORES: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any], tuple[Any, ...]]]] = {
-    IN_MEMORY: (callable, _local),
-    FAISS: (_is_faiss_filter, _local_faiss),
-    CHROMA: (_names_all, lambda store: ()),
-    "langchain_qdrant.qdrant.QdrantVectorStore": (_names_all_of_qdrant, lambda store: ()),
+    IN_MEMORY: (callable, _local_stores),
+    FAISS: (_is_faiss_filter, _local_faiss_stores),
+    CHROMA: (_requires_keys_in_chroma, lambda store: ()),
+    "langchain_qdrant.qdrant.QdrantVectorStore": (_requires_keys_in_qdrant, lambda store: ()),
     "langchain_surerag.stores.MemoryStore": (callable, lambda store: ()),
 }
-"""Stores by class: whether a filter is one that is understood, and the store if it holds documents itself."""
+"""By a store's class: a function that tells whether we can analyse a filter, and a function that returns the
+local stores of the documents."""
 
 
-# What is made of retrievers.
+# Retrievers that contain other retrievers.
 
 
-def _of_parents(retriever: Any) -> Limits:
-    limits = _of_search(retriever.vectorstore, retriever.search_kwargs)
+def _limits_of_parents(retriever: Any) -> Limits:
+    limits = _limits_of_search(retriever.vectorstore, retriever.search_kwargs)
     match path_of(retriever.docstore):
         case "langchain_core.stores.InMemoryStore":
-            held = (retriever.docstore,) if limits.chunks else ()
-            return replace(limits, chunks=(*limits.chunks, *held))
+            held = (retriever.docstore,) if limits.stores else ()
+            return replace(limits, stores=(*limits.stores, *held))
         case "langchain_classic.storage.encoder_backed.EncoderBackedStore" if (
             retriever.byte_store is not None
         ):
             if path_of(retriever.byte_store) in _BYTE_STORES:
-                return replace(limits, chunks=())
+                return replace(limits, stores=())
     raise NotUnderstoodError(f"the docstore {type(retriever.docstore).__name__} may leave documents out")
 
 
@@ -292,10 +296,10 @@ _BYTE_STORES = (
 )
 
 
-def _of_all(retriever: Any) -> Limits:
-    """Return the limits of retrievers whose finds are merged: what one admits, the whole admits."""
+def _limits_of_merged(retriever: Any) -> Limits:
+    """Return the limits of merged retrievers: a document is admitted if one of them admits it."""
     parts = [limits_of(one) for one in retriever.retrievers]
-    limited = [one for one in parts if one.leave_out]
+    limited = [one for one in parts if one.leaves_out]
     if limited:
         return _common_limits(limited, parts)
     searched = [one for one in parts if not one.is_list]
@@ -306,18 +310,18 @@ def _common_limits(limits: Sequence[Limits], parts: Sequence[Limits] = ()) -> Li
     """Return the limits that several retrievers have in common."""
     if any(one != limits[0] for one in limits):
         raise NotUnderstoodError("its parts are limited in different ways")
-    every = [one.chunks for one in parts or limits]
-    local = all(every)
-    return replace(limits[0], chunks=tuple(one for chunks in every for one in chunks) if local else ())
+    held = [one.stores for one in parts or limits]
+    local = all(held)
+    return replace(limits[0], stores=tuple(one for stores in held for one in stores) if local else ())
 
 
-def _of_compression(retriever: Any) -> Limits:
+def _limits_of_compression(retriever: Any) -> Limits:
     _check_compressor(retriever.base_compressor)
     return limits_of(retriever.base_retriever)
 
 
 def _check_compressor(compressor: Any) -> None:
-    """Check that a compressor selects by relevance; one of the user's own may be an access list."""
+    """Check that a compressor selects only by relevance; a user's own compressor may apply access rights."""
     known = _COMPRESSORS.get(path_of(compressor))
     if known is None or (unknown := _unknown_settings(compressor, set(known.split()))):
         by = "" if known is None else f" with {', '.join(unknown)}"
@@ -326,20 +330,20 @@ def _check_compressor(compressor: Any) -> None:
         _check_compressor(one)
 
 
-def _of_binding(binding: Any, keywords: Mapping[str, Any]) -> Limits:
+def _limits_of_binding(binding: Any, keywords: Mapping[str, Any]) -> Limits:
     if binding.config.get("configurable"):
-        raise NotUnderstoodError("a config that is bound to it may set a filter")
+        raise NotUnderstoodError("a config that is bound to the retriever may set a filter")
     if binding.config_factories:
         raise NotUnderstoodError(
-            "a function that is bound to it, as with_listeners binds one, may change its search. Pass "
+            "a function that is bound to the retriever, as with_listeners does, may change its search. Pass "
             'listeners with the call instead, as callbacks: chain.invoke(question, {"callbacks": […]})'
         )
     return limits_of(binding.bound, {**binding.kwargs, **keywords})
 
 
-def _of_configurable(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
+def _limits_of_configurable(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
     if (retriever.config or {}).get("configurable"):
-        raise NotUnderstoodError("a config that is bound to it may set a filter")
+        raise NotUnderstoodError("a config that is bound to the retriever may set a filter")
     ids = {name: one.id for name, one in retriever.fields.items()}
     changed = ids.keys() - {"name", "tags", "metadata", "search_type", "weights", "c", "id_key"}
     is_search = path_of(retriever.default) == "langchain_core.vectorstores.base.VectorStoreRetriever"
@@ -349,40 +353,45 @@ def _of_configurable(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
     return replace(limits, at_call=(*limits.at_call, *((name, ids[name]) for name in sorted(changed))))
 
 
-def _of_alternatives(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
+def _limits_of_alternatives(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
     if (retriever.config or {}).get("configurable"):
-        raise NotUnderstoodError("a config that is bound to it may choose a filter")
+        raise NotUnderstoodError("a config that is bound to the retriever may choose a filter")
     limits = _common_limits(
         [limits_of(one, keywords) for one in (retriever.default, *retriever.alternatives.values())]
     )
     if limits.at_call:
-        raise NotUnderstoodError("the config chooses a retriever, and what it is limited to")
+        raise NotUnderstoodError("the config chooses a retriever, and with it the retriever's limits")
     return limits
 
 
-_WITH_KEYWORDS: tuple[Any, ...] = (_of_vector_store, _of_binding, _of_configurable, _of_alternatives)
+_WITH_KEYWORDS: tuple[Any, ...] = (
+    _limits_of_vector_store,
+    _limits_of_binding,
+    _limits_of_configurable,
+    _limits_of_alternatives,
+)
 
 
-def _of_list(_: Any) -> Limits:
+def _limits_of_list(_: Any) -> Limits:
     return Limits(is_list=True)
 
 
-def _of_inner(retriever: Any) -> Limits:
+def _limits_of_inner(retriever: Any) -> Limits:
     return limits_of(retriever.retriever)
 
 
-def _of_fallbacks(retriever: Any) -> Limits:
+def _limits_of_fallbacks(retriever: Any) -> Limits:
     return _common_limits([limits_of(one) for one in retriever.runnables])
 
 
-def _of_branches(retriever: Any) -> Limits:
+def _limits_of_branches(retriever: Any) -> Limits:
     return _common_limits(
         [limits_of(one) for one in (retriever.default, *(one for _, one in retriever.branches))]
     )
 
 
-def _of_sequence(sequence: Any) -> Limits:
-    """Return the limits of the last step: what stands before it decides what is searched for."""
+def _limits_of_sequence(sequence: Any) -> Limits:
+    """Return the limits of the last step; the steps before it only make the query."""
     return limits_of(sequence.last)
 
 
@@ -394,45 +403,49 @@ _RETRY = "retry_exception_types wait_exponential_jitter exponential_jitter_param
 _NEAREST = "embeddings index texts metadatas k relevancy_threshold"
 _RETRIEVERS: Mapping[str, tuple[Any, str]] = {
     f"{_CORE}vectorstores.base.VectorStoreRetriever": (
-        _of_vector_store,
+        _limits_of_vector_store,
         "vectorstore search_type search_kwargs",
     ),
-    f"{_CLASSIC}multi_vector.MultiVectorRetriever": (_of_parents, _PARENTS),
+    f"{_CLASSIC}multi_vector.MultiVectorRetriever": (_limits_of_parents, _PARENTS),
     f"{_CLASSIC}parent_document_retriever.ParentDocumentRetriever": (
-        _of_parents,
+        _limits_of_parents,
         f"{_PARENTS} child_splitter parent_splitter child_metadata_fields",
     ),
-    f"{_CLASSIC}ensemble.EnsembleRetriever": (_of_all, "retrievers weights c id_key"),
-    f"{_CLASSIC}merger_retriever.MergerRetriever": (_of_all, "retrievers"),
+    f"{_CLASSIC}ensemble.EnsembleRetriever": (_limits_of_merged, "retrievers weights c id_key"),
+    f"{_CLASSIC}merger_retriever.MergerRetriever": (_limits_of_merged, "retrievers"),
     f"{_CLASSIC}multi_query.MultiQueryRetriever": (
-        _of_inner,
+        _limits_of_inner,
         "retriever llm_chain verbose parser_key include_original",
     ),
-    f"{_CLASSIC}re_phraser.RePhraseQueryRetriever": (_of_inner, "retriever llm_chain"),
+    f"{_CLASSIC}re_phraser.RePhraseQueryRetriever": (_limits_of_inner, "retriever llm_chain"),
     f"{_CLASSIC}contextual_compression.ContextualCompressionRetriever": (
-        _of_compression,
+        _limits_of_compression,
         "base_compressor base_retriever",
     ),
-    "langchain_surerag.rewriting.UncertaintyRewriteRetriever": (_of_inner, "* prompts"),
-    f"{_CORE}runnables.base.RunnableBinding": (_of_binding, _BINDING),
-    f"{_CORE}runnables.retry.RunnableRetry": (_of_binding, f"{_BINDING} {_RETRY}"),
-    f"{_CORE}runnables.configurable.RunnableConfigurableFields": (_of_configurable, "default fields config"),
+    "langchain_surerag.rewriting.UncertaintyRewriteRetriever": (_limits_of_inner, "* prompts"),
+    f"{_CORE}runnables.base.RunnableBinding": (_limits_of_binding, _BINDING),
+    f"{_CORE}runnables.retry.RunnableRetry": (_limits_of_binding, f"{_BINDING} {_RETRY}"),
+    f"{_CORE}runnables.configurable.RunnableConfigurableFields": (
+        _limits_of_configurable,
+        "default fields config",
+    ),
     f"{_CORE}runnables.configurable.RunnableConfigurableAlternatives": (
-        _of_alternatives,
+        _limits_of_alternatives,
         "default which alternatives default_key prefix_keys config",
     ),
     f"{_CORE}runnables.fallbacks.RunnableWithFallbacks": (
-        _of_fallbacks,
+        _limits_of_fallbacks,
         "runnable fallbacks exceptions_to_handle exception_key",
     ),
-    f"{_CORE}runnables.branch.RunnableBranch": (_of_branches, "branches default"),
-    f"{_CORE}runnables.base.RunnableSequence": (_of_sequence, "first middle last"),
-    f"{_COMMUNITY}retrievers.bm25.BM25Retriever": (_of_list, "vectorizer docs k preprocess_func"),
-    f"{_COMMUNITY}retrievers.tfidf.TFIDFRetriever": (_of_list, "vectorizer docs tfidf_array k"),
-    f"{_COMMUNITY}retrievers.knn.KNNRetriever": (_of_list, _NEAREST),
-    f"{_COMMUNITY}retrievers.svm.SVMRetriever": (_of_list, _NEAREST),
+    f"{_CORE}runnables.branch.RunnableBranch": (_limits_of_branches, "branches default"),
+    f"{_CORE}runnables.base.RunnableSequence": (_limits_of_sequence, "first middle last"),
+    f"{_COMMUNITY}retrievers.bm25.BM25Retriever": (_limits_of_list, "vectorizer docs k preprocess_func"),
+    f"{_COMMUNITY}retrievers.tfidf.TFIDFRetriever": (_limits_of_list, "vectorizer docs tfidf_array k"),
+    f"{_COMMUNITY}retrievers.knn.KNNRetriever": (_limits_of_list, _NEAREST),
+    f"{_COMMUNITY}retrievers.svm.SVMRetriever": (_limits_of_list, _NEAREST),
 }
-"""Retrievers, and what LangChain puts around them, by class: what reads them, and their known settings."""
+"""By the class of a retriever, or of a wrapper around one: the function that reads its limits, and the
+settings that we know."""
 _COMPRESSORS: Mapping[str, str] = {
     "langchain_surerag.compressors.ClusterCompressor": "*",
     "langchain_surerag.compressors.DenseRefiner": "*",

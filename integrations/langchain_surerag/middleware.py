@@ -60,11 +60,12 @@ AgentResponse = ModelResponse[Any]
 Handler = Callable[[AgentRequest], Any]
 """LangChain's function from a request to a response, blocking or asynchronous."""
 _NO_LIMIT = 1 << 20
-"""Tokens of an agent's answer, at most, as far as a gate is concerned."""
+"""Maximum length of an answer, in tokens, that we set for an agent: so large that only the agent's own holds.
+"""
 
 
 class _ToolsCalled(BaseException):
-    """Ends a first pass in which the model calls tools; as ``GeneratorExit``, it is no failure to handle."""
+    """Ends a first pass in which the model calls tools; it is a BaseException, as it is no failure."""
 
     def __init__(self, response: AgentResponse) -> None:
         super().__init__()
@@ -72,10 +73,10 @@ class _ToolsCalled(BaseException):
 
 
 class AgentReader(ModelReader):
-    """Reads an agent's model, which answers in the conversation, through all inner middleware.
+    """Calls an agent's model with the agent's conversation, through all inner middleware.
 
-    A prompt's text takes the place of the question's, and its rules stand behind the system message. Lengths
-    and temperature are the agent's own.
+    The prompt's text replaces the user's question; its rules are appended to the system message. The agent's
+    own maximum length and temperature apply.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class AgentReader(ModelReader):
         super().__init__(model, None, None, vocabulary_size, 8, THINKING_TOKENS)
         self._together = False
         self._agent, self._handler = request, handler
-        # A call of tools ends the first pass, unless an answer stands and this is a sample beside it.
+        # A tool call ends the first pass, except in samples that are drawn beside an existing answer.
         self._may_call_tools = bool(options.resolved_gate.n_samples)
         self._abstention = options.first_abstention
         self._is_first = True
@@ -93,24 +94,24 @@ class AgentReader(ModelReader):
 
     @property
     def max_tokens(self) -> int:
-        """No limit but the agent's own."""
+        """A limit so large that only the agent's own limit applies."""
         return _NO_LIMIT
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model can do, in whole answers."""
+        """What the model can do; it cannot generate an answer in two steps."""
         return replace(super().capabilities, begin="whole")
 
     def keywords(self, settings: Mapping[str, Any]) -> readers.Keywords:
-        """Return as keywords of a call what the method sets and the agent does not."""
+        """Return the method's settings as keywords of a call, without settings that the agent decides."""
         ours = {name: value for name, value in settings.items() if value or name == "seed"}
         if ours.get("max_tokens", 0) >= _NO_LIMIT:
             del ours["max_tokens"]
         return super().keywords(ours)
 
     def response_to(self, result: LazyRAGResult) -> AgentResponse:
-        """Return the response that a result's answer came with: after retrieval the last one."""
-        # Before an answer may stand thoughts that the reader alone knows as such.
+        """Return the response with a result's answer; after a retrieval this is the last response."""
+        # A response may have thoughts before the answer, which only the reader recognises.
         same = [one for one in self._responses if one[0].endswith(result.answer)]
         if result.decision.retrieve or not same:
             return self._responses[-1][1]
@@ -130,7 +131,7 @@ class AgentReader(ModelReader):
         self._may_call_tools = True
         part = self._part(message or AIMessage(""), request)
         if message is not None:
-            part = self._of_fields(part, _fields_of(message, response))
+            part = self._with_fields(part, _fields_of(message, response))
         first, self._is_first = self._is_first, False
         if (
             first
@@ -143,8 +144,8 @@ class AgentReader(ModelReader):
         self._responses.append((split_thoughts(part.text)[1].strip(), response))
         return [part]
 
-    def _of_fields(self, part: ReplyPart, fields: Any) -> ReplyPart:
-        """Return a structured answer as text; it abstains where one of its fields does."""
+    def _with_fields(self, part: ReplyPart, fields: Any) -> ReplyPart:
+        """Return a structured answer as text; it counts as an abstention if one of its fields does."""
         if any(is_abstention(text, self._abstention) for text in _texts_in(fields)):
             token = {"token": self._abstention, "logprob": 0.0}
             entries = [{**token, "top_logprobs": [token]}] if self.capabilities.logprobs else []
@@ -155,10 +156,10 @@ class AgentReader(ModelReader):
 
 
 class LazyRetrievalState(AgentState[Any]):
-    """State of an agent that retrieves lazily; each run of the agent begins without either.
+    """State of an agent that retrieves lazily; each run of the agent begins without these attributes.
 
     Attributes:
-        context: Documents that the model was shown; empty where it needed none.
+        context: Retrieved documents that the model saw; empty if nothing was retrieved.
         retrieval: The gate's decision, as a mapping: ``retrieve``, ``score``, ``threshold``, ``reason`` …
     """
 
@@ -168,40 +169,39 @@ class LazyRetrievalState(AgentState[Any]):
 
 @takes_options(LazyRAGOptions)
 class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
-    """Lets the agent's model answer, and retrieves only when it is unsure of what it writes (L-RAG).
+    """Lets the agent's model answer, and retrieves only if the model is unsure of its answer (L-RAG).
 
-    The core's L-RAG runs over the agent's model. Where the gate stays shut, the first answer stands. Where it
-    opens, that answer is dropped and nobody sees it; passages are retrieved, and the model answers once more
-    with them before the question. The agent's conversation keeps the question as it was; a follow-up is
-    searched as the model rewrites it to stand alone (one more call, where the gate opened).
+    If the gate stays closed, the model's first answer is returned. If the gate opens, the first answer is
+    dropped, and nobody sees it; passages are retrieved, and the model answers again with the passages before
+    the question. The agent's conversation keeps the original question. For the search, the model first
+    rewrites a follow-up question so that it can be understood alone (one more call, if the gate opened).
 
-    A model that calls a tool is left alone; one that reads the result of a tool sees with it what was
-    retrieved in this run. A structured answer is an answer, also where LangChain has the model call a tool
-    for it. An empty answer, or one without log-probabilities,
-    as a fallback model or a structured answer may be, opens the gate. Samples of the gate
-    ``"semantic_entropy"`` are drawn past LangChain's cache and with a seed each, as many at a time as
-    ``max_concurrency`` allows; an agent with tools answers once before, at its own temperature, and a tool
-    that it calls then is the one that runs.
+    Tool calls pass through unchanged. If the model reads the result of a tool, it also sees the passages that
+    were retrieved in this run. A structured answer counts as an answer, also if LangChain implements it as a
+    tool call. The gate opens if an answer is empty, or has no log-probabilities (as that of a fallback model
+    may). The gate ``"semantic_entropy"`` draws its samples without LangChain's cache, each with its own seed,
+    at most ``max_concurrency`` at a time. Before it draws samples, an agent with tools answers once at its
+    own temperature; if this answer calls a tool, the tool runs, and no samples are drawn.
 
-    The state gets ``context`` and ``retrieval``; the message has the decision in
-    ``response_metadata["surerag"]["retrieval"]``, and the chain's events reach callback handlers. Images and
-    files in the user's message stay. A first answer that stands reaches streams as one message: LangChain
-    hands middleware whole answers, which middleware inside this one may yet replace.
+    The state gets ``context`` and ``retrieval``. The message has the decision in
+    ``response_metadata["surerag"]["retrieval"]``. Callback handlers receive the same events as from the
+    chain. Images and files in the user's message are kept. A first answer that is kept is streamed as one
+    message, because LangChain gives only whole answers to middleware.
 
     Args:
         retriever: A retriever, or a runnable from a question to documents.
-        summaries: Tier 1, as for the chain. Without it the first answer comes from the conversation alone,
-            and is asked to abstain only where ``abstention`` is set or ``gate`` is ``"abstention"``.
+        summaries: Tier 1, as for the chain. Without summaries, the model first answers from the conversation
+            alone; we ask it to abstain only if ``abstention`` is set or ``gate`` is ``"abstention"``.
         summaries_are_public: Whether everybody may see every summary, as for the chain.
-        rewrite_follow_ups: Whether a model rewrites a follow-up for the search, so that it stands alone.
-        rewriter: A model that does so; the agent's own if left out.
-        vocabulary_size: Tokens that the model can emit; bounds the entropy from above.
-        **options: Those of :class:`~langchain_surerag.LazyRetrievalChain`. Lengths are the agent's own where
-            ``max_tokens`` is None; the prompt ``closed_book`` is the question as it stands, and
-            ``rewrite_in_conversation`` is that of follow-ups.
+        rewrite_follow_ups: Whether a model rewrites follow-up questions for the search.
+        rewriter: The model that rewrites follow-up questions; by default the agent's model.
+        vocabulary_size: Number of tokens in the model's vocabulary, for the upper bound of entropies.
+        **options: Options of :class:`~langchain_surerag.LazyRetrievalChain`. If ``max_tokens`` is None, the
+            agent's own limit applies. The prompt ``closed_book`` is the unchanged question by default; the
+            prompt ``rewrite_in_conversation`` rewrites follow-up questions.
 
     Raises:
-        ConfigurationError: If an option is unknown or out of bounds, or the retriever is none.
+        ConfigurationError: If an option is unknown or out of bounds, or ``retriever`` is not a retriever.
         CapabilityError: At the first answer, if the model cannot give what the gate needs.
     """
 
@@ -236,7 +236,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
             rewrite = as_template("rewrite_in_conversation", prompts.pop("rewrite_in_conversation"))
             self._rewrite_prompt = rewrite.require("query") if rewrite_follow_ups else None
         self.options = LazyRAGOptions(prompts=prompts, **options)
-        _ = self.options.resolved_threshold  # raises where an option is not the gate's
+        _ = self.options.resolved_threshold  # raises if an option does not belong to the gate
         asks = summaries is not None or self.options.resolved_gate.name == "abstention"
         if self.options.abstention is None and not asks:
             self.options = self.options.with_options(abstention=False)
@@ -248,11 +248,11 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         self._vocabulary_size = vocabulary_size
 
     def before_agent(self, state: Any, runtime: Runtime[Any]) -> dict[str, Any]:
-        """Begin without the documents and the decision of an earlier run."""
+        """Clear the documents and the decision of an earlier run."""
         return {"context": [], "retrieval": None}
 
     def wrap_model_call(self, request: AgentRequest, handler: Callable[[AgentRequest], AgentResponse]) -> Any:
-        """Answer, and retrieve where the gate opens."""
+        """Have the model answer; if the gate opens, retrieve passages and have it answer again."""
         return run_blocking(self._answer(request, handler, BLOCKING))
 
     async def awrap_model_call(
@@ -284,7 +284,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
             cause = error.__cause__
             if cause is None or isinstance(cause, SureragError) or isinstance(error, LogprobsRefusedError):
                 raise
-            # Other middleware retries, or asks another model, by the error of the model's own client.
+            # Other middleware decides by the client's error whether to retry or to change the model.
             raise cause from None
         response, note = reader.response_to(result), result.decision.to_dict()
         if message := answer_of(response):
@@ -296,7 +296,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         return ExtendedModelResponse(response, Command(update=update))
 
     def _with_context(self, request: AgentRequest) -> AgentRequest:
-        """Return a request whose question has before it what this run has retrieved."""
+        """Return a request with the documents that this run has retrieved before the question."""
         documents = cast("LazyRetrievalState", request.state).get("context")
         places = (at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage))
         place = max(places, default=None)
@@ -321,7 +321,7 @@ async def _respond(request: AgentRequest, handler: Handler, config: RunnableConf
 def _search_standalone(
     program: Program[LazyRAGResult], question: str, history: Sequence[Message], prompt: Template
 ) -> Program[LazyRAGResult]:
-    """Run a program whose search is for a question that stands alone after its conversation."""
+    """Run a program whose search uses the question as rewritten to be understood without its conversation."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         if isinstance(effect, Retrieve) and effect.tier == "passages":
@@ -333,7 +333,7 @@ def _search_standalone(
 
 
 def answer_of(response: AgentResponse) -> AIMessage | None:
-    """Return the model's answer, which may be empty; None where it calls tools that the agent is to run."""
+    """Return the model's answer, which may be empty; None if it calls tools that the agent must run."""
     answers = [message for message in response.result if isinstance(message, AIMessage)]
     if not answers or isinstance(response.result[-1], ToolMessage):
         return answers[-1] if answers else None
@@ -342,7 +342,7 @@ def answer_of(response: AgentResponse) -> AIMessage | None:
 
 
 def _fields_of(message: AIMessage, response: AgentResponse) -> Any:
-    """Return the fields of a structured answer, from its tool call or its text; None of a plain one."""
+    """Return the fields of a structured answer, from its tool call or its text; None for a plain answer."""
     if message.tool_calls:
         return [call["args"] for call in message.tool_calls]
     if response.structured_response is not None:
@@ -360,7 +360,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _with_prompt(request: AgentRequest, prompt: PromptValue, place: int) -> AgentRequest:
-    """Return a request whose question is a prompt's text; its rules stand behind the system message."""
+    """Return a request with a prompt's text as its question, and the prompt's rules in its system message."""
     turns = prompt.to_messages()
     question, system = cast("HumanMessage", request.messages[place]), request.system_message
     text = "\n".join(str(turn.text) for turn in turns if not isinstance(turn, SystemMessage))
@@ -378,7 +378,7 @@ def _with_prompt(request: AgentRequest, prompt: PromptValue, place: int) -> Agen
 
 
 def _with_text(question: HumanMessage, text: str) -> str | list[str | dict[Any, Any]]:
-    """Return a message's content with another text; images and whatever else is in it stay."""
+    """Return a message's content with another text; images and other blocks are kept."""
     if isinstance(question.content, str):
         return text
     others = [block for block in question.content if isinstance(block, dict) and block.get("type") != "text"]

@@ -1,4 +1,4 @@
-"""A LangChain model as a reader: its outermost runnable is called, so that what is around it holds."""
+"""A LangChain model as a reader, which calls the model's outermost runnable, so that all wrappers apply."""
 
 from __future__ import annotations
 
@@ -55,34 +55,36 @@ def reader_from_model(
     thinking_tokens: int = THINKING_TOKENS,
     thinking: Literal[True, "unmarked"] | None = None,
 ) -> ModelReader:
-    """Make a reader of a chat model or an LLM, with whatever is around it.
+    """Make a reader of a chat model or an LLM, which may be inside bindings, retries and fallbacks.
 
-    ChatOpenAI and its relatives (chat completions), ChatOllama and ChatGoogleGenerativeAI give
-    log-probabilities and entropies as intervals, OpenAI (completions) for whole answers alone; any other
-    model gives text, HuggingFacePipeline and ChatHuggingFace among them. Of several models (fallbacks,
-    alternatives) the reader promises what all can do.
+    ChatOpenAI and similar classes (chat completions), ChatOllama and ChatGoogleGenerativeAI give
+    log-probabilities, and entropies as intervals. OpenAI (completions) gives them only for whole answers, not
+    for streams. All other models, including HuggingFacePipeline and ChatHuggingFace, give only text. Of
+    several models (fallbacks, alternatives) the reader promises what all of them can do.
 
-    A length, and a temperature where one answer is generated, that the model was built or bound with, or that
-    the config chooses, hold. What the model rejects is left out from then on, where the method can do without
-    it. Samples bypass LangChain's LLM cache, which would answer all of them with one.
+    If the model, a binding or the config sets a maximum length, the reader respects it; it also respects a
+    temperature, except for samples. If the model rejects a setting that the method does not need, the reader
+    stops sending it. Samples bypass LangChain's LLM cache, which would return the same answer for each.
 
     Args:
-        model: The model; without prompt or output parser.
-        logprobs: True for a class that takes OpenAI's keywords and returns its metadata; False to use a
-            model's text alone.
-        top_logprobs: Alternatives to request at each token, at most; by default what the model was built or
-            bound with, else the most there are.
-        vocabulary_size: Tokens that the model can emit; bounds the entropy from above.
-        max_concurrency: Requests of one call at a time; a smaller one in the caller's config wins.
-        thinking_tokens: Tokens for thoughts, besides those of the answer, once a model was seen to think.
-        thinking: True grants them from the first request on; ``"unmarked"`` says besides that answers begin
-            inside the thoughts, and only the end of these is marked.
+        model: The model, without prompt or output parser.
+        logprobs: True if the class takes OpenAI's keywords and returns OpenAI's metadata; False to use only
+            the model's text; by default the class decides.
+        top_logprobs: Maximum number of alternatives to request for each token; by default the model's own
+            setting, or else the largest number that its API allows.
+        vocabulary_size: Number of tokens in the model's vocabulary, for the upper bound of entropies.
+        max_concurrency: Maximum number of simultaneous requests of one call; a smaller number in the caller's
+            config takes precedence.
+        thinking_tokens: Tokens that a model may spend on thoughts, beside those of the answer. They count
+            once the reader has seen the model think.
+        thinking: True if these tokens count from the first request on. ``"unmarked"`` means, besides, that
+            answers begin inside the thoughts, and that only the end of the thoughts is marked.
 
     Warns:
-        UserWarning: If a Hugging Face pipeline is passed as it is, of which LangChain returns text alone.
+        UserWarning: If the model is a Hugging Face pipeline, of which LangChain returns only the text.
 
     Raises:
-        ConfigurationError: If there is no language model in it, or a setting is out of bounds.
+        ConfigurationError: If ``model`` contains no language model, or a setting is out of bounds.
     """
     check_kind(Real, "a number", max_concurrency=max_concurrency, vocabulary_size=vocabulary_size)
     check_kind(Real, "a number", thinking_tokens=thinking_tokens)
@@ -98,7 +100,7 @@ def reader_from_model(
 
 
 def reader_of(model: Any) -> BaseReader:
-    """Return a model as a reader of its own, and a reader as it is, with all that it has learned."""
+    """Return a new reader for a model; return a reader unchanged, with all that it has learned."""
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
@@ -109,14 +111,14 @@ def reader_of(model: Any) -> BaseReader:
 
 
 def judge_of(judge: Any) -> Any:
-    """Return a model that judges in words as a reader, and an entailer of surerag, or None, as it is."""
+    """Return a reader for a LangChain model; return an entailer of surerag, a reader or None unchanged."""
     kinds: Any = Runnable | Reader | Entailer | None
     check_kind(kinds, "a model, or an entailer of surerag", entailer=judge, hint="pass entailer=…")
     return reader_of(judge) if isinstance(judge, Runnable) else judge
 
 
 class _Context(NamedTuple):
-    """What a request carries of its caller: the config, what that makes of the model, and the purpose."""
+    """Context of a request: config, the models that the config selects, and whether its draft has a run."""
 
     config: RunnableConfig
     leaves: tuple[Leaf, ...]
@@ -124,7 +126,7 @@ class _Context(NamedTuple):
 
 
 class ModelReader(ClientReader):
-    """A LangChain model behind the protocol of readers; made by :func:`reader_from_model`."""
+    """A LangChain model as a reader; :func:`reader_from_model` makes it."""
 
     thinking_hint = "raise thinking_tokens=… of reader_from_model, or switch thinking off in the model"
 
@@ -149,7 +151,7 @@ class ModelReader(ClientReader):
         self._names = ", ".join(dict.fromkeys(leaf.class_name for leaf in models))
         self._name = "|".join(dict.fromkeys(leaf.name for leaf in models))
         traced = logprobs is not False and self.family.logprobs is not None
-        # Of an LLM, only generate_prompt returns more than text, and what is around it has no such method.
+        # For an LLM, only generate_prompt returns more than text, and wrappers do not have this method.
         self._traced = traced and (self._is_bare or not self._completes)
         self._together = self.family.takes_n and self._is_bare
         self.vocabulary_size = vocabulary_size
@@ -161,18 +163,18 @@ class ModelReader(ClientReader):
 
     @property
     def name(self) -> str:
-        """Identity of the model: its class, the model it names, and where that is."""
+        """Identity of the model: its class, the model's name, and the host."""
         return self._name
 
     @property
     def described(self) -> str:
-        """What was passed, for messages: the model's class, and what is around it."""
+        """The model in messages: the names of its class and of the class around it."""
         outer = type(self.model).__name__
         return self._names if outer == self._names else f"{outer} of {self._names}"
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model can do; of several, what all of them can."""
+        """What the model can do; of several models, what all of them can do."""
         return Capabilities(
             logprobs=self._traced,
             entropy="bounded" if self._traced else None,
@@ -184,11 +186,11 @@ class ModelReader(ClientReader):
 
     @property
     def max_tokens(self) -> int | None:
-        """Length of an answer, at most, where nobody sets another: what the model was built or bound with."""
+        """Maximum length of an answer in tokens, as set in the model, a binding or the config, or None."""
         return min(_limits(self._leaves(ensure_config())), default=None)
 
     def count_tokens(self, text: str) -> int:
-        """Return the tokens of a text by the model's ``custom_get_token_ids``, else an estimate."""
+        """Return the number of tokens of a text by the model's ``custom_get_token_ids``, else an estimate."""
         encode = getattr(self._bare, "custom_get_token_ids", None)
         return len(encode(text)) if callable(encode) else super().count_tokens(text)
 
@@ -196,7 +198,7 @@ class ModelReader(ClientReader):
         """Return settings by OpenAI's names as keywords of a call."""
         return self.family.keywords(settings, next(iter(leaves(self.model))).model)
 
-    # What is sent.
+    # Requests.
 
     def _leaves(self, config: RunnableConfig) -> tuple[Leaf, ...]:
         return tuple(leaves(self.model, config.get("configurable")))
@@ -220,7 +222,7 @@ class ModelReader(ClientReader):
         return 1 if self.family is PIPELINE else min(most, self._max_concurrency)
 
     def _streams(self, sampling: SamplingParams) -> bool:
-        # Completions have log-probabilities with whole answers alone.
+        # Completions return log-probabilities only with whole answers, not in streams.
         wanted = sampling.trace != "none" and not sampling.optional_trace
         return not (self._completes and self._traced and wanted)
 
@@ -250,17 +252,17 @@ class ModelReader(ClientReader):
         if request.drawn:
             settings["seed"] = sampling.seed
         optional = {
-            # Answers that the user asks for besides would be paid, and mixed into a stream.
+            # More answers, if the user's model requests them, would cost tokens and mix into a stream.
             "n": (sampling.n, sampling.n > 1 or any(leaf.setting("n") for leaf in models)),
             "stop": (list(sampling.stop), sampling.stop),
             "logprobs": (True, top is not None),
             "top_logprobs": (top, top),
-            # A stream that counts its tokens is recognised where it repeats itself.
+            # With the server's count of tokens we can detect a stream that sends each piece twice.
             "stream_options": ({"include_usage": True}, request.streamed and _may_count(models)),
         }
         return settings | {name: value for name, (value, needed) in optional.items() if needed}
 
-    # What is called, and what comes back.
+    # Calls and replies.
 
     async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[ReplyPart]:
         cached = request.drawn and _is_cached(request.context.leaves)
@@ -271,8 +273,8 @@ class ModelReader(ClientReader):
             return self._parts_of(result, request)
         if cached and self._completes:
             raise ConfigurationError(
-                f"{self.described} samples through LangChain's LLM cache, which answers all with one",
-                hint="build the LLM with cache=False, or pass it without what is around it",
+                f"{self.described} samples through LangChain's LLM cache, which repeats the first answer",
+                hint="build the LLM with cache=False, or pass the LLM without the runnables around it",
             )
         return [self._part(await calls.call(self.model, "invoke", value, config, **own_keywords), request)]
 
@@ -285,7 +287,7 @@ class ModelReader(ClientReader):
         *,
         past_cache: bool,
     ) -> LLMResult:
-        """Ask the model below plain bindings, which returns every sample, with what is bound to it."""
+        """Call the model inside plain bindings, with their keywords: it returns all samples of a request."""
         # A chat model's cache tells samples apart by their number.
         uncached = past_cache and self._completes
         owner = self._bare.model_copy(update={"cache": False}) if uncached else self._bare
@@ -305,7 +307,7 @@ class ModelReader(ClientReader):
         return [part._replace(usage=usage or part.usage) for part in parts]
 
     async def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[ReplyPart]:
-        """Yield what the model streams; with retries, a whole answer where the stream fails at once."""
+        """Yield the parts of a stream; if it fails at its beginning, and is retried, yield a whole answer."""
         value, config, began = prompt_value(request.prompt), request.context.config, False
         chunks = calls.stream(self.model, "stream", value, config, **self.keywords(keywords))
         try:
@@ -328,11 +330,11 @@ class ModelReader(ClientReader):
         yield part._replace(finish=part.finish or "")
 
     def _part(self, piece: Any, request: Request) -> ReplyPart:
-        """Return a message, its chunk, an output of ``generate`` or a text as a part of an answer."""
+        """Return a message, a message chunk, a generation or a text as a ReplyPart."""
         return reply_part(piece, self.family.logprobs if request.top is not None else None)
 
     def open_reading(self, request: Request, calls: Blocking) -> OpenReading:
-        """Return an answer with nothing read yet; what may be thrown away is shown by a run of its own."""
+        """Return an answer of which nothing has been read yet; a draft is reported by its own run."""
         if not request.context.in_own_run:
             return super().open_reading(request, calls)
         prompt = prompt_value(request.prompt).to_string()
@@ -341,7 +343,7 @@ class ModelReader(ClientReader):
 
 
 class _ReadingInRun(OpenReading):
-    """An answer whose text is shown by a run, should it be read to its end."""
+    """A draft whose text is reported by its own run if the draft is read to its end."""
 
     def __init__(
         self, start: Callable[[], tuple[Reading, AsyncGenerator[ReplyPart]]], retries: int, run: AnswerRun
@@ -369,9 +371,9 @@ class _ReadingInRun(OpenReading):
 
 
 def reply_part(piece: Any, *keys: str | None) -> ReplyPart:
-    """Return a message, its chunk, an output of ``generate`` or a text as a part of an answer.
+    """Return a message, a message chunk, a generation or a text as a ReplyPart.
 
-    Log-probabilities are read from the first of the keys that its metadata have.
+    Log-probabilities are read from the first of ``keys`` that the metadata have.
     """
     message = piece.message if isinstance(piece, ChatGeneration) else piece
     metadata: Mapping[str, Any] = getattr(message, "generation_info", None) or {}
@@ -394,17 +396,17 @@ def _limits(models: Sequence[Leaf]) -> list[int]:
 
 
 def _may_count(models: Sequence[Leaf]) -> bool:
-    """Tell whether models can count the tokens of a stream, and the user has not said otherwise."""
+    """Whether all models can count the tokens of a stream, and the user has not set ``stream_usage``."""
     return all(hasattr(one.model, "stream_usage") and one.setting("stream_usage") is None for one in models)
 
 
 def _is_cached(models: Sequence[Leaf]) -> bool:
-    """Tell whether LangChain may answer the same request from a cache."""
+    """Whether LangChain may answer a repeated request from a cache."""
     return get_llm_cache() is not None or any(getattr(leaf.model, "cache", None) for leaf in models)
 
 
 def _usage_of(message: BaseMessage) -> Usage | None:
-    """Return the count of tokens that came with a message: the server's own, else LangChain's form of it."""
+    """Return the token counts of a message: the server's own, or else LangChain's form of them."""
     if isinstance(counted := message.response_metadata.get("token_usage"), Mapping):
         return usage_of(counted)
     if not (counted := getattr(message, "usage_metadata", None)):
@@ -420,7 +422,7 @@ def _usage_of(message: BaseMessage) -> Usage | None:
 
 
 def prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
-    """Return a prompt as LangChain's; a sample's number is metadata, which caches see, not providers."""
+    """Return a prompt in LangChain's form; a sample's number becomes metadata, which only caches read."""
     turns = [Message(role, replace_surrogates(content)) for role, content in as_messages(prompt)]
     if len(turns) == 1 and turns[0].role == "user" and number is None:
         return StringPromptValue(text=turns[0].content)

@@ -18,7 +18,7 @@ from surerag.messages import Message, Prompt, Template
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A chat template as a prompt of ours: each turn is filled, and keeps its role."""
+    """A chat template as a surerag prompt: each turn is filled in, and keeps its role."""
 
     name: str = field(compare=False)
     turns: tuple[Message, ...]
@@ -29,12 +29,12 @@ class ChatPrompt:
         return "\n".join(turn.content for turn in self.turns)
 
     def require(self, *slots: str) -> ChatPrompt:
-        """Return this prompt if its turns have exactly these slots between them."""
+        """Return this prompt; raise a PromptError unless its turns together have exactly these slots."""
         PromptTemplate(self.name, self.text).require(*slots)
         return self
 
     def render(self, **values: str) -> Prompt:
-        """Fill the slots; lines of a value that begin like one of any turn's own are put behind a mark."""
+        """Fill the slots; a mark is put before each line of a value that begins like a line of a turn."""
         data = as_data(self.text, values)
         turns = [(role, PromptTemplate(self.name, content)) for role, content in self.turns]
         return tuple(
@@ -56,7 +56,7 @@ def prompt_of(name: str, value: Any) -> str | Template:
     """
     if isinstance(value, str | ChatPrompt | PromptTemplate):
         return value
-    # LangChain's templates import jinja2; who uses none of them does not pay for it.
+    # LangChain's templates import jinja2, so we import them only where they are used.
     from langchain_core.prompts import ChatPromptTemplate
     from langchain_core.prompts import PromptTemplate as LangChainPrompt
 
@@ -100,7 +100,7 @@ def _turn(value: Any, partial: Mapping[str, Any]) -> Message:
 
 
 def _text(template: Any, partial: Mapping[str, Any]) -> str:
-    """Return a template's text with its partial variables filled in; braces in those stay braces."""
+    """Return a template's text with its partial variables filled in; braces in their values are escaped."""
     if template.template_format != "f-string":
         raise PromptError(
             f"a prompt is in the format {template.template_format}", hint="write it in f-string format"

@@ -24,11 +24,11 @@ from surerag.readers import client_failure, in_thread, secrets_in
 from surerag.services import Encoder, Retriever, normalised_rows
 
 _QUERIES_REMEMBERED = 64
-"""Questions whose vectors an encoder remembers: a question that both tiers search is embedded once."""
+"""Number of questions whose vectors an encoder caches, so that a question for both tiers is embedded once."""
 
 
 class EmbeddingEncoder:
-    """Encodes with any LangChain embedding model; rows are L2-normalised here.
+    """Encodes texts with any LangChain embedding model, and L2-normalises the vectors.
 
     Args:
         embeddings: The embedding model.
@@ -43,11 +43,15 @@ class EmbeddingEncoder:
         names = (getattr(embeddings, attribute, None) for attribute in ("model_name", "model"))
         model = next((name for name in names if isinstance(name, str) and name), "")
         self.name = f"{type(embeddings).__name__}({model})"
-        """Identity of the model: its class and the model it names."""
+        """Identity of the model: its class and the model's name."""
         self._questions: LRUDict[list[float]] = LRUDict(_QUERIES_REMEMBERED)
 
     def encode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
-        """Return L2-normalised vectors [texts, dimensions]; a ServiceError unless there is one a text."""
+        """Return L2-normalised vectors [texts, dimensions].
+
+        Raises:
+            ServiceError: If the model fails, or does not return one vector for each text.
+        """
         try:
             if kind == "query":
                 return normalised_rows([self.embed_question(text) for text in texts], len(texts))
@@ -57,7 +61,7 @@ class EmbeddingEncoder:
         raise failure
 
     async def aencode(self, texts: Sequence[str], kind: Literal["query", "document"]) -> NDArray[np.float32]:
-        """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
+        """Like ``encode``, with the model's own async methods, or in a thread if the model has none."""
         own = type(self._embeddings)
         if own.aembed_documents is Embeddings.aembed_documents:
             return await in_thread(self.encode, texts, kind)
@@ -71,7 +75,7 @@ class EmbeddingEncoder:
         raise failure
 
     def embed_question(self, text: str) -> list[float]:
-        """Return the model's own vector of a question; of one that was embedded just now, the same."""
+        """Return the model's vector of a question, not normalised; recent vectors are cached."""
         if (vector := self._questions.get(text)) is None:
             self._questions.put(text, vector := self._embeddings.embed_query(text))
         return vector
@@ -87,16 +91,16 @@ class EmbeddingEncoder:
 
 
 def encoder_of(embeddings: Any) -> Any:
-    """Return an embedding model as an encoder, and an encoder of surerag, or None, as it is."""
+    """Return an encoder for an embedding model; return an encoder of surerag or None unchanged."""
     kinds = Embeddings | Encoder | None
     check_kind(kinds, "an embedding model", embeddings=embeddings, hint="pass embeddings=…")
     return EmbeddingEncoder(embeddings) if isinstance(embeddings, Embeddings) else embeddings
 
 
 class QuestionRetriever(VectorStoreRetriever):
-    """A vector store's retriever that shares the vector of a question with another.
+    """A vector store's retriever that shares the vector of a question with another retriever.
 
-    It searches as the retriever that it stands for does at that time, whose settings may be changed.
+    It takes the place of ``original``, and uses its current settings in each search.
     """
 
     original: VectorStoreRetriever
@@ -104,18 +108,18 @@ class QuestionRetriever(VectorStoreRetriever):
 
     @classmethod
     def of(cls, retriever: VectorStoreRetriever, encoder: EmbeddingEncoder) -> Self:
-        """Return what stands for a retriever, also in a trace."""
+        """Return a retriever that takes the place of another, with the same name in traces."""
         fields = {name: getattr(retriever, name) for name in retriever.model_fields_set}
         name = retriever.get_name()
         return cls(**{"name": name, **fields, "original": retriever, "encoder": encoder})
 
     @property
-    def _is_near(self) -> bool:
-        """Whether the nearest documents in the same store are searched for."""
+    def _searches_by_similarity(self) -> bool:
+        """Whether the original retriever searches the same store by similarity."""
         return self.original.search_type == "similarity" and self.original.vectorstore is self.vectorstore
 
     def _get_relevant_documents(self, query: str, *, run_manager: Any, **options: Any) -> list[Document]:
-        if not self._is_near:
+        if not self._searches_by_similarity:
             return self.original._get_relevant_documents(query, run_manager=run_manager, **options)
         vector = self.encoder.embed_question(query)
         settings = {**self.original.search_kwargs, **options}
@@ -124,7 +128,7 @@ class QuestionRetriever(VectorStoreRetriever):
     async def _aget_relevant_documents(
         self, query: str, *, run_manager: Any, **options: Any
     ) -> list[Document]:
-        if not self._is_near:
+        if not self._searches_by_similarity:
             return await self.original._aget_relevant_documents(query, run_manager=run_manager, **options)
         vector = await self.encoder.aembed_question(query)
         settings = {**self.original.search_kwargs, **options}
@@ -134,8 +138,8 @@ class QuestionRetriever(VectorStoreRetriever):
 class RunnableRetriever:
     """Retrieves with a LangChain retriever, or any runnable from a question to documents.
 
-    The number of passages is passed to retrievers that take it (those of vector stores, and those with a
-    parameter ``k`` in both their methods); what others return is cut to it.
+    The number of passages is passed to retrievers that accept it: retrievers of vector stores, and retrievers
+    with a parameter ``k`` in both search methods. The results of other retrievers are cut to this number.
     """
 
     def __init__(self, runnable: RetrieverLike) -> None:
@@ -159,7 +163,7 @@ class RunnableRetriever:
 
 
 def retriever_of(retriever: Any) -> Any:
-    """Return a runnable as a retriever of surerag, and one of surerag, or None, as it is."""
+    """Return a surerag retriever for a runnable; return a surerag retriever or None unchanged."""
     if isinstance(retriever, Runnable):
         return RunnableRetriever(retriever)
     if retriever is None or isinstance(retriever, Retriever):

@@ -1,4 +1,4 @@
-"""DynQR as a LangChain retriever, and as a step from a question to a better one."""
+"""DynQR as a LangChain retriever, and as a step that turns a question into a better query."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from surerag.readers import AWAITING, BLOCKING, Blocking
 
 
 class _RewritingPart(SerializablePart, DynQROptions):
-    """DynQR with services; subclasses have an ``__init__`` each, so that type checkers see arguments."""
+    """DynQR with services; each subclass has an ``__init__``, so that type checkers see its arguments."""
 
     SERVICES = ("llm", "retriever", "rewriter")
 
     llm: Any = service_field("The reader: a chat model, an LLM or a reader of surerag.")
     retriever: Any = service_field("A retriever, or a runnable from a question to documents.")
-    rewriter: Any = service_field("A model that rewrites; the reader itself if left out.")
+    rewriter: Any = service_field("The model that rewrites questions; by default llm.")
 
     def _make_core(self) -> CoreRewriter:
         rewriter = None if self.rewriter is None else reader_of(self.rewriter)
@@ -45,21 +45,23 @@ class _RewritingPart(SerializablePart, DynQROptions):
 
 
 class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
-    """A step from a question to the question to search with: a rewrite where the reader is uncertain (DynQR).
+    """Returns the query to search with: the question, or a rewrite if the reader is uncertain (DynQR).
 
-    It goes in front of any retriever, in the place of the prompt and model that write a query
-    (``create_history_aware_retriever``). The input is what :class:`~langchain_surerag.LazyRetrievalChain`
-    takes. The output is the question as it came, or its rewrite, as text. After a conversation the rewrite
-    stands alone; a question that the reader answers with certainty is not rewritten.
+    Put this step before any retriever, in place of a prompt and a model that write a query (as in
+    ``create_history_aware_retriever``). It takes the same input as
+    :class:`~langchain_surerag.LazyRetrievalChain`, and returns the original question or its rewrite as text.
+    A rewrite can be understood without the conversation before it. A question that the reader answers with
+    certainty is not rewritten.
 
-    **Cost**: to see whether the reader is certain takes a search and an answer; where it is not, a rewrite,
-    another search and another answer. The retriever behind this step then searches once more, which
-    :class:`UncertaintyRewriteRetriever` does not: prefer that where a retriever can stand.
+    **Cost**: one search and one answer, to measure the reader's certainty; if the reader is uncertain, also
+    one rewrite, one more search and one more answer. The retriever after this step then searches again.
+    :class:`UncertaintyRewriteRetriever` saves this last search; prefer it if your pipeline takes a retriever.
 
     **The decision** is in the events ``dynqr.gate`` and ``dynqr.decided``, which reach callback handlers and
     ``astream_events`` under the run of this step, with the runs of model and retriever.
 
-    Options can be set for one call (``invoke(question, top_n=3)``). It serialises as the chain does.
+    Options can be set for one call (``invoke(question, top_n=3)``). LangChain can serialise it, like the
+    chain.
 
     Raises:
         ConfigurationError: If an option is out of bounds.
@@ -86,16 +88,16 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
 
 
 class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
-    """Retrieves with the question, and with a rewrite of it where the reader's answer is uncertain (DynQR).
+    """Retrieves with the question, and also with a rewrite of it if the reader's answer is uncertain (DynQR).
 
-    Each document has in its metadata, under ``decision_key``: ``query``, the one that it was retrieved with;
-    ``uncertainty`` of the answer from it, ``original_answer`` and ``original_uncertainty``; ``threshold``;
-    ``acted``, whether the query was rewritten, and ``rewritten``, whether the rewrite's documents were kept;
-    ``finish``, and the ``reason`` in words. Such entries do not count when documents are compared. It costs
-    a search and an answer, and twice that with the rewriting where the reader is uncertain.
+    Each document has a decision in its metadata, under ``decision_key``: ``query`` (with which it was
+    retrieved), ``uncertainty`` (of the answer from it), ``original_answer``, ``original_uncertainty``,
+    ``threshold``, ``acted`` (whether the query was rewritten), ``rewritten`` (whether the rewrite's documents
+    were kept), ``finish`` and ``reason`` (in words). Documents that differ only in their decisions are equal.
+    The cost is one search and one answer; if the reader is uncertain, two of each, and a rewrite.
 
-    Options can be set for one call (``invoke(query, top_n=3)``); ``k``, LangChain's own word, means
-    ``top_n``, here and there. It serialises as the chain does.
+    Options can be set for one call (``invoke(query, top_n=3)``). LangChain's usual name ``k`` may be used for
+    ``top_n``, in the constructor and in calls. LangChain can serialise the retriever, like the chain.
 
     Raises:
         ConfigurationError: If an option is out of bounds.
@@ -104,7 +106,7 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
     """
 
     decision_key: str | None = "uncertainty_rewrite"
-    """Key in a document's metadata for the decision; None writes none."""
+    """Key of the decision in a document's metadata; None leaves the metadata unchanged."""
 
     def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
         if "k" in options:
@@ -112,7 +114,7 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
         super().__init__(**{"llm": llm, "retriever": retriever, **options})
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
-        """Retrieve; the whole config reaches model and retriever (LangChain passes callbacks alone)."""
+        """Retrieve documents; model and retriever get the whole config, not only its callbacks."""
         with set_config_context(ensure_config(config)) as context:
             return context.run(super().invoke, input, config, **kwargs)
 

@@ -1,4 +1,4 @@
-"""LangChain's runs: what each request is for, a method's events as custom events, a run for the answer."""
+"""LangChain's runs: the purpose of each request, a method's events as custom events, and the answer's run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from surerag.readers import Blocking
 
 T = TypeVar("T")
 Purpose = Literal["draft", "step", "answer"]
-"""What a request is for: text that may be thrown away, something on the way, or the answer itself."""
+"""The purpose of a request: a draft that may be dropped, an intermediate step, or the answer itself."""
 PURPOSE: ContextVar[Purpose | None] = ContextVar("langchain_surerag_purpose", default=None)
 _MESSAGE_IDS: ContextVar[list[str] | None] = ContextVar("langchain_surerag_message_ids", default=None)
 TAGS: dict[Purpose, list[str]] = {
@@ -42,11 +42,11 @@ TAGS: dict[Purpose, list[str]] = {
     "step": ["nostream", "surerag:step"],
     "answer": ["surerag:answer"],
 }
-"""Tags of requests. LangGraph's ``stream_mode="messages"`` does not show what is tagged ``nostream``."""
+"""Tags of requests. LangGraph's ``stream_mode="messages"`` does not show runs with the tag ``nostream``."""
 
 
 def purpose_of(effect: Effect[Any]) -> Purpose:
-    """Return what an effect is for; samples that are compared are drafts as well."""
+    """Return the purpose of an effect; samples that are compared count as drafts."""
     match effect:
         case StartGeneration():
             return "draft"
@@ -59,24 +59,24 @@ def purpose_of(effect: Effect[Any]) -> Purpose:
 
 
 def end_of_program(error: BaseException) -> BaseException | None:
-    """Return what no method can handle, that it is closed or a graph interrupted; None of a failure."""
+    """Return the exception that closes a program or interrupts a graph; None if the error is a failure."""
     graphs: Any = sys.modules.get("langgraph.errors")
     kinds = GeneratorExit if graphs is None else (GeneratorExit, graphs.GraphBubbleUp)
     return next((one for one in (error, error.__cause__) if isinstance(one, kinds)), None)
 
 
 def with_purposes(program: Program[T]) -> Program[T]:
-    """Run a program; whoever answers its effects sees in :data:`PURPOSE` what each is for."""
+    """Run a program; :data:`PURPOSE` has each effect's purpose while the effect is answered."""
 
-    def noted(effect: Effect[Any]) -> Program[Any]:
+    def handle(effect: Effect[Any]) -> Program[Any]:
         PURPOSE.set(purpose_of(effect))
         return (yield effect)
 
-    return handled(program, noted, end_of_program)
+    return handled(program, handle, end_of_program)
 
 
 def request_config(purpose: Purpose | None) -> RunnableConfig:
-    """Return this context's config for one request, tagged with what it is for."""
+    """Return this context's config for one request, with the tags of the request's purpose."""
     config = ensure_config()
     if purpose is None:
         return config
@@ -87,7 +87,7 @@ def request_config(purpose: Purpose | None) -> RunnableConfig:
 
 
 def collect_message_ids() -> list[str]:
-    """Return a list to which this context adds the ids of streamed answers; LangGraph shows these once."""
+    """Return a list to which this context adds the ids of streamed answers; LangGraph shows each id once."""
     ids: list[str] = []
     _MESSAGE_IDS.set(ids)
     return ids
@@ -107,7 +107,7 @@ class _MessageIds(BaseCallbackHandler):
 
 
 class _WithoutTokens:
-    """A handler that all but tokens reaches, such as the counts of a text that may be thrown away."""
+    """Wraps a handler, which then receives everything but streamed tokens (token counts of a draft, say)."""
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
@@ -122,11 +122,11 @@ class _WithoutTokens:
         return hash(self._handler)
 
     def on_llm_new_token(self, *_: Any, **__: Any) -> None:
-        """Show nothing."""
+        """Ignore a token."""
 
 
 def without_streaming(config: RunnableConfig) -> RunnableConfig:
-    """Return a config whose handlers do not show text as it comes; tracers stay."""
+    """Return a config whose handlers receive no streamed tokens; tracers are kept as they are."""
     callbacks = config.get("callbacks")
     if isinstance(callbacks, BaseCallbackManager):
         quiet = callbacks.copy()
@@ -140,13 +140,13 @@ def _without_tokens(handlers: Iterable[Any]) -> list[Any]:
     return [
         handler if isinstance(handler, BaseTracer | AsyncBaseTracer) else _WithoutTokens(handler)
         for handler in handlers
-        # Those of LangGraph and astream_events stream what they hear to a user.
+        # Handlers of LangGraph and astream_events are left out, because they stream to a user.
         if not hasattr(handler, "tap_output_iter")
     ]
 
 
 class AnswerRun:
-    """A run that shows a draft which became the answer: its tokens, and its text at the end."""
+    """A run that reports a draft which became the answer: first its tokens, at the end its whole text."""
 
     def __init__(self, prompt: str, calls: Blocking) -> None:
         self._calls = calls
@@ -158,7 +158,7 @@ class AnswerRun:
 
     @property
     def is_watched(self) -> bool:
-        """Whether somebody may see the text while it comes; what only traces a run does not."""
+        """Whether a handler may show the text while it is streamed; tracers do not."""
         handlers = manager_of(self._config, self._calls).handlers
         return any(
             hasattr(one, "tap_output_iter") or not isinstance(one, BaseTracer | AsyncBaseTracer)
@@ -166,7 +166,7 @@ class AnswerRun:
         )
 
     async def token(self, piece: str) -> None:
-        """Show a piece of the answer; what is read on before the decision is none."""
+        """Report a piece of the answer; pieces that are read before the gate's decision are left out."""
         if self._run is None:
             if PURPOSE.get() == "step":
                 return
@@ -179,7 +179,7 @@ class AnswerRun:
         await maybe_await(self._run.on_llm_new_token(piece, chunk=ChatGenerationChunk(message=message)))
 
     async def end(self) -> None:
-        """Close the run."""
+        """Report the end of the run."""
         if self._run is not None:
             message = AIMessage(self._text, id=f"run-{self._id}")
             result = LLMResult(generations=[[ChatGeneration(message=message)]])
@@ -189,7 +189,7 @@ class AnswerRun:
 
 
 async def stream_whole(text: str, ids: Sequence[str], calls: Blocking) -> None:
-    """Show an answer that no model's run has streamed, such as a sample that the gate kept."""
+    """Report an answer that no model's run has streamed, such as a sample that the gate kept."""
     if text and not ids:
         run = AnswerRun("", calls)
         await run.token(text)
@@ -207,14 +207,14 @@ def listener_of(config: RunnableConfig) -> Callable[[Event], None]:
 
 
 class AsyncListener:
-    """The same for coroutines: a task hands events on in order, as a step that emits them cannot await."""
+    """Like :func:`listener_of`, for coroutines: a task passes the events on, as their sender cannot await."""
 
     def __init__(self, config: RunnableConfig) -> None:
         self._config = config
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
 
     def __call__(self, event: Event) -> None:
-        """Take an event."""
+        """Put an event into the queue."""
         self._events.put_nowait(event)
 
     async def __aenter__(self) -> Self:
@@ -230,7 +230,7 @@ class AsyncListener:
         with suppress(asyncio.CancelledError):
             await asyncio.gather(self._task, return_exceptions=kind is not None)
 
-    async def delivered(self) -> None:
+    async def wait_for_delivery(self) -> None:
         """Wait until every event so far has reached its handlers."""
         await self._events.join()
 
@@ -249,15 +249,15 @@ class AsyncListener:
 
 
 def has_run(config: RunnableConfig) -> bool:
-    """Whether there is a run that events can belong to; without one, LangChain raises."""
+    """Whether the config has a run for events; LangChain raises an error for events without a run."""
     return getattr(config.get("callbacks"), "parent_run_id", None) is not None
 
 
 @contextmanager
-def of_clients_class() -> Iterator[None]:
-    """Raise what a client's failure became as an error of that client's class, too.
+def errors_of_client_class() -> Iterator[None]:
+    """Raise surerag's error for a client's failure as an error of the client's class, too.
 
-    ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` and ``with_retry`` then see it.
+    ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` and ``with_retry`` then catch it.
     """
     try:
         yield
@@ -265,19 +265,19 @@ def of_clients_class() -> Iterator[None]:
         cause = error.__cause__
         if cause is None or isinstance(cause, SureragError) or not isinstance(cause, Exception):
             raise
-        failure = _of_both(error, cause)
+        failure = _error_of_both_classes(error, cause)
     else:
         return
     raise failure from cause
 
 
-def _of_both(error: SureragError, cause: Exception) -> SureragError:
-    """Return an error of ours that is a client's, too, with what that carries, such as its status."""
+def _error_of_both_classes(error: SureragError, cause: Exception) -> SureragError:
+    """Return an error of surerag's class and the client's class, with the attributes of both errors."""
     try:
         kinds: tuple[Any, Any] = type(error), type(cause)
         kind = _class_of_both(*kinds)
         both: SureragError = kind.__new__(kind, *error.args)
-    except TypeError:  # of classes in C not every pair has a common layout
+    except TypeError:  # some pairs of classes written in C have no common layout
         return error
     vars(both).update({**vars(cause), **vars(error)})
     return both.with_traceback(error.__traceback__)
@@ -288,14 +288,16 @@ def _class_of_both(ours: type[SureragError], theirs: type[Exception]) -> type[Su
     if issubclass(ours, theirs):
         return ours
 
-    def reduced(self: SureragError) -> tuple[Any, ...]:
-        return _rebuilt, (ours, self.args, {"message": self.message, "hint": self.hint})
+    def reduce(self: SureragError) -> tuple[Any, ...]:
+        return _rebuild_error, (ours, self.args, {"message": self.message, "hint": self.hint})
 
-    return type(ours.__name__, (ours, theirs), {"__module__": ours.__module__, "__reduce__": reduced})
+    return type(ours.__name__, (ours, theirs), {"__module__": ours.__module__, "__reduce__": reduce})
 
 
-def _rebuilt(kind: type[SureragError], arguments: tuple[Any, ...], carried: dict[str, Any]) -> SureragError:
-    """Return an error of our class alone, as it arrives in another process."""
+def _rebuild_error(
+    kind: type[SureragError], arguments: tuple[Any, ...], carried: dict[str, Any]
+) -> SureragError:
+    """Return an error of surerag's class only: another process unpickles it in this form."""
     error = kind.__new__(kind, *arguments)
     vars(error).update(carried)
     return error
@@ -312,9 +314,9 @@ async def run_program(program: Program[T], services: Services, config: RunnableC
     """Answer a program's effects under the run of a config."""
     program = with_purposes(program)
     if not calls.prefix:
-        with of_clients_class(), set_config_context(config) as context:
+        with errors_of_client_class(), set_config_context(config) as context:
             return context.run(run, program, services, on_event=listener_of(config))
     async with AsyncListener(config) as listener:
-        with of_clients_class(), set_config_context(config) as context:
+        with errors_of_client_class(), set_config_context(config) as context:
             work = arun(program, services, on_event=listener)
             return await asyncio.create_task(work, context=context)

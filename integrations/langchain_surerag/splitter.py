@@ -17,21 +17,22 @@ from surerag.signatures import takes_options
 from surerag.text import estimated_tokens
 
 _AT_ONCE = 64
-"""Texts whose sentences are embedded in one call: full batches, and bounded memory."""
+"""Number of texts whose sentences are embedded in one call, for full batches and bounded memory."""
 
 
 @takes_options(SemanticChunkerOptions)
 class SemanticTextSplitter(TextSplitter):
-    """Cuts texts where neighbouring sentences are unlike, and never above a maximum.
+    """Cuts texts between dissimilar sentences, into chunks of at most ``chunk_size`` tokens.
 
-    Chunks are stretches of their text, verbatim. A sentence joins the chunk before it if the two sentences
-    are alike and the chunk stays within ``chunk_size``; a longer sentence is cut at line breaks, else at
-    white space. Chunks do not overlap.
+    Each chunk is a verbatim part of its text. A sentence is added to the chunk before it if it is similar to
+    the sentence before it, and if the chunk stays within ``chunk_size``. A sentence that is longer than
+    ``chunk_size`` is cut at line breaks, or else at white space. Chunks do not overlap.
 
     Args:
         embeddings: An embedding model, or an encoder of surerag.
-        length_function: Counts the tokens of a text; None estimates by the text's scripts.
-        add_start_index: Whether a chunk's metadata has its place in its text (``start_index``).
+        length_function: Function that counts the tokens of a text; None estimates them by its scripts.
+        add_start_index: Whether a chunk's metadata have its position in the text, in characters, under
+            ``start_index``.
         **options: Those of :class:`surerag.SemanticChunkerOptions`.
 
     Raises:
@@ -73,7 +74,7 @@ class SemanticTextSplitter(TextSplitter):
         return changed
 
     def with_quantile(self, texts: Iterable[str | Document], quantile: float = 0.75) -> Self:
-        """Return a copy with the similarity that this share of the texts' neighbouring sentences lies below.
+        """Return a copy whose threshold is this quantile of the similarities of neighbouring sentences.
 
         Raises:
             ConfigurationError: If ``quantile`` is not in [0, 1].
@@ -87,8 +88,8 @@ class SemanticTextSplitter(TextSplitter):
         """Return the chunks of a text, in order.
 
         Raises:
-            InputError: If a single character is longer than ``chunk_size``.
-            ServiceError: If the embedding model fails to return one vector a sentence.
+            InputError: If a single character has more tokens than ``chunk_size``.
+            ServiceError: If the embedding model does not return one vector for each sentence.
         """
         return [chunk.text for chunk in self.core.run(text)]
 

@@ -1,4 +1,4 @@
-"""Vector stores of summaries: documents go in, their summaries are held and searched."""
+"""Vector stores that take documents, and hold and search a summary of each."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ Summarize = int | str | Callable[..., Any] | Reader | Runnable[Any, Any]
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model that
 writes each summary once."""
 RECORD_KEY = "surerag_summary"
-"""Metadata of a summary in a store: what it was made of, in JSON; nobody is shown it."""
+"""Metadata key of a summary's :class:`Record`, in JSON; it is removed before a summary is shown."""
 _ANY_TEXT = ("InMemoryVectorStore", "FAISS", "Chroma", "MemoryStore")
-"""Stores that take any text as an id; others may want UUIDs, as Qdrant does."""
+"""Classes of stores that take any text as an id; other stores may require UUIDs, as Qdrant does."""
 
 
 class Record(NamedTuple):
-    """What a summary was made of: its document's id, hashes of text and metadata, how, and its encoder."""
+    """The origin of a summary: document id, hashes of text and metadata, way of summarizing, and encoder."""
 
     id: str
     text: str
@@ -59,7 +59,7 @@ def hash_of(text: str) -> str:
 
 
 class MemoryStore(VectorStore):
-    """A store in memory with one matrix of vectors; LangChain's own makes its matrix at each search."""
+    """An in-memory store that keeps one matrix of vectors; LangChain's own builds a matrix in each search."""
 
     def __init__(self, embeddings: Any) -> None:
         self._embeddings = embeddings
@@ -73,13 +73,13 @@ class MemoryStore(VectorStore):
 
     @property
     def passages(self) -> tuple[Passage, ...]:
-        """What is held."""
+        """The passages in the store."""
         return self._index.passages if self._index else ()
 
     def add_documents(
         self, documents: list[Document], ids: Sequence[str] | None = None, **_: Any
     ) -> list[str]:
-        """Embed documents, and hold them in the place of those with the same ids."""
+        """Embed and add documents, in place of documents with the same ids; return the ids."""
         names = [str(one.id) for one in documents] if ids is None else [*ids]
         passages = map(passage_of, documents)
         held = [replace(one, id=name) for name, one in zip(names, passages, strict=True)]
@@ -112,7 +112,7 @@ class MemoryStore(VectorStore):
     def similarity_search(
         self, query: str, k: int = 4, filter: Callable[[Document], Any] | None = None, **_: Any
     ) -> list[Document]:
-        """Return the ``k`` nearest documents, of those that a filter admits, which is a function of them."""
+        """Return the ``k`` nearest documents for which the function ``filter`` is true."""
         return run_blocking(self._nearest(query, k, filter, BLOCKING))
 
     async def asimilarity_search(
@@ -149,43 +149,48 @@ def _document(passage: Passage) -> Document:
 class SummaryStore(VectorStore):
     """A vector store that takes whole documents, and holds and searches a summary of each.
 
-    It follows documents as every store of LangChain's does: LangChain's ``index`` adds what is new, replaces
-    what has changed and deletes what is gone, so that a model is asked for a summary once::
+    LangChain's ``index`` keeps it up to date: it adds new documents, replaces changed documents and deletes
+    removed documents, so that a model writes each summary once::
 
         summaries = SummaryStore(Chroma("summaries", embeddings), summarize=2)
         index(documents, record_manager, summaries, cleanup="full", source_id_key="source")
 
-    Documents may also be added and deleted by their own ids: ``summaries.delete(["refund.md"])``. Where the
-    store takes UUIDs alone, as Qdrant does, a UUID is made of the id.
+    Documents may also be added and deleted by their own ids: ``summaries.delete(["refund.md"])``. If the
+    store takes only UUIDs, as Qdrant does, a UUID is made from the id.
 
-    Each summary has its document's metadata, so that the retriever's filter holds for it, and the name of the
-    embedding model. After the model was changed, summaries with vectors of the former one are not found;
-    adding their documents again embeds the summaries anew, and writes none of them anew.
+    Each summary has its document's metadata, so that the retriever's filter applies to it, and the name of
+    the embedding model. If you change the embedding model, summaries with the former model's vectors are no
+    longer shown. Add their documents again: the existing summaries are then embedded anew, and none is
+    written again.
 
-    A document without prose has no summary: it is held by its beginning, with the key ``no_summary`` in the
-    metadata, and where it is the nearest, the chain searches.
+    A document without prose has no summary: the store holds its beginning instead, with the key
+    ``no_summary`` in the metadata. If such a document is the nearest, the chain searches.
 
     Args:
         store: The store that holds the summaries, and nothing else; or an embedding model, to hold them in
             memory.
-        summarize: How: a number of lead sentences, a metadata key, a function of the document, or a model.
+        summarize: How to summarize: a number of lead sentences, a metadata key, a function of the document,
+            or a model.
 
     Raises:
-        ConfigurationError: If something else is passed.
+        ConfigurationError: If ``store`` is neither a vector store nor an embedding model.
     """
 
     def __init__(self, store: VectorStore | Embeddings, summarize: Summarize = 2) -> None:
         hint = "pass the store itself, not its retriever; or an embedding model, to hold summaries in memory"
         check_kind(VectorStore | Embeddings, "a vector store", hint=hint, store=store)
         if isinstance(store, SummaryStore):
-            raise ConfigurationError("the store holds summaries of its own", hint="use it as it is")
+            raise ConfigurationError(
+                "the store is a SummaryStore already", hint="use this SummaryStore itself"
+            )
         self.inner = store if isinstance(store, VectorStore) else MemoryStore(store)
         self._summarizer = summarizer_of(summarize, Runnable | Reader, reader_of)
-        self._how = _described(summarize)
+        self._way = _describe_way(summarize)
         self.changes = 0
         """How often summaries were added or deleted."""
         self.snapshots: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        """What the local stores of retrievers held, in which documents may be deleted and changed."""
+        """By local store of a retriever: the entries at the last update, to detect deleted and changed
+        documents."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "snapshots": None}
@@ -201,7 +206,7 @@ class SummaryStore(VectorStore):
     def add_documents(
         self, documents: list[Document], ids: Sequence[str] | None = None, **keywords: Any
     ) -> list[str]:
-        """Summarize documents, and hold the summaries in the place of those with the same ids."""
+        """Summarize documents, and add the summaries in place of summaries with the same ids."""
         return run_blocking(self._add(documents, ids, keywords, BLOCKING))
 
     async def aadd_documents(
@@ -211,7 +216,7 @@ class SummaryStore(VectorStore):
         return await self._add(documents, ids, keywords, AWAITING)
 
     def add_changed(self, documents: Sequence[Document]) -> None:
-        """Add the documents whose text, metadata, way of summarizing or embedding model have changed."""
+        """Add documents that are new, or whose text, metadata, way of summarizing or encoder has changed."""
         run_blocking(self._add(documents, None, {}, BLOCKING, only_changed=True))
 
     def delete(self, ids: Sequence[str] | None = None, **keywords: Any) -> bool:
@@ -247,14 +252,14 @@ class SummaryStore(VectorStore):
 
     @classmethod
     def from_texts(cls, texts: Any, embedding: Any, metadatas: Any = None, **keywords: Any) -> Self:
-        """Make a store in memory of texts, as LangChain's stores do."""
+        """Make an in-memory store of texts, as LangChain's stores do."""
         store = cls(embedding)
         store.add_texts(list(texts), metadatas, **keywords)
         return store
 
     @property
     def encoder_name(self) -> str:
-        """Identity of the embedding model; empty where the store does not tell."""
+        """Identity of the embedding model; empty if the store does not know it."""
         model = self.inner.embeddings
         return str(encoder_of(model).name) if isinstance(model, Embeddings | Encoder) else ""
 
@@ -269,7 +274,7 @@ class SummaryStore(VectorStore):
     ) -> list[str]:
         names = [one.id or id_of(one) for one in documents] if ids is None else [*map(str, ids)]
         records = {
-            name: Record(name, hash_of(one.page_content), id_of(one), self._how, self.encoder_name)
+            name: Record(name, hash_of(one.page_content), id_of(one), self._way, self.encoder_name)
             for name, one in zip(names, documents, strict=True)
         }
         present = await self._held_summaries(names, calls) or {}
@@ -280,22 +285,22 @@ class SummaryStore(VectorStore):
             name: present[name]
             for name in fresh
             if (record := former.get(name))
-            and (record.text, record.summarize) == (records[name].text, self._how)
+            and (record.text, record.summarize) == (records[name].text, self._way)
         }
-        made = await self._summarized({name: by_id[name] for name in fresh if name not in written}, calls)
+        made = await self._summarize({name: by_id[name] for name in fresh if name not in written}, calls)
         summaries = [
-            self._summary(made.get(name) or _renewed(written[name], by_id[name]), records[name])
+            self._summary(made.get(name) or _with_metadata_of(written[name], by_id[name]), records[name])
             for name in fresh
         ]
         if summaries:
-            # Not every store replaces what has the same id: FAISS refuses it.
+            # Not every store replaces a document with the same id: FAISS refuses it.
             await self._delete([name for name in fresh if name in present], {}, calls)
             stored = [str(one.id) for one in summaries]
             await calls.call(self.inner, "add_documents", summaries, ids=stored, **keywords)
             self.changes += 1
         return names
 
-    async def _summarized(self, documents: Mapping[str, Document], calls: Blocking) -> dict[str, Document]:
+    async def _summarize(self, documents: Mapping[str, Document], calls: Blocking) -> dict[str, Document]:
         """Return the summaries of documents, by their ids, with their metadata."""
         plain = [
             PlainDocument(name, one.page_content, str(one.metadata.get("title") or ""), one.metadata)
@@ -316,9 +321,9 @@ class SummaryStore(VectorStore):
         return Document(id=self._stored_id(record.id), page_content=summary.page_content, metadata=metadata)
 
     async def _held_summaries(self, names: Sequence[str], calls: Blocking) -> dict[str, Document] | None:
-        """Return the summaries that are held, by their documents' ids; None where the store does not tell."""
+        """Return the summaries in the store by their documents' ids; None if it cannot search by ids."""
         stored = [*dict.fromkeys(map(self._stored_id, names))]
-        if not stored:  # which Chroma refuses
+        if not stored:  # Chroma refuses an empty list
             return {}
         try:
             held = await calls.call(self.inner, "get_by_ids", stored)
@@ -329,7 +334,9 @@ class SummaryStore(VectorStore):
 
     async def _delete(self, ids: Sequence[str] | None, keywords: Mapping[str, Any], calls: Blocking) -> bool:
         if ids is None:
-            raise InputError("which summaries are to be deleted?", hint="pass the ids of their documents")
+            raise InputError(
+                "there are no ids of summaries to delete", hint="pass the ids of their documents"
+            )
         # FAISS refuses ids that it does not hold.
         held = await self._held_summaries(ids, calls)
         gone = [self._stored_id(name) for name in (ids if held is None else held)]
@@ -356,12 +363,12 @@ def summary_to_show(summary: Document) -> Document:
 
 
 def metadata_to_show(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a summary that are its document's."""
+    """Return the metadata that a summary has from its document."""
     return {key: value for key, value in metadata.items() if key != RECORD_KEY}
 
 
-def _renewed(summary: Document, document: Document) -> Document:
-    """Return a summary that was written before with the metadata that its document has now."""
+def _with_metadata_of(summary: Document, document: Document) -> Document:
+    """Return an existing summary with its document's current metadata."""
     kept = {NO_SUMMARY: True} if NO_SUMMARY in summary.metadata else {}
     return Document(page_content=summary.page_content, metadata={**document.metadata, **kept})
 
@@ -372,8 +379,8 @@ def id_of(document: Document) -> str:
     return hash_of(f"{metadata}\n{document.page_content}")
 
 
-def _described(summarize: Summarize) -> str:
-    """Return how documents are summarized, in words."""
+def _describe_way(summarize: Summarize) -> str:
+    """Return a text that identifies the way of summarizing."""
     if isinstance(summarize, Runnable | Reader):
         return str(reader_of(summarize).name)
     return getattr(summarize, "__qualname__", None) or repr(summarize)

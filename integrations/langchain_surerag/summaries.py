@@ -22,7 +22,7 @@ from langchain_surerag.limits import (
     IN_MEMORY,
     Limits,
     NotUnderstoodError,
-    judge,
+    apply_filter,
     limits_of,
     path_of,
 )
@@ -44,12 +44,12 @@ from surerag.retrieval import PassageIndex, StaleSummariesWarning
 from surerag.services import Retriever
 
 _AT_ONCE = 256
-"""Documents that are summarized and added to a vector store at once."""
+"""Number of documents that are summarized and added to a vector store at once."""
 _BY_VECTOR = (IN_MEMORY, FAISS, CHROMA)
-"""Stores that find the same by a question's vector as by the question."""
+"""Classes of stores that find the same documents by a question's vector as by the question."""
 _REMEDIES = (
-    "pass a retriever of your own for the summaries, which shows only what its user may see; or, if "
-    "everybody may see every summary, summaries_are_public=True"
+    "pass your own retriever for the summaries, which returns only summaries that its user may see; or, if "
+    "everybody may see every summary, pass summaries_are_public=True"
 )
 
 
@@ -62,42 +62,45 @@ def summaries_of(
 ) -> SummaryStore:
     """Make summaries of whole documents, for :class:`~langchain_surerag.LazyRetrievalChain`.
 
-    Of a document that the store holds already, the summary is made anew where the document's text, its
-    metadata, the way of summarizing or the embedding model have changed. Nothing is deleted: use
-    :class:`~langchain_surerag.SummaryStore` with LangChain's ``index``, or ``delete`` of what this returns.
+    If the store already has a summary of a document, the summary is renewed only if the document's text, its
+    metadata, the way of summarizing or the embedding model has changed. Nothing is deleted: to delete
+    summaries, use :class:`~langchain_surerag.SummaryStore` with LangChain's ``index``, or call ``delete`` of
+    the store that this function returns.
 
     Args:
-        documents: The corpus, not cut into passages; a generator of any length, where there is a store. One
-            without an id has a UUID made of its text and metadata, so that its summary stays when it changes.
-        summarize: How; a ``SummaryStore`` has its own way.
-        embeddings: What the summaries are searched with, where they are held in memory.
+        documents: The corpus, not cut into passages; with ``store``, it may be a generator of any length. A
+            document without an id gets a UUID made from its text and metadata; so, if it changes, its old
+            summary remains beside the new one.
+        summarize: How to summarize; if ``store`` is a ``SummaryStore``, its own way applies instead.
+        embeddings: The embedding model to search the summaries with, if they are held in memory.
         store: A vector store that holds the summaries instead.
 
     Raises:
-        InputError: If there is no document with text, or one lacks the summary it should have.
-        ConfigurationError: If something else is passed, or neither embeddings nor store.
+        InputError: If there is no document with text, or ``summarize`` gives no summary for a document.
+        ConfigurationError: If an argument has another type, or neither ``embeddings`` nor ``store`` is
+            passed.
     """
     texts = _with_text(documents)
     hint = "pass the store itself, not its retriever"
     check_kind(VectorStore | None, "a vector store", hint=hint, store=store)
     if store is None and embeddings is None:
         raise ConfigurationError(
-            "summaries are searched by meaning", hint="pass embeddings=…, or a vector store=…"
+            "there is nothing to search the summaries with", hint="pass embeddings=…, or a vector store=…"
         )
     summaries = store
     if not isinstance(summaries, SummaryStore):
         summaries = SummaryStore(MemoryStore(embeddings) if store is None else store, summarize)
-    # In memory, vectors are one matrix, which is made once.
+    # The store in memory has one matrix of vectors, which we build only once.
     while batch := list(islice(texts, None if store is None else _AT_ONCE)):
         summaries.add_changed(batch)
     return summaries
 
 
 def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any:
-    """Return the summaries that may be shown: of documents that the retriever's own filter surely admits.
+    """Return a retriever of the summaries whose documents the passages' retriever certainly admits.
 
     One summary as text is shown to everybody. Summaries in a store are searched with the retriever's filter.
-    A function or class of the user's own that searches summaries is taken at its word.
+    A user's own function or class that searches summaries is trusted.
 
     Args:
         summaries: A vector store, a retriever of summaries, or one summary as text.
@@ -105,8 +108,8 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
         public: Whether everybody may see every summary.
 
     Raises:
-        ConfigurationError: If it is not known to which documents the retriever is limited, or if the
-            summaries are not limited alike.
+        ConfigurationError: If we cannot know to which documents the retriever is limited, or if the summaries
+            have other limits.
     """
     if summaries is None or isinstance(summaries, str):
         return summaries
@@ -117,23 +120,23 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
     tier = retriever_of(summaries)
     if public:
         return tier
-    _check_alike(summaries, retriever)
-    return _Alike(tier, partial(_check_alike, summaries, retriever))
+    _check_same_limits(summaries, retriever)
+    return _CheckedRetriever(tier, partial(_check_same_limits, summaries, retriever))
 
 
-def _check_alike(summaries: Any, retriever: Any) -> None:
-    """Check that a retriever of summaries is limited as that of passages is, or by the user's own code."""
-    limits, why = _understood(retriever)
-    of_summaries, own = _understood(summaries)
+def _check_same_limits(summaries: Any, retriever: Any) -> None:
+    """Check that the summaries' retriever has the same limits as the passages', or is the user's code."""
+    limits, why = _limits_and_reason(retriever)
+    of_summaries, own = _limits_and_reason(summaries)
     if isinstance(summaries, PassageIndex):
         own = ""
-    alike = of_summaries == limits if not why else of_summaries.leave_out
+    alike = of_summaries == limits if not why else of_summaries.leaves_out
     if not (own or alike):
         raise _refusal(why or _in_words(limits, of_summaries))
 
 
-class _Alike:
-    """A retriever of summaries that is checked at each question, as a filter may be changed at any time."""
+class _CheckedRetriever:
+    """A retriever of summaries whose limits are checked at each question, because filters may change."""
 
     def __init__(self, tier: Retriever, check: Callable[[], None]) -> None:
         self._tier, self._check = tier, check
@@ -151,18 +154,18 @@ class _Alike:
 
 
 def tiers_of(summaries: Any, retriever: Any, *, public: bool = False) -> tuple[Any, Any]:
-    """Return the summaries that may be shown, see :func:`summary_tier`, and the retriever, as services."""
+    """Return both tiers as services: the summaries (see :func:`summary_tier`) and the retriever."""
     tier = summary_tier(summaries, retriever, public=public)
-    return tier, retriever_of(tier.beside(retriever) if isinstance(tier, SummaryTier) else retriever)
+    return tier, retriever_of(tier.sharing_vectors(retriever) if isinstance(tier, SummaryTier) else retriever)
 
 
-def _understood(retriever: Any) -> tuple[Limits, str]:
-    """Return what limits a retriever; and why that is not known, in words, or an empty text."""
+def _limits_and_reason(retriever: Any) -> tuple[Limits, str]:
+    """Return a retriever's limits, and the reason (in words) if they are unknown, else an empty text."""
     try:
         limits = limits_of(retriever)
     except NotUnderstoodError as error:
         return Limits(), str(error)
-    return limits, "it searches a list of its own, which may lack documents" if limits.is_list else ""
+    return limits, "it searches its own list, which may lack documents" if limits.is_list else ""
 
 
 def _refusal(why: str, hint: str = _REMEDIES) -> ConfigurationError:
@@ -172,17 +175,19 @@ def _refusal(why: str, hint: str = _REMEDIES) -> ConfigurationError:
 def _in_words(limits: Limits, others: Limits) -> str:
     if limits.at_call:
         names = ", ".join(name for _, name in limits.at_call)
-        return f"it is limited by the configurable field {names}, and the summaries are not"
-    if limits.leave_out:
-        return "it has a filter, and the summaries do not have the same"
-    return "the summaries are limited, and it is not" if others.leave_out else "they are limited differently"
+        return f"the configurable field {names} limits the retriever, but not the summaries"
+    if limits.leaves_out:
+        return "the retriever has a filter, but the summaries do not have the same filter"
+    if others.leaves_out:
+        return "the summaries are limited, but the retriever is not"
+    return "the retriever and the summaries have different limits"
 
 
 class SummaryTier:
-    """Summaries in a vector store that may be shown, beside what the retriever finds.
+    """Searches a vector store for summaries that may be shown.
 
-    Left out are summaries of documents that the retriever's filter may deny, and of documents that the
-    retriever's store holds no longer as they were summarized, as far as that can be seen; and those with
+    It leaves out summaries of documents that the retriever's filter may deny, summaries of documents that
+    were deleted or changed in the retriever's store since (if we can see the store), and summaries with the
     vectors of another embedding model.
     """
 
@@ -193,7 +198,7 @@ class SummaryTier:
         self._in_memory = isinstance(inner, MemoryStore)
         self._encoder = inner.encoder if isinstance(inner, MemoryStore) else None
         if self._in_memory:
-            # Searches in memory are no runs of their own in a trace.
+            # Searches in memory do not appear as runs in a trace.
             self._search: Any = partial(_search_in_memory, inner)
         else:
             searched = inner.as_retriever()
@@ -202,35 +207,35 @@ class SummaryTier:
                 self._encoder = EmbeddingEncoder(model)
                 searched = QuestionRetriever.of(searched, self._encoder)
             self._search = partial(_search_in_store, searched)
-        arguments, snapshots = self._limited()
+        arguments, snapshots = self._current_limits()
         if isinstance(inner, MemoryStore) and arguments:
             _check_filter(limits_of(retriever).condition, inner.passages)
         if self._in_memory and not snapshots:
             _warn(
-                "summaries in memory cannot follow this retriever's documents: where these are deleted or "
-                "changed, hold summaries in a vector store, and bring it up to date by LangChain's index"
+                "summaries in memory cannot follow this retriever's documents: if documents are deleted or "
+                "changed, keep the summaries in a vector store, and update it with LangChain's index"
             )
 
-    def _limited(self) -> tuple[dict[str, Any], list[tuple[Snapshot, Any]]]:
-        """Return the arguments of a search that is limited as the retriever now is, and what it looks at."""
-        limits, why = _understood(self._retriever)
-        for store in limits.chunks:
+    def _current_limits(self) -> tuple[dict[str, Any], list[tuple[Snapshot, Any]]]:
+        """Return search arguments for the retriever's current limits, and snapshots of its local stores."""
+        limits, why = _limits_and_reason(self._retriever)
+        for store in limits.stores:
             self._summaries.snapshots.setdefault(store, Snapshot(store, self._summaries))
-        snapshots = [(self._summaries.snapshots[store], store) for store in limits.chunks]
+        snapshots = [(self._summaries.snapshots[store], store) for store in limits.stores]
         if self._public:
             return {}, snapshots
         if why:
             raise _refusal(why)
         if limits.at_call:
             hint = (
-                "pass the summaries' retriever, configurable by the same field; or summaries_are_public=True"
+                "pass a retriever of summaries with the same configurable field, or summaries_are_public=True"
             )
             raise _refusal(_in_words(limits, Limits()), hint)
         arguments = {} if limits.filter is None else {"filter": _filter_of(limits, self._summaries.inner)}
         return arguments, snapshots
 
-    def beside(self, retriever: Any) -> Any:
-        """Return the retriever; a store's, with the same embedding model, does not embed a question again."""
+    def sharing_vectors(self, retriever: Any) -> Any:
+        """Return the retriever; if it has the same embedding model, it shares the question's vector."""
         if (
             path_of(retriever) == path_of(VectorStoreRetriever)
             and retriever.search_type == "similarity"
@@ -250,25 +255,30 @@ class SummaryTier:
         return await self._retrieve(query, k, AWAITING)
 
     async def _retrieve(self, query: str, k: int | None, calls: Blocking) -> list[Passage]:
-        arguments, snapshots = self._limited()
-        if self._in_memory and any(one.lacks(store, self._summaries) for one, store in snapshots):
+        arguments, snapshots = self._current_limits()
+        if self._in_memory and any(
+            one.has_unknown_changes(store, self._summaries) for one, store in snapshots
+        ):
             _warn(
                 "documents were deleted or changed since they were summarized: no summary is shown, and "
-                "every question is searched; bring the summaries up to date by LangChain's index over "
-                "chain.summaries, or by chain.summaries.delete(ids) and .add_documents(documents)"
+                "every question is searched. Update the summaries with LangChain's index on chain.summaries,"
+                " or with chain.summaries.delete(ids) and chain.summaries.add_documents(documents)"
             )
             return []
         encoder, passages = self._summaries.encoder_name, []
         for document in await self._search(arguments, query, k, calls):
             passage, record = passage_of(summary_to_show(document)), Record.of(document.metadata)
-            fates = [one.fate_of(record, store) for one, store in snapshots] if record else []
+            since = [one.change_of(record, store) for one, store in snapshots] if record else []
             if record and encoder and record.encoder not in ("", encoder):
                 _warn(
-                    f"summaries that {record.encoder} embedded are not shown, as {encoder} embeds "
-                    "questions: add their documents again"
+                    f"summaries that {record.encoder} embedded are not shown, because {encoder} embeds the "
+                    "questions: add the documents of these summaries again"
                 )
-            elif fates and all(fates):
-                _warn(f"the document {passage.id} was {fates[0]} since it was summarized, and is searched")
+            elif since and all(since):
+                _warn(
+                    f"the document {passage.id} was {since[0]} since it was summarized: the chain searches "
+                    "instead of showing its summary"
+                )
                 passages.append(replace(passage, metadata={**passage.metadata, NO_SUMMARY: True}))
             else:
                 passages.append(passage)
@@ -302,7 +312,7 @@ def _filter_of(limits: Limits, store: VectorStore) -> Any:
             f"a {type(store).__name__} cannot apply the filter of the retriever's store",
             "keep the summaries in a vector store of the same class as the passages",
         )
-    return lambda one: judge(condition, metadata_to_show(one.metadata if takes_document else one))[0]
+    return lambda one: apply_filter(condition, metadata_to_show(one.metadata if takes_document else one))[0]
 
 
 def _check_filter(condition: Any, passages: Sequence[Passage]) -> None:
@@ -310,13 +320,13 @@ def _check_filter(condition: Any, passages: Sequence[Passage]) -> None:
     missing: set[str] = set()
     for passage in passages[:100]:
         try:
-            _, lacking = judge(condition, metadata_to_show(passage.metadata))
+            _, lacking = apply_filter(condition, metadata_to_show(passage.metadata))
         except Exception:
-            return  # a filter may need a request to know its user
+            return  # a filter may need a web request to know the user
         if not lacking:
             return
         missing |= lacking
-    raise _refusal(f"its filter asks for {', '.join(sorted(missing))}, which no summary has")
+    raise _refusal(f"its filter reads {', '.join(sorted(missing))}, which no summary has")
 
 
 def _warn(text: str) -> None:
@@ -330,7 +340,7 @@ def _with_text(documents: Iterable[Any]) -> Iterator[Document]:
             kind = type(document)
             raise InputError(
                 f"expected a list of LangChain's documents, got {kind.__module__}.{kind.__qualname__}",
-                hint="make them of what load_documents returns: [Document(item.text, id=item.id, "
+                hint="convert the result of load_documents: [Document(item.text, id=item.id, "
                 "metadata=dict(item.metadata)) for item in loaded.documents]",
             )
         if document.page_content.strip():

@@ -1,4 +1,4 @@
-"""surerag for LlamaIndex: act on the reader's own uncertainty in an existing pipeline."""
+"""surerag for LlamaIndex: act on the uncertainty of a pipeline's reader."""
 
 from surerag.errors import extra
 

@@ -58,14 +58,14 @@ from surerag.readers import Reader
 from surerag.signatures import takes_options
 
 NOTHING = "Empty Response"
-"""What LlamaIndex's synthesizers answer from no node at all."""
+"""The answer of LlamaIndex's synthesizers if there are no nodes."""
 SUMMARY_KEY = "is_summary"
 """Key in the metadata of a summary among an answer's sources."""
 C = TypeVar("C", bound=Component[Any])
 M = TypeVar("M", bound=Options)
 
 
-_ELSEWHERE = {
+_ALTERNATIVES = {
     "output_cls": "the answer is a text; make an object of it with "
     "llm.structured_predict(Answer, PromptTemplate('{text}'), text=str(response))",
     "response_synthesizer": "the engine writes the answer itself; pass prompts={…}",
@@ -74,22 +74,22 @@ _ELSEWHERE = {
     "simple_template": "for answers without passages pass prompts={'closed_book': …}",
     "use_async": "call await engine.aquery(question)",
 }
-"""What LlamaIndex's engines take, and what takes its place here."""
+"""By argument of LlamaIndex's engines that ours do not take: what to do instead."""
 
 
-def _without_conventions(kind: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options without those by which LlamaIndex's engines say what these engines do anyway.
+def _without_llama_arguments(kind: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return options without LlamaIndex's arguments that ask for what these engines do anyway.
 
     Raises:
-        ConfigurationError: If one asks for something else; its text names what takes its place.
+        ConfigurationError: If an argument asks for something else; the hint says what to do instead.
     """
     ours = dict(options)
-    for name in _ELSEWHERE.keys() & ours.keys():
-        raise ConfigurationError(f"{name} is not for an engine of surerag", hint=_ELSEWHERE[name])
+    for name in _ALTERNATIVES.keys() & ours.keys():
+        raise ConfigurationError(f"an engine of surerag takes no {name}", hint=_ALTERNATIVES[name])
     if kind is DynQROptions and ours.pop("streaming", False):
         raise ConfigurationError(
-            "this engine cannot stream: which answer it returns is decided when both are there",
-            hint="take a LazyRetrievalQueryEngine, or an UncertaintyRewriteRetriever in an engine of yours",
+            "this engine cannot stream: it chooses between two answers when both are complete",
+            hint="use a LazyRetrievalQueryEngine, or an UncertaintyRewriteRetriever in your own engine",
         )
     mode = ours.pop("response_mode", ResponseMode.COMPACT)
     if mode not in (ResponseMode.COMPACT, ResponseMode.SIMPLE_SUMMARIZE):
@@ -100,23 +100,23 @@ def _without_conventions(kind: type[Options], options: Mapping[str, Any]) -> dic
     if "text_qa_template" in ours:
         if kind is not DynQROptions:
             raise ConfigurationError(
-                "text_qa_template is one prompt, and there are two",
+                "text_qa_template is one prompt, but this engine has two",
                 hint="pass prompts={'from_context': …, 'from_context_and_details': …}; the first may be the "
-                "text_qa_template, the second has the slot {details} for what was retrieved",
+                "text_qa_template, the second has the slot {details} for the retrieved passages",
             )
         ours["prompts"] = {"answer": ours.pop("text_qa_template"), **(ours.get("prompts") or {})}
     return ours
 
 
-def checked(kind: type[M], options: Mapping[str, Any], llm: object) -> M:
+def check_options(kind: type[M], options: Mapping[str, Any], llm: object) -> M:
     """Return a method's options, checked; prompts may be LlamaIndex templates."""
-    options = _without_conventions(kind, options)
+    options = _without_llama_arguments(kind, options)
     if isinstance(options.get("prompts"), Mapping):
         options = {**options, "prompts": as_templates(options["prompts"], llm)}
     return kind(**options)
 
 
-def connected(
+def connect(
     kind: Callable[..., C],
     options: Options,
     retriever: BaseRetriever | BaseIndex[Any],
@@ -125,14 +125,14 @@ def connected(
     manager: CallbackManager | None,
     **services: Any,
 ) -> C:
-    """Return a method over what a pipeline has; postprocessors report to the engine's callback manager."""
+    """Return a method with a pipeline's services; postprocessors report to the engine's callback manager."""
     reader, settings = reader_of(llm), options.options()
-    applied = reporting_to(manager, "node_postprocessors", postprocessors)
+    applied = with_callbacks(manager, "node_postprocessors", postprocessors)
     nodes = NodeRetriever(retriever_of(retriever, settings["top_n"]), applied)
     return kind(reader=reader, retriever=nodes, **services, **settings)
 
 
-def reporting_to(manager: CallbackManager | None, name: str, value: Any) -> list[BaseNodePostprocessor]:
+def with_callbacks(manager: CallbackManager | None, name: str, value: Any) -> list[BaseNodePostprocessor]:
     """Return an argument's postprocessors, checked; they report to the engine's callback manager."""
     applied = checked_postprocessors(value, name)
     for postprocessor in applied:
@@ -140,7 +140,7 @@ def reporting_to(manager: CallbackManager | None, name: str, value: Any) -> list
     return applied
 
 
-def rewriter_over(
+def make_rewriter(
     retriever: BaseRetriever | BaseIndex[Any],
     llm: LLM | Reader | None,
     rewriter: LLM | Reader | None,
@@ -148,14 +148,14 @@ def rewriter_over(
     postprocessors: Sequence[BaseNodePostprocessor] | None = None,
     manager: CallbackManager | None = None,
 ) -> UncertaintyRewriter:
-    """Return DynQR over what a pipeline has."""
+    """Return DynQR with a pipeline's retriever and LLMs."""
     other = None if rewriter is None else reader_of(rewriter)
-    settings = checked(DynQROptions, options, llm)
-    return connected(UncertaintyRewriter, settings, retriever, llm, postprocessors, manager, rewriter=other)
+    settings = check_options(DynQROptions, options, llm)
+    return connect(UncertaintyRewriter, settings, retriever, llm, postprocessors, manager, rewriter=other)
 
 
 class MethodPart(Shareable, Generic[C]):
-    """What parts over a method share: its settings, its prompts as templates, the services of one query."""
+    """Base of the components around a method: its options, its prompts as templates, and its services."""
 
     _core: Any
 
@@ -164,12 +164,12 @@ class MethodPart(Shareable, Generic[C]):
 
     @property
     def core(self) -> C:
-        """The method with its options and services; what a calibration is made with."""
+        """The method with its options and services; pass it to a calibration."""
         core: C = self._core
         return core
 
     def to_dict(self) -> dict[str, Any]:
-        """Return options, prompts and the models' names as plain values; no key is in it."""
+        """Return options, prompts and the models' names as plain values, without keys."""
         return self.core.to_dict()
 
     @property
@@ -211,7 +211,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         super().__init__(callback_manager=manager_of(callback_manager))
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Return what the retriever finds, postprocessed, whatever the method would decide."""
+        """Return the retriever's nodes after the postprocessors, whatever the method would decide."""
         return self._retriever.nodes(bundle_of(query_bundle))[: self._core.top_n]
 
     async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -234,31 +234,31 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         return replace(services, retriever=retriever, summaries=summaries)
 
     def _nodes(self, result: Any) -> list[NodeWithScore]:
-        """Return what the reader was shown."""
+        """Return the nodes that the reader saw."""
         return nodes_of(result.passages)
 
-    def _decided(self, result: Any) -> dict[str, Any]:
-        """Return what is decided before the answer begins, as plain values."""
+    def _decision_metadata(self, result: Any) -> dict[str, Any]:
+        """Return the decisions before the answer begins, as plain values."""
         return dict(result.to_dict())
 
-    def _ended(self, result: Any) -> dict[str, Any]:
+    def _answer_metadata(self, result: Any) -> dict[str, Any]:
         """Return how the answer ended and what it cost, as plain values."""
         raise NotImplementedError
 
-    def _end(self, result: Any) -> dict[str, Any]:
+    def _final_metadata(self, result: Any) -> dict[str, Any]:
         """Return how the answer ended, and how sure the reader was of it, as plain values."""
         certainty = replace(result.certainty, scope=scope_of(self._core))
-        return {**self._ended(result), "certainty": certainty.to_dict()}
+        return {**self._answer_metadata(result), "certainty": certainty.to_dict()}
 
     @dispatcher.span
     def _query(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        return run_blocking(self._answered(query_bundle, run, stream))
+        return run_blocking(self._respond(query_bundle, run, stream))
 
     @dispatcher.span
     async def _aquery(self, query_bundle: QueryBundle) -> RESPONSE_TYPE:
-        return await self._answered(query_bundle, arun, astream)
+        return await self._respond(query_bundle, arun, astream)
 
-    async def _answered(
+    async def _respond(
         self, bundle: QueryBundle, run: Callable[..., Any], stream: Callable[..., Any]
     ) -> RESPONSE_TYPE:
         """Answer by a pair of drivers, blocking or awaited."""
@@ -268,10 +268,12 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
             program, services = self._core.program(bundle.query_str), self._services(bundle)
             try:
                 if self._streaming:
-                    response = self._streamed(await maybe_await(stream(program, services, on_event=dispatch)))
+                    response = self._stream_response(
+                        await maybe_await(stream(program, services, on_event=dispatch))
+                    )
                 else:
                     result = await maybe_await(run(program, services, on_event=dispatch))
-                    metadata = {**self._decided(result), **self._end(result)}
+                    metadata = {**self._decision_metadata(result), **self._final_metadata(result)}
                     response = Response(result.answer, source_nodes=self._nodes(result), metadata=metadata)
             except EmptyIndexError:
                 nothing = Certainty(reason=NO_WORDS).to_dict()
@@ -284,12 +286,12 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
             event.on_end(payload={EventPayload.RESPONSE: response})
         return response
 
-    def _streamed(self, answer: Any) -> RESPONSE_TYPE:
-        metadata, nodes = self._decided(answer.announced), self._nodes(answer.announced)
+    def _stream_response(self, answer: Any) -> RESPONSE_TYPE:
+        metadata, nodes = self._decision_metadata(answer.announced), self._nodes(answer.announced)
 
         def end(result: Any) -> None:
-            # An answer that was to stand may have turned out to be empty, so that another one came.
-            metadata.update({**self._decided(result), **self._end(result)})
+            # The chosen answer may have been empty; then the engine searched and answered again.
+            metadata.update({**self._decision_metadata(result), **self._final_metadata(result)})
             nodes[:] = self._nodes(result)
 
         def pieces() -> Generator[str]:
@@ -309,7 +311,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
 
 
 class ClosingResponse(AsyncStreamingResponse):
-    """A response whose stream, and the server's behind it, is closed with the generator that reads it."""
+    """A response that closes its own stream, and the server's, when its reader stops."""
 
     async def async_response_gen(self) -> AsyncGenerator[str]:
         """Yield the answer in pieces."""
@@ -325,19 +327,19 @@ async def _nothing() -> AsyncGenerator[str]:
 
 
 def read_to_end(response: Any) -> Any:
-    """Return a response that is read to its end, where it is a stream."""
+    """Return a complete response; a stream is read to its end."""
     return response.get_response() if isinstance(response, StreamingResponse) else response
 
 
 async def aread_to_end(response: Any) -> Any:
-    """Like ``read_to_end``, of an async stream too."""
+    """Like ``read_to_end``, also for async streams."""
     if isinstance(response, AsyncStreamingResponse):
         return await response.get_response()
     return read_to_end(response)
 
 
 def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
-    """Return how an answer ended and what it cost, as plain values; one that is cut or empty is warned of."""
+    """Return an answer's finish and cost as plain values; warn if the answer is cut off or empty."""
     if answer.finish != "stop":
         warn("answer.incomplete", finish=answer.finish)
     costs = asdict(usage)
@@ -345,14 +347,14 @@ def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
 
 
 class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
-    """Answers from document summaries, and retrieves only when a gate says that its reader is unsure.
+    """Answers from document summaries, and retrieves only if a gate decides that the reader is unsure.
 
     ``response.metadata`` holds the decision (``retrieve``, ``reason``, ``gate``, ``score``, ``interval``,
     ``threshold``), ``passage_ids`` and ``summary_ids``, how the answer ended (``finish``: ``"stop"``,
-    ``"length"``, ``"content_filter"`` or ``"empty"``), and what it cost. ``source_nodes`` are what the reader
-    was shown for its answer: the retrieved nodes, if the gate opened, and the summaries, whose metadata have
-    ``is_summary``. A summary that a retrieved node repeats stands in the prompt once. When streaming, the
-    decision is there before the first word; ``finish`` and costs come when the stream has been read.
+    ``"length"``, ``"content_filter"`` or ``"empty"``), and the cost. ``source_nodes`` are the nodes that the
+    reader saw: the retrieved nodes, if the gate opened, and the summaries, whose metadata have
+    ``is_summary``. If a retrieved node repeats a summary, the prompt has the text once. A stream has the
+    decision before its first word, and ``finish`` and costs after its last.
 
     Build it with :meth:`from_args`.
 
@@ -386,40 +388,40 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
         callback_manager: CallbackManager | None = None,
         **options: Any,
     ) -> Self:
-        """Build an engine from what a pipeline has.
+        """Build an engine from a pipeline's retriever and LLM.
 
         Args:
             retriever: The pipeline's index, or a retriever of it.
-            llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
-            summaries: Tier 1: an index of summaries (:func:`llama_index_surerag.summary_index`), a retriever
-                of summaries of your own, or the summary of the only document as text. A summary of an index
-                is shown where the ``retriever`` may return every chunk that it was made of, as they are now;
-                the filters of the ``retriever`` apply. Left out, the first sentences of the documents in the
-                index are taken; where ``retriever`` is a retriever it cannot be left out.
-            embed_model: Embeds summaries where they are left out; the index's own if None.
+            llm: The LLM, or a reader of surerag; by default ``Settings.llm``.
+            summaries: Tier 1: an index of summaries (:func:`llama_index_surerag.summary_index`), your own
+                retriever of summaries, or the summary of the only document as text. A summary of an index is
+                shown only if ``retriever``, with its filters, may return every chunk of the summary's
+                document, and no chunk has changed. The default, the first sentences of each document, needs
+                an index as ``retriever``.
+            embed_model: Embeds the default summaries; the index's own model if None.
             node_postprocessors: Applied to retrieved nodes, in order. LlamaIndex's masks of personal data and
-                cut-offs by score apply to summaries, too; rerankers do not. Where others are among them, such
-                as an access list, say what summaries pass through.
-            summary_postprocessors: What summaries pass through, instead: masks and access lists, as a rule.
-            summaries_are_public: Whether everybody may see every summary. A ``retriever`` or postprocessor
-                whose every setting is not understood is refused without it.
+                cut-offs by score are also applied to summaries; rerankers are not. If there are other
+                postprocessors, such as an access list, pass ``summary_postprocessors``.
+            summary_postprocessors: Applied to summaries instead, usually masks and access lists.
+            summaries_are_public: Whether everybody may see every summary. If False, construction fails for a
+                ``retriever`` or a postprocessor with settings that we cannot analyse.
             streaming: Whether ``query`` returns a stream.
             callback_manager: Receives LlamaIndex's callbacks.
-            **options: Those of :class:`surerag.LazyRAGOptions`; prompts may be LlamaIndex templates.
+            **options: Options of :class:`surerag.LazyRAGOptions`; prompts may be LlamaIndex templates.
 
         Raises:
-            ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds, or
-                it is not known whether the retriever would show what a summary was made of.
+            ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds, or if
+                we cannot know whether the retriever may return a summary's chunks.
             CapabilityError: If the gate needs log-probabilities that the LLM does not return.
             PromptError: If a replaced prompt is unknown or lacks slots.
         """
-        settings = checked(LazyRAGOptions, options, llm)
+        settings = check_options(LazyRAGOptions, options, llm)
         if summary_postprocessors is None:
-            applied = reporting_to(callback_manager, "node_postprocessors", node_postprocessors)
-            # Those of methods would ask the LLM before its first answer.
+            applied = with_callbacks(callback_manager, "node_postprocessors", node_postprocessors)
+            # Postprocessors with a method would call the LLM before its first answer.
             applied = [one for one in applied if not isinstance(one, MethodPostprocessor)]
         else:
-            applied = reporting_to(callback_manager, "summary_postprocessors", summary_postprocessors)
+            applied = with_callbacks(callback_manager, "summary_postprocessors", summary_postprocessors)
         tier = tier_one(
             retriever,
             summaries,
@@ -429,7 +431,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
             unexamined=summary_postprocessors is None,
             are_public=summaries_are_public,
         )
-        core = connected(
+        core = connect(
             LazyRAG, settings, retriever, llm, node_postprocessors, callback_manager, summaries=tier
         )
         return cls(core, streaming=streaming, callback_manager=callback_manager)
@@ -437,19 +439,19 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
     def _nodes(self, result: LazyRAGPlan | LazyRAGResult) -> list[NodeWithScore]:
         return [*nodes_of(result.passages), *map(_as_summary, nodes_of(result.summaries))]
 
-    def _decided(self, result: LazyRAGPlan | LazyRAGResult) -> dict[str, Any]:
+    def _decision_metadata(self, result: LazyRAGPlan | LazyRAGResult) -> dict[str, Any]:
         return {
             **result.decision.to_dict(),
             "passage_ids": [passage.id for passage in result.passages],
             "summary_ids": [summary.id for summary in result.summaries],
         }
 
-    def _ended(self, result: LazyRAGResult) -> dict[str, Any]:
+    def _answer_metadata(self, result: LazyRAGResult) -> dict[str, Any]:
         return {**answer_metadata(result.generation, result.usage), "abstained": result.abstained}
 
 
 def _as_summary(node: NodeWithScore) -> NodeWithScore:
-    """Return a node that says that it is a summary, to people and not to models."""
+    """Return a node whose metadata mark it as a summary; the mark is hidden from models."""
     for hidden in (node.node.excluded_llm_metadata_keys, node.node.excluded_embed_metadata_keys):
         hidden.append(SUMMARY_KEY)
     node.node.metadata[SUMMARY_KEY] = True
@@ -457,14 +459,14 @@ def _as_summary(node: NodeWithScore) -> NodeWithScore:
 
 
 class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
-    """Answers; rewrites the query only when the answer is uncertain; returns the less uncertain answer.
+    """Answers, rewrites the query only if the answer is uncertain, and returns the less uncertain answer.
 
-    ``response.metadata`` holds how it came about: ``query``, ``uncertainty``, ``original_answer`` and
-    ``original_uncertainty``, ``acted``, ``rewritten``, ``candidates``, ``reason``, ``finish``, and what it
-    cost. ``source_nodes`` are what the reader was shown for the answer that is returned.
+    ``response.metadata`` holds the decision and the cost: ``query``, ``uncertainty``, ``original_answer`` and
+    ``original_uncertainty``, ``acted``, ``rewritten``, ``candidates``, ``reason``, ``finish``, and the cost.
+    ``source_nodes`` are the nodes that the reader saw for the returned answer.
 
-    There is no streaming: before both answers are complete it is not decided which one is returned. Before
-    an engine of your own, take an ``UncertaintyRewriteRetriever``.
+    There is no streaming, because the engine chooses between two answers when both are complete. To stream,
+    use your own engine with an ``UncertaintyRewriteRetriever``.
 
     Build it with :meth:`from_args`.
 
@@ -491,23 +493,23 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
         callback_manager: CallbackManager | None = None,
         **options: Any,
     ) -> Self:
-        """Build an engine from what a pipeline has.
+        """Build an engine from a pipeline's retriever and LLM.
 
         Args:
             retriever: The pipeline's index, or a retriever of it.
             llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
-            rewriter: An LLM or reader that rewrites in the place of ``llm``.
+            rewriter: An LLM or reader that rewrites the query in place of ``llm``.
             node_postprocessors: Applied to retrieved nodes, in order.
             callback_manager: Receives LlamaIndex's callbacks.
-            **options: Those of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.
+            **options: Options of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.
 
         Raises:
             ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds.
             CapabilityError: If the metric needs log-probabilities that the LLM does not return.
             PromptError: If a replaced prompt is unknown or lacks slots.
         """
-        core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
+        core = make_rewriter(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
         return cls(core, callback_manager=callback_manager)
 
-    def _ended(self, result: DynQRResult) -> dict[str, Any]:
+    def _answer_metadata(self, result: DynQRResult) -> dict[str, Any]:
         return answer_metadata(result.chosen.generation, result.usage)

@@ -1,4 +1,4 @@
-"""ΔSePer and DENSE as LlamaIndex evaluators: one item at a time, and no failure that ends a batch."""
+"""ΔSePer and DENSE as LlamaIndex evaluators: they measure one item at a time; no failure ends a batch."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ Texts = Sequence[str] | None
 class MethodEvaluationResult(EvaluationResult, metaclass=PlainHelp):
     """A measurement of one item.
 
-    One that could not be measured has ``invalid_result`` and ``invalid_reason`` set, and no score.
+    An item that could not be measured has ``invalid_result`` and ``invalid_reason``, and no score.
 
     Attributes:
-        result: The method's own, with its answers, calls and tokens: a :class:`surerag.SePerResult` or a
-            :class:`surerag.DenseResult`; None of an item that could not be measured.
+        result: The method's whole result, with answers, calls and tokens: a :class:`surerag.SePerResult` or a
+            :class:`surerag.DenseResult`; None for an item that could not be measured.
     """
 
     result: Any = None
@@ -59,7 +59,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
     """The reader: a LlamaIndex LLM, or a reader of surerag; ``Settings.llm`` if None."""
 
     entailer: Service[Judge] = None
-    """Judges whether answers mean the same: an entailer of surerag, or a model that is asked in words."""
+    """Judges whether answers mean the same: an entailer of surerag, or a model that judges in words."""
 
     def __init__(self, llm: LLM | Reader | None = None, entailer: Judge = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "entailer": entailer, **options})
@@ -79,23 +79,23 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
 
         Args:
             query: The question.
-            response: The pipeline's answer; carried along.
-            contexts: What was retrieved; blank ones are left out.
-            **kwargs: ``reference``, where the method takes one; arguments of other evaluators are ignored.
+            response: The pipeline's answer; it is only copied into the result.
+            contexts: Texts of the retrieved nodes; blank texts are ignored.
+            **kwargs: ``reference``, if the method needs it; arguments of other evaluators are ignored.
         """
-        return run_blocking(self._measured(query, response, contexts, kwargs, run))
+        return run_blocking(self._measure_item(query, response, contexts, kwargs, run))
 
     @dispatcher.span
     async def aevaluate(
         self, query: str | None = None, response: str | None = None, contexts: Texts = None, **kwargs: Any
     ) -> MethodEvaluationResult:
         """Like ``evaluate``, without blocking the event loop."""
-        return await self._measured(query, response, contexts, kwargs, arun)
+        return await self._measure_item(query, response, contexts, kwargs, arun)
 
     def evaluate_response(
         self, query: str | None = None, response: RESPONSE_TYPE | None = None, **kwargs: Any
     ) -> MethodEvaluationResult:
-        """Measure what a response was given from: its source nodes as an LLM is shown them."""
+        """Measure the source nodes of a response, in the text that an LLM sees."""
         return self.evaluate(query, *_parts(read_to_end(response)), **kwargs)
 
     async def aevaluate_response(
@@ -104,12 +104,12 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
         """Like ``evaluate_response``."""
         return await self.aevaluate(query, *_parts(await aread_to_end(response)), **kwargs)
 
-    async def _measured(
+    async def _measure_item(
         self, query: Any, response: Any, contexts: Any, others: Mapping[str, Any], run: Callable[..., Any]
     ) -> MethodEvaluationResult:
         """Measure one item by a driver, blocking or awaited."""
         try:
-            program = self._core.program(*self._case(*_checked(query, contexts), others))
+            program = self._core.program(*self._case(*_check_item(query, contexts), others))
             result = await maybe_await(run(program, self._core.services, on_event=dispatch))
             fields = {**self._evaluation_fields(result), "result": result}
         except Exception as error:
@@ -122,8 +122,8 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
         return MethodEvaluationResult(query=query, response=response, contexts=listed, **fields)
 
 
-def _checked(query: Any, contexts: Any) -> tuple[str, list[Passage]]:
-    """Return a question and its contexts with text; an InputError where one is missing or something else."""
+def _check_item(query: Any, contexts: Any) -> tuple[str, list[Passage]]:
+    """Return a question and its contexts with text; raise an InputError if one is missing or no text."""
     if not isinstance(query, str):
         raise InputError("there is no query", hint="pass query=…")
     if isinstance(contexts, str) or not all(isinstance(text, str) for text in contexts or ()):
@@ -153,7 +153,7 @@ class DenseEvaluator(MethodEvaluator, DenseOptions):
     templates.
 
     Raises:
-        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or ``llm`` is no LLM.
         PromptError: If a prompt is unknown or its slots do not fit.
     """
 
@@ -182,15 +182,15 @@ class DenseEvaluator(MethodEvaluator, DenseOptions):
 
 
 class DeltaSePerEvaluator(MethodEvaluator, SePerOptions):
-    """Measures the reader's belief in the right answers with the contexts, minus that without (ΔSePer).
+    """Measures how much the contexts raise the reader's belief in the right answers (ΔSePer).
 
-    Needs ``query``, ``contexts`` and ``reference`` (one right answer or several) for each item; the
-    ``response`` is carried along and not looked at. ``score`` is ΔSePer, in [−1, 1]; ``feedback`` says in
-    words what was believed without and with contexts, and what ``result`` holds. Of an LLM without
-    log-probabilities, answers are weighed by frequency. Prompts are texts or LlamaIndex templates.
+    Needs ``query``, ``contexts`` and ``reference`` (one right answer or several) for each item; ``response``
+    is only copied into the result. ``score`` is ΔSePer, in [−1, 1]; ``feedback`` explains the belief without
+    and with contexts in words; ``result`` has all numbers. If an LLM gives no log-probabilities, its answers
+    are weighted by their frequency. Prompts are texts or LlamaIndex templates.
 
     Raises:
-        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or ``llm`` is no LLM.
         MissingServiceError: If there is no entailer.
         PromptError: If a prompt is unknown or its slots do not fit.
     """
@@ -198,7 +198,7 @@ class DeltaSePerEvaluator(MethodEvaluator, SePerOptions):
     METHOD = "seper"
 
     passing_above: float = 0.0
-    """``passing`` is whether ΔSePer exceeds this."""
+    """``passing`` is True if ΔSePer is greater than this number."""
 
     @model_validator(mode="after")
     def _connect(self) -> Self:

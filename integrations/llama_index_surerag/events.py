@@ -24,17 +24,17 @@ dispatcher = get_dispatcher(__name__)
 logger = logging.getLogger("surerag")
 
 _listeners: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surerag_listeners", default=())
-"""Further listeners of a method's events; a program has those of its caller."""
+"""Further listeners of a method's events; a program uses the listeners of its caller's context."""
 
 
 class MethodEvent(BaseEvent, metaclass=PlainHelp):
     """A decision or a fallback of a method, for LlamaIndex's event handlers.
 
     Attributes:
-        name: Such as ``"lazy_rag.gate"`` and ``"dynqr.gate"``, which are emitted before the answer begins.
-        data: Plain values: those of a decision are ``question``, ``retrieve`` or ``rewrite``, ``reason``,
-            the score and its ``threshold``; None where one is infinite.
-        warning: Whether a fallback was taken.
+        name: Name of the event, such as ``"lazy_rag.gate"``, which comes before the answer.
+        data: Plain values. A decision has ``question``, ``retrieve`` or ``rewrite``, ``reason``, the score
+            and its ``threshold``; an infinite number is None.
+        warning: Whether the method fell back to something else after a failure.
     """
 
     name: str
@@ -62,9 +62,9 @@ class MethodStreamEvent(WorkflowEvent, metaclass=PlainHelp):
 
 
 def dispatch(event: Event, span_id: str | None = None) -> None:
-    """Pass one of our events on to LlamaIndex's dispatcher, as one of the open span, and to listeners.
+    """Pass a method's event on to listeners and to LlamaIndex's dispatcher.
 
-    A ``span_id`` is that of the span it belongs to, where that is not the open one.
+    The event belongs to the span ``span_id``; by default to the open span.
     """
     for listener in _listeners.get():
         listener(event)
@@ -73,7 +73,7 @@ def dispatch(event: Event, span_id: str | None = None) -> None:
 
 
 def warn(name: str, **data: Any) -> None:
-    """Log that a fallback was taken, and pass it on to LlamaIndex's instrumentation."""
+    """Log a warning, and pass it on to LlamaIndex's instrumentation."""
     event = Event(name, data, warning=True)
     logger.warning("%s", sentence_of(event))
     dispatch(event)
@@ -81,7 +81,7 @@ def warn(name: str, **data: Any) -> None:
 
 @contextmanager
 def streamed_to(ctx: Context) -> Iterator[None]:
-    """Within it, whatever parts decide goes to a workflow's stream as a :class:`MethodStreamEvent`.
+    """Write the decisions of all methods in this block to a workflow's stream, as ``MethodStreamEvent``.
 
     Args:
         ctx: The context of a step, or of an agent's tool, async or not.
@@ -93,7 +93,7 @@ def streamed_to(ctx: Context) -> Iterator[None]:
 
     def write(event: Event) -> None:
         streamed = MethodStreamEvent(name=event.name, data=dict(event.data), warning=event.warning)
-        # A blocking part may work in a thread.
+        # A blocking component may work in another thread.
         loop.call_soon_threadsafe(ctx.write_event_to_stream, streamed)
 
     token = _listeners.set((*_listeners.get(), write))
@@ -104,12 +104,12 @@ def streamed_to(ctx: Context) -> Iterator[None]:
 
 
 def _loop_of(ctx: Context) -> asyncio.AbstractEventLoop:
-    """Return the event loop of a workflow; steps and tools that are not async work in threads beside it."""
+    """Return the event loop of a workflow; steps and tools that are not async work in other threads."""
     check_kind(Context, "the context of a workflow's step", ctx=ctx)
     with suppress(RuntimeError):
         return asyncio.get_running_loop()
     found: Any = ctx
-    for name in ("_face", "_internal_adapter", "_queues", "complete"):  # workflows have no public name for it
+    for name in ("_face", "_internal_adapter", "_queues", "complete"):  # the loop has no public name
         found = getattr(found, name, None)
     if isinstance(found, asyncio.Task):
         return found.get_loop()

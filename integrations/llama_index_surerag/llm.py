@@ -1,8 +1,8 @@
-"""Any LlamaIndex LLM as a reader, over its public calls.
+"""Any LlamaIndex LLM as a reader.
 
-``chat`` or ``complete``, and their variants, are called, and nothing else of the LLM is touched or copied, so
-that callbacks and a changed ``llm.model`` stay in force. OpenAI's keywords go in; answers and their
-log-probabilities come out of ``response.raw``, else ``response.logprobs``, else there is text alone.
+The reader calls only ``chat`` or ``complete`` and their variants, and copies nothing of the LLM, so that
+callbacks and a changed ``llm.model`` apply. It passes OpenAI's keywords. It reads answers and
+log-probabilities from ``response.raw``, or else from ``response.logprobs``; otherwise it reads only text.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from surerag.readers import (
 from surerag.services import Entailer
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
-"""What the classes of LLMs call the length of an answer."""
+"""Names that LLM classes have for the maximum length of an answer, in tokens."""
 _FINISH = ("finish_reason", "stop_reason", "done_reason")
 _COUNTS = {
     "prompt_tokens": ("prompt_tokens", "prompt_token_count", "input_tokens", "prompt_eval_count"),
     "completion_tokens": ("completion_tokens", "candidates_token_count", "output_tokens", "eval_count"),
     "total_tokens": ("total_tokens", "total_token_count"),
 }
-"""What services call the tokens of prompt and answer."""
+"""Names that services have for the numbers of tokens."""
 
 Judge = Entailer | Reader | LLM | None
-"""What judges whether answers mean the same: an entailer of surerag, or a model that is asked in words."""
+"""Judges whether answers mean the same: an entailer of surerag, or a model that judges in words."""
 
 WAYS_OUT = (
     'pass gate="abstention" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; an '
@@ -65,17 +65,17 @@ def _no_settings(_: Any) -> Keywords:
 
 
 class ModelFamily(NamedTuple):
-    """LLM classes that are asked in the same way.
+    """LLM classes that take the same keywords.
 
     Attributes:
-        module: Where the class is.
-        name: Of the class; subclasses belong to it.
-        keywords: From OpenAI's keywords to those that the class takes.
-        logprobs: Whether it returns log-probabilities of the sampled tokens.
-        several: Whether one request may bring several answers.
-        hint: What to do for log-probabilities, where it returns none.
-        own: Settings of an LLM that hold, whatever a call asks for.
-        takes_limit: Whether a call can set the length of its answer, where the class has a name for that.
+        module: The module of the class.
+        name: The name of the class; its subclasses belong to the family, too.
+        keywords: Function that turns OpenAI's keywords into the keywords of the class.
+        logprobs: Whether the class returns log-probabilities of the sampled tokens.
+        several: Whether one request can return several answers.
+        hint: How to get log-probabilities, if the class returns none.
+        own: Function that returns an LLM's settings that override the keywords of a call.
+        takes_limit: Whether a call can set the answer's maximum length, if the class has a name for it.
     """
 
     module: str
@@ -89,7 +89,7 @@ class ModelFamily(NamedTuple):
 
 
 def _gemini_keywords(keywords: Keywords) -> Keywords:
-    """Return OpenAI's keywords as a ``generation_config``; the class raises where a limit is reached."""
+    """Return OpenAI's keywords as a ``generation_config``, without a limit: the class raises at its limit."""
     names = {
         "temperature": "temperature",
         "seed": "seed",
@@ -100,16 +100,16 @@ def _gemini_keywords(keywords: Keywords) -> Keywords:
     return {"generation_config": {names[name]: value for name, value in keywords.items() if name in names}}
 
 
-def _sampling_only(keywords: Keywords) -> Keywords:
+def _temperature_keywords(keywords: Keywords) -> Keywords:
     return {"temperature": keywords["temperature"]} if keywords.get("temperature", 0) > 0 else {}
 
 
-def _as_needed(keywords: Keywords) -> Keywords:
-    return keywords if "logprobs" in keywords else _sampling_only(keywords)
+def _openai_or_temperature_keywords(keywords: Keywords) -> Keywords:
+    return keywords if "logprobs" in keywords else _temperature_keywords(keywords)
 
 
 def _openai_settings(llm: Any) -> Keywords:
-    """Return what the class sends in place of a call's keywords."""
+    """Return the settings that the class sends in place of a call's keywords."""
     listed = {"top_logprobs": llm.top_logprobs} if llm.logprobs else {}
     limit = {} if llm.max_tokens is None else {"max_tokens": llm.max_tokens}
     return {**limit, **listed, **llm.additional_kwargs}
@@ -141,12 +141,12 @@ FAMILIES = (
     ),
 )
 
-_PACKAGED = ModelFamily("llama_index", "LLM", _sampling_only, takes_limit=True)
-_OWN = ModelFamily("", "LLM", _as_needed, logprobs=True, takes_limit=True)
+_PACKAGED = ModelFamily("llama_index", "LLM", _temperature_keywords, takes_limit=True)
+_OWN = ModelFamily("", "LLM", _openai_or_temperature_keywords, logprobs=True, takes_limit=True)
 
 
 def family_of(llm: LLM) -> ModelFamily:
-    """Return how an LLM is asked; a class of the user's own may return log-probabilities."""
+    """Return the family of an LLM; a user's own class may return log-probabilities."""
     for family in FAMILIES:
         for kind in type(llm).__mro__:
             if kind.__name__ == family.name and kind.__module__.startswith(family.module):
@@ -167,18 +167,18 @@ def reader_from_llm(
 
     Args:
         llm: Any LLM.
-        logprobs: Whether it returns log-probabilities; None knows it of LlamaIndex's packages, and expects
-            them of a class of your own, in ``raw`` as OpenAI has them or in ``logprobs``.
-        top_logprobs: Likeliest tokens to ask for; None is 20, and 5 where the LLM is no chat model.
-        max_concurrency: Requests under way at a time.
-        thinking: True grants tokens for thoughts from the first request on; ``"unmarked"`` says besides that
-            answers begin inside the thoughts, and only the end of these is marked.
+        logprobs: Whether the LLM returns log-probabilities. None means: as we know for LlamaIndex's packages;
+            your own class is expected to return them, in ``raw`` in OpenAI's form, or in ``logprobs``.
+        top_logprobs: Number of likeliest tokens to request; None is 20, or 5 if the LLM is no chat model.
+        max_concurrency: Maximum number of simultaneous requests.
+        thinking: True adds tokens for thoughts from the first request on; ``"unmarked"`` means, besides, that
+            answers begin inside the thoughts, and that only the end of the thoughts is marked.
 
     Warns:
-        UserWarning: If the LLM was built with settings that hold whatever a method asks for.
+        UserWarning: If the LLM was built with settings that override those of a method.
 
     Raises:
-        ConfigurationError: If it is no LLM, or a setting is out of bounds.
+        ConfigurationError: If ``llm`` is not an LLM, or a setting is out of bounds.
     """
     check_kind(Real, "a number", max_concurrency=max_concurrency)
     check_at_least(1, top_logprobs=top_logprobs, max_concurrency=max_concurrency)
@@ -186,14 +186,14 @@ def reader_from_llm(
 
 
 def reader_of(llm: LLM | Reader | None) -> Reader:
-    """Return a reader as it is, an LLM as a reader, and ``Settings.llm`` for None."""
+    """Return a reader for an LLM (None is ``Settings.llm``); return a reader unchanged."""
     if isinstance(llm, Reader):
         return llm
     return LLMReader(Settings.llm if llm is None else llm)
 
 
 def judge_of(judge: Judge) -> Entailer | Reader | None:
-    """Return an LLM that judges as a reader, and a reader, an entailer or None as it is."""
+    """Return a reader for an LLM; return a reader, an entailer or None unchanged."""
     kinds = LLM | Reader | Entailer | None
     check_kind(kinds, "an LLM, or an entailer of surerag", entailer=judge, hint="pass entailer=…")
     return reader_of(judge) if isinstance(judge, LLM) else judge
@@ -208,11 +208,11 @@ _OVERRIDING_SETTINGS = (
     "n",
     "stop",
 )
-"""Settings of an LLM that matter to a method where they hold whatever it asks for."""
+"""Settings of an LLM that disturb a method if they override the method's own."""
 
 
 class LLMReader(Shareable, ClientReader):
-    """A LlamaIndex LLM as a reader; made by :func:`reader_from_llm`."""
+    """A LlamaIndex LLM as a reader; :func:`reader_from_llm` makes it."""
 
     thinking_hint = "build the LLM without max_tokens, or switch thinking off in the LLM"
 
@@ -231,13 +231,13 @@ class LLMReader(Shareable, ClientReader):
             )
         if isinstance(llm, StructuredLLM):
             raise ConfigurationError(
-                "a StructuredLLM writes JSON, which its streams begin anew with each piece, and no answers",
-                hint="pass the LLM inside it (.llm), and give its answers a structure behind the pipeline",
+                "a StructuredLLM writes JSON, which its streams repeat with each piece, in place of answers",
+                hint="pass the LLM inside it (.llm), and structure the answers after the pipeline",
             )
         super().__init__(thinking=thinking)
         self.llm = llm
         self._family = family_of(llm)
-        # What the LLM's class calls the length of an answer; empty if it has no name for it.
+        # The field of the LLM's class that limits an answer's length; empty if there is no such field.
         self._limit_name = next((name for name in _LIMITS if name in type(llm).model_fields), "")
         self._logprobs = self._family.logprobs if logprobs is None else logprobs
         self._top_requested = top
@@ -250,7 +250,7 @@ class LLMReader(Shareable, ClientReader):
         self._warn_of_settings()
 
     def _warn_of_settings(self) -> None:
-        """Say which settings of the LLM hold whatever a method asks for."""
+        """Warn of the LLM's settings that override those of a method."""
         most = self._top_requested or (20 if self._chats else 5)
         said = [
             f"{name}={value!r}"
@@ -259,26 +259,26 @@ class LLMReader(Shareable, ClientReader):
         ]
         if said:
             warnings.warn(
-                f"{type(self.llm).__name__} was built with settings that beat those of a method: "
-                f"{', '.join(said)}. Answers are cut after they were paid for, entropies may be less exact, "
-                "samples all the same. Build it without them",
+                f"{type(self.llm).__name__} was built with settings that override those of a method: "
+                f"{', '.join(said)}. Answers may be longer than needed and then cut, entropies less exact, "
+                "and samples all equal. Build the LLM without these settings",
                 stacklevel=4,
             )
 
     @property
     def name(self) -> str:
-        """Name of the model that the LLM is set to at this moment."""
+        """Name of the model that the LLM uses now."""
         return self.llm.metadata.model_name or self.llm.class_name()
 
     @property
     def described(self) -> str:
-        """What was passed, for messages: the LLM's class."""
+        """The LLM in messages: the name of its class."""
         return type(self.llm).__name__
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this LLM can do: log-probabilities where its class returns them, streams where it has them."""
-        # CustomLLM inherits async calls that block the event loop; such an LLM is asked in threads.
+        """What this LLM can do: log-probabilities and streams depend on its class."""
+        # CustomLLM inherits async calls that block the event loop; we call such an LLM in threads.
         call = type(self.llm).achat if self._chats else type(self.llm).acomplete
         blocking = call.__qualname__.startswith(("CustomLLM.", "HuggingFaceLLM."))
         return Capabilities(
@@ -292,7 +292,7 @@ class LLMReader(Shareable, ClientReader):
 
     @property
     def max_tokens(self) -> int | None:
-        """The limit of an answer that the LLM was built with, where it has one."""
+        """The maximum length of an answer, in tokens, that the LLM was built with, or None."""
         own = getattr(self.llm, self._limit_name, None) if self._limit_name else None
         output = self.llm.metadata.num_output
         named = own if isinstance(own, int) else None if output == DEFAULT_NUM_OUTPUTS else output
@@ -341,11 +341,11 @@ class LLMReader(Shareable, ClientReader):
         optional = {
             "seed": (sampling.seed, sampling.temperature > 0),
             "n": (sampling.n, sampling.n > 1),
-            # They belong to the answer, and may stand in the thoughts.
+            # Stop texts belong to the answer, and may occur in the thoughts.
             "stop": (list(sampling.stop), sampling.stop and not request.budget),
             "logprobs": (True if self._chats else top, request.top is not None),
             "top_logprobs": (top, request.top is not None and self._chats),
-            # A stream that counts its tokens is recognised where it repeats itself.
+            # With the server's count of tokens we can detect a stream that sends each piece twice.
             "stream_options": ({"include_usage": True}, request.streamed and self._family.several),
         }
         limited = sampling.max_tokens is not None
@@ -363,15 +363,15 @@ class LLMReader(Shareable, ClientReader):
         if drawn and not self._warned and any(len({answer.text for answer in row}) == 1 for row in rows):
             self._warned = True
             warnings.warn(
-                f"all {sampling.n} samples of {self.name} are the same: {type(self.llm).__name__} may take "
-                "no temperature from a call, and then samples tell nothing about its certainty; build it "
-                "with temperature=1",
+                f"all {sampling.n} samples of {self.name} are the same: {type(self.llm).__name__} may ignore "
+                "the temperature of a call, and then samples do not measure certainty; build it with "
+                "temperature=1",
                 stacklevel=2,
             )
         return rows
 
     async def _call_llm(self, request: Request, keywords: Keywords, calls: Blocking, kind: str) -> Any:
-        """Make one of the LLM's public calls; ``kind`` is what stands before ``chat`` or ``complete``."""
+        """Make one of the LLM's public calls; ``kind`` is the prefix of ``chat`` or ``complete``."""
         own_keywords = self._family.keywords(keywords)
         if self._sends_limit and "max_tokens" in keywords:
             own_keywords[self._limit_name] = keywords["max_tokens"]
@@ -395,7 +395,7 @@ class LLMReader(Shareable, ClientReader):
                 yield part._replace(finish=part.finish or "")
             return
         try:
-            async with aclosing(_each(responses)) as each:
+            async with aclosing(_items_of(responses)) as each:
                 async for response in each:
                     part, shown = reply_part(response, shown, logprobs=request.top is not None)
                     says_end = says_end or part.finish is not None or has_choices(response.raw)
@@ -407,12 +407,12 @@ class LLMReader(Shareable, ClientReader):
 
 
 def has_choices(raw: Any) -> bool:
-    """Whether a raw response, or piece of a stream, has choices as OpenAI's have."""
+    """Whether a raw response, or a piece of a stream, has choices like OpenAI's."""
     return bool(raw.get("choices") if isinstance(raw, Mapping) else getattr(raw, "choices", None))
 
 
-async def _each(items: Any) -> AsyncGenerator[Any]:
-    """Yield the items of an iterator, whether it is an async one or not."""
+async def _items_of(items: Any) -> AsyncGenerator[Any]:
+    """Yield the items of an iterator or async iterator."""
     if hasattr(items, "__anext__"):
         async for item in items:
             yield item
@@ -422,14 +422,14 @@ async def _each(items: Any) -> AsyncGenerator[Any]:
 
 
 async def _close(stream: Any) -> None:
-    """Close a stream, and those that it reads from, the outermost first.
+    """Close a stream and the streams that it reads from, the outermost first.
 
-    LlamaIndex's wrappers leave what they wrap to the garbage collector. Until that comes the server goes on,
-    and OpenAI's client deadlocks where it comes while another request is sent.
+    LlamaIndex's wrappers do not close the streams inside them; the garbage collector does. Until then the
+    server generates on, and OpenAI's client deadlocks if the collector runs while it sends a request.
     """
     chain = [stream]
     for one in chain:
-        chain += [inner for inner in _read_by(one) if not any(inner is other for other in chain)]
+        chain += [inner for inner in _inner_streams(one) if not any(inner is other for other in chain)]
     for one in chain:
         if hasattr(one, "aclose"):
             await one.aclose()
@@ -437,17 +437,17 @@ async def _close(stream: Any) -> None:
             one.close()
 
 
-def _read_by(stream: Any) -> list[Any]:
+def _inner_streams(stream: Any) -> list[Any]:
     """Return the generators that a generator reads from."""
     held = gc.get_referents(stream) if isgenerator(stream) or isasyncgen(stream) else []
     held += [cell.cell_contents for cell in held if isinstance(cell, CellType)]
-    # A stream of OpenAI's client reads from a generator of its own.
+    # A stream of OpenAI's client reads from its own generator.
     held += [getattr(one, "_iterator", None) for one in held]
     return [one for one in held if isgenerator(one) or isasyncgen(one)]
 
 
 def reply_parts(response: Any, *, logprobs: bool) -> list[ReplyPart]:
-    """Return the answers of a whole response: every choice of its raw one, else the response itself."""
+    """Return the answers of a whole response: all choices of its raw response, else the response itself."""
     raw = plain(response.raw)
     if isinstance(raw, Mapping) and "choices" in raw and (raw["choices"] or not _text_of(response)):
         return readers.reply_parts(raw, logprobs=logprobs)
@@ -455,7 +455,7 @@ def reply_parts(response: Any, *, logprobs: bool) -> list[ReplyPart]:
 
 
 def reply_part(response: Any, shown: str, *, logprobs: bool) -> tuple[ReplyPart, str]:
-    """Return a stream's next piece, and all text so far; ``shown`` is that of the pieces before."""
+    """Return a stream's next piece, and all text so far; ``shown`` is the text of the earlier pieces."""
     raw = plain(response.raw)
     if isinstance(raw, Mapping) and "choices" in raw:
         return next_reply_part(raw, logprobs=logprobs), shown
@@ -491,7 +491,7 @@ def _shallow(one: Any, *inner: str) -> dict[str, Any]:
 
 
 def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bool) -> ReplyPart:
-    """Return what LlamaIndex's own fields say of an answer, where the raw response has no choices."""
+    """Return an answer from LlamaIndex's own fields, for a raw response without choices."""
     known = raw if isinstance(raw, Mapping) else {}
     finish = next((str(known[name]) for name in _FINISH if known.get(name)), None)
     entries = _own_entries(response, known, text) if logprobs else []
@@ -517,7 +517,7 @@ def _own_entries(response: Any, raw: Mapping[str, Any], text: str) -> Sequence[M
         return entries_of(result)
     entries, rest = list[Mapping[str, Any]](), text.lstrip()
     for listed in response.logprobs or ():
-        sampled = _sampled(listed, rest, first=not entries)
+        sampled = _sampled_token(listed, rest, first=not entries)
         if sampled is None:
             break
         rest = rest[len(sampled.token if entries else sampled.token.lstrip()) :]
@@ -527,14 +527,14 @@ def _own_entries(response: Any, raw: Mapping[str, Any], text: str) -> Sequence[M
     return entries
 
 
-def _sampled(listed: Sequence[Any], rest: str, *, first: bool) -> Any:
-    """Return the first of the likeliest tokens that goes on with the text; None at its end."""
+def _sampled_token(listed: Sequence[Any], rest: str, *, first: bool) -> Any:
+    """Return the first of the likeliest tokens that continues the text; None at the text's end."""
     for one in listed:
         token = one.token.lstrip() if first else one.token
         if token and rest.startswith(token):
             return one
     if rest.strip():
-        raise LogprobsError(f"no token in response.logprobs goes on with {rest[:40]!r}")
+        raise LogprobsError(f"no token in response.logprobs continues with {rest[:40]!r}")
     return None
 
 

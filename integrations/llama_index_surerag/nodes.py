@@ -11,7 +11,7 @@ from surerag import SOURCES_KEY, Passage
 
 
 def copy_of(node: NodeWithScore) -> NodeWithScore:
-    """Return a node that may be changed without changing the one in the store."""
+    """Return a copy of a node that may be changed without changing the node in the store."""
     inner = node.node.model_copy(
         update={
             "metadata": dict(node.node.metadata),
@@ -24,7 +24,7 @@ def copy_of(node: NodeWithScore) -> NodeWithScore:
 
 
 def has_text(node: NodeWithScore) -> bool:
-    """Whether a node has a text of its own; an image has none."""
+    """Whether a node has its own text; an image has none."""
     return bool(node.node.get_content(metadata_mode=MetadataMode.NONE).strip())
 
 
@@ -54,15 +54,15 @@ def passages_of(nodes: Iterable[NodeWithScore], *, vectors: bool = False) -> lis
 
 
 def nodes_of(passages: Iterable[Passage]) -> list[NodeWithScore]:
-    """Return passages as nodes: copies of those they came from, where they came from nodes."""
+    """Return passages as nodes: copies of their original nodes, or new nodes."""
     return [node_of(passage) for passage in passages]
 
 
 def node_of(passage: Passage) -> NodeWithScore:
-    """Return a passage as a node; one that was merged from several lists its sources in the metadata.
+    """Return a passage as a node; a passage merged from several lists its sources in the metadata.
 
-    A merged node has the id, score, relationships and metadata of its best source; an LLM is shown those of
-    the metadata that all sources share.
+    A merged node has the id, score, relationships and metadata of its best source; an LLM sees only the
+    metadata that all sources share.
     """
     origin = passage.origin
     if isinstance(origin, BaseNode):
@@ -85,7 +85,7 @@ def node_of(passage: Passage) -> NodeWithScore:
     node.excluded_llm_metadata_keys = list(dict.fromkeys([*node.excluded_llm_metadata_keys, *hidden]))
     node.excluded_embed_metadata_keys = list(dict.fromkeys([*node.excluded_embed_metadata_keys, *hidden]))
     if isinstance(node, TextNode):
-        # It stands nowhere in its document.
+        # The merged text has no position in the document.
         node.start_char_idx = node.end_char_idx = None
     return copied
 
@@ -100,5 +100,5 @@ def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:
 
 
 def text_for_llm(passage: Passage) -> str:
-    """Return what a pipeline shows its LLM of a passage."""
+    """Return the text of a passage that a pipeline's LLM sees."""
     return node_of(passage).node.get_content(metadata_mode=MetadataMode.LLM) if passage.text else ""

@@ -1,6 +1,6 @@
-"""Pickles without keys: those of models, retrievers and stores inside a part are left out.
+"""Pickles without the keys of the models, retrievers and stores inside a component.
 
-Where a pickle is loaded, clients read their keys from the environment, as LlamaIndex's own classes do.
+When a pickle is loaded, clients read their keys from the environment, as LlamaIndex's own classes do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from surerag.options import Options
 from surerag.readers import is_secret_name, without_credentials
 
 _DATA = (BaseNode, IndexStruct, SimpleKVStore, SimpleVectorStoreData)
-"""What holds no client; it may be large."""
+"""Classes of data, which hold no client and may be large."""
 _OWN_PACKAGES = {"llama_index", "llama_index_surerag", "surerag"}
 
 
@@ -35,7 +35,7 @@ class _Pickler(pickle.Pickler):
             return *reduced[:2], _without_keys(reduced[2])
         own: Any = type(value)
         if isinstance(value, WithoutKeys) and isinstance(value, Options):
-            # Made anew; callbacks belong to a process.
+            # The object is built again from its options; callbacks belong to a process.
             names = value.model_fields_set - {"callback_manager"}
             return partial(own, **{name: getattr(value, name) for name in names}), ()
         if isinstance(value, _DATA) or own.__reduce_ex__ is not object.__reduce_ex__:
@@ -44,10 +44,10 @@ class _Pickler(pickle.Pickler):
         modules = {kind.__module__.split(".")[0] for kind in own.__mro__}
         if not is_plain or (modules.isdisjoint(_OWN_PACKAGES) and not isinstance(value, BaseComponent)):
             return NotImplemented
-        # A value such as a named tuple has no state apart.
+        # A value such as a named tuple has no separate state.
         if isinstance(value, tuple) or not hasattr(value, "__dict__"):
             return NotImplemented
-        # LlamaIndex's components take what cannot be pickled out of themselves.
+        # LlamaIndex's components remove from themselves what cannot be pickled.
         state = (copy(value) if isinstance(value, BaseComponent) else value).__getstate__()
         return copyreg.__newobj__, (own,), _without_keys(state)  # type: ignore[attr-defined]  # of copyreg
 
@@ -66,7 +66,7 @@ def _without_keys(value: Any, name: object = "") -> Any:
 
 
 class WithoutKeys:
-    """A mixin whose pickles hold no key; it stands before the classes that have states of their own."""
+    """A mixin whose pickles hold no key; list it before base classes with their own ``__getstate__``."""
 
     def __reduce__(self) -> Any:
         written = BytesIO()

@@ -45,7 +45,7 @@ R = TypeVar("R")
 
 
 class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Generic[R]):
-    """A postprocessor around a method that changes what was retrieved; no node that goes in is changed."""
+    """A postprocessor around a method that selects or compresses nodes; the input nodes are not changed."""
 
     METHOD: ClassVar[str]
     """The method's name in events."""
@@ -55,23 +55,23 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
 
     @classmethod
     def class_name(cls) -> str:
-        """Name in what is serialised."""
+        """Name in serialised forms."""
         return cls.__name__
 
     @abstractmethod
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[R]:
-        """Return the method at work on one query."""
+        """Return the method's program for one query."""
 
     @abstractmethod
     def _n_kept(self, n_nodes: int) -> int:
-        """Return how many of so many nodes may stay."""
+        """Return the maximum number of returned nodes for this number of input nodes."""
 
     @abstractmethod
     def _nodes_of(self, result: R, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
         """Return a result as nodes."""
 
     def compress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
-        """Return the method's whole result for one query: what became of the nodes, calls and tokens."""
+        """Return the method's whole result for one query, with decisions, calls and tokens."""
         return run_blocking(self._result(nodes, query, run))
 
     async def acompress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
@@ -81,24 +81,24 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
     def _postprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        return run_blocking(self._postprocessed(nodes, query_bundle, run))
+        return run_blocking(self._postprocess_by(nodes, query_bundle, run))
 
     @dispatcher.span
     async def _apostprocess_nodes(
         self, nodes: list[NodeWithScore], query_bundle: QueryBundle | None = None
     ) -> list[NodeWithScore]:
-        return await self._postprocessed(nodes, query_bundle, arun)
+        return await self._postprocess_by(nodes, query_bundle, arun)
 
     async def _result(self, nodes: Sequence[NodeWithScore], query: QueryType, run: Callable[..., Any]) -> R:
         bundle = bundle_of(query)
-        # It may read documents from a store.
+        # Making the program may read documents from a store.
         make = in_thread if run is arun else lambda program, *case: program(*case)
         program = await maybe_await(make(self._program, nodes, bundle))
         services = bound_services(self._core.services, bundle)
         result: R = await maybe_await(run(program, services, on_event=dispatch))
         return result
 
-    async def _postprocessed(
+    async def _postprocess_by(
         self, nodes: list[NodeWithScore], bundle: QueryBundle | None, run: Callable[..., Any]
     ) -> list[NodeWithScore]:
         n_kept = self._n_kept(len(nodes))
@@ -122,23 +122,23 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
 
 
 class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Options):
-    """Keeps the nodes that help to answer, as they are; other variants compress clusters of similar ones.
+    """Keeps the nodes that help to answer, unchanged; other variants compress clusters of similar nodes.
 
-    By default the most relevant third comes back, three nodes at least; with ``variant="copy"``, compressed
-    ones. A compressed node has its best source's id, score, relationships and metadata; ``compressed_from``
-    in its metadata lists all sources with their ids, scores and metadata, ``compressed_sentences`` which
-    source supports each sentence. Others come back as copies; at the end those without text, and, where nodes
-    are compressed, those with pictures. No node that goes in is changed, and an LLM is shown those of the
-    metadata that all sources share.
+    By default it returns the most relevant third of the nodes, at least three; with ``variant="copy"`` it
+    returns compressed nodes. A compressed node has its best source's id, score, relationships and metadata;
+    ``compressed_from`` in its metadata lists all sources with their ids, scores and metadata,
+    ``compressed_sentences`` the source of each sentence. Other nodes are returned as copies; nodes without
+    text come last, and so do nodes with pictures if nodes are compressed. The input nodes are not changed. An
+    LLM sees only the metadata that all sources share.
 
-    Where the LLM fails, the nodes (of a cluster) stay as they are, with a warning and a ``MethodEvent``;
-    without a query the first nodes come back. Prompts are texts or LlamaIndex templates. With
-    ``task="answer"`` the nodes are answers of the clusters with their evidence, for
-    ``surerag.prompts.SELECT_ANSWER`` as ``text_qa_template``; with ``task="verify"`` the query is a
-    statement.
+    If the LLM fails, the nodes (or those of one cluster) are returned unchanged, with a warning and a
+    ``MethodEvent``; without a query, the first nodes are returned. Prompts are texts or LlamaIndex templates.
+    With ``task="answer"`` each node is a cluster's answer with its evidence; use
+    ``surerag.prompts.SELECT_ANSWER`` as ``text_qa_template``. With ``task="verify"`` the query is a statement
+    to check.
 
     Raises:
-        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or ``llm`` is no LLM.
         PromptError: If a prompt is unknown or its slots do not fit.
     """
 
@@ -151,7 +151,7 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
     """For ``guard="entailment"``."""
 
     tokenizer: Function[Callable[[str], Sequence[Any]] | None] = None
-    """Counts tokens: from a text to a sequence; that of the model, or ``Settings.tokenizer``, if None."""
+    """Function from a text to its tokens, to count them; if None, the model's or ``Settings.tokenizer``."""
 
     def __init__(
         self,
@@ -179,7 +179,7 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
 
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[EDC2Result]:
         passages = passages_of([node for node in nodes if not self._passes(node)], vectors=True)
-        # The query's own vector and the nodes' are of the index's model; one alone is of no use.
+        # The index's model made the query's vector and the nodes'; we can use them only together.
         carried = all(passage.embedding is not None for passage in passages)
         program: Program[EDC2Result] = self._core.program(
             bundle.query_str, passages, bundle.embedding if carried else None
@@ -190,43 +190,45 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
         return [*nodes_of(result.passages), *(copy_of(node) for node in nodes if self._passes(node))]
 
     def _passes(self, node: NodeWithScore) -> bool:
-        """Whether a node comes back as it is: it has no text, or a picture, which a compression has not."""
+        """Whether a node is returned unchanged: it has no text, or a picture that compression would lose."""
         return not has_text(node) or (self.compresses and has_picture(node))
 
 
 class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRefinerOptions):
-    """Measures whether the LLM understands its nodes, and mends the context until it does (DENSE-RAG).
+    """Measures whether the LLM understands its nodes, and refines the context until it does (DENSE-RAG).
 
-    The first ``top_n`` nodes are the context, the others candidates: retrieve more than are shown. What
-    confuses the reader leaves, what is like the nodes that it needs comes; with a ``retriever`` also from the
-    index, with ``documents`` also as semantic chunks of them: masks and access lists belong behind it, which
-    see these nodes, too. ``dense`` in the metadata of a refined node has the context's score and the node's
-    label. No node that goes in is changed.
+    The first ``top_n`` nodes are the context, and the others are candidates, so retrieve more nodes than
+    ``top_n``. Candidates that resemble the helpful nodes replace the nodes that confuse the reader. With a
+    ``retriever``, more candidates come from the index; with ``documents``, they are new semantic chunks of
+    these documents. Put masks and access lists after this postprocessor, so that they see these nodes, too.
+    ``dense`` in the metadata of a refined node has the context's score and the node's label. The input nodes
+    are not changed.
 
-    Where a model fails, the best context so far is returned, with a warning; without a query the first nodes
-    are. Prompts are texts or LlamaIndex templates.
+    If a model fails, the best context so far is returned, with a warning; without a query, the first nodes
+    are returned. Prompts are texts or LlamaIndex templates.
 
     Raises:
-        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or the LLM is none.
+        ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or ``llm`` is no LLM.
         PromptError: If a prompt is unknown or its slots do not fit.
     """
 
     METHOD = "dense_refiner"
 
     entailer: Service[Judge] = None
-    """Judges whether answers mean the same: an entailer of surerag, or a model that is asked in words."""
+    """Judges whether answers mean the same: an entailer of surerag, or a model that judges in words."""
 
     embed_model: Service[BaseEmbedding | Encoder | None] = None
     """Embeds nodes without embeddings; ``Settings.embed_model`` if None."""
 
     retriever: Service[BaseRetriever | BaseIndex[Any] | None] = None
-    """Asked once for four times ``top_n`` nodes, when no candidate is left."""
+    """Called once, for four times ``top_n`` nodes, when no candidate is left."""
 
     documents: Service[BaseDocumentStore | Sequence[BaseNode] | None] = None
-    """Whole documents, by the nodes' ``ref_doc_id``, to be cut anew where a question is uncertain."""
+    """Whole documents, by the nodes' ``ref_doc_id``; they are cut into new chunks if an answer is uncertain.
+    """
 
     chunker: Service[SemanticChunker | None] = None
-    """Cuts ``documents``; a chunker with its usual options if None."""
+    """Cuts ``documents`` into chunks; a chunker with default options if None."""
 
     def __init__(self, llm: LLM | Reader | None = None, entailer: Judge = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "entailer": entailer, **options})
@@ -237,7 +239,7 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
         listed = isinstance(documents, list | tuple) and all(isinstance(one, BaseNode) for one in documents)
         if not listed and not isinstance(documents, BaseDocumentStore | None):
             raise ConfigurationError(
-                f"documents must be documents or a store of them, got {type(documents).__name__}",
+                f"documents must be documents or a store of documents, got {type(documents).__name__}",
                 hint="pass a list of documents, or index.docstore if that holds them whole",
             )
         if chunker is None and self.documents is not None:
@@ -267,7 +269,7 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
         return program
 
     def _nodes_of(self, result: DenseRefinerResult, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-        """Return the best context as nodes; behind it the first nodes that have no text, as they are."""
+        """Return the best context as nodes, followed by the first nodes without text, unchanged."""
         best = next((item.measured for item in reversed(result.rounds) if item.best), None)
         refined = nodes_of(result.passages)
         if best is not None:
@@ -279,7 +281,7 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
         return refined + [copy_of(node) for node in nodes[: self.top_n] if not has_text(node)]
 
     def _documents_behind(self, nodes: Sequence[NodeWithScore]) -> list[Passage]:
-        """Return the documents that nodes were cut from, each once; those that are not there are left out."""
+        """Return the documents that nodes were cut from, each once; missing documents are left out."""
         if self.documents is None:
             return []
         names = list(dict.fromkeys(node.node.ref_doc_id or node.node.node_id for node in nodes))

@@ -20,13 +20,13 @@ from surerag.framing import as_data
 from surerag.messages import Message, Prompt, Template, as_messages
 from surerag.options import Options
 
-_STANDS_FOR = {"query_str": ("question", "query", "statement"), "context_str": ("context", "passages")}
-"""What LlamaIndex's own templates call the slots."""
+_SLOT_NAMES = {"query_str": ("question", "query", "statement"), "context_str": ("context", "passages")}
+"""By a slot's name in LlamaIndex's templates: our names of the slot."""
 
 
 @dataclass(frozen=True)
 class TemplatePrompt:
-    """A LlamaIndex template as a prompt of ours; ``aliases`` maps the names of its slots to ours."""
+    """A LlamaIndex template as a surerag prompt; ``aliases`` maps the names of its slots to our names."""
 
     name: str
     template: BasePromptTemplate = field(hash=False)
@@ -38,14 +38,14 @@ class TemplatePrompt:
         return self.template.get_template()
 
     def require(self, *slots: str) -> TemplatePrompt:
-        """Return this prompt if it has exactly these slots."""
+        """Return this prompt with aliases; raise a PromptError unless it has exactly these slots."""
         aliases = {
-            theirs: mine for theirs, ours in _STANDS_FOR.items() for mine in reversed(ours) if mine in slots
+            theirs: mine for theirs, ours in _SLOT_NAMES.items() for mine in reversed(ours) if mine in slots
         }
         prompt = TemplatePrompt(self.name, self.template, aliases)
         mine = prompt._slots()
         missing, unknown = frozenset(slots) - mine, mine - frozenset(slots)
-        # A function may stand for any slot: it receives all of them.
+        # A function mapping may use any slot, because it receives all values.
         if unknown or (missing and not self.template.function_mappings):
             raise PromptError(
                 f"prompt {self.name!r} must have the slots {sorted(slots)}, has {sorted(mine)}",
@@ -71,7 +71,7 @@ class TemplatePrompt:
 
 
 def _frame(template: BasePromptTemplate) -> str:
-    """Return a template's text as the core writes its own: slots in single braces, tags away."""
+    """Return a template's text in the core's form: slots in single braces, without tags."""
     text = template.get_template()
     if isinstance(template, RichPromptTemplate):
         text = re.sub(r"{%.*?%}", "\n", text, flags=re.DOTALL)
@@ -80,13 +80,13 @@ def _frame(template: BasePromptTemplate) -> str:
 
 
 def as_templates(prompts: Mapping[str, Any], llm: object = None) -> dict[str, Template | str]:
-    """Return a user's prompts as the core takes them; selector templates choose by the LLM."""
+    """Return a user's prompts in the form that the core takes; selector templates choose by the LLM."""
     templates: dict[str, Template | str] = {}
     for name, prompt in prompts.items():
         template = prompt
         if isinstance(template, SelectorPromptTemplate):
             template = template.select(llm if isinstance(llm, BaseLLM) else None)
-        if isinstance(template, str) and any(f"{{{theirs}}}" in template for theirs in _STANDS_FOR):
+        if isinstance(template, str) and any(f"{{{theirs}}}" in template for theirs in _SLOT_NAMES):
             template = PromptTemplate(template)
         is_llama = isinstance(template, BasePromptTemplate)
         templates[name] = TemplatePrompt(name, template) if is_llama else template
@@ -102,15 +102,15 @@ def llama_templates(prompts: Mapping[str, Template]) -> PromptDictType:
 
 
 def changed_prompts(prompts: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prompts that differ from those of now; ``get_prompts`` lists what an option may rule out."""
+    """Return the prompts that differ from the current prompts; the unchanged prompts need no check."""
     return {name: prompt for name, prompt in prompts.items() if name not in now or now[name] != prompt}
 
 
 def update_nested_prompts(part: PromptMixin, prompts: PromptDictType) -> None:
-    """Replace prompts of a part and of the parts inside it; ``a:b:c`` is the prompt ``c`` of ``b`` of ``a``.
+    """Replace prompts of a component and of its inner components; ``a:b`` is the prompt ``b`` of ``a``.
 
     Raises:
-        PromptError: If there is no part of this name.
+        PromptError: If there is no component of this name.
     """
     modules = part._get_prompt_modules()
     of_parts: dict[str, PromptDictType] = {}
@@ -125,15 +125,15 @@ def update_nested_prompts(part: PromptMixin, prompts: PromptDictType) -> None:
 
 
 class NestedPrompts(PromptMixin):
-    """A mixin for parts around others, whose prompts ``update_prompts`` takes at any depth."""
+    """A mixin for components around others; ``update_prompts`` replaces prompts at any depth."""
 
     def update_prompts(self, prompts_dict: PromptDictType) -> None:
-        """Replace prompts, by the names that ``get_prompts`` gives them; others stay."""
+        """Replace prompts by their names in ``get_prompts``; other prompts are kept."""
         update_nested_prompts(self, prompts_dict)
 
 
 class WithPrompts(Options, PromptMixin):
-    """Options whose prompts are LlamaIndex templates too, and the method that is made of them."""
+    """Options whose prompts may be LlamaIndex templates, and the method that is made of them."""
 
     _core: Any = PrivateAttr()
 
@@ -169,7 +169,7 @@ def _turns(prompt: Prompt) -> list[ChatMessage]:
 
 
 def completion_text(llm: LLM, prompt: Prompt) -> str:
-    """Return a prompt as ``llm.predict`` would complete it: the LLM's own templates are put around it."""
+    """Return a prompt inside the LLM's own templates, as ``llm.predict`` would send it."""
     turns, text = as_messages(prompt), plain_text(prompt)
     if len(turns) == 1 and turns[0].role == "user":
         text = llm.completion_to_prompt(text) if llm.completion_to_prompt else text
@@ -186,7 +186,7 @@ def plain_text(prompt: Prompt) -> str:
 
 
 def from_chat_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
-    """Return LlamaIndex messages as turns of ours; text blocks only. Unknown roles speak as the user."""
+    """Return the text of LlamaIndex messages as surerag messages; unknown roles become ``"user"``."""
     roles = {"system": "system", "developer": "system", "assistant": "assistant"}
     return tuple(
         Message(roles.get(message.role.value, "user"), message.content or "")  # type: ignore[arg-type]  # our three roles

@@ -14,7 +14,7 @@ from llama_index.core.llms import LLM
 from llama_index.core.postprocessor.types import BaseNodePostprocessor
 from llama_index.core.schema import NodeWithScore, QueryBundle
 
-from llama_index_surerag.engines import MethodPart, rewriter_over
+from llama_index_surerag.engines import MethodPart, make_rewriter
 from llama_index_surerag.events import dispatch, dispatcher, warn
 from llama_index_surerag.nodes import nodes_of
 from llama_index_surerag.services import bound_services, manager_of
@@ -26,33 +26,33 @@ from surerag.signatures import takes_options
 
 
 class DecidedNode(NodeWithScore):
-    """A node with the decision that it was retrieved by; fusion compares hashes of texts and metadata."""
+    """A node with its decision beside the metadata, whose hashes fusion retrievers compare."""
 
     decision: dict[str, Any]
 
 
 @takes_options(DynQROptions)
 class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTransform):
-    """Rewrites a query where the LLM's answer to it is uncertain, and passes the better query on (DynQR).
+    """Rewrites a query if the LLM's answer to it is uncertain, and passes the better query on (DynQR).
 
-    In a ``TransformQueryEngine`` the rewrite is searched for and the question stays what is answered
-    (``custom_embedding_strs``, which retrievers by embedding look at, and BM25 does not). For a
-    ``TransformRetriever`` pass ``replace=True``: the rewrite takes the question's place.
+    In a ``TransformQueryEngine``, the search uses the rewrite and the LLM answers the original question. (The
+    rewrite is in ``custom_embedding_strs``, which retrievers by embedding read, but BM25 does not.) For a
+    ``TransformRetriever``, pass ``replace=True``: the rewrite then replaces the question.
 
-    It costs a search and an answer where the LLM is certain, and twice that with the rewriting where it is
-    not; the pipeline then searches and answers again. It blocks the event loop, since LlamaIndex's transforms
-    have no async hook: in a web service take :class:`UncertaintyRewriteRetriever`. The decision is in the
-    events ``dynqr.gate`` and ``dynqr.decided``; the pipeline's response does not have it.
+    The cost is one search and one answer if the LLM is certain; otherwise two of each, and the rewriting. The
+    pipeline then searches and answers again. The transform blocks the event loop, because LlamaIndex's
+    transforms have no async hook: in a web service, use :class:`UncertaintyRewriteRetriever`. The decision is
+    in the events ``dynqr.gate`` and ``dynqr.decided``, but not in the pipeline's response.
 
-    Where a model or the retriever fails, the query stays as it is, with a warning.
+    If a model or the retriever fails, the query stays unchanged, with a warning.
 
     Args:
         retriever: The pipeline's index, or a retriever of it.
         llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
-        replace: Whether the rewrite takes the question's place.
-        rewriter: An LLM or reader that rewrites in the place of ``llm``.
+        replace: Whether the rewrite replaces the question.
+        rewriter: An LLM or reader that rewrites the query in place of ``llm``.
         node_postprocessors: Applied to retrieved nodes, in order.
-        **options: Those of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.
+        **options: Options of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.
 
     Raises:
         ConfigurationError: As of :meth:`UncertaintyRewriteQueryEngine.from_args`.
@@ -70,7 +70,7 @@ class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTran
         **options: Any,
     ) -> None:
         super().__init__()
-        self._core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors)
+        self._core = make_rewriter(retriever, llm, rewriter, options, node_postprocessors)
         self._replace = replace
 
     def _run(self, query_bundle: QueryBundle, metadata: dict[str, Any]) -> QueryBundle:
@@ -85,23 +85,23 @@ class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTran
 
 @takes_options(DynQROptions)
 class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever):
-    """Retrieves with the query, and with a rewrite of it where the LLM's answer is uncertain (DynQR).
+    """Retrieves with the query, and also with a rewrite of it if the LLM's answer is uncertain (DynQR).
 
-    A retriever for any engine, chat engine or agent; sync and, natively, async. It costs one search and one
-    answer where the LLM is certain, and twice that with the rewriting where it is not; the pipeline then
-    answers once more. An :class:`UncertaintyRewriteQueryEngine` saves that.
+    It works, sync and async, in any engine, chat engine or agent. The cost is one search and one answer if
+    the LLM is certain; otherwise two of each, and the rewriting. The pipeline then answers once more; an
+    :class:`UncertaintyRewriteQueryEngine` saves this last answer.
 
-    The decision is in the :class:`MethodEvent` ``dynqr.gate``, and is each retrieved node's ``decision``.
-    Nodes without text are left out. Where a model fails, the nodes are those of the query as it is, with a
+    The decision is in the :class:`MethodEvent` ``dynqr.gate``, and in the field ``decision`` of each node.
+    Nodes without text are left out. If a model fails, the nodes of the original query are returned, with a
     warning.
 
     Args:
         retriever: The pipeline's index, or a retriever of it.
         llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
-        rewriter: An LLM or reader that rewrites in the place of ``llm``.
+        rewriter: An LLM or reader that rewrites the query in place of ``llm``.
         node_postprocessors: Applied to retrieved nodes, in order.
         callback_manager: Receives LlamaIndex's callbacks.
-        **options: Those of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.
+        **options: Options of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.
 
     Raises:
         ConfigurationError: As of :meth:`UncertaintyRewriteQueryEngine.from_args`.
@@ -119,7 +119,7 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
         **options: Any,
     ) -> None:
         super().__init__(callback_manager=manager_of(callback_manager))
-        self._core = rewriter_over(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
+        self._core = make_rewriter(retriever, llm, rewriter, options, node_postprocessors, callback_manager)
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return run_blocking(self._nodes(query_bundle, run, self._retriever.nodes))
@@ -140,7 +140,7 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
 async def _attempt(
     part: MethodPart[UncertaintyRewriter], bundle: QueryBundle, run: Callable[..., Any]
 ) -> DynQRResult | None:
-    """Return what DynQR makes of a query by a driver; None, with a warning, where it fails."""
+    """Return DynQR's result for a query, by the driver ``run``; None, with a warning, if it fails."""
     try:
         program, services = part.core.program(bundle.query_str), bound_services(part.core.services, bundle)
         result: DynQRResult = await maybe_await(run(program, services, on_event=dispatch))

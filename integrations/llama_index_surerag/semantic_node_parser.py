@@ -23,35 +23,36 @@ from surerag.errors import ConfigurationError
 from surerag.services import Encoder
 
 _BATCH = 64
-"""Documents whose sentences are embedded together."""
+"""Number of documents whose sentences are embedded together."""
 
 
 class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
-    """Cuts documents where neighbouring sentences are unlike, and never above a maximum of tokens.
+    """Cuts documents between dissimilar sentences, into chunks of at most ``chunk_size`` tokens.
 
-    Chunks are verbatim and in order; together they hold all but white space. Ids, metadata, relationships
-    and offsets are those of LlamaIndex's own parsers; offsets are exact where a text repeats itself, too. A
-    document without words has no chunks. The size of a chunk is that of its text; metadata that a pipeline
-    puts before it come on top.
+    Chunks are verbatim and in order; together they have all text but white space. Ids, metadata,
+    relationships and offsets are those of LlamaIndex's own parsers; the offsets are exact even if a text
+    repeats itself. A document without words has no chunks. The size of a chunk is the size of its text,
+    without metadata that a pipeline puts before it.
 
     ``to_dict`` holds every setting and the name of the embedding model, for the cache of ingestion pipelines.
 
     Raises:
-        ConfigurationError: If an option is unknown or out of bounds, or the model embeds nothing.
+        ConfigurationError: If an option is unknown or out of bounds, or ``embed_model`` is no embedding
+            model.
     """
 
     embed_model: Service[BaseEmbedding | Encoder | None] = None
     """A LlamaIndex embedding model, or an encoder of surerag; ``Settings.embed_model`` if None."""
 
     tokenizer: Function[Callable[[str], Sequence[Any]] | None] = None
-    """Counts tokens: from a text to a sequence; ``Settings.tokenizer`` if None."""
+    """Function from a text to its tokens, to count them; ``Settings.tokenizer`` if None."""
 
     _core: SemanticChunker = PrivateAttr()
 
     def __init__(self, embed_model: BaseEmbedding | Encoder | None = None, **options: Any) -> None:
         if "breakpoint_percentile_threshold" in options:
             raise ConfigurationError(
-                "breakpoint_percentile_threshold is not for this parser",
+                "this parser takes no breakpoint_percentile_threshold",
                 hint="fit the similarity to your documents: parser.with_quantile(documents, 0.75)",
             )
         super().__init__(**{"embed_model": embed_model, **options})
@@ -80,11 +81,11 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
         return self._core
 
     def with_quantile(self, documents: Sequence[BaseNode], quantile: float = 0.75) -> Self:
-        """Return a copy with the similarity that this share of the neighbouring sentences lies below.
+        """Return a copy whose threshold is this quantile of the similarities of neighbouring sentences.
 
         Args:
-            documents: Some dozen of the corpus will do.
-            quantile: In [0, 1]; 0.75 leaves every fourth sentence with the one before.
+            documents: A sample of the corpus; a few dozen are enough.
+            quantile: A number in [0, 1]; 0.75 joins every fourth sentence to the sentence before it.
 
         Raises:
             ConfigurationError: If ``quantile`` is out of range.
@@ -112,15 +113,15 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
     def _parse_nodes(
         self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
     ) -> list[BaseNode]:
-        return run_blocking(self._parsed(nodes, show_progress, run))
+        return run_blocking(self._parse_by(nodes, show_progress, run))
 
     @dispatcher.span
     async def _aparse_nodes(
         self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
     ) -> list[BaseNode]:
-        return await self._parsed(nodes, show_progress, arun)
+        return await self._parse_by(nodes, show_progress, arun)
 
-    async def _parsed(
+    async def _parse_by(
         self, nodes: Sequence[BaseNode], show_progress: bool, run: Callable[..., Any]
     ) -> list[BaseNode]:
         chunks: list[BaseNode] = []
@@ -142,14 +143,14 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
             for part, chunk in zip(parts, chunks, strict=False):
                 part.start_char_idx, part.end_char_idx = chunk.start, chunk.end
                 if not isinstance(part, ImageNode):
-                    # A document's vector is not that of a chunk.
+                    # A document's vector is not a chunk's vector.
                     part.embedding = None
             yield from parts
 
     def _postprocess_parsed_nodes(
         self, nodes: list[BaseNode], parent_doc_map: dict[str, Document]
     ) -> list[BaseNode]:
-        """Complete nodes as LlamaIndex does, and keep their offsets: a search may find an earlier repeat."""
+        """Complete nodes as LlamaIndex does, but keep the exact offsets, which it would search for."""
         offsets = [(node.start_char_idx, node.end_char_idx) for node in nodes if isinstance(node, TextNode)]
         nodes = super()._postprocess_parsed_nodes(nodes, parent_doc_map)
         texts = [node for node in nodes if isinstance(node, TextNode)]

@@ -28,13 +28,13 @@ Kind = Literal["query", "document"]
 
 
 class EmbeddingEncoder(Shareable):
-    """Encodes with a LlamaIndex embedding model; rows are L2-normalised here.
+    """Encodes texts with a LlamaIndex embedding model, and L2-normalises the vectors.
 
     Args:
-        embed_model: Any LlamaIndex embedding model; None is ``Settings.embed_model``, looked up at each call.
+        embed_model: Any LlamaIndex embedding model; None is ``Settings.embed_model``, read in each call.
 
     Raises:
-        ConfigurationError: If it is no embedding model.
+        ConfigurationError: If ``embed_model`` is not an embedding model.
     """
 
     def __init__(self, embed_model: BaseEmbedding | None = None) -> None:
@@ -42,7 +42,7 @@ class EmbeddingEncoder(Shareable):
         check_kind(
             BaseEmbedding | None, "an embedding model of LlamaIndex", hint=hint, embed_model=embed_model
         )
-        self._given = embed_model
+        self._own_model = embed_model
 
     @property
     def name(self) -> str:
@@ -52,10 +52,10 @@ class EmbeddingEncoder(Shareable):
 
     @property
     def _model(self) -> BaseEmbedding:
-        return Settings.embed_model if self._given is None else self._given
+        return Settings.embed_model if self._own_model is None else self._own_model
 
     def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
-        """Return L2-normalised vectors [texts, dimensions]; one of length zero is a ServiceError."""
+        """Return L2-normalised vectors [texts, dimensions]; a vector of zeros is a ServiceError."""
         model = self._model
         try:
             if kind == "query":
@@ -66,9 +66,9 @@ class EmbeddingEncoder(Shareable):
         raise failure
 
     async def aencode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
-        """Like ``encode``, with the model's own async methods; in a thread for a model that has none."""
+        """Like ``encode``, with the model's own async methods, or in a thread if the model has none."""
         model = self._model
-        if not _is_native(model, "_aget_text_embedding", BaseEmbedding):
+        if not _has_own_async(model, "_aget_text_embedding", BaseEmbedding):
             return await in_thread(self.encode, texts, kind)
         try:
             if kind == "query":
@@ -81,26 +81,25 @@ class EmbeddingEncoder(Shareable):
 
 
 def encoder_of(model: BaseEmbedding | Encoder | None) -> Encoder:
-    """Return an encoder as it is, an embedding model or ``Settings.embed_model`` (for None) as an encoder."""
+    """Return an encoder for a model (None is ``Settings.embed_model``); return an encoder unchanged."""
     return model if isinstance(model, Encoder) else EmbeddingEncoder(model)
 
 
-def _is_native(service: object, method: str, base: type) -> bool:
-    """Whether a class has an async method of its own, by name, for inherited ones are wrapped, and block."""
+def _has_own_async(service: object, method: str, base: type) -> bool:
+    """Whether a class has its own async method; names are compared, as LlamaIndex wraps inherited methods."""
     return str(getattr(type(service), method).__qualname__) != f"{base.__name__}.{method}"
 
 
 class NodeRetriever(Shareable):
-    """Retrieves nodes with a LlamaIndex retriever, passes them through postprocessors, returns passages.
+    """Retrieves nodes with a LlamaIndex retriever, applies postprocessors, and returns passages.
 
-    Nodes are copied before anything else happens, so that neither a postprocessor nor a caller changes
-    what the index holds.
+    Nodes are copied first, so that neither a postprocessor nor a caller changes the nodes in the index.
 
     Args:
         retriever: Any LlamaIndex retriever, or an index.
         postprocessors: Applied in order, as in LlamaIndex's query engines.
-        bundle: The query as the pipeline has it, with strings to embed of its own; used where its text is
-            searched for.
+        bundle: The pipeline's own query bundle, which may have other strings to embed; it is used in searches
+            for its text.
 
     Raises:
         ConfigurationError: If an argument is of the wrong kind.
@@ -118,11 +117,11 @@ class NodeRetriever(Shareable):
 
     @property
     def name(self) -> str:
-        """Class of the retriever; what a calibration belongs to."""
+        """Class name of the retriever, which is part of a calibration's scope."""
         return getattr(self._retriever, "kind", type(self._retriever).__name__)
 
     def bound_to(self, bundle: QueryBundle) -> NodeRetriever:
-        """Return a retriever that searches with this very query."""
+        """Return a retriever that searches with this query bundle."""
         return NodeRetriever(self._retriever, self._postprocessors, bundle)
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -141,8 +140,8 @@ class NodeRetriever(Shareable):
         return nodes
 
     async def anodes(self, bundle: QueryBundle) -> list[NodeWithScore]:
-        """Like ``nodes``; a retriever without an async of its own works in a thread."""
-        if _is_native(self._retriever, "_aretrieve", BaseRetriever):
+        """Like ``nodes``; a retriever without its own async method works in a thread."""
+        if _has_own_async(self._retriever, "_aretrieve", BaseRetriever):
             retrieved = await self._retriever.aretrieve(replace(bundle))
         else:
             retrieved = await in_thread(self._retriever.retrieve, replace(bundle))
@@ -157,7 +156,7 @@ class NodeRetriever(Shareable):
 
 
 def bound_services(services: Services, bundle: QueryBundle) -> Services:
-    """Return the services of one query: a retriever searches with its bundle."""
+    """Return the services of one query: the retriever searches with the query's bundle."""
     if not isinstance(services.retriever, NodeRetriever):
         return services
     return replace(services, retriever=services.retriever.bound_to(bundle))
@@ -172,7 +171,7 @@ def bundle_of(query: Any) -> QueryBundle:
 
 
 def checked_postprocessors(postprocessors: Any, name: str = "postprocessors") -> list[BaseNodePostprocessor]:
-    """Return a list of postprocessors, empty for None; ConfigurationError where ``name`` holds others."""
+    """Return a list of postprocessors, empty for None; anything else is a ConfigurationError."""
     hint = "pass a list of LlamaIndex's node postprocessors"
     check_kind(list | tuple | None, "a list", hint=hint, **{name: postprocessors})
     for one in postprocessors or ():
@@ -189,9 +188,9 @@ def manager_of(callback_manager: CallbackManager | None) -> CallbackManager:
 
 
 class InnerRetriever(Shareable, BaseRetriever):
-    """A retriever over another one that reports what is retrieved.
+    """A retriever around another retriever, which itself reports the retrieved nodes.
 
-    With callbacks of its own it would add to a trace that the query's never resets.
+    It has no callbacks: they would add events to a trace that the query's trace never resets.
     """
 
     def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
@@ -204,7 +203,7 @@ class InnerRetriever(Shareable, BaseRetriever):
 
 
 class _IndexRetriever(InnerRetriever):
-    """Searches an index as it is at each query; its own retriever keeps to the nodes of when it was made."""
+    """Searches an index's current nodes; the index's own retriever searches the nodes at its creation."""
 
     def __init__(self, index: BaseIndex[Any], options: Mapping[str, Any]) -> None:
         super().__init__()
@@ -219,7 +218,7 @@ class _IndexRetriever(InnerRetriever):
 
 
 def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -> BaseRetriever:
-    """Return a retriever as it is, or that of an index, with ``k`` nodes (its own number if None)."""
+    """Return a retriever unchanged, or a retriever for an index, with ``k`` nodes (None: the default)."""
     if isinstance(source, BaseRetriever):
         return source
     if isinstance(source, BaseIndex):
@@ -230,25 +229,25 @@ def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -
     )
 
 
-# What an engine shows its LLM of what was retrieved: as much as the window holds
+# How many retrieved passages an engine shows to its LLM: as many as the context window holds
 
 _MARGIN, _LEAST = 256, 32
-"""Tokens of the window for the prompt's own words and a chat template; and for a passage, in any case."""
+"""Tokens of the window for the prompt's own words and a chat template, and the minimum for a passage."""
 
 
 class EmptyIndexError(InputError):
-    """There is nothing to answer from; raised and caught inside one query."""
+    """Nothing was retrieved to answer from; the engine raises and catches it inside one query."""
 
 
 class Window:
-    """What is left of a reader's window for the passages of one query, in tokens."""
+    """Counts the tokens that a reader's context window still has for the passages of one query."""
 
     def __init__(self, reader: BaseReader, window: int, question: str, *, max_tokens: int) -> None:
         self._count = reader.count_tokens
         self._left = window - max_tokens - self._count(question) - _MARGIN
 
     def fit(self, passages: list[Passage], *, stay: bool) -> list[Passage]:
-        """Leave out the last passages until all fit, or cut one; those that ``stay`` take up room later."""
+        """Return the first passages that fit, or one cut passage; ``stay``: their tokens count as used."""
         total, fitting = 0, list[Passage]()
         for passage in passages:
             tokens = self._count(passage.text) + 5
@@ -277,14 +276,14 @@ class Window:
         if isinstance(origin, NodeWithScore):
             origin = copy_of(origin)
             content = origin.node.get_content(metadata_mode=MetadataMode.NONE)
-            # Metadata stand before the text, unless a template of the user's puts them elsewhere.
+            # Metadata are before the text, unless the user's template puts them elsewhere.
             origin.node.set_content(content[: max(len(content) - len(passage.text) + len(text), 0)])
             text = origin.node.get_content(metadata_mode=MetadataMode.LLM)
         return replace(passage, text=text, origin=origin)
 
 
 class QueryRetriever:
-    """Retrieves for a query and fits passages into the LLM's window; ``others`` retrieve in a later tier."""
+    """Retrieves for a query, and fits passages into the LLM's window; ``others`` are the later tiers."""
 
     def __init__(
         self, retriever: NodeRetriever, window: Window | None, *others: NodeRetriever, required: bool
@@ -295,16 +294,16 @@ class QueryRetriever:
         self._required = required
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Return passages, best first; an EmptyIndexError where nothing is there to answer from."""
+        """Return passages, best first; raise an EmptyIndexError if no tier has any."""
         passages = self._retriever.retrieve(query, k)
-        return self._fitting(passages, passages or [one.retrieve(query, 1) for one in self._others])
+        return self._fit(passages, passages or [one.retrieve(query, 1) for one in self._others])
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
         """Like ``retrieve``, without blocking the event loop."""
         passages = await self._retriever.aretrieve(query, k)
-        return self._fitting(passages, passages or [await one.aretrieve(query, 1) for one in self._others])
+        return self._fit(passages, passages or [await one.aretrieve(query, 1) for one in self._others])
 
-    def _fitting(self, passages: list[Passage], found: Sequence[Any]) -> list[Passage]:
+    def _fit(self, passages: list[Passage], found: Sequence[Any]) -> list[Passage]:
         if self._required and not any(found):
             raise EmptyIndexError("nothing was retrieved")
         self._required = False

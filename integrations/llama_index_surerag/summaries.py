@@ -1,6 +1,6 @@
-"""Summaries of documents: as nodes, and as an index that is kept in a folder.
+"""Summaries of documents: as nodes, and as an ordinary LlamaIndex index, which a folder can keep.
 
-It is an ordinary LlamaIndex index::
+Example::
 
     summaries = summary_index(index, persist_dir="storage/summaries")
     retriever = index.as_retriever(filters=filters)
@@ -53,15 +53,15 @@ Summarize = int | str | Callable[[BaseNode], str] | LLM | Reader | DocumentSumma
 """How to summarize: a number of lead sentences, a metadata key, a function of the document, a model, or an
 index of LlamaIndex that has summaries already."""
 
-_OF_CHUNKS = frozenset(
+_CHUNK_METADATA = frozenset(
     {
         *("window", "original_text", "header_path", "section_summary", "prev_section_summary"),
         *("next_section_summary", "questions_this_excerpt_can_answer", "excerpt_keywords"),
     }
 )
-"""What LlamaIndex's own parsers and extractors note about each chunk; it says nothing of who may see it."""
+"""Metadata that LlamaIndex's own parsers and extractors add to each chunk; no access rights are in it."""
 _IDS = UUID("6f0f1a52-3f0e-4b0b-9c53-0a8f5a1f7e11")
-"""Name space of the summaries' ids; some vector stores take UUIDs alone."""
+"""Name space of the summaries' ids; some vector stores take only UUIDs."""
 _INDEX_ID = "surerag-summaries"
 _FILES = frozenset(
     {
@@ -69,24 +69,24 @@ _FILES = frozenset(
         *("default__vector_store.json", "image__vector_store.json"),
     }
 )
-"""What LlamaIndex keeps an index in."""
-_WRITTEN_AT_ONCE = 256
-"""Summaries that a model writes before they are kept."""
+"""The files in which LlamaIndex keeps an index."""
+_N_AT_ONCE = 256
+"""Number of summaries that a model writes before they are saved."""
 _NO_TEXT = "there is no document with text to summarize"
-_NO_TEXT_HINT = "pass the documents; an index whose vector store holds the texts itself has none to show"
+_NO_TEXT_HINT = "pass the documents; an index whose vector store holds the texts itself has no documents"
 
 
 def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summarize = 2) -> list[TextNode]:
-    """Return a summary of each document, or of those in an index's docstore, as a node whose source it is.
+    """Return a summary of each document as a node; ``source`` is documents, or an index with a docstore.
 
-    Chunks of a document whose metadata differ are summarized apart, so that a filter or an access list treats
-    a summary as it treats the chunks; what LlamaIndex's own parsers and extractors note about each chunk does
-    not count. A summary has the metadata that its chunks share, hidden from models. Its id is a UUID made of
-    the document's id; its relationships name the document, and the chunks that it was made of with their
-    hashes. A document without prose has no summary: its node holds its beginning, with the key
-    ``no_summary``, and where it is the nearest, the engine searches.
+    Chunks of one document with different metadata are summarized separately, so that a filter or an access
+    list treats a summary as it treats the chunks. (Metadata that LlamaIndex's own parsers and extractors add
+    to chunks make no difference.) A summary has the metadata that its chunks share, hidden from models. Its
+    id is a UUID made from the document's id. Its relationships name the document, and the chunks with their
+    hashes. A document without prose has no summary: the node has the document's beginning instead, and the
+    key ``no_summary``; if this node is the nearest, the engine searches.
 
-    A function is given the chunks' text as a document, and must summarize that text.
+    If ``summarize`` is a function, it gets the chunks' text as a document, and must summarize this text.
 
     Raises:
         InputError: If there is no document with text, or a metadata key is missing.
@@ -94,7 +94,7 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
     parts = _to_summarize(_nodes_in(source), summarize)
     if not parts:
         raise InputError(_NO_TEXT, hint=_NO_TEXT_HINT)
-    return _summarized(parts, summarize)
+    return _summarize(parts, summarize)
 
 
 class DocumentSummarizer(WithoutKeys, TransformComponent, metaclass=PlainHelp):
@@ -104,20 +104,20 @@ class DocumentSummarizer(WithoutKeys, TransformComponent, metaclass=PlainHelp):
     summarized, and the summaries of documents that are no longer passed are deleted.
 
     Args:
-        summarize: How, see :func:`summary_nodes`.
+        summarize: How to summarize, see :func:`summary_nodes`.
 
     Raises:
-        ConfigurationError: If it is no way to summarize.
+        ConfigurationError: If ``summarize`` is not a way to summarize.
     """
 
     summarize: Service[Any] = 2
 
     def __init__(self, summarize: Summarize = 2) -> None:
-        _summarizer(summarize)  # raises where it is none
+        _summarizer(summarize)  # raises if it is not a way to summarize
         super().__init__(summarize=summarize)
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return settings as plain values, with the name of a model; the pipeline's cache depends on them."""
+        """Return the settings as plain values, on which the pipeline's cache depends; a model is named."""
         how = self.summarize
         told = (
             how
@@ -128,7 +128,7 @@ class DocumentSummarizer(WithoutKeys, TransformComponent, metaclass=PlainHelp):
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[TextNode]:
         """Return a summary of each document."""
-        return _summarized(_to_summarize(nodes, self.summarize), self.summarize)
+        return _summarize(_to_summarize(nodes, self.summarize), self.summarize)
 
 
 def summary_index(
@@ -142,16 +142,18 @@ def summary_index(
 
     Args:
         source: Documents, their nodes, or an index with the nodes in its docstore.
-        summarize: How, see :func:`summary_nodes`.
-        embed_model: Embeds the summaries, or its name as LlamaIndex has it; ``Settings.embed_model`` if None.
-        persist_dir: A folder of their own to keep them in. What is there is loaded; a model is asked only for
-            summaries of what is new or changed, and only these are embedded. With another embedding model all
-            are embedded anew. Documents are added to those that are there; of an index, summaries of
-            documents that it has no longer are deleted, too. Let one process at a time write a folder.
+        summarize: How to summarize, see :func:`summary_nodes`.
+        embed_model: Model that embeds the summaries, or its name in LlamaIndex; ``Settings.embed_model`` if
+            None.
+        persist_dir: Folder for the summaries and nothing else. Existing summaries are loaded from it. Only
+            new and changed documents are summarized and embedded; with another embedding model, all summaries
+            are embedded anew. If ``source`` is a list of documents, their summaries are added; if it is an
+            index, summaries of documents that it no longer has are also deleted. Only one process at a time
+            may write to a folder.
 
     Raises:
         InputError: If there is no document with text, or a metadata key is missing.
-        ConfigurationError: If the folder holds anything else.
+        ConfigurationError: If the folder holds other files.
     """
     check_kind(BaseEmbedding | str | None, "an embedding model, or its name", embed_model=embed_model)
     check_kind(str | os.PathLike | None, "a folder", persist_dir=persist_dir)
@@ -166,17 +168,17 @@ def summary_index(
         raise InputError(_NO_TEXT, hint=_NO_TEXT_HINT)
     index, encoder = folder.load(model), _encoder_name(model or Settings.embed_model)
     if encoder != index.summary:
-        index = _embedded_anew(index, model)
+        index = _embed_again(index, model)
     is_model = isinstance(summarize, LLM | Reader)
     documents = None if isinstance(source, BaseIndex) else {part.document for part in parts}
     changed = _delete_others(index, {part.id for part in parts}, documents) or encoder != index.summary
     index.summary = encoder
-    # What a model has written of the same contents is not asked for again.
+    # A model does not write a summary of the same contents again.
     kept = [part.kept_in(index) for part in parts] if is_model else []
     changed = update(index, [node for node in kept if node is not None]) or changed
     left = iter([part for part, node in zip(parts, kept, strict=True) if node is None] if is_model else parts)
-    while portion := list(islice(left, _WRITTEN_AT_ONCE if is_model else None)):
-        changed = update(index, _summarized(portion, summarize)) or changed
+    while portion := list(islice(left, _N_AT_ONCE if is_model else None)):
+        changed = update(index, _summarize(portion, summarize)) or changed
         if is_model:
             folder.save(index)
     if changed:
@@ -185,18 +187,18 @@ def summary_index(
 
 
 @dataclass(frozen=True)
-class _Summarized:
-    """What is summarized: the chunks of a document that have the same metadata, or the whole document."""
+class _SummaryOrigin:
+    """The source of one summary: chunks of a document with the same metadata, or the whole document."""
 
     id: str
     document: str
     chunks: tuple[BaseNode, ...]
     maker: str
-    """The model that is asked; empty for none."""
+    """Name of the model that writes the summary; empty if no model does."""
 
     @property
     def relationships(self) -> dict[NodeRelationship, Any]:
-        """What the summary is made of, and by which model."""
+        """The summary's document and chunks, and the model that wrote it."""
         made = {"summarized_by": self.maker} if self.maker else {}
         if len(self.chunks) == 1 and isinstance(self.chunks[0], Document):
             whole = RelatedNodeInfo(node_id=self.document, hash=self.chunks[0].hash, metadata=made)
@@ -211,10 +213,10 @@ class _Summarized:
         """Return the chunks as a document, with the metadata that they share."""
         first, *others = [chunk.metadata for chunk in self.chunks]
         shared = {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
-        return Document(id_=self.document, text=_joined(self.chunks), metadata=shared)
+        return Document(id_=self.document, text=_join_chunks(self.chunks), metadata=shared)
 
     def kept_in(self, index: VectorStoreIndex) -> TextNode | None:
-        """Return the summary of the same contents, by the same model, that an index has."""
+        """Return the index's summary of the same contents by the same model, or None."""
         kept = index.docstore.get_document(self.id, raise_error=False)
         if not isinstance(kept, TextNode) or _contents(kept.relationships) != _contents(self.relationships):
             return None
@@ -222,13 +224,13 @@ class _Summarized:
 
 
 def _contents(relationships: Mapping[NodeRelationship, Any]) -> tuple[Any, ...]:
-    """Return what a summary was made of, without the ids that an index gives its chunks."""
+    """Return the origin of a summary: document, hashes and model, without the ids of chunks."""
     source, chunks = relationships[NodeRelationship.SOURCE], relationships.get(NodeRelationship.CHILD, [])
     return source.node_id, source.hash, source.metadata, sorted(str(chunk.hash) for chunk in chunks)
 
 
-def _to_summarize(nodes: Sequence[BaseNode], summarize: Summarize) -> list[_Summarized]:
-    """Return what is summarized apart: the chunks of a document that have the same metadata, if any text."""
+def _to_summarize(nodes: Sequence[BaseNode], summarize: Summarize) -> list[_SummaryOrigin]:
+    """Return the sources of summaries: the chunks with text, grouped by document and metadata."""
     grouped: dict[str, dict[str, list[BaseNode]]] = {}
     maker = _model_name(summarize)
     for node in nodes:
@@ -236,24 +238,26 @@ def _to_summarize(nodes: Sequence[BaseNode], summarize: Summarize) -> list[_Summ
         if not issubclass(kind, BaseNode):
             raise ConfigurationError(
                 f"summaries cannot be made of {kind.__module__}.{kind.__qualname__}",
-                hint="pass LlamaIndex's documents, nodes or an index; of what load_documents returns make "
+                hint="pass LlamaIndex's documents, nodes or an index; convert the result of load_documents: "
                 "[Document(text=item.text, id_=item.id, metadata=dict(item.metadata)) "
                 "for item in loaded.documents]",
             )
-        # Summaries that are there already are of whole documents.
+        # The summaries of a DocumentSummaryIndex are of whole documents.
         apart = {} if isinstance(summarize, DocumentSummaryIndex) else node.metadata
-        told = {key: value for key, value in apart.items() if key not in _OF_CHUNKS}
+        told = {key: value for key, value in apart.items() if key not in _CHUNK_METADATA}
         written = json.dumps(told, sort_keys=True, default=str)
         grouped.setdefault(document_of(node), {}).setdefault(written, []).append(node)
     return [
-        _Summarized(summary_id(document, written if len(groups) > 1 else ""), document, tuple(chunks), maker)
+        _SummaryOrigin(
+            summary_id(document, written if len(groups) > 1 else ""), document, tuple(chunks), maker
+        )
         for document, groups in grouped.items()
         for written, chunks in groups.items()
         if any(chunk.get_content(metadata_mode=MetadataMode.NONE).strip() for chunk in chunks)
     ]
 
 
-def _summarized(parts: Sequence[_Summarized], summarize: Summarize = 2) -> list[TextNode]:
+def _summarize(parts: Sequence[_SummaryOrigin], summarize: Summarize = 2) -> list[TextNode]:
     summarizer = _summarizer(summarize)
     documents = [part.joined() for part in parts]
     plain = [
@@ -279,7 +283,7 @@ def _summarizer(summarize: Summarize) -> Callable[[Sequence[PlainDocument], Sequ
 
 
 def _model_name(summarize: Summarize) -> str:
-    """Return the name of the model that writes summaries; empty where none does."""
+    """Return the name of the model that writes summaries; empty if no model does."""
     return reader_of(summarize).name if isinstance(summarize, LLM | Reader) else ""
 
 
@@ -294,10 +298,10 @@ def _summaries_in(index: DocumentSummaryIndex) -> Callable[[BaseNode], str]:
 
 
 def update(index: VectorStoreIndex, nodes: Sequence[TextNode]) -> bool:
-    """Add summaries to an index that are new or changed; tell whether there were any.
+    """Add new and changed summaries to an index; return whether there were any.
 
-    One with the same id takes the place of the former, which stays where embedding fails. A text that is the
-    same is not embedded again.
+    A summary replaces the former summary with the same id; if embedding fails, the former is kept. An
+    unchanged text is not embedded again.
     """
     fresh = []
     for node in nodes:
@@ -312,7 +316,7 @@ def update(index: VectorStoreIndex, nodes: Sequence[TextNode]) -> bool:
 
 
 def _delete_others(index: VectorStoreIndex, stay: Collection[str], documents: Collection[str] | None) -> bool:
-    """Delete summaries of these documents (None for all) that do not stay; tell whether there were any."""
+    """Delete summaries of these documents (None: all) except ``stay``; return whether any were deleted."""
     if documents is None:
         names = list(index.index_struct.nodes_dict)
     else:
@@ -325,17 +329,17 @@ def _delete_others(index: VectorStoreIndex, stay: Collection[str], documents: Co
 
 
 def replace_summaries(index: VectorStoreIndex, documents: Collection[str], nodes: Sequence[BaseNode]) -> None:
-    """Bring the summaries of these documents up to date, of which there are these nodes."""
+    """Update the summaries of these documents, whose current nodes are ``nodes``."""
     parts = _to_summarize(nodes, 2)
     _delete_others(index, {part.id for part in parts}, documents)
-    update(index, _summarized(parts))
+    update(index, _summarize(parts))
 
 
 class _Folder:
-    """A folder with summaries, and nothing else.
+    """A folder with an index of summaries, and nothing else.
 
     Raises:
-        ConfigurationError: If it holds anything else.
+        ConfigurationError: If the folder holds other files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -343,12 +347,12 @@ class _Folder:
         self.has_summaries = self._check()
 
     def load(self, embed_model: BaseEmbedding | None) -> VectorStoreIndex:
-        """Return the index that is there, or an empty one."""
+        """Return the index in the folder, or an empty index."""
         if not self.has_summaries:
             empty = VectorStoreIndex([], embed_model=embed_model)
             empty.set_index_id(_INDEX_ID)
             return empty
-        # LlamaIndex's own way checks the type of each number of each vector, twice.
+        # LlamaIndex's own loading checks the type of each number of each vector, twice.
         vectors = json.loads((self._path / "default__vector_store.json").read_text(encoding="utf-8"))
         stored = StorageContext.from_defaults(
             docstore=SimpleDocumentStore.from_persist_dir(str(self._path)),
@@ -358,12 +362,12 @@ class _Folder:
         index: Any = load_index_from_storage(stored, index_id=_INDEX_ID, embed_model=embed_model)
         ids = [index.docstore.docs, index.index_struct.nodes_dict, index.vector_store.data.embedding_dict]
         if any(one.keys() != ids[0].keys() for one in ids):
-            # Another process was writing, or was stopped.
-            return _embedded_anew(index, embed_model)
+            # Another process was writing the files, or was stopped.
+            return _embed_again(index, embed_model)
         return index  # type: ignore[no-any-return]  # it was one
 
     def save(self, index: VectorStoreIndex) -> None:
-        """Write an index; each file takes the place of the former when it is complete."""
+        """Write an index; each file replaces the former file when it is complete."""
         self._check()
         self._path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._path.parent, prefix=f".{self._path.name}-") as written:
@@ -372,7 +376,7 @@ class _Folder:
                 file.replace(self._path / file.name)
 
     def _check(self) -> bool:
-        """Return whether there are summaries."""
+        """Return whether the folder has summaries; raise a ConfigurationError if it has other files."""
         if self._path.is_dir():
             files = {file.name for file in self._path.iterdir()}
             if not files:
@@ -382,8 +386,8 @@ class _Folder:
         elif not self._path.exists():
             return False
         raise ConfigurationError(
-            f"{self._path} holds something else than summaries, which would be lost",
-            hint=f"keep summaries in a folder of their own: persist_dir={str(self._path / 'summaries')!r}",
+            f"{self._path} holds other files than summaries, which would be lost",
+            hint=f"keep the summaries in another folder: persist_dir={str(self._path / 'summaries')!r}",
         )
 
 
@@ -394,15 +398,15 @@ def _indices_in(folder: Path) -> list[str]:
         return []
 
 
-def _embedded_anew(index: VectorStoreIndex, embed_model: BaseEmbedding | None) -> VectorStoreIndex:
-    """Return an index of the same summaries, with vectors of this model."""
+def _embed_again(index: VectorStoreIndex, embed_model: BaseEmbedding | None) -> VectorStoreIndex:
+    """Return an index of the same summaries, embedded by this model."""
     anew = VectorStoreIndex(list(index.docstore.docs.values()), embed_model=embed_model)
     anew.set_index_id(_INDEX_ID)
     return anew
 
 
 def _encoder_name(model: BaseEmbedding) -> str:
-    """Return what vectors depend on, in words."""
+    """Return a text that identifies the embedding model and its number of dimensions."""
     told = [type(model).__name__, EmbeddingEncoder(model).name, getattr(model, "dimensions", None)]
     return " ".join(str(one) for one in told if one is not None)
 
@@ -414,7 +418,7 @@ def _nodes_in(source: BaseIndex[Any] | Iterable[BaseNode]) -> list[BaseNode]:
 
 
 def document_of(node: BaseNode) -> str:
-    """Return the id of the document that a node is part of; its own if it is none's."""
+    """Return the id of a node's document; the node's own id if it has no document."""
     return node.node_id if isinstance(node, Document) else node.ref_doc_id or node.node_id
 
 
@@ -423,10 +427,10 @@ def summary_id(document: str, part: str = "") -> str:
     return str(uuid5(_IDS, f"{document}:summary:{part}" if part else f"{document}:summary"))
 
 
-def _joined(nodes: Sequence[BaseNode]) -> str:
-    """Return the text of a document; what two chunks share stands there once.
+def _join_chunks(nodes: Sequence[BaseNode]) -> str:
+    """Return the text of a document; text that two chunks share appears once.
 
-    Chunks of chunks have their offsets in the larger ones: these repeat, and do not fit the document.
+    Chunks of chunks have offsets within the larger chunks: these offsets repeat, and do not fit the document.
     """
     chunks = [
         (getattr(node, "start_char_idx", None) or 0, node.get_content(metadata_mode=MetadataMode.NONE))

@@ -1,7 +1,7 @@
-"""Tier 1 of lazy retrieval over LlamaIndex: which summaries a query may be answered from.
+"""Tier 1 of lazy retrieval for LlamaIndex: the summaries that may be shown for a query.
 
-A summary is shown where the search of the pipeline may return every chunk that it was made of, as they are
-now. Where that cannot be known, the engine is refused when it is built.
+A summary is shown only if the pipeline's search may return every chunk that it was made of, and no chunk has
+changed. If this cannot be known, the construction of the engine fails.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from llama_index_surerag.events import warn
 from llama_index_surerag.nodes import copy_of
 from llama_index_surerag.services import EmbeddingEncoder, InnerRetriever, NodeRetriever, retriever_of
 from llama_index_surerag.summaries import document_of, replace_summaries
-from llama_index_surerag.visibility import Search, effect_on_summaries, listed_ids, unknown_in
+from llama_index_surerag.visibility import Search, effect_on_summaries, listed_ids, reason_unknown
 from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import NO_SUMMARY
 from surerag.readers import in_thread
 
 SummarySource = BaseRetriever | BaseIndex[Any] | str
 _REMEDIES = (
-    "pass summaries=RETRIEVER, a retriever of summaries of your own that leaves out what its user may not "
-    "see; or, where everybody may see every summary, summaries_are_public=True"
+    "pass summaries=RETRIEVER, your own retriever of summaries, which leaves out summaries that its user may "
+    "not see; or, if everybody may see every summary, summaries_are_public=True"
 )
 
 
@@ -51,16 +51,16 @@ def tier_one(
     """Return the summary tier of an engine.
 
     Args:
-        source: What the engine searches.
+        source: The index or retriever that the engine searches.
         summaries: An index of summaries, a retriever or text of the user's own, or None.
-        n_summaries: How many are shown.
-        embed_model: Embeds summaries where they are left out.
-        postprocessors: What summaries pass through.
-        unexamined: Whether they were meant for chunks: those of unknown effect are refused.
+        n_summaries: Number of summaries to show.
+        embed_model: Embeds the summaries that we make, if ``summaries`` is None.
+        postprocessors: Postprocessors for the summaries.
+        unexamined: Whether the postprocessors were written for chunks; if so, unknown classes are refused.
         are_public: Whether everybody may see every summary.
 
     Raises:
-        ConfigurationError: If it is not known whether the search would show what a summary was made of.
+        ConfigurationError: If we cannot know whether the search may return the chunks of a summary.
     """
     hint = f"make them of an index: summaries=summary_index(index). {_REMEDIES}"
     check_kind(bool, "True or False", summaries_are_public=are_public)
@@ -68,7 +68,7 @@ def tier_one(
         return summaries
     kinds: Any = BaseRetriever | BaseIndex | None
     check_kind(kinds, "an index, a retriever of one or a text", hint=hint, summaries=summaries)
-    retriever_of(source)  # raises where it is none
+    retriever_of(source)  # raises if it is not a retriever or index
     own = isinstance(summaries, BaseRetriever)
     applied = list(postprocessors)
     if unexamined:
@@ -77,11 +77,11 @@ def tier_one(
             kind = type(postprocessors[effects.index("unknown")]).__name__
             raise ConfigurationError(
                 f"it is not known which summaries a {kind} would leave out or change",
-                hint=f"{_REMEDIES}; or say what summaries pass through: summary_postprocessors=[…]",
+                hint=f"{_REMEDIES}; or pass postprocessors for summaries: summary_postprocessors=[…]",
             )
         meant = ("alike", "unknown") if own else ("alike",)
         applied = [one for one, effect in zip(postprocessors, effects, strict=True) if effect in meant]
-    reason = unknown_in(source)
+    reason = reason_unknown(source)
     if reason and not (own or are_public):
         raise ConfigurationError(f"it is not known which summaries may be shown: {reason}", hint=_REMEDIES)
     if summaries is None:
@@ -100,18 +100,18 @@ def _updated_retriever(
     if isinstance(source, BaseIndex):
         return _IndexSummaries(source, n_summaries, embed_model)
     raise ConfigurationError(
-        f"a {type(source).__name__} has no summaries of its own",
+        f"a {type(source).__name__} has no summaries",
         hint="pass summaries=summary_index(index), or the index itself in the place of its retriever",
     )
 
 
 def _check_index(summaries: BaseIndex[Any], source: BaseRetriever | BaseIndex[Any]) -> None:
-    """Raise where an index would show whole chunks, or cannot be filtered as the search is."""
+    """Raise a ConfigurationError if an index has whole chunks, or cannot apply the filters of the search."""
     searched = source if isinstance(source, BaseIndex) else getattr(source, "_index", None)
     if isinstance(summaries, DocumentSummaryIndex):
         raise ConfigurationError(
-            "a DocumentSummaryIndex returns the chunks of documents, and not their summaries",
-            hint="take the summaries that it has: summaries=summary_index(index, theirs)",
+            "a DocumentSummaryIndex returns the chunks of documents, not their summaries",
+            hint="use its summaries: summaries=summary_index(index, document_summary_index)",
         )
     if type(summaries) is not VectorStoreIndex or summaries is searched:
         raise ConfigurationError(
@@ -138,18 +138,18 @@ def _check_same_restrictions(source: BaseRetriever | BaseIndex[Any], summaries: 
         mine = getattr(source, name, None)
         if mine and mine != getattr(summaries, name):
             raise ConfigurationError(
-                "the retriever is restricted to some documents, and the summaries are not in the same way",
+                "the retriever is restricted to some documents, but the summaries are not in the same way",
                 hint="pass the index of summaries itself, or its retriever with the same filters and doc_ids",
             )
 
 
 class _VisibleSummaries(InnerRetriever):
-    """Summaries that the search may show; of those that are outdated, a warning tells once.
+    """Retrieves summaries that the search may show; it warns once of each outdated summary.
 
     Args:
-        summaries: An index of summaries, which gets the filters of the search, or a retriever of them.
-        search: What is searched; None where the user answers for what is shown.
-        top_n: How many an index returns.
+        summaries: An index of summaries, which gets the filters of the search, or a retriever of summaries.
+        search: The search for chunks; None if the user is responsible for which summaries are shown.
+        top_n: Number of summaries that an index returns.
     """
 
     def __init__(self, summaries: BaseRetriever | BaseIndex[Any], search: Search | None, top_n: int) -> None:
@@ -158,10 +158,10 @@ class _VisibleSummaries(InnerRetriever):
         self._summaries = summaries
         self._search = search
         self._top_n = top_n
-        self._told: set[str] = set()
+        self._warned_of: set[str] = set()
 
     def _current(self) -> BaseRetriever:
-        """Return the retriever of summaries with the filters that the search has now."""
+        """Return the retriever of summaries with the current filters of the search."""
         if self._search is not None and (reason := self._search.unknown()):
             raise ConfigurationError(f"it is no longer known which summaries may be shown: {reason}")
         if isinstance(self._summaries, BaseRetriever):
@@ -181,8 +181,8 @@ class _VisibleSummaries(InnerRetriever):
                 continue
             verdict = search.verdict(one.node)
             if verdict == "outdated":
-                self._tell(one.node)
-                # Where it is the nearest, the engine searches.
+                self._warn_outdated(one.node)
+                # If the outdated summary is the nearest, the engine searches.
                 outdated = copy_of(one)
                 outdated.node.metadata[NO_SUMMARY] = True
                 shown.append(outdated)
@@ -190,9 +190,9 @@ class _VisibleSummaries(InnerRetriever):
                 shown.append(one)
         return shown
 
-    def _tell(self, summary: BaseNode) -> None:
-        if summary.node_id not in self._told:
-            self._told.add(summary.node_id)
+    def _warn_outdated(self, summary: BaseNode) -> None:
+        if summary.node_id not in self._warned_of:
+            self._warned_of.add(summary.node_id)
             warn("lazy_rag.summary_outdated", document=summary.ref_doc_id, hint="call summary_index again")
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
@@ -203,7 +203,7 @@ class _VisibleSummaries(InnerRetriever):
 
 
 def _is_made_here(summary: BaseNode) -> bool:
-    """Whether a node says what it was made of, as those of ``summary_nodes`` do."""
+    """Whether a node names its chunks or its document's hash, as the nodes of ``summary_nodes`` do."""
     source = summary.source_node
     return bool(summary.child_nodes or (source is not None and source.hash))
 
@@ -211,13 +211,14 @@ def _is_made_here(summary: BaseNode) -> bool:
 class _IndexSummaries(InnerRetriever):
     """Summaries of the documents in an index, which follow its insertions, updates and deletions.
 
-    Each query compares the hashes in the index's docstore with those of the query before (100,000 nodes: a
-    quarter of the time of LlamaIndex's own search in memory). Only new and changed summaries are embedded.
+    Each query compares the hashes in the index's docstore with the hashes at the query before (for 100,000
+    nodes this takes a quarter of the time of LlamaIndex's own search in memory). Only new and changed
+    summaries are embedded.
     """
 
     def __init__(self, index: BaseIndex[Any], top_n: int, embed_model: BaseEmbedding | None) -> None:
         super().__init__()
-        EmbeddingEncoder(embed_model)  # raises where it is none
+        EmbeddingEncoder(embed_model)  # raises if it is not an embedding model
         store = getattr(index, "vector_store", None)
         if not index.docstore.docs and getattr(store, "stores_text", False):
             raise ConfigurationError(
@@ -241,11 +242,11 @@ class _IndexSummaries(InnerRetriever):
         self.__dict__.update(state, _lock=Lock())
 
     def _update_summaries(self) -> None:
-        """Bring the summaries of those documents up to date whose nodes have come, changed or gone."""
+        """Update the summaries of documents whose nodes were added, changed or deleted."""
         ids, hashes = listed_ids(self._source), self._source.docstore.get_all_document_hashes()
         if ids == self._ids and hashes == self._hashes:
             return
-        # Two nodes of equal contents have one hash: which one came or went is in the ids.
+        # Two nodes with equal contents have the same hash; the ids tell which node was added or deleted.
         changed = ids.keys() ^ self._ids.keys() | {name for _, name in hashes.items() ^ self._hashes.items()}
         names, nodes = self._to_summarize(changed, ids)
         replace_summaries(self._made, names, nodes)
@@ -255,7 +256,7 @@ class _IndexSummaries(InnerRetriever):
         self._ids, self._hashes = ids, hashes
 
     def _to_summarize(self, changed: set[str], ids: dict[str, None]) -> tuple[set[str], list[BaseNode]]:
-        """Return the documents of changed nodes, and all their nodes that are there."""
+        """Return the ids of the changed nodes' documents, and all current nodes of these documents."""
         store = self._source.docstore
         come = {node.node_id: node for node in store.get_nodes(list(changed & ids.keys()), raise_error=False)}
         names = {self._documents.get(name, name) for name in changed} | {*map(document_of, come.values())}

@@ -1,7 +1,7 @@
-"""Which chunks of an index a search may return now, as far as every setting of the search is understood.
+"""Finds out which chunks of an index a search may return now.
 
-L-RAG's tier 1 shows a summary only where a search may return each chunk that the summary was made of. What is
-not understood is refused: a class of one's own, an unknown setting, a store that cannot be asked.
+L-RAG's tier 1 shows a summary only if the search may return each chunk that the summary was made of. We
+refuse what we cannot analyse: a user's own class, an unknown setting, a store that cannot list its nodes.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _SETTINGS = frozenset(
         *("_kwargs", "callback_manager", "object_map", "_verbose"),
     }
 )
-"""Attributes of a VectorIndexRetriever; what any other attribute does is not known."""
+"""Attributes of a VectorIndexRetriever that we know; any other attribute may leave documents out."""
 _FAISS = {
     "llama_index.vector_stores.faiss.base.FaissVectorStore",
     "llama_index.vector_stores.faiss.map_store.FaissMapVectorStore",
@@ -79,7 +79,7 @@ _COMPARISONS = (
     FilterOperator.IN,
     FilterOperator.NIN,
 )
-"""Operators that mean the same in every vector store, where both values are of one type."""
+"""Operators that mean the same in every vector store, if both values are of one type."""
 
 _RANKING = (
     LLMRerank,
@@ -91,7 +91,7 @@ _RANKING = (
     AutoPrevNextNodePostprocessor,
     SentenceEmbeddingOptimizer,
 )
-"""Postprocessors that choose by relevance, or order; they keep no text from a reader for what it says."""
+"""Postprocessors that only rank or select by relevance; they do not hide confidential text."""
 _RANKING_ELSEWHERE = {
     f"llama_index.postprocessor.{name}"
     for name in (
@@ -107,12 +107,12 @@ _ALIKE_FOR_SUMMARIES = (SimilarityPostprocessor, PIINodePostprocessor, NERPIINod
 """Postprocessors that do to a summary what they do to a chunk."""
 
 
-def unknown_in(source: BaseRetriever | BaseIndex[Any]) -> str:
-    """Return why it is not known what a search leaves out; an empty text where all of it is understood."""
+def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
+    """Return why we cannot know what a search leaves out; an empty text if we can."""
     index: Any = source
     if isinstance(source, BaseRetriever):
         if not isinstance(source, VectorIndexRetriever) or type(source) is not VectorIndexRetriever:
-            return f"a {type(source).__name__} may leave documents out in a way of its own"
+            return f"a {type(source).__name__} may leave documents out in its own way"
         if others := sorted(vars(source).keys() - _SETTINGS):
             return f"the retriever has attributes that LlamaIndex does not know: {', '.join(others)}"
         if source._kwargs:
@@ -121,9 +121,9 @@ def unknown_in(source: BaseRetriever | BaseIndex[Any]) -> str:
         if source.object_map or source._vector_store is not index.vector_store:
             return "the retriever has an object_map, or another vector store than its index"
     if type(index) not in _INDICES or _has_own_methods(index):
-        return f"a {type(index).__name__} may leave documents out in a way of its own"
+        return f"a {type(index).__name__} may leave documents out in its own way"
     if index._object_map:
-        return "the index has an object_map, which puts other contents in the place of its nodes"
+        return "the index has an object_map, which replaces the contents of its nodes"
     if type(index) is not VectorStoreIndex:
         return ""
     filters = getattr(source, "_filters", None)
@@ -131,7 +131,7 @@ def unknown_in(source: BaseRetriever | BaseIndex[Any]) -> str:
 
 
 def _unknown_in_filters(store: Any, filters: MetadataFilters | None) -> str:
-    """Return why it is not known what filters leave out; LlamaIndex's own store in memory is known."""
+    """Return why we cannot know what filters leave out; for LlamaIndex's own in-memory store, we can."""
     if filters is None or isinstance(store, SimpleVectorStore):
         return ""
     for one in filters.filters:
@@ -155,7 +155,7 @@ def _unknown_in_store(store: Any) -> str:
         return f"a method of the {kind.__name__} was replaced, which may leave documents out"
     if kind is SimpleVectorStore or name in _FAISS or can_be_asked:
         return ""
-    return f"a {kind.__name__} cannot be asked which nodes it would leave out, or has deleted"
+    return f"a {kind.__name__} cannot tell which nodes it would leave out, or has deleted"
 
 
 def _has_own_methods(value: Any) -> bool:
@@ -164,9 +164,10 @@ def _has_own_methods(value: Any) -> bool:
 
 
 def effect_on_summaries(postprocessor: BaseNodePostprocessor) -> Literal["alike", "none", "unknown"]:
-    """Return what a postprocessor of chunks must do to summaries.
+    """Return how a postprocessor of chunks must be applied to summaries.
 
-    ``"alike"``: the same as to chunks. ``"none"``: it chooses by relevance, or adds neighbours.
+    ``"alike"`` means: as to chunks. ``"none"`` means: not at all, because it selects by relevance or adds
+    neighbours.
     """
     kind: Any = type(postprocessor)
     if kind in _ALIKE_FOR_SUMMARIES:
@@ -180,12 +181,12 @@ def effect_on_summaries(postprocessor: BaseNodePostprocessor) -> Literal["alike"
 def listed_ids(index: BaseIndex[Any]) -> dict[str, None]:
     """Return the ids of the chunks that an index lists and its vector store has not deleted, in order.
 
-    A docstore may be shared with other indices, and may hold what was deleted.
+    A docstore may be shared with other indices, and may hold deleted chunks.
     """
     struct, store = index.index_struct, getattr(index, "vector_store", None)
     match struct:
         case IndexDict() if not struct.nodes_dict and getattr(store, "stores_text", False):
-            # The docstore may be that of an ingestion pipeline, which holds the documents.
+            # The docstore may belong to an ingestion pipeline, which keeps the documents there.
             hashed = index.docstore.get_all_document_hashes().values()
             return dict.fromkeys([*_parts_of_documents(index), *hashed])
         case IndexDict():
@@ -214,12 +215,12 @@ def _parts_of_documents(index: BaseIndex[Any]) -> list[str]:
 
 
 class Search:
-    """A search whose settings are understood, asked for the chunks that it may return now.
+    """A search with known settings, which tells the chunks that it may return now.
 
     Args:
         source: The index, or a retriever of it.
-        restricted: Whether the retriever's filters, ``doc_ids`` and ``node_ids`` hold; if not, only what the
-            index holds counts.
+        restricted: Whether the retriever's filters, ``doc_ids`` and ``node_ids`` apply; if not, every chunk
+            in the index may be returned.
     """
 
     def __init__(self, source: BaseRetriever | BaseIndex[Any], *, restricted: bool = True) -> None:
@@ -228,20 +229,20 @@ class Search:
 
     @property
     def filters(self) -> MetadataFilters | None:
-        """The filters as they are now."""
+        """The current filters."""
         return self._setting("_filters")  # type: ignore[no-any-return]  # of LlamaIndex's retriever
 
     @property
     def doc_ids(self) -> list[str] | None:
-        """The documents that are searched, as they are now; None or empty for all."""
+        """The ids of the documents that are searched now; None or empty for all documents."""
         return self._setting("_doc_ids")  # type: ignore[no-any-return]  # of LlamaIndex's retriever
 
     def unknown(self) -> str:
-        """Return why it is not known what the search leaves out now; an empty text where it is."""
-        return unknown_in(self._source)
+        """Return why we cannot know what the search leaves out now; an empty text if we can."""
+        return reason_unknown(self._source)
 
     def verdict(self, summary: BaseNode) -> Literal["shown", "denied", "outdated"]:
-        """Return whether the search may return every chunk that a summary was made of, as they are now."""
+        """Return whether the search may return every chunk of a summary, and whether all are unchanged."""
         chunks = self._chunks_behind(summary)
         if chunks is None:
             return "outdated"
@@ -256,50 +257,50 @@ class Search:
 
     @property
     def _store(self) -> Any:
-        """The vector store, where it holds the texts itself."""
+        """The vector store if it holds the texts itself, else None."""
         store = getattr(self._index, "vector_store", None) if type(self._index) is VectorStoreIndex else None
         holds_text = store is not None and store.stores_text and not isinstance(store, SimpleVectorStore)
         return store if holds_text else None
 
     def _chunks_behind(self, summary: BaseNode) -> list[BaseNode] | None:
-        """Return the chunks that a summary was made of; None where one is gone or has changed."""
+        """Return the chunks that a summary was made of; None if a chunk was deleted or changed."""
         made_of, document = summary.child_nodes or [], summary.source_node
         if made_of:
             return self._same_chunks(made_of, document)
         if document is None:
             return None
-        found = self._held_of(document.node_id)
+        found = self._chunks_of(document.node_id)
         hashes = [
             self._hashes(chunk) if chunk.source_node is None else {chunk.source_node.hash} for chunk in found
         ]
         if all(one == {None} for one in hashes):
             hashes = [{self._index.docstore.get_document_hash(document.node_id)}]
         same = document.hash is None or all(document.hash in one for one in hashes)
-        # A parser's chunks name their neighbours: one that is missing was deleted.
+        # A parser's chunks name their neighbours: a missing neighbour was deleted.
         beside = {near.node_id for chunk in found for near in (chunk.prev_node, chunk.next_node) if near}
         return found if found and same and beside <= {chunk.node_id for chunk in found} else None
 
     def _same_chunks(
         self, made_of: Sequence[RelatedNodeInfo], document: RelatedNodeInfo | None
     ) -> list[BaseNode] | None:
-        """Return the chunks that a summary was made of; None where one is gone or has changed."""
+        """Return the chunks with these ids and hashes; None if a chunk was deleted or changed."""
         held = {chunk.node_id: chunk for chunk in self._held_chunks([one.node_id for one in made_of])}
         if all(
             one.node_id in held and one.hash in (None, *self._hashes(held[one.node_id])) for one in made_of
         ):
             return list(held.values())
-        # An index that is built anew gives its chunks new ids.
-        found = [] if document is None else self._held_of(document.node_id)
+        # An index that was built again gives its chunks new ids.
+        found = [] if document is None else self._chunks_of(document.node_id)
         alike = [next((chunk for chunk in found if one.hash in self._hashes(chunk)), None) for one in made_of]
         same = [chunk for chunk in alike if chunk is not None]
         return same if len(same) == len(made_of) else None
 
     def _hashes(self, chunk: BaseNode) -> set[str | None]:
-        """Return a chunk's hash as it is, and as it was before a restart, if the index tells."""
+        """Return a chunk's current hash, and its hash before a restart, if the index has it."""
         return {chunk.hash, self._index.docstore.get_document_hash(chunk.node_id)}
 
     def _held_chunks(self, names: Collection[str]) -> list[BaseNode]:
-        """Return those of the chunks that the index holds now."""
+        """Return the chunks with these ids that the index holds now."""
         if not names:
             return []
         if self._store is not None:
@@ -308,7 +309,7 @@ class Search:
         kept = [name for name in names if name in listed]
         return list(self._index.docstore.get_nodes(kept, raise_error=False))
 
-    def _held_of(self, document: str) -> list[BaseNode]:
+    def _chunks_of(self, document: str) -> list[BaseNode]:
         """Return the chunks of a document that the index holds now."""
         if self._store is not None:
             only = MetadataFilters(filters=[MetadataFilter(key="doc_id", value=document)])
@@ -333,9 +334,9 @@ class Search:
 
 
 def matches(node: BaseNode, filters: MetadataFilters) -> bool | None:
-    """Return whether filters match in every vector store; None where stores may differ.
+    """Return whether filters match in every vector store; None if stores may differ.
 
-    They differ where a key is missing, where types differ, and in operators on texts and lists.
+    Stores differ if a key is missing, if types differ, and in operators on texts and lists.
     """
     metadata = {"doc_id": node.ref_doc_id, "ref_doc_id": node.ref_doc_id, **node.metadata}
     found = {

@@ -70,7 +70,7 @@ def test_a_folder_that_holds_anything_else_is_refused(make: Callable[[Path], Non
     folder = tmp_path / "storage"
     make(folder)
     before = contents(folder)
-    with pytest.raises(ConfigurationError, match=r"would be lost.*summaries in a folder of their own"):
+    with pytest.raises(ConfigurationError, match=r"would be lost.*summaries in another folder"):
         summary_index(corpus.documents(), embed_model=HashEmbedding(), persist_dir=folder)
     assert contents(folder) == before
     assert [file.name for file in tmp_path.iterdir()] == ["storage"]

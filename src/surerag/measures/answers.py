@@ -20,7 +20,7 @@ def exact_match(answer: str, references: Sequence[str]) -> bool:
 
 
 def contains(answer: str, references: Sequence[str]) -> bool:
-    """Whether the words of one of the references stand, in a row, in an answer; for answers in sentences.
+    """Whether an answer contains the words of one of the references, in a row; for answers in sentences.
 
     A reference of yes or no, true or false, a single letter or an article is compared by what the answer says
     (:func:`surerag.measures.closed.says`).
@@ -41,11 +41,11 @@ def contains(answer: str, references: Sequence[str]) -> bool:
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Whether two short answers say the same: the words of one stand, in a row, in the other.
+    """Whether two short answers say the same: one contains the words of the other, in a row.
 
-    Words are compared as in :func:`contains`. It takes no model, and knows neither synonyms nor denials; it
-    is made for answers of a few words, where it stands in for entailment (Farquhar et al. 2024). An answer
-    without a word is the same as another answer without a word.
+    Words are compared as in :func:`contains`. No model is needed, but synonyms and denials are not
+    recognised. For answers of a few words, this replaces entailment (Farquhar et al. 2024). Two answers
+    without words are the same.
 
     Example:
         >>> same_answer("Velm.", "in the town of Velm"), same_answer("Velm", "Orun"), same_answer("", "Velm")
@@ -60,8 +60,8 @@ def same_answer(first: str, second: str) -> bool:
 def token_f1(answer: str, references: Sequence[str]) -> float:
     """Largest harmonic mean of token precision and recall over the references, in [0, 1].
 
-    Where no spaces are put between words, each letter is a token (as in CMRC 2018 and MLQA). It is 0 for a
-    reference of yes, no or a single letter that the answer does not say, as in HotpotQA.
+    In scripts without spaces between words, each letter is a token (as in CMRC 2018 and MLQA). If a reference
+    is yes, no or a single letter, and the answer does not say it, the result is 0, as in HotpotQA.
 
     Example:
         >>> token_f1("river Orun", ["Orun"]), token_f1("no one", ["no"])

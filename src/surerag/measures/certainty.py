@@ -1,8 +1,8 @@
-"""How uncertain a model was of an answer, from its tokens; and how well that tells wrong answers from right.
+"""How uncertain a model was of an answer, from the answer's tokens, and how well this finds wrong answers.
 
-Every measure is an uncertainty: larger means less certain. What falls between bounds because a server lists
-only some alternatives to a token has bounds here as well: each measure of entropies grows with each of them,
-so that the lower bounds of the entropies give its lower bound, and the upper ones its upper bound.
+Every measure is an uncertainty: larger means less certain. If a server lists only some alternatives to a
+token, an entropy is known only between bounds. Each measure of entropies grows with every entropy, so the
+lower bounds of the entropies give its lower bound, and the upper bounds its upper bound.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def mean_entropy(entropies: ArrayLike, first: int | None = None) -> float:
 
     Args:
         entropies: Entropy of the next-token distribution at each step, in nats, shape [tokens].
-        first: How many tokens to average, n; None for all of them.
+        first: Number of tokens to average, n; None for all tokens.
 
     Returns:
         The mean, in nats.
@@ -52,7 +52,7 @@ def greatest_entropy(entropies: ArrayLike, count: int = 1) -> float:
 
     Args:
         entropies: Entropy of the next-token distribution at each step, in nats, shape [tokens].
-        count: How many to average, k; all of them where the answer has fewer tokens.
+        count: Number of entropies to average, k; if the answer has fewer tokens, all are averaged.
 
     Returns:
         The mean, in nats.
@@ -68,7 +68,7 @@ def greatest_entropy(entropies: ArrayLike, count: int = 1) -> float:
 
 
 def negative_log_likelihood(logprobs: ArrayLike) -> float:
-    """Return −log P of the whole answer: −Σ log p(t), in nats; a longer answer has more of it.
+    """Return −log P of the whole answer: −Σ log p(t), in nats; it grows with the length of the answer.
 
     Args:
         logprobs: Natural-log probability of each token, shape [tokens].
@@ -93,19 +93,20 @@ def auroc(
     """Return how well an uncertainty tells wrong answers from right ones: the area under the ROC curve.
 
     It is the probability that a wrong answer is more uncertain than a right one, A = P(U_wrong > U_right) +
-    P(U_wrong = U_right)/2; one half says nothing. The interval has the variance of DeLong, DeLong &
-    Clarke-Pearson (Biometrics 44, 1988), with groups that of Obuchowski (Biometrics 53, 1997, Eq. 4) and
-    Student's quantile, on the scale of log(A / (1 − A)). Where no pair is confused, it is the exact one of as
-    many cases as the smaller class has.
+    P(U_wrong = U_right)/2; one half means chance. The interval is computed on the scale of log(A / (1 − A)),
+    with the variance of DeLong, DeLong & Clarke-Pearson (Biometrics 44, 1988); with groups, with the variance
+    of Obuchowski (Biometrics 53, 1997, Eq. 4) and Student's quantile. If A is 0 or 1, it is the exact
+    interval for as many cases as the smaller class has.
 
     Args:
-        uncertainty: Of each answer; larger is less certain, infinity allowed, shape [answers].
+        uncertainty: Uncertainty of each answer, larger for a less certain answer; infinity is allowed; shape
+            [answers].
         right: Whether each answer is right, shape [answers].
-        groups: What each answer belongs to, such as its document; answers of one group depend on each other.
-        confidence: Of the two-sided interval.
+        groups: Group of each answer, such as its document; answers of one group depend on each other.
+        confidence: Confidence of the two-sided interval.
 
     Returns:
-        The area with its interval; None where all answers are right, or all wrong.
+        The area with its interval; None if all answers are right, or all wrong.
 
     Raises:
         ValueError: If the lengths differ, or an uncertainty is not a number.
@@ -125,7 +126,7 @@ def auroc(
     m, n = int(wrong.sum()), int(correct.sum())
     if not m or not n:
         return None
-    # How often each answer is on the proper side of those of the other class.
+    # The share of the other class's answers that are on the right side of each answer.
     placed = np.empty(len(values))
     placed[wrong] = _share_below(values[wrong], values[correct])
     placed[correct] = 1 - _share_below(values[correct], values[wrong])
@@ -150,7 +151,7 @@ def auroc(
 
 
 def _share_below(values: Floats, others: Floats) -> Floats:
-    """Return the share of the others that lies below each value; equal ones count one half."""
+    """Return, for each value, the share of the others below it; equal values count one half."""
     ascending = np.sort(others)
     below = np.searchsorted(ascending, values, "left") + np.searchsorted(ascending, values, "right")
     share: Floats = below / (2 * len(others))

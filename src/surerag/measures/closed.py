@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001 - words of other scripts are meant
 """Answers of a few fixed forms: yes or no, true or false, a single letter, an article.
 
-Their words also stand in answers that say something else: "There is no information.", "It is a river." So
-they are looked for in what an answer says, clause by clause.
+Their words also occur in answers that say something else: "There is no information.", "It is a river." So we
+look for them clause by clause.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _CHOICE = frozenset("option choice letter article".split())
 _FILLERS = frozenset(
     "so then thus hence therefore well oh i i'd i\u2019d would think say it is it's it\u2019s".split()
 )
-"""Words before a yes or no that leave it the answer: "I would say no"."""
+"""Words that may precede a yes or no that is the answer: "I would say no"."""
 _BEHIND_A_LETTER = frozenset("is was and or because since".split())
-"""Words that follow a letter, and no article."""
+"""Words that can follow a letter, but not an article."""
 _WORDS_OF_ONE_LETTER = frozenset("aeioyuàéèêòóасвикояуіηο")
-"""Letters that are words, too, in English, Romance and Slavic languages and in Greek."""
+"""Letters that are also words in English, Greek, Romance or Slavic languages."""
 _BETWEEN_SCRIPTS = re.compile("(?<=[A-Za-z])(?=[\uac00-\ud7af])")
 
 
@@ -53,7 +53,7 @@ def is_closed(answer: str) -> bool:
 
 
 def says(answer: str, closed: str) -> bool:
-    """Whether an answer says yes, no, true, false, a letter or an article, and not the opposite as well.
+    """Whether an answer says yes, no, true, false, a letter or an article, and does not also say another.
 
     Example:
         >>> [says(one, "no") for one in ("No, he was not.", "So the answer is no.", "No one knows.", "Yes.")]
@@ -86,7 +86,7 @@ def _truths(clauses: Sequence[str]) -> Iterator[bool]:
 
 
 def _verdicts(clauses: Sequence[str]) -> Iterator[bool]:
-    """Yield what each clause says that is a yes or no, begins with it, or gives it as the answer."""
+    """Yield True or False for each clause that is, begins with or concludes with a yes or no."""
     for clause in map(str.casefold, clauses):
         *before, last = clause.split()
         concludes = not before or (before[-1] != "not" and (_ANSWER & set(before) or set(before) <= _FILLERS))
@@ -114,7 +114,7 @@ def _letters(clauses: Sequence[str]) -> set[str]:
 
 
 def _stands_for_itself(words: Sequence[str], place: int) -> bool:
-    """Whether a letter is no word of its sentence, such as an article, and is not denied."""
+    """Whether a letter names a choice: it is not a word such as an article, and is not denied."""
     word = words[place]
     if place and words[place - 1].lower() in ("not", "nor", "neither"):
         return False

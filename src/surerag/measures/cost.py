@@ -35,7 +35,8 @@ def latency_overhead(retrieval_rate: float, retrieval_latency: float, gate_laten
 def latency_saving(retrieval_rate: float, retrieval_latency: float, gate_latency: float) -> float:
     """Return the time saved per query: (1 − R) · T_retrieval − T_entropy (L-RAG, Eq. 9, Table III).
 
-    Arguments are those of :func:`latency_overhead`. It is negative where the gate costs more than it saves.
+    Arguments are those of :func:`latency_overhead`. The result is negative if the gate costs more than it
+    saves.
 
     Example:
         >>> [[round(latency_saving(r, t, 50)) for t in (200, 500, 1000)] for r in (0.92, 0.74, 0.54)]
@@ -47,7 +48,7 @@ def latency_saving(retrieval_rate: float, retrieval_latency: float, gate_latency
 def break_even_latency(retrieval_rate: float, gate_latency: float) -> float:
     """Return the retrieval latency above which gating pays: T_entropy / (1 − R), where Eq. 9 is 0.
 
-    It is infinite where every query retrieves.
+    It is infinite if every query retrieves.
 
     Example:
         >>> [round(break_even_latency(rate, 50)) for rate in (0.92, 0.74, 0.54)]

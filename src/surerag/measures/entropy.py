@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from surerag.measures.statistics import Interval
 
 _ROUNDING = 1e-3
-"""How far above one the listed probabilities may sum: servers round, some to four digits."""
+"""How much the sum of the listed probabilities may exceed one: servers round, some to four digits."""
 
 
 def token_entropy(logprobs: ArrayLike) -> NDArray[np.float64]:
@@ -42,11 +42,11 @@ def token_entropy(logprobs: ArrayLike) -> NDArray[np.float64]:
 def entropy_bounds(
     top_logprobs: Sequence[float], vocabulary_size: int, *, sampled_logprob: float | None = None
 ) -> Interval:
-    """Interval of H(t) (L-RAG, Eq. 2) where only the likeliest tokens are listed.
+    """Interval of H(t) (L-RAG, Eq. 2) if only the likeliest tokens are listed.
 
-    No token outside the list can be likelier than the least likely one in it. The entropy is smallest
-    when the mass that is left lies on as few such tokens as that allows, and largest when it is spread
-    evenly over the rest of the vocabulary.
+    No unlisted token can be likelier than the least likely listed token. The entropy is smallest if the
+    remaining probability lies on as few unlisted tokens as this allows, and largest if it is spread evenly
+    over the rest of the vocabulary.
 
     Args:
         top_logprobs: Natural-log probabilities of the k likeliest tokens, in any order.

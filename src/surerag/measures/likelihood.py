@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from surerag.measures.statistics import Interval
 
 _ROUNDING = 1e-3
-"""How far above zero a log-probability may lie: servers round."""
+"""How much a log-probability may exceed zero: servers round."""
 
 
 def perplexity(logprobs: ArrayLike) -> float:
@@ -56,13 +56,13 @@ def margin_bounds(top_logprob: float) -> Interval:
     (Scheffer et al. 2001).
 
     Args:
-        top_logprob: Natural-log probability of the likeliest token: of the one that is generated greedily.
+        top_logprob: Natural-log probability of the likeliest token, which greedy decoding generates.
 
     Returns:
         The interval; its lower end, 1 − p₁, is "least confidence".
 
     Raises:
-        ValueError: If this is no log-probability.
+        ValueError: If ``top_logprob`` is not a log-probability.
 
     Example:
         >>> [tuple(round(end, 3) for end in margin_bounds(math.log(p))) for p in (0.9, 0.4)]
@@ -95,7 +95,7 @@ def energy(logsumexp: ArrayLike, temperature: float = 1.0) -> float:
 
 
 def tokens_of(values: ArrayLike) -> Sequence[float]:
-    """Return one value a token; no token is a ValueError.
+    """Return one value for each token; no token is a ValueError.
 
     Answers are short, and every answer is measured: floats in a row are not made into an array first.
     """

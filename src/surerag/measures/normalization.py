@@ -1,4 +1,4 @@
-"""How answers are written before they are compared."""
+"""Normalises answers before they are compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import string
 import unicodedata
 
 _ARTICLES = re.compile(r"\b(?:an|the)\b|\ba\b(?=\s+\w)")
-"""English articles; an "a" with no word behind it is a letter, as in "hepatitis A"."""
+"""English articles; an "a" without a following word is a letter, as in "hepatitis A"."""
 UNSPACED = re.compile(
     "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])"
 )
@@ -20,7 +20,7 @@ MARKS = re.compile(
 Khmer and East Asian texts; dashes stay, as in SQuAD's own script."""
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _SIGNED_LETTER = re.compile(r"(?<!\w)([^\W\d_])([+#-]+)(?!\w)")
-"""A letter whose sign tells it from others: C++, C#, A+, O-."""
+"""A letter with a sign that changes its meaning: C++, C#, A+, O-."""
 _SIGNS = str.maketrans("\ue000\ue001\ue002", "+#-")
 _KEPT_SIGNS = str.maketrans("+#-", "\ue000\ue001\ue002")
 _WIDE_FORMS = re.compile("[\uff00-\uffef]+")
@@ -31,11 +31,11 @@ _SPELLINGS = str.maketrans({"\u0130": "i", "\u2212": "-", "\u066b": ".", "\u066c
 def normalize_answer(text: str) -> str:
     """Lower-case, drop punctuation and English articles, collapse white space (L-RAG, section IV-E).
 
-    This is SQuAD's normalisation where nothing is lost by it. Punctuation is that of ASCII, and quotes and
-    marks of other languages. Marks inside a number and its sign stay, so that times, dates, decimals and
-    negative numbers differ from whole ones; commas between thousands go. The sign of a single letter stays
-    (C++, A+). Articles and marks other than full stops stay where nothing else is left. Digits of all scripts
-    are written 0 to 9. An accent is one with its letter (Unicode's form C).
+    This is SQuAD's normalisation, except where it would lose a difference. ASCII punctuation, quotes and the
+    marks of other languages are dropped. Marks inside a number, and its sign, are kept, so that times, dates,
+    decimals and negative numbers differ from whole numbers; commas between thousands are dropped. The sign of
+    a single letter is kept (C++, A+). If a text has only articles or marks, they are kept (except full
+    stops). Digits of all scripts become 0 to 9. Accents are composed with their letters (Unicode NFC).
 
     Example:
         >>> normalize_answer("The  City of Velm."), normalize_answer("「维尔姆」。")
@@ -53,9 +53,9 @@ def normalize_answer(text: str) -> str:
 
 
 def unify_characters(text: str) -> str:
-    """Return a text with full-width letters, accents, digits and minus signs written in one way.
+    """Return a text in which equal letters, accents, digits and minus signs have the same characters.
 
-    The signs of single letters (C++) become letters of Unicode's private use, which are no punctuation.
+    The signs of single letters (C++) become private-use characters, which are not punctuation.
     """
     narrow = _WIDE_FORMS.sub(lambda wide: unicodedata.normalize("NFKC", wide[0]), text).translate(_SPELLINGS)
     composed = unicodedata.normalize("NFC", narrow)
@@ -75,5 +75,5 @@ def _keep_in_number(match: re.Match[str]) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a normalised text; of an unspaced script each letter is one."""
+    """Return the words of a normalised text; in a script without spaces, each letter is a word."""
     return UNSPACED.sub(r" \1 ", normalize_answer(text)).split()

@@ -1,4 +1,4 @@
-"""Entropies over meanings, rather than tokens."""
+"""Entropies over meanings instead of tokens."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Linkage = Literal["all", "first"]
 def equivalence_clusters(equivalent: ArrayLike, linkage: Linkage = "first") -> NDArray[np.intp]:
     """Group answers that mean the same: each joins the first cluster whose members it means (SePer, Eq. 4).
 
-    Entailment need not be transitive; greedy assignment gives a partition all the same (SePer, section 3.3).
+    Entailment may not be transitive, but greedy assignment still gives a partition (SePer, section 3.3).
 
     Args:
         equivalent: Whether answer i means what answer j means, shape [N, N]; the diagonal is not read.
-        linkage: Whether an answer has to mean ``"all"`` members of its cluster (Eq. 4), or its ``"first"``
-            one (the authors' code).
+        linkage: Whether an answer must mean ``"all"`` members of its cluster (Eq. 4), or its ``"first"``
+            member (the authors' code).
 
     Returns:
         Cluster of each answer, numbered from 0 in the order of first members, shape [N].
@@ -94,7 +94,7 @@ def discrete_semantic_entropy(clusters: ArrayLike) -> float:
     labels = np.asarray(clusters, dtype=np.intp)
     if labels.ndim != 1 or labels.size == 0:
         raise ValueError(f"expected the cluster of at least one answer, got shape {labels.shape}")
-    # From the smallest cluster on: samples that fall apart in the same way tie exactly.
+    # Sorted, so that samples with the same cluster sizes have exactly the same entropy.
     shares = np.sort(np.bincount(labels)) / labels.size
     return math.fsum(-share * math.log(share) for share in shares if share > 0) + 0.0
 

@@ -1,4 +1,4 @@
-"""SePer: how much of a reader's belief lies on the reference answers."""
+"""SePer: a reader's belief in the reference answers."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ Weights = Literal["horvitz-thompson", "probability", "official", "frequency"]
 References = Literal["max", "mean", "any"]
 
 _ROUNDING = 0.05
-"""How far above one probabilities of distinct answers may sum: models compute in half precision."""
+"""How much the sum of the probabilities of distinct answers may exceed one, because of half precision."""
 _SMALLEST_LOG = -700.0
-"""Log of the smallest weight: that of less is 0, and zeros have no shares."""
+"""Log of the smallest weight: a smaller weight would be 0, and zero weights have no shares."""
 
 
 def answer_weights(
     answers: Sequence[Hashable], log_likelihoods: ArrayLike | None, weights: Weights = "horvitz-thompson"
 ) -> NDArray[np.float64]:
-    """Return the share of the reader's belief that each sampled answer stands for: p(r|q) of SePer, Eq. 6.
+    """Return the share of the reader's belief in each sampled answer: p(r|q) of SePer, Eq. 6.
 
     Args:
-        answers: The N sampled answers; equal ones are the same answer.
-        log_likelihoods: Natural logs, shape [N]; not needed for ``"frequency"``. For ``"official"`` the mean
-            over an answer's tokens, else the sum over its tokens and the end token (Eq. 7).
-        weights: ``"horvitz-thompson"``: each distinct answer counts once, by its probability p divided by
-            1 − (1 − p)^N, the probability that it is among N samples (Horvitz and Thompson 1952, normalised
-            as by Hájek 1971). An answer that is sure to be sampled counts by p, a rare one by 1 / N.
+        answers: The N sampled answers; equal values are the same answer.
+        log_likelihoods: Natural logs, shape [N]; not needed for ``"frequency"``. For ``"official"`` they are
+            the mean over an answer's tokens, else the sum over its tokens and the end token (Eq. 7).
+        weights: ``"horvitz-thompson"``: each distinct answer counts once, by its probability p divided by 1 −
+            (1 − p)^N, the probability that it is among N samples (Horvitz and Thompson 1952, normalised as by
+            Hájek 1971). An answer that is sure to be sampled counts by p, a rare answer by 1 / N.
             ``"probability"``: each distinct answer counts once, by p (Eq. 6 and 7 to the letter).
             ``"official"``: every sample counts by its likelihood (the authors' code). ``"frequency"``: every
             sample counts the same.
 
     Returns:
-        Weights that sum to one, or with ``"probability"`` to at most one, shape [N]. The weight of a repeated
-        answer stands at its first occurrence where it counts once.
+        Weights that sum to one, or with ``"probability"`` to at most one, shape [N]. If each distinct answer
+        counts once, the weight of a repeated answer is at its first occurrence.
 
     Raises:
         ValueError: If there is no answer, likelihoods are missing or not finite, or probabilities sum to more
-            than one, as those without end tokens can.
+            than one, as probabilities without end tokens can.
 
     Example:
         >>> logs = np.log([0.9, 0.9, 0.004])
@@ -96,8 +96,9 @@ def seper_soft(weights: ArrayLike, entailment: ArrayLike, references: References
     Args:
         weights: Weight of each sampled answer, summing to at most one, shape [N].
         entailment: Degree, in [0, 1], to which each answer means each reference, shape [N, references].
-        references: Over several reference answers: the ``"max"`` of the beliefs, their ``"mean"`` (Eq. 10),
-            or the belief in ``"any"``: for each answer the reference that it means most (section 3.4).
+        references: How beliefs in several reference answers are combined: their ``"max"``, their ``"mean"``
+            (Eq. 10), or the belief in ``"any"`` reference: each answer counts for the reference that it means
+            most (section 3.4).
 
     Returns:
         Belief in the reference answers, in [0, 1].

@@ -1,10 +1,10 @@
 """Intervals and tests, in one place: means, paired differences, counts, paired tests, Holm.
 
-No interval here has a width of zero. Where all values of a sample are equal, a normal interval or a bootstrap
-would say that the mean is certain; the exact one of their number says how far another sample could differ.
+No interval here has a width of zero. If all values of a sample are equal, a normal interval or a bootstrap
+would say that the mean is certain; the exact interval tells how much another sample could differ.
 
-Values of one group, such as the questions about one document, depend on each other. Where groups are given,
-an interval is that of :func:`effective_size` independent values, and tests flip or weigh whole groups.
+Values of one group, such as the questions about one document, depend on each other. With groups, an interval
+is that of :func:`effective_size` independent values, and tests flip or weight whole groups.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from numpy.typing import ArrayLike, NDArray
 
 RESAMPLES = 2_000
 _EQUAL_WITHIN = 1e-9
-"""Numbers that differ by less are equal but for rounding."""
+"""Numbers that differ by less count as equal, because of rounding."""
 _WIDTH_BY_CHANCE = 0.005
-"""Width of an interval, as a share of the bounds, that a few equal values would give by chance."""
+"""Width of an interval, as a share of the bounds, below which it counts as an interval of equal values."""
 _CAUTION = 1.0
-"""Values that differ, added to those of the sample, that have the correlation that is expected."""
+"""Number of pseudo-values with the expected correlation that are added to the values that differ."""
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]
 Groups = Sequence[object] | NDArray[np.intp] | None
-"""What each value belongs to, such as a document; None or an empty text for one that stands alone."""
+"""Group of each value, such as its document; None or an empty text for a value without a group."""
 
 
 class Interval(NamedTuple):
-    """Lower and upper end: of a confidence interval, or of what a value can be."""
+    """Lower and upper end of a confidence interval, or of the possible range of a value."""
 
     lower: float
     upper: float
 
 
 class Estimate(NamedTuple):
-    """A number with its interval; None where the sample allows none."""
+    """A number with its interval; the interval is None if the sample allows none."""
 
     value: float
     interval: Interval | None
@@ -65,16 +65,16 @@ def mean_interval(
 ) -> Estimate:
     """Return the mean of a sample with its interval.
 
-    Where every value is one of the two bounds it is Wilson's, else that of :func:`paired_difference`.
+    If every value is one of the two bounds, it is Wilson's interval, else that of :func:`paired_difference`.
 
     Args:
         values: Shape [n].
-        groups: What each value belongs to; values of one group depend on each other.
-        confidence: Of the two-sided interval.
-        bounds: Range that values can have; None where there is none.
+        groups: Group of each value; values of one group depend on each other.
+        confidence: Confidence of the two-sided interval.
+        bounds: Smallest and largest possible value; None if there are no bounds.
 
     Raises:
-        ValueError: If there is no value, one is not finite, or groups are not as many.
+        ValueError: If there is no value, a value is not finite, or there are not as many groups as values.
 
     Example:
         >>> tuple(round(end, 4) for end in mean_interval([1.0] * 10).interval)
@@ -102,17 +102,17 @@ def paired_difference(
 ) -> Estimate:
     """Return the mean of ``first − second`` over pairs, with its interval.
 
-    For pairs that are right or wrong it is Bonett & Price's (2012): the normal interval after adding one pair
-    at either bound. Graded differences of which most are equal have the same; others have the normal interval
-    after adding the largest deviation from the mean once in either direction. ``python -m
-    studies.levels`` simulates how often they hold the true mean.
+    For pairs that are right or wrong, it is the interval of Bonett & Price (2012): the normal interval after
+    adding one pair at either bound. Graded differences of which most are equal have the same interval. For
+    other differences, it is the normal interval after adding the largest deviation from the mean once in
+    either direction. ``python -m studies.levels`` simulates how often these intervals hold the true mean.
 
     Args:
         first: Shape [n].
         second: Shape [n].
-        groups: What each pair belongs to; pairs of one group depend on each other.
-        confidence: Of the two-sided interval.
-        bounds: Range that differences can have; None where there is none.
+        groups: Group of each pair; pairs of one group depend on each other.
+        confidence: Confidence of the two-sided interval.
+        bounds: Smallest and largest possible difference; None if there are no bounds.
 
     Raises:
         ValueError: If lengths differ, or there is no pair.
@@ -134,17 +134,17 @@ def paired_difference(
 def effective_size(
     values: ArrayLike, groups: Groups = None, confidence: float = 0.95, correlation: float = 1.0
 ) -> float:
-    """Return how many independent values would tell as much about the mean as values in groups.
+    """Return the number of independent values that would tell as much about the mean as values in groups.
 
     It is n / (1 + (m - 1) ρ) for groups of m values with the correlation ρ of :func:`group_correlation` (Kish
-    1965), with Student's quantile of G - 1 degrees of freedom, for G groups, in place of the normal one.
-    Values of a single group count as independent: the sample then tells of that group alone.
+    1965), corrected by Student's quantile for G - 1 degrees of freedom (G groups) in place of the normal
+    quantile. Values of a single group count as independent: the sample then describes only this group.
 
     Args:
         values: Shape [n].
-        groups: What each value belongs to; None or an empty text for one that stands alone.
-        confidence: Of the two-sided interval that the quantile is for.
-        correlation: What is expected of ρ.
+        groups: Group of each value; None or an empty text for a value without a group.
+        confidence: Confidence of the two-sided interval for which the quantile is used.
+        correlation: Expected value of ρ.
 
     Example:
         >>> effective_size([1, 1, 0, 0] * 10), effective_size([1, 1, 0, 0] * 10, ["a"] * 40)
@@ -163,11 +163,11 @@ def effective_size(
 
 
 def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) -> float:
-    """Return how alike values of one group are, ρ in [0, 1]: 0 as values of different groups, 1 if equal.
+    """Return the correlation ρ in [0, 1] of values of one group: 0 if they are independent, 1 if equal.
 
-    It is what makes up the cluster-robust variance of the mean, Σ_g (Σ_i∈g e_i)² G / (G - 1) / n² of the
-    residuals e. Few values that differ tell little of it: it is drawn towards the expected one as by one
-    further value that differs.
+    It is the ρ that gives the cluster-robust variance of the mean, Σ_g (Σ_i∈g e_i)² G / (G - 1) / n², with
+    the residuals e. A few values that differ tell little about ρ, so the estimate is drawn towards
+    ``expected``, which counts as one more value that differs.
 
     Example:
         >>> group_correlation([1, 1, 0, 0] * 10, np.arange(40) // 2), group_correlation([1] * 4, [0, 0, 1, 1])
@@ -186,7 +186,7 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
     sums = np.bincount(number, residuals)
     effect = float((sums**2).sum()) * len(sums) / (len(sums) - 1) * (n - 1) / n / square
     found = min(max((effect - 1) / (_values_of_group(number) - 1), 0.0), 1.0)
-    # Of right and wrong answers about as many differ as are the fewer; the groups are no more than they are.
+    # For right and wrong answers, this is about the size of the smaller class, but at most G - 1.
     differ = min(square**2 / float((residuals**4).sum()), len(sums) - 1)
     return (differ * found + _CAUTION * expected) / (differ + _CAUTION)
 
@@ -202,7 +202,7 @@ def _values_of_group(number: NDArray[np.intp]) -> float:
 
 
 def group_numbers(groups: Groups, n: int) -> NDArray[np.intp]:
-    """Return the number of each value's group, from 0; a value without a group has a number of its own.
+    """Return the number of each value's group, from 0; a value without a group has its own number.
 
     Example:
         >>> group_numbers(["a", "", "a", None], 4).tolist(), group_numbers(None, 2).tolist()
@@ -220,7 +220,7 @@ def group_numbers(groups: Groups, n: int) -> NDArray[np.intp]:
 
 
 def student_quantile(z: float, freedom: float) -> float:
-    """Return Student's quantile for degrees of freedom where the normal one is z (Fisher & Cornish 1960).
+    """Return Student's quantile for degrees of freedom and the normal quantile z (Fisher & Cornish 1960).
 
     Example:
         >>> round(student_quantile(1.96, 9), 3), round(student_quantile(1.96, 39), 3)
@@ -238,7 +238,7 @@ def student_quantile(z: float, freedom: float) -> float:
 def _interval_with_pseudo_pair(
     sample: Floats, size: float, bounds: Bounds | None, confidence: float
 ) -> Interval | None:
-    """Return the normal interval of a mean after adding two values that stand for what was not seen."""
+    """Return the normal interval of a mean after adding two values that represent unseen extremes."""
     value = float(sample.mean())
     if np.ptp(sample) == 0:
         return constant_interval(value, size, bounds, confidence)
@@ -263,10 +263,10 @@ def _interval_with_pseudo_pair(
 def bootstrap_interval(
     resampled: Floats, value: float, n: float, bounds: Bounds | None = (0.0, 1.0), confidence: float = 0.95
 ) -> Interval | None:
-    """Return the interval of a value from its resamples; where these are alike, not below the exact one.
+    """Return the interval of a value from its resamples, at least the exact one if they are nearly equal.
 
-    Resamples are alike within half a percent of the bounds; then the interval also holds
-    :func:`constant_interval`, which for a large sample is the narrower one. Alike without bounds, it is None.
+    Resamples are nearly equal if they differ by at most half a percent of the bounds; the interval then
+    includes :func:`constant_interval`. If resamples are nearly equal and there are no bounds, it is None.
     """
     lower, upper = np.quantile(resampled, ((1 - confidence) / 2, (1 + confidence) / 2))
     return _not_below_exact((float(lower), float(upper)), value, n, bounds, confidence)
@@ -275,7 +275,7 @@ def bootstrap_interval(
 def _not_below_exact(
     ends: Bounds, value: float, n: float, bounds: Bounds | None, confidence: float
 ) -> Interval | None:
-    """Return an interval that holds the value; one of nearly no width also holds the exact one."""
+    """Return an interval that includes the value; a very narrow interval also includes the exact interval."""
     holds = [*ends, value]
     alike = (
         _EQUAL_WITHIN * max(map(abs, holds)) if bounds is None else _WIDTH_BY_CHANCE * (bounds[1] - bounds[0])
@@ -301,10 +301,11 @@ def resample_counts(n: int, seed: int | tuple[int, ...] = 0) -> NDArray[np.int64
 def constant_interval(
     value: float, n: float, bounds: Bounds | None = (0.0, 1.0), confidence: float = 0.95
 ) -> Interval | None:
-    """Return the interval of a mean whose n observations all have one value; None without bounds.
+    """Return the interval of a mean whose n observations all have the same value; None without bounds.
 
-    With n of n alike, the share of others is at most u = 1 − (α/2)^(1/n) (Clopper & Pearson 1934), and these
-    lie within the bounds. For values of 0 or 1 it is the Clopper-Pearson interval itself.
+    If n of n observations are equal, the share of other values is at most u = 1 − (α/2)^(1/n) (Clopper &
+    Pearson 1934), and the other values lie within the bounds. For values of 0 or 1 it is the Clopper-Pearson
+    interval itself.
 
     Example:
         >>> tuple(round(end, 4) for end in constant_interval(0.0, 20))
@@ -385,6 +386,6 @@ def _sample(values: ArrayLike) -> Floats:
     if len(others := np.flatnonzero(~np.isfinite(sample))):
         raise ValueError(
             f"expected finite values, got {len(others)} of {len(sample)} that are missing or not finite, the "
-            f"first at place {others[0]}: leave these cases out, of pairs in both samples"
+            f"first at index {others[0]}: leave these cases out (pairs: in both samples)"
         )
     return sample

@@ -1,4 +1,4 @@
-"""How sure a model is of an answer, found out by asking it again: for models without log-probabilities."""
+"""Measures how sure a model is of an answer by calling it again, for models without log-probabilities."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _REPLY_TOKENS = 3
 
 @dataclass(frozen=True)
 class SecondOpinion(ABC):
-    """A way to find out how sure a model is of its answer by asking again; each costs calls.
+    """A way to measure how sure a model is of its answer by calling it again; each way costs calls.
 
     Attributes:
-        model: What is asked: a framework's model in its own component, or a reader.
+        model: The model to call: a framework's model in the framework's component, or a reader.
     """
 
     model: Any = field(repr=False)
 
     def program(self, prompt: Prompt, answer: str) -> Program[Certainty]:
-        """Ask again, and return how sure the model is.
+        """Call the model again, and return how sure it is.
 
-        A failure that may pass leaves the certainty without measures, with a warning.
+        After a temporary failure, the certainty has no measures, and a warning is emitted.
 
         Args:
-            prompt: What the model answered.
-            answer: Its answer.
+            prompt: The prompt that the model answered.
+            answer: The model's answer.
         """
         if not answer.strip():
             return Certainty(reason=NO_WORDS)
@@ -50,18 +50,18 @@ class SecondOpinion(ABC):
 
     @abstractmethod
     def _opinion(self, prompt: Prompt, answer: str) -> Program[Certainty]:
-        """Ask again, and return how sure the model is."""
+        """Call the model again, and return how sure it is."""
 
 
 @dataclass(frozen=True)
 class AreYouSure(SecondOpinion):
     """Asks the model whether its answer is right.
 
-    The measure is ``self_doubt``: 1 − P(yes), the probability being that of the token that says yes where the
-    model gives log-probabilities, else 0 or 1.
+    The measure is ``self_doubt``: 1 − P(yes). P(yes) is the probability of the token that says yes or no;
+    without log-probabilities it is 0 or 1.
 
-    Price: one call more an answer. It reads the whole prompt and the answer once more, and writes three
-    tokens at most.
+    Price: one more call for each answer. The call reads the whole prompt and the answer again, and writes at
+    most three tokens.
 
     Example:
         >>> from surerag import FakeReader, Services
@@ -86,20 +86,20 @@ class AreYouSure(SecondOpinion):
 
 @dataclass(frozen=True)
 class SampleAgreement(SecondOpinion):
-    """Samples further answers to the same prompt, and sees how many of them agree with the answer.
+    """Samples more answers to the same prompt, and counts how many agree with the answer.
 
-    Two short answers agree if the words of one stand in a row in the other. The measures are
-    ``disagreement``, the share of samples that do not agree with the answer, by which the certainty goes, and
+    Two short answers agree if one contains the words of the other, in a row. The measures are
+    ``disagreement``, the share of samples that do not agree with the answer (the default uncertainty), and
     ``semantic_entropy``, the entropy of the shares of the samples' meanings in nats (Farquhar et al., Nature
     630, 2024).
 
-    Price: ``n_samples`` answers more, each as long as the answer, at temperature 1; the prompt is read
-    ``n_samples`` times more, or once where the server takes ``n``.
+    Price: ``n_samples`` more answers, at temperature 1; the prompt is read ``n_samples`` more times, or once
+    if the server accepts ``n``.
 
     Attributes:
         model: The model that answered: a reader, or a model of LangChain or LlamaIndex.
-        n_samples: Answers to sample.
-        max_tokens: Length of a sample, at most.
+        n_samples: Number of answers to sample.
+        max_tokens: Maximum length of a sample, in tokens.
 
     Example:
         >>> from surerag import FakeReader, Services

@@ -1,4 +1,4 @@
-"""What several methods use: checks of inputs and of services' answers, thresholds, and limits on calls."""
+"""Helpers of several methods: checks of inputs and of services' replies, thresholds, limits on calls."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from surerag.services import checked_vectors
 from surerag.signatures import TypeText
 
 Needs = Literal["text", "logprobs", "entropy", "energy"]
-"""What of an answer a gate or a metric reads."""
+"""The part of an answer that a gate or a metric reads."""
 AnswerTokensOption = Annotated[int | None, Field(ge=1)]
 """Type of the option ``max_tokens`` of methods that answer; None is the reader's own limit."""
 N_SAMPLES = 5
-"""Answers sampled for a semantic entropy, where nobody sets another number."""
+"""Default number of answers that are sampled for a semantic entropy."""
 MUST_RAISE = (*MISCONFIGURED, InputError)
-"""Errors that no fallback of a method hides: they say how a pipeline was put together or called."""
+"""Errors that no fallback of a method hides, because the pipeline was built or called wrongly."""
 
 
 # Inputs
@@ -45,7 +45,7 @@ def check_question(question: object) -> None:
     if not isinstance(question, str):
         raise InputError(
             f"a question is a text, got a {type(question).__name__}",
-            hint="ask one at a time, or several with run_many",
+            hint="pass one question, or several to run_many",
         )
     if not question.strip():
         raise InputError("the question is empty", hint="pass a question")
@@ -56,25 +56,25 @@ def check_passages(passages: object) -> None:
     if not isinstance(passages, Sequence) or isinstance(passages, str):
         raise InputError(
             f"a context is a list of passages, got a {type(passages).__name__}",
-            hint="pass list(passages), or [] where nothing was retrieved, if the method takes that",
+            hint="pass list(passages), or [] if nothing was retrieved and the method allows it",
         )
-    hint = "make one of a text with surerag.Passage(text); a framework's go to that framework's components"
+    hint = "make a passage with surerag.Passage(text); pass a framework's documents to its own components"
     check_items(Passage, passages, hint)
 
 
-# Functions of a user's own, in the place of a gate or a metric
+# A user's own functions, in place of a gate or a metric
 
 
 def checked_number(value: object, owner: str) -> float:
-    """Return the number that a user's function returned; it may be infinite, not NaN.
+    """Return the number that a user's function returned; it may be infinite, but not NaN.
 
     Raises:
-        ConfigurationError: If it is something else; ``owner`` says in words which function it was.
+        ConfigurationError: If it is not a number; ``owner`` names the function in words.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
         raise ConfigurationError(
             f"{owner} returned {value!r}, not a number",
-            hint="return a number for every answer, larger for a less certain one",
+            hint="return a number for every answer, larger for a less certain answer",
         )
     return float(value)
 
@@ -86,8 +86,8 @@ def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_log
     """Check that a reader reports what a gate or a metric needs.
 
     Raises:
-        CapabilityError: If it does not; the hint is the reader's own advice where it has some, or names what
-            does with text, or with log-probabilities.
+        CapabilityError: If it does not. The hint is the reader's own advice if it has any, or else names
+            options that need only text, or only log-probabilities.
     """
     can = reader.capabilities
     able = {"text": True, "logprobs": can.logprobs, "entropy": can.entropy is not None, "energy": can.energy}
@@ -96,19 +96,19 @@ def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_log
     missing = {"logprobs": "log-probabilities", "entropy": "entropies", "energy": "the logits' log-sum-exp"}
     lacks = "lists no alternatives to its tokens" if needs == "entropy" else "returns none"
     alternative = f", or {of_logprobs}" if can.logprobs else ""
-    # Readers over a client say what was passed to them, and what to pass in its place.
+    # Readers over a client have advice about which model to pass instead.
     advice = "" if can.logprobs else getattr(reader, "advice", "")
     raise CapabilityError(
-        f"{owner} needs {missing[needs]}, and {getattr(reader, 'described', reader.name)} "
+        f"{owner} needs {missing[needs]}, but {getattr(reader, 'described', reader.name)} "
         f"{lacks if can.logprobs else 'returns no log-probabilities'}",
         hint=advice
-        or f"pass {of_text}, which needs text only{alternative}; or use a local model "
+        or f"pass {of_text}, which needs only text{alternative}; or use a local model "
         "(TransformersReader), or a server that returns top log-probabilities",
     )
 
 
 def trace_of(generation: Generation, of_text: str) -> TokenTrace:
-    """Return a generation's trace, or raise LogprobsError; ``of_text`` is what needs text only."""
+    """Return a generation's trace, or raise LogprobsError; ``of_text`` is an option that needs only text."""
     if generation.trace is None:
         raise LogprobsError(
             "an answer came back without log-probabilities",
@@ -122,7 +122,7 @@ def trace_of(generation: Generation, of_text: str) -> TokenTrace:
 
 @runtime_checkable
 class CalibratedThreshold(Protocol):
-    """A threshold that belongs to one component: :class:`surerag.calibration.ThresholdPolicy`."""
+    """A threshold that was calibrated for one component: :class:`surerag.calibration.ThresholdPolicy`."""
 
     threshold: float
 
@@ -133,7 +133,7 @@ class CalibratedThreshold(Protocol):
 def _checked_threshold(value: Any) -> Any:
     if hasattr(value, "select"):
         raise ConfigurationError(
-            f"a {type(value).__name__} says which answers to withhold, and not when to act",
+            f"a {type(value).__name__} decides which answers to withhold, not when to act",
             hint="pass a ThresholdPolicy, from surerag.calibrate_threshold",
         )
     if value is None or isinstance(value, CalibratedThreshold):
@@ -143,7 +143,7 @@ def _checked_threshold(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
         raise ConfigurationError(
             f"threshold must be a number, a ThresholdPolicy or None, got {value!r}",
-            hint="a threshold of math.inf never acts, one of -math.inf always does",
+            hint="with a threshold of math.inf the method never acts, with -math.inf it always does",
         )
     return float(value)
 
@@ -162,14 +162,14 @@ ThresholdOption = Annotated[
     PlainSerializer(_plain_threshold),
     TypeText("float | ThresholdPolicy | None"),
 ]
-"""Type of the option ``threshold``: a number, a policy from a calibration, or None for the method's own."""
+"""Type of the option ``threshold``: a number, a policy from a calibration, or None for the default."""
 
 
 def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
-    """Return the option ``threshold`` as a number, the default where it is None.
+    """Return the option ``threshold`` as a number, or the default if it is None.
 
     Raises:
-        ConfigurationError: If there is neither; ``owner`` says in words what is compared with it.
+        ConfigurationError: If both are None; ``owner`` names the gate or metric in words.
     """
     value = _checked_threshold(default if threshold is None else getattr(threshold, "threshold", threshold))
     if value is None:
@@ -180,7 +180,7 @@ def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
 
 
 def check_threshold(threshold: Any, component: Any) -> None:
-    """Check that a policy was calibrated for a component (ConfigurationError); a number fits any."""
+    """Raise a ConfigurationError if a policy was calibrated for another component; a number fits any."""
     if isinstance(threshold, CalibratedThreshold):
         threshold.check(component)
 
@@ -189,10 +189,10 @@ def check_threshold(threshold: Any, component: Any) -> None:
 
 
 def meaning_clusters(answers: Sequence[str]) -> list[int]:
-    """Group short answers that mean the same: each joins the first cluster whose first member it repeats.
+    """Group short answers that mean the same: each joins the first cluster whose first member means the same.
 
     Args:
-        answers: Texts; two mean the same if the words of one stand in a row in the other.
+        answers: Texts; two mean the same if one contains the words of the other, in a row.
 
     Returns:
         Cluster of each answer, numbered from 0 in the order of first members.
@@ -212,7 +212,7 @@ def meaning_clusters(answers: Sequence[str]) -> list[int]:
 
 
 def typical_sample(samples: Sequence[Generation], clusters: Sequence[int]) -> Generation:
-    """Return the first answer of the largest cluster; of clusters of one size, of the first.
+    """Return the first answer of the largest cluster, or of the first one among clusters of equal size.
 
     Example:
         >>> typical_sample([Generation(text) for text in ("Orun", "Velm", "in Velm")], [0, 1, 1]).text
@@ -221,30 +221,30 @@ def typical_sample(samples: Sequence[Generation], clusters: Sequence[int]) -> Ge
     return samples[list(clusters).index(int(np.bincount(clusters).argmax()))]
 
 
-# Answers of services, checked
+# Checks of the replies of services
 
 MAX_UNUSABLE = 0.1
-"""Share of judgements that may be unusable; above it, what is made of them would be no measurement."""
+"""Largest share of judgements that may be unusable; with more, a result would not be a measurement."""
 Probabilities = NDArray[np.float64]
 
 
 class Judgements(NamedTuple):
     """Probabilities of contradiction, neutral and entailment by (premise, hypothesis).
 
-    A row is zeros where the entailer's reply could not be used, as are ``unusable`` of them.
+    A row is all zeros if the entailer's reply could not be used; ``unusable`` is the number of such rows.
     """
 
     rows: Mapping[tuple[str, str], Probabilities]
     unusable: int = 0
 
     def entails(self, premise: str, hypothesis: str) -> bool:
-        """Whether entailment is the likeliest label; of a tie, and of an unusable reply, it is not."""
+        """Whether entailment is the likeliest label; False for a tie or an unusable reply."""
         return bool(self.rows[premise, hypothesis].argmax() == ENTAILMENT)
 
     def equivalent(self, first: str, second: str, threshold: float | None = None) -> bool:
         """Whether two statements entail each other: as the likeliest label, or with E ≥ τ (SePer, Def. 2).
 
-        An empty one is equivalent to an empty one only.
+        An empty statement is equivalent only to an empty statement.
         """
         if first == second or not first or not second:
             return first == second
@@ -255,11 +255,11 @@ class Judgements(NamedTuple):
 
 
 def judge(pairs: Sequence[Pair]) -> Program[Judgements]:
-    """Ask the entailer about pairs.
+    """Have the entailer judge pairs.
 
     Raises:
-        ServiceError: If it returns something other than three probabilities a pair, or cannot be used in more
-            than a tenth of all pairs.
+        ServiceError: If the entailer does not return three probabilities for each pair, or more than a tenth
+            of its replies cannot be used.
     """
     if not pairs:
         return Judgements({})
@@ -272,8 +272,8 @@ def judge(pairs: Sequence[Pair]) -> Program[Judgements]:
     unusable = int((rows.sum(axis=1) == 0).sum())
     if unusable > MAX_UNUSABLE * len(pairs):
         raise ServiceError(
-            f"{unusable} of {len(pairs)} replies of the entailer name no single one of entailment, "
-            "contradiction and neutral, so that nothing can be measured by them",
+            f"{unusable} of {len(pairs)} replies of the entailer do not name exactly one of entailment, "
+            "contradiction and neutral, so they cannot be used to measure",
             hint="judge with NLIEntailer.from_pretrained(…), or with a larger model in JudgeEntailer(reader)",
         )
     by_pair = {(pair.premise, pair.hypothesis): row for pair, row in zip(pairs, rows, strict=True)}
@@ -286,12 +286,12 @@ def embed_unit(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float
 
 
 def unit_vectors(rows: Any, count: int) -> NDArray[np.float64]:
-    """Return so many vectors, scaled to length 1, or raise ServiceError."""
+    """Return ``count`` vectors, scaled to length 1, or raise ServiceError."""
     return unit_rows(checked_vectors(rows, count, np.float64))
 
 
 def unit_rows(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return rows scaled to length 1; zero vectors stay."""
+    """Return rows scaled to length 1; zero vectors stay zero."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: NDArray[np.float64] = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
     return unit
@@ -303,7 +303,7 @@ _YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 
 
 def is_yes(reply: str) -> bool | None:
-    """Return the answer of a reply to a question of yes or no, or None where it has neither or both.
+    """Return whether a reply says yes (True) or no (False); None if it says neither or both.
 
     Example:
         >>> is_yes("**Yes.** It does."), is_yes("No, it lacks the year"), is_yes("Perhaps")
@@ -316,8 +316,8 @@ def is_yes(reply: str) -> bool | None:
 def yes_probability(reply: Generation) -> float | None:
     """Return the probability of yes by the token that says yes or no; 1 or 0 without log-probabilities.
 
-    What a greedy reply does not say is no likelier than what it says, so that a yes is 1/2 at least, and a no
-    at most. None where the reply has neither or both.
+    A greedy reply says the likelier word, so a yes has at least the probability 1/2, and a no at most 1/2.
+    None if the reply says neither or both.
 
     Example:
         >>> from surerag.messages import TokenTrace
@@ -339,12 +339,12 @@ def yes_probability(reply: Generation) -> float | None:
 
 
 class CallBudget:
-    """Calls of models that a question has left.
+    """The budget of calls of models for one question.
 
     Attributes:
-        limit: Calls at most; None for no limit.
-        spent: Calls so far.
-        exhausted: Whether something was left undone for want of calls.
+        limit: Maximum number of calls; None for no limit.
+        spent: Number of calls so far.
+        exhausted: Whether a step was skipped because there were too few calls left.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -354,7 +354,7 @@ class CallBudget:
 
     @property
     def left(self) -> float:
-        """Calls that may still be made; infinite where there is no limit."""
+        """Number of calls that may still be made; infinite if there is no limit."""
         return math.inf if self.limit is None else max(self.limit - self.spent, 0)
 
     def spend(self, calls: int) -> None:
@@ -362,12 +362,12 @@ class CallBudget:
         self.spent += calls
 
     def affords(self, calls: int) -> bool:
-        """Whether so many calls are left; if not, the budget is exhausted from now on."""
+        """Whether ``calls`` calls are left; if not, the budget counts as exhausted from now on."""
         self.exhausted = self.exhausted or calls > self.left
         return calls <= self.left
 
     def warn(self, method: str, question: str) -> Program[None]:
-        """Emit a warning if something was left undone for want of calls."""
+        """Emit a warning if a step was skipped because there were too few calls left."""
         if self.exhausted:
             yield from emit(
                 f"{method}.out_of_calls",

@@ -30,9 +30,9 @@ Rephrasings = LRUDict[str]
 def dense(
     session: DenseSession, passages: Sequence[Passage], label_chunks: bool = False
 ) -> Program[DenseResult]:
-    """Measure how far a reader understands a context (Algorithm 1), and label its chunks if asked to.
+    """Measure how well a reader understands a context (Algorithm 1), and label its chunks if asked to.
 
-    Where ``max_calls`` is too small, only the first chunks are rephrased, as many as calls suffice for.
+    If ``max_calls`` is too small, only as many of the first chunks are rephrased as the calls allow.
     Errors are those of :meth:`surerag.DenseEvaluator.program`.
     """
     check_question(session.question)
@@ -61,7 +61,7 @@ def measure(
     rephrased = yield from session.rephrase(passages[:tested])
     context = [passage.text for passage in passages]
     edits = [[*context[:at], text, *context[at + 1 :]] for at, (text, _) in enumerate(rephrased)]  # Eq. 4
-    # The last chunk's edit comes first: the longest common beginning with the context.
+    # The last chunk's edit is first, because it shares the longest beginning with the context.
     original, *edited = yield from session.answer([context, *reversed(edits)])
     answers = [original, *reversed(edited)]
     texts = [answer.text.strip() for answer in answers]
@@ -105,11 +105,11 @@ def measure(
 
 
 def label(session: DenseSession, result: DenseResult, most: int | None = None) -> Program[DenseResult]:
-    """Tell necessary chunks from unnecessary ones by the answer without each uncertain one (Eq. 9).
+    """Label uncertain chunks as necessary or unnecessary, by the answer without each chunk (Eq. 9).
 
-    A chunk is unnecessary where the answer stays equivalent (Algorithm 3, line 24); where entailment holds in
-    one direction only, it is necessary (Eq. 10 would call it unnecessary).
-    Only the first ``most`` uncertain chunks are labelled; None is all.
+    A chunk is unnecessary if the answer without it is equivalent (Algorithm 3, line 24). If entailment holds
+    only in one direction, the chunk is necessary (Eq. 10 would call it unnecessary). Only the first ``most``
+    uncertain chunks are labelled; None is all.
     """
     before = session.budget.spent, session.unusable
     context = [chunk.passage.text for chunk in result.chunks]
@@ -142,7 +142,7 @@ def _link_matrix(session: DenseSession, answers: Sequence[str]) -> Program[NDArr
 
 @dataclass(eq=False)
 class DenseSession:
-    """Asks the models about one question; nothing is asked twice. ``reader`` is a name, for the cache."""
+    """Calls the models for one question, and caches their replies. ``reader`` is a name, for the cache."""
 
     question: str
     options: DenseOptions | DenseRefinerOptions
@@ -157,7 +157,7 @@ class DenseSession:
         self._entails: dict[tuple[str, str], bool] = {}
 
     def cost(self, passages: Sequence[Passage], tested: int) -> int:
-        """Return the calls that measuring needs at most, of which ``tested`` chunks are rephrased."""
+        """Return the maximum number of calls to measure passages of which ``tested`` chunks are rephrased."""
         keys = {self._key(passage.text) for passage in passages[:tested] if passage.text.strip()}
         new = sum(self.rephrasings.get(key) is None for key in keys)
         return new + (tested + 1) + tested * (tested + 1)
@@ -190,7 +190,7 @@ class DenseSession:
         return results
 
     def answer(self, contexts: Sequence[Sequence[str]]) -> Program[list[Generation]]:
-        """Answer greedily under each context of texts; equal contexts are asked about once."""
+        """Answer greedily from each context of texts; equal contexts are answered once."""
         prompts = [self._answer_prompt(context) for context in contexts]
         new = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._answers]
         if new:
@@ -202,7 +202,7 @@ class DenseSession:
     def link(self, pairs: Sequence[tuple[str, str]]) -> Program[list[float]]:
         """Return w, the mean of both directions of entailment, for pairs of answers (Eq. 5).
 
-        Identical answers need no judge, and an empty one means the same as an empty one only.
+        Identical answers need no judge, and an empty answer means the same only as another empty answer.
         """
         ordered = [both for a, b in pairs if a != b and a and b for both in ((a, b), (b, a))]
         new = [pair for pair in dict.fromkeys(ordered) if pair not in self._entails]

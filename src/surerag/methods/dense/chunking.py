@@ -1,7 +1,7 @@
-"""Semantic chunking: neighbouring sentences that are alike stay together (DENSE-RAG, Algorithm 2).
+"""Semantic chunking: similar neighbouring sentences stay together (DENSE-RAG, Algorithm 2).
 
-Chunks are verbatim pieces of their text, of at most T_max tokens. A sentence that alone is longer is split at
-white space, or where it has none between characters.
+Chunks are verbatim pieces of their text, of at most T_max tokens. A longer sentence is split at white space,
+or, if it has no white space, between characters.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Count = Callable[[str], int]
 def semantic_chunks(
     texts: Sequence[str], options: SemanticChunkerOptions, count: Count = estimated_tokens
 ) -> Program[list[list[SemanticChunk]]]:
-    """Cut texts into chunks (Algorithm 2); the encoder is asked once for the sentences of all.
+    """Cut texts into chunks (Algorithm 2); the encoder embeds the sentences of all texts in one call.
 
-    Together the chunks of a text hold all but white space; a text without words has none. ``count`` counts
-    tokens. Errors are those of :meth:`surerag.SemanticChunker.program`.
+    Together the chunks of a text have all of it but white space; a text without words has no chunk. ``count``
+    counts tokens. Errors are those of :meth:`surerag.SemanticChunker.program`.
     """
     for text in texts:
         if not isinstance(text, str):
@@ -61,7 +61,7 @@ def chunk_passages(documents: Sequence[Passage], options: SemanticChunkerOptions
 def quantile_similarity(
     texts: Sequence[str], options: SemanticChunkerOptions, quantile: float, count: Count = estimated_tokens
 ) -> Program[float]:
-    """Return the τ that this share of neighbouring sentences lies below: encoders differ in scale.
+    """Return this quantile of the similarities of neighbouring sentences as τ, as encoders differ in scale.
 
     Errors are those of :meth:`surerag.SemanticChunker.with_quantile`.
     """
@@ -83,7 +83,7 @@ def _merge(
     options: SemanticChunkerOptions,
     count: Count,
 ) -> list[SemanticChunk]:
-    """Let each sentence join the chunk before it, if it is alike and there is room (Eq. 7)."""
+    """Add each sentence to the chunk before it if it is similar and the chunk has room (Eq. 7)."""
     chunks: list[SemanticChunk] = []
     for at, (start, end) in enumerate(spans):
         if chunks and similarities[at - 1] >= options.similarity_threshold:
@@ -98,7 +98,7 @@ def _merge(
 def neighbour_similarities(
     texts: Sequence[str], spans: Sequence[Sequence[Span]]
 ) -> Program[list[NDArray[np.float64]]]:
-    """Return the cosine of each sentence with the next one of its text; 0 where a vector is zero."""
+    """Return the cosine of each sentence and the next sentence of its text; 0 if a vector is zero."""
     sentences = [
         text[start:end]
         for text, pieces in zip(texts, spans, strict=True)
@@ -118,7 +118,7 @@ def neighbour_similarities(
 
 
 def _sentences(text: str, options: SemanticChunkerOptions, count: Count) -> list[Span]:
-    """Return the spans of sentences, and of the pieces of those that are too long."""
+    """Return the spans of sentences; a sentence that is too long is replaced by its pieces."""
     return [
         piece
         for sentence in split_sentences(text, options.language)

@@ -25,20 +25,20 @@ from surerag.text import estimated_tokens
 
 
 def _judge(reader: Reader, entailer: Entailer | Reader | None, prompt: Template) -> Entailer:
-    """Return the entailer; a reader, or where there is none the reader itself, judges in words."""
+    """Return the entailer; a reader as entailer, or by default the answering reader, judges in words."""
     judge = reader if entailer is None else entailer
     if not isinstance(judge, Reader):
         if prompt.text != DenseOptions.PROMPTS["entailment"].text:
             raise ConfigurationError(
-                f"{type(judge).__name__} takes no prompt, and prompts has 'entailment'",
-                hint="leave that prompt out, or let a reader judge in words",
+                f"{type(judge).__name__} takes no prompt, but prompts has 'entailment'",
+                hint="remove this prompt, or let a reader judge in words",
             )
         return judge
     return JudgeEntailer(judge, prompt=prompt)
 
 
 class DenseEvaluator(DenseOptions, Component[DenseResult]):
-    """A measure of how far a reader understands its context, without a reference answer.
+    """A measure of how well a reader understands its context, without a reference answer.
 
     Each chunk is rephrased alone; a reader that understands the context gives the same answer each time.
 
@@ -59,10 +59,10 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
     """The model that rephrases and answers."""
 
     entailer: Service[Entailer | Reader | None] = None
-    """Judges whether answers mean the same. A reader judges in words; None is the reader itself."""
+    """Judges whether answers mean the same. A reader judges in words; by default ``reader`` does."""
 
     rephrasings: Service[Rephrasings] = Field(default_factory=Rephrasings)
-    """Cache of rephrased chunks; share one between components to rephrase each chunk once."""
+    """Cache of rephrased chunks; share one cache between components to rephrase each chunk once."""
 
     def __init__(
         self, reader: Reader | None = None, entailer: Entailer | Reader | None = None, **options: Any
@@ -86,7 +86,7 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
 
 
 class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
-    """A splitter that cuts where neighbouring sentences are unlike (DENSE-RAG, Algorithm 2).
+    """A splitter that cuts texts between dissimilar sentences (DENSE-RAG, Algorithm 2).
 
     Example:
         >>> from surerag.encoders import HashingEncoder
@@ -97,10 +97,10 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
     """
 
     encoder: Service[Encoder | None] = None
-    """Vectors of sentences."""
+    """Computes the vectors of sentences."""
 
     count_tokens: Function[Callable[[str], int] | None] = None
-    """Counts the tokens of a text; None estimates them by the text's scripts."""
+    """Function that counts the tokens of a text; None estimates them from the text's scripts."""
 
     def __init__(self, encoder: Encoder | None = None, **options: Any) -> None:
         super().__init__(**{"encoder": encoder, **options})
@@ -118,7 +118,7 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
         """Return the generator that cuts one text; chunks are verbatim and in order.
 
         Raises:
-            InputError: If a single character has more tokens than ``chunk_size``, or the text is none.
+            InputError: If a single character has more tokens than ``chunk_size``, or ``text`` is no text.
             ServiceError: If the encoder fails.
         """
         [chunks] = yield from semantic_chunks([text], self, self._count)
@@ -131,7 +131,7 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
     def passages(self, documents: Sequence[Passage]) -> list[Passage]:
         """Cut documents into passages with the id ``"<document>@<start>:<end>"``.
 
-        Their metadata is the document's, with the keys ``document``, ``start`` and ``end`` besides.
+        Their metadata are the document's, and the keys ``document``, ``start`` and ``end``.
         """
         return drivers.run(chunk_passages(documents, self), self.services, on_event=self.on_event)
 
@@ -140,9 +140,9 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
         return await drivers.arun(chunk_passages(documents, self), self.services, on_event=self.on_event)
 
     def with_quantile(self, texts: Sequence[str], quantile: float = 0.75) -> Self:
-        """Return a copy with the similarity that this share of the texts' neighbouring sentences lies below.
+        """Return a copy whose threshold is this quantile of the similarities of neighbouring sentences.
 
-        Some dozen texts will do; 0.75 leaves every fourth sentence with the one before.
+        A few dozen texts are enough; 0.75 joins every fourth sentence to the sentence before it.
 
         Raises:
             ConfigurationError: If ``quantile`` is not in [0, 1].
@@ -153,7 +153,7 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
 
 
 class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
-    """A better context: chunks that only confuse the reader leave, chunks like the necessary ones come.
+    """Improves a context: replaces chunks that only confuse the reader by chunks like the necessary ones.
 
     Example:
         >>> from surerag import FakeReader, Passage
@@ -174,13 +174,14 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
     """Judges whether answers mean the same. A reader judges in words; None is the reader itself."""
 
     encoder: Service[Encoder | None] = None
-    """Vectors for similarity; None takes the chunker's. Not needed where all passages have embeddings."""
+    """Computes vectors for similarity; None is the chunker's encoder. Not needed if all passages have
+    embeddings."""
 
     retriever: Service[Retriever | None] = None
-    """Asked once a question for four times ``top_n`` passages, when no candidate is left."""
+    """Called once for each question, for four times ``top_n`` passages, when no candidate is left."""
 
     chunker: Service[SemanticChunker | None] = None
-    """Cuts the documents of uncertain questions anew, where documents are passed."""
+    """Cuts the documents that are passed for a question into new chunks, if the reader is uncertain."""
 
     rephrasings: Service[Rephrasings] = Field(default_factory=Rephrasings)
     """Cache of rephrased chunks; share one between components to rephrase each chunk once."""
@@ -196,7 +197,7 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
         super().__init__(**{**services, **options})
 
     def _connect(self) -> Services:
-        hint = "a splitter's or a node parser's is its core"
+        hint = "the chunker of a splitter or node parser is its attribute core"
         check_kind(SemanticChunker | None, "a SemanticChunker of surerag", hint=hint, chunker=self.chunker)
         chunkers = None if self.chunker is None else self.chunker.encoder
         encoder = self.encoder or chunkers
@@ -217,8 +218,8 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
         Args:
             question: Not empty.
             passages: Best first: the first ``top_n`` are the context, the others candidates.
-            documents: The documents behind them, whole; cut anew by the ``chunker`` where the question is
-                uncertain.
+            documents: The whole documents of the passages; ``chunker`` cuts them into new chunks if the
+                reader is uncertain.
 
         Raises:
             InputError: If the question is empty.

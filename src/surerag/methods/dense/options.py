@@ -15,7 +15,7 @@ OnFailure = Literal["original", "raise"]
 Stop = Literal["both", "either", "certain", "sufficient"]
 
 REPHRASE_MAX_TOKENS = 640
-"""Longest rephrasing of a chunk, in tokens."""
+"""Maximum length of a chunk's rephrasing, in tokens."""
 
 
 class DenseOptions(Options):
@@ -26,20 +26,22 @@ class DenseOptions(Options):
     )
 
     threshold: float = Field(0.2, ge=0)
-    """A context is certain up to this score, in nats (section 5)."""
+    """A context is certain if its score, in nats, is at most this number (section 5)."""
 
     label_chunks: bool = False
-    """Tell necessary from unnecessary chunks by the answer without each uncertain one (Eq. 8 and 9)."""
+    """Whether to label uncertain chunks as necessary or unnecessary, by the answer without them (Eq. 8, 9).
+    """
 
     max_calls: int | None = Field(None, ge=5)
-    """Rephrasings, answers and judgements for a question at most; k chunks need k² + 3 k + 1, and labels 3 k
-    more. With fewer calls only the first chunks are tested, one at least. None is no limit."""
+    """Maximum number of calls (rephrasings, answers and judgements) for a question; None is no limit. k
+    chunks need k² + 3 k + 1 calls, and labels up to 3 k more. With fewer calls, only the first chunks are
+    tested, at least one."""
 
     max_tokens: AnswerTokensOption = None
     """Longest answer in tokens; None is the reader's own limit."""
 
     rephrase_max_tokens: int = Field(REPHRASE_MAX_TOKENS, ge=1)
-    """Longest rephrasing in tokens; one that is cut is not used."""
+    """Maximum length of a rephrasing, in tokens; a rephrasing that is cut off is not used."""
 
     prompts: PromptsOption = prompts_field()
     """Templates by name: ``rephrase`` (slot ``passage``), ``answer`` (``question``, ``passages``),
@@ -50,10 +52,9 @@ class DenseRefinerOptions(Options):
     """Options of :class:`surerag.DenseRefiner` and its adapters.
 
     The defaults are the paper's Algorithm 3, within the limits ``max_chunks``, ``max_rounds`` and
-    ``max_calls``, but for four things. The visited set is never cleared, so that the loop ends. Where no
-    candidate is left, a context that lost chunks is still measured. Where all chunks are unnecessary, the
-    first one stays. And a first context that is certain is left alone, without a self-evaluation
-    (section 5.1).
+    ``max_calls``, with four differences. The visited set is never cleared, so that the loop ends. If no
+    candidate is left, a context that lost chunks is still measured. If all chunks are unnecessary, the first
+    chunk is kept. If the first context is certain, it is returned without a self-evaluation (section 5.1).
     """
 
     PROMPTS = PromptSet(
@@ -69,10 +70,11 @@ class DenseRefinerOptions(Options):
     """A context is certain up to this score, in nats (section 5)."""
 
     top_n: int = Field(5, ge=1)
-    """Chunks of the first context (the paper's k); the other passages are candidates."""
+    """Number of chunks in the first context (the paper's k); the other passages are candidates."""
 
     max_chunks: int | None = Field(None, ge=1)
-    """Chunks of a context at most; None is twice ``top_n``, so that each necessary one can bring another."""
+    """Maximum number of chunks in a context; None is twice ``top_n``, so that each necessary chunk can add
+    one more."""
 
     stop: Stop = "both"
     """Refinement stops at a context that is ``"certain"`` (its score is within the threshold), that is
@@ -80,14 +82,15 @@ class DenseRefinerOptions(Options):
     (the text of section 5.2). ``"certain"`` needs no self-evaluation (Table 4)."""
 
     max_rounds: int = Field(4, ge=1)
-    """Contexts that are measured at most."""
+    """Maximum number of contexts that are measured."""
 
     max_calls: int | None = Field(None, ge=1)
-    """Rephrasings, answers and judgements for a question at most; r rounds of n chunks need up to
-    r (n² + 6 n + 2) − 3 n. None is no limit."""
+    """Maximum number of calls (rephrasings, answers and judgements) for a question; None is no limit. r
+    rounds of n chunks need up to r (n² + 6 n + 2) − 3 n calls."""
 
     on_failure: OnFailure = "original"
-    """If a model fails: the best context so far or the ``"original"`` one, with a warning; or ``"raise"``."""
+    """If a model fails: ``"original"`` returns the best context so far, or else the original, with a warning;
+    ``"raise"`` raises."""
 
     max_tokens: AnswerTokensOption = None
     """Longest answer in tokens; None is the reader's own limit."""
@@ -106,7 +109,7 @@ class DenseRefinerOptions(Options):
 
     @property
     def largest(self) -> int:
-        """Chunks of a context at most."""
+        """Maximum number of chunks in a context."""
         return 2 * self.top_n if self.max_chunks is None else self.max_chunks
 
 
@@ -114,11 +117,11 @@ class SemanticChunkerOptions(Options):
     """Options of :class:`surerag.SemanticChunker` and its adapters."""
 
     similarity_threshold: float = Field(0.6, ge=-1, le=1)
-    """Cosine from which the next sentence joins the chunk (the paper's τ). 0.6 belongs to UAE-Large-V1;
-    ``with_quantile`` finds the value for another encoder."""
+    """Smallest cosine at which the next sentence is added to the chunk (the paper's τ). 0.6 is for
+    UAE-Large-V1; ``with_quantile`` finds the value for another encoder."""
 
     chunk_size: int = Field(512, ge=1)
-    """Tokens of a chunk at most (the paper's T_max)."""
+    """Maximum length of a chunk, in tokens (the paper's T_max)."""
 
     language: str = "en"
     """ISO 639 code, for the abbreviations and marks that sentences end with."""

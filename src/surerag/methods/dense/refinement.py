@@ -1,7 +1,7 @@
-"""Iterative context refinement: mend a context that the reader does not understand (DENSE-RAG, Algorithm 3).
+"""Iterative context refinement: improve a context that the reader does not understand (Algorithm 3).
 
-Unnecessary chunks leave, and the candidates nearest to necessary ones come. It ends, whatever models reply: a
-chunk that was in a context once is never taken again, and rounds and calls have limits.
+Unnecessary chunks are removed, and the candidates nearest to necessary chunks are added (DENSE-RAG). The loop
+ends whatever the models reply: no chunk enters a context twice, and rounds and calls are limited.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def refine_context(
 ) -> Program[DenseRefinerResult]:
     """Measure, prune, refill and measure again; return the best context (Algorithm 3).
 
-    Arguments and errors are those of :meth:`surerag.DenseRefiner.program`. Documents are cut by ``chunker``;
-    None leaves chunks as they are. ``retrieves`` tells whether there is a retriever to ask for candidates.
+    Arguments and errors are those of :meth:`surerag.DenseRefiner.program`. ``chunker`` cuts the documents;
+    None keeps the chunks. ``retrieves`` is whether there is a retriever for more candidates.
     """
     question = session.question
     check_question(question)
@@ -81,7 +81,7 @@ def _go_through_rounds(
     chunker: Any,
     rounds: list[Round],
 ) -> Program[Stopped]:
-    """Append each round as soon as it is measured, so that no failure loses it; return why they ended."""
+    """Append each round once it is measured, so that a failure loses none; return why the rounds ended."""
     context = pool.first(options.top_n)
     evaluates = options.stop != "certain"
     while context:
@@ -120,14 +120,14 @@ def _go_through_rounds(
 def _exchange_chunks(
     session: DenseSession, pool: Pool, options: DenseRefinerOptions, rounds: list[Round]
 ) -> Program[list[Passage] | Stopped]:
-    """Complete the last round; return the context of the next one, or why there is none."""
+    """Complete the last round; return the context of the next round, or why there is no next round."""
     measured = rounds[-1].measured
     uncertain = sum(chunk.label == "uncertain" for chunk in measured.chunks)
     if not session.budget.affords(3 * uncertain):
         return "calls"
     measured = yield from label(session, measured)
     stays, removed = prune(measured)
-    # The candidate nearest to each necessary chunk comes (Algorithm 3, lines 33 to 38).
+    # The candidate nearest to each necessary chunk is added (Algorithm 3, lines 33 to 38).
     necessary = [chunk.passage for chunk in measured.chunks if chunk.label == "necessary"]
     added = yield from pool.nearest(necessary[: max(options.largest - len(stays), 0)])
     rounds[-1] = replace(rounds[-1], measured=measured, removed=tuple(removed), added=tuple(added))
@@ -138,14 +138,14 @@ def _exchange_chunks(
 
 
 def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
-    """Return the chunks that stay and those that leave; the first one stays where all are unnecessary."""
+    """Return the kept and the removed chunks; if all are unnecessary, the first chunk is kept."""
     stays = [chunk.passage for chunk in measured.chunks if chunk.label != "unnecessary"]
     removed = [chunk.passage for chunk in measured.chunks if chunk.label == "unnecessary"]
     return (stays, removed) if stays else (removed[:1], removed[1:])
 
 
 def meets(entry: Round, better: bool, stop: Stop) -> bool:
-    """Whether a context meets the condition to stop; ``"both"`` also asks for the best one so far."""
+    """Whether a context meets the condition to stop; ``"both"`` also requires the best context so far."""
     certain, sufficient = entry.measured.certain, bool(entry.sufficient)
     return {
         "both": certain and sufficient and better,
@@ -156,10 +156,10 @@ def meets(entry: Round, better: bool, stop: Stop) -> bool:
 
 
 def improves(entry: Round, best: Round | None, stop: Stop) -> bool:
-    """Whether a context replaces the best one so far: its score is lower (Algorithm 3, lines 8 to 12).
+    """Whether a context replaces the best context so far: its score is lower (Algorithm 3, lines 8 to 12).
 
-    If it takes ``"both"`` to stop, a context that was judged sufficient gives way only to another such one. A
-    score that is not conclusive is worse than any that is.
+    With ``stop="both"``, only a sufficient context may replace a sufficient context. A conclusive score is
+    better than any score that is not conclusive.
     """
     if best is None:
         return True
@@ -171,9 +171,9 @@ def improves(entry: Round, best: Round | None, stop: Stop) -> bool:
 
 
 class Pool:
-    """The candidates of one question; a text that was in a context once is never taken again.
+    """The candidates of one question; a text that was in a context is never taken again.
 
-    When none is left, the retriever is asked once for ``more``, unless that is 0.
+    When no candidate is left, the retriever is called once for ``more`` passages, unless ``more`` is 0.
     """
 
     def __init__(self, question: str, passages: Sequence[Passage], more: int) -> None:
@@ -210,7 +210,7 @@ class Pool:
         return taken
 
     def replace(self, passages: Sequence[Passage]) -> Program[None]:
-        """Put other passages in the place of all, by similarity to the question."""
+        """Replace all candidates by other passages, sorted by their similarity to the question."""
         passages = list({passage.text: passage for passage in reversed(passages)}.values())[::-1]
         vectors = yield from self._vectors(passages)
         query = (yield from embed_unit([self._question], "query"))[0]
@@ -230,7 +230,7 @@ class Pool:
         return list(texts.values())
 
     def _vectors(self, passages: Sequence[Passage]) -> Program[NDArray[np.float64]]:
-        """Return the vectors that the passages have, if all have one; else the encoder's, one a text."""
+        """Return the passages' own vectors if all have one, else the encoder's vectors of their texts."""
         own = [passage.embedding for passage in passages]
         if all(own) and len({len(vector or ()) for vector in own}) == 1:
             return unit_vectors(own, len(own))

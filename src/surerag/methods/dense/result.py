@@ -9,7 +9,7 @@ from typing import Any, Literal
 from surerag.messages import Generation, Passage, Result
 
 Label = Literal["certain", "uncertain", "necessary", "unnecessary", "untested"]
-"""``"uncertain"`` stays without ``label_chunks``; for ``"untested"`` chunks no calls were left."""
+"""Without ``label_chunks``, chunks stay ``"uncertain"``; for ``"untested"`` chunks, no calls were left."""
 Rephrasing = Literal["rephrased", "unchanged", "empty", "cut", "untested"]
 
 Stopped = Literal["certain", "satisfied", "unchanged", "rounds", "calls", "failed", "empty"]
@@ -40,13 +40,14 @@ class ChunkResult:
 
     Attributes:
         passage: The chunk.
-        rephrased: The text in its place: the chunk's own unless the outcome is ``"rephrased"``.
-        outcome: Rephrasings that are ``"unchanged"`` but for case and spaces, ``"empty"`` or ``"cut"`` are
-            not used.
+        rephrased: The text that replaced the chunk; the chunk's own text unless the outcome is
+            ``"rephrased"``.
+        outcome: Outcome of rephrasing. A rephrasing that is ``"unchanged"`` (except for case and spaces),
+            ``"empty"`` or ``"cut"`` is not used.
         answer: r_i, the answer with the chunk rephrased.
         link: w_i0, between r_i and r_0: 0, ½ or 1 (Eq. 5).
-        label: What that says of the chunk (Eq. 8; Algorithm 3, lines 16 to 27).
-        masked_answer: The answer without the chunk (Eq. 9); None where it was not asked.
+        label: Label of the chunk that follows from the link (Eq. 8; Algorithm 3, lines 16 to 27).
+        masked_answer: The answer without the chunk (Eq. 9); None if there was no such call.
     """
 
     passage: Passage
@@ -60,20 +61,20 @@ class ChunkResult:
 
 @dataclass(frozen=True)
 class DenseResult(Result):
-    """How far a reader understands a context.
+    """How well a reader understands a context.
 
     Attributes:
         question: The question.
         score: Degree-based semantic entropy, in [0, log(k + 1)] nats (Eq. 6).
         certain: Whether the score is conclusive and within the threshold.
-        answers: r_0 to r_k.
-        links: w_ij between them, k + 1 rows (Eq. 5).
-        chunks: One result a chunk, in the order of the context.
+        answers: The answers r_0 to r_k.
+        links: The links w_ij between the answers, k + 1 rows (Eq. 5).
+        chunks: One result for each chunk, in the order of the context.
         generation: The answer under the original context.
-        calls: Rephrasings, answers and judgements.
-        truncated: Answers among r_0 to r_k that were cut at ``max_tokens``.
-        empty: Answers among them without a text.
-        unusable: Judgements that could not be used; more than a tenth are an error.
+        calls: Number of rephrasings, answers and judgements.
+        truncated: Number of answers among r_0 to r_k that were cut off at ``max_tokens``.
+        empty: Number of answers among r_0 to r_k without a text.
+        unusable: Number of judgements that could not be used; more than a tenth are an error.
         out_of_calls: Whether ``max_calls`` left chunks untested or unlabelled.
         usage: Requests, tokens and seconds of the question.
     """
@@ -93,9 +94,9 @@ class DenseResult(Result):
 
     @property
     def conclusive(self) -> bool:
-        """Whether the score means something: a chunk was rephrased, and no answer is empty or cut.
+        """Whether the score has a meaning: a chunk was rephrased, and no answer is empty or cut off.
 
-        Answers that are alike because all are empty or cut would score 0.
+        Answers that are equal because all are empty or cut off would have a score of 0.
         """
         rephrased = any(chunk.outcome == "rephrased" for chunk in self.chunks)
         return rephrased and not self.truncated and not self.empty
@@ -137,12 +138,12 @@ class Round:
     """One context of a refinement.
 
     Attributes:
-        measured: Its score, answers and labels.
-        sufficient: Whether the reader finds it sufficient; None where it was not asked.
-        best: Whether it became the best context so far.
-        removed: Unnecessary chunks, which the next context lacks.
-        added: Chunks that the next context has besides.
-        rechunked: Whether the next context is of the documents' semantic chunks.
+        measured: The context's score, answers and labels.
+        sufficient: Whether the reader finds the context sufficient; None if the reader was not asked.
+        best: Whether the context became the best context so far.
+        removed: Unnecessary chunks, which the next context does not have.
+        added: New chunks, which the next context has.
+        rechunked: Whether the next context consists of new semantic chunks of the documents.
     """
 
     measured: DenseResult
@@ -165,7 +166,7 @@ class Round:
 
 
 def best_round(rounds: Sequence[Round]) -> Round | None:
-    """Return the last round that was the best when it was measured; None before the first."""
+    """Return the last round that was the best when it was measured; None if there is no round."""
     return next((entry for entry in reversed(rounds) if entry.best), None)
 
 
@@ -175,13 +176,13 @@ class DenseRefinerResult(Result):
 
     Attributes:
         question: The question.
-        passages: The best context; the first ``top_n`` passages where none could be measured.
-        answer: The answer under it; None where none could be measured.
-        score: Its DENSE score; None likewise.
-        rounds: Every round, in order.
-        stopped: Why it ended.
-        calls: Rephrasings, answers, judgements and self-evaluations of all rounds.
-        failure: The error that ended it, in words.
+        passages: The best context; the first ``top_n`` passages if no context could be measured.
+        answer: The answer from the best context; None if no context could be measured.
+        score: The best context's DENSE score; None if no context could be measured.
+        rounds: All rounds, in order.
+        stopped: Why the refinement ended.
+        calls: Number of rephrasings, answers, judgements and self-evaluations of all rounds.
+        failure: The error that ended the refinement, in words; empty if there was none.
         usage: Requests, tokens and seconds of the question.
     """
 
@@ -196,7 +197,7 @@ class DenseRefinerResult(Result):
 
     @property
     def best(self) -> Round | None:
-        """The round of the best context; None where none could be measured."""
+        """The round of the best context; None if no context could be measured."""
         return best_round(self.rounds)
 
     def to_dict(self) -> Mapping[str, Any]:

@@ -23,7 +23,7 @@ from surerag.readers.failures import in_plain_words
 from surerag.text import is_abstention
 
 REWRITE_TOKENS = 64
-"""Longest rewrite in tokens, and in words; a longer one is no query."""
+"""Maximum length of a rewrite, in tokens and in words; a longer rewrite is not a query."""
 
 
 def rewrite_when_uncertain(
@@ -35,9 +35,9 @@ def rewrite_when_uncertain(
 ) -> Program[DynQRResult]:
     """Answer; if uncertain, rewrite the query, retrieve and answer again; keep the less uncertain answer.
 
-    Whatever fails after the first answer, that answer stands, with a warning. Arguments and errors are those
-    of :meth:`surerag.UncertaintyRewriter.program`; the query is rewritten iff the uncertainty exceeds
-    ``threshold`` (θ).
+    If anything fails after the first answer, the first answer is returned, with a warning. Arguments and
+    errors are those of :meth:`surerag.UncertaintyRewriter.program`; the query is rewritten iff the
+    uncertainty exceeds ``threshold`` (θ).
     """
     check_question(question)
     check_items(Message, history, "make each turn with surerag.messages.Message(role, content)")
@@ -90,7 +90,7 @@ def rewrite_when_uncertain(
 
 
 class _NoRewriteError(Exception):
-    """No rewrite is usable, or none retrieved anything new; ``expected`` says that this is no fault."""
+    """No rewrite is usable, or none retrieved anything new; ``expected`` is True if this is not a fault."""
 
     def __init__(self, reason: str, *, expected: bool) -> None:
         super().__init__(reason)
@@ -98,7 +98,7 @@ class _NoRewriteError(Exception):
 
 
 def _choose_answer(original: Attempt, candidates: Sequence[Attempt], verify: bool) -> tuple[Attempt, str]:
-    """Choose the answer with the lower uncertainty, on a tie the original one (post-verification)."""
+    """Choose the answer with the lower uncertainty, or the original answer on a tie (post-verification)."""
     best = min(candidates, key=lambda attempt: attempt.uncertainty, default=None)
     if best is None:
         return original, ""
@@ -129,7 +129,7 @@ class _Steps:
             passages: Sequence[Passage] = yield from perform(Retrieve(query, self.options.top_n))
             if self.options.documents == "expand":
                 passages = alternated(original.passages, passages, self.options.top_n)
-            passages = passages or original.passages  # nothing is no better context
+            passages = passages or original.passages  # no passages are not a better context
             prompt = self._prompt(query, passages)
             # The same prompt would get the same answer.
             if prompt not in prompts:

@@ -21,7 +21,7 @@ from surerag.text import check_abstention
 class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
     """Answer; rewrite the query only when the reader is uncertain; keep the less uncertain answer (DynQR).
 
-    In ``run_many`` a question of a conversation is a pair of question and history.
+    In ``run_many``, a question with a conversation is a pair (question, history).
 
     Example:
         >>> from surerag import FakeReader, Passage, UncertaintyRewriter
@@ -43,7 +43,7 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
     """Finds passages."""
 
     rewriter: Service[Reader | None] = None
-    """The model that rewrites, trained to or not; None is the reader."""
+    """The model that rewrites queries, trained for it or not; None is the reader."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
         services = Services(reader=self.reader, retriever=self.retriever, rewriter=self.rewriter)
         reader, _ = services.require("UncertaintyRewriter", "reader", "retriever")
         check_metric(self.metric, reader)
-        _ = self.resolved_threshold  # raises where there is none
+        _ = self.resolved_threshold  # raises if there is none
         check_threshold(self.threshold, self)
         return services
 
     def program(self, question: str, history: Sequence[Message] = ()) -> Program[DynQRResult]:
-        """Return the method at work on one question, for a driver of your own.
+        """Return the method's program for one question, for your own driver.
 
-        ``history`` is the conversation before it, oldest turn first. Reader and rewriter see it, and the
-        rewrite is to stand alone.
+        ``history`` is the conversation before the question, oldest turn first. Reader and rewriter see it;
+        the rewrite must be understandable without it.
 
         Raises:
             InputError: If the question is empty.

@@ -42,7 +42,7 @@ _OF_LOGPROBS: dict[str, Callable[[Sequence[float]], float]] = {
 _OF_TEXT = 'metric="semantic_entropy"'
 
 SAMPLED: tuple[MetricName, ...] = ("ln_entropy", "semantic_entropy")
-"""Metrics of sampled answers, each of which is a call of the reader."""
+"""Metrics of sampled answers; each sample is a call of the reader."""
 
 
 def metric_name(metric: Metric) -> str:
@@ -51,9 +51,9 @@ def metric_name(metric: Metric) -> str:
 
 
 def trace_kind(metric: Metric) -> TraceKind:
-    """Return what a metric reads of an answer's trace; a function may read all of it.
+    """Return the kind of trace that a metric reads; a function may read the whole trace.
 
-    For a metric of texts alone it is what the certainty of the answer goes by, where the reader gives it.
+    A metric that reads only texts gets what the certainty of the answer needs, if the reader gives it.
     """
     if callable(metric) or _NEEDS[metric] == "entropy":
         return "entropy"
@@ -75,12 +75,12 @@ def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generat
             mean entropy of the steps in nats (the middle of each interval); ``"ln_entropy"``, the
             length-normalised entropy over samples, in nats a token; ``"semantic_entropy"``, the discrete
             semantic entropy of samples, in nats; or a function of the answer.
-        answer: The answer; an empty one is infinitely uncertain.
-        samples: Sampled answers to the same prompt, for the last two.
+        answer: The answer; an empty answer is infinitely uncertain.
+        samples: Sampled answers to the same prompt, for ``"ln_entropy"`` and ``"semantic_entropy"``.
 
     Raises:
         LogprobsError: If the generations lack what the metric needs.
-        ConfigurationError: If a function returns something that is no number.
+        ConfigurationError: If a function returns something else than a number.
 
     Example:
         >>> from surerag.readers.fake import reply

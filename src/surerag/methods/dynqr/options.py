@@ -26,8 +26,8 @@ class DynQROptions(Options):
     """Options of DynQR, in the core and in both frameworks.
 
     The paper's own algorithm is ``top_n=5, prompts={"answer": surerag.prompts.DYNQR_ANSWER}``, whose prompt
-    asks for one entity; the default is the prompt of standard retrieval (``docs/defaults.md``). The example
-    in the paper's prompts (appendix C) is absent.
+    asks for one entity; the default is the prompt of standard retrieval (``docs/defaults.md``). Our prompts
+    do not have the example in the paper's prompts (appendix C).
     """
 
     PROMPTS: ClassVar[PromptSet] = PromptSet(
@@ -38,33 +38,34 @@ class DynQROptions(Options):
     )
 
     threshold: ThresholdOption = None
-    """Rewrite iff the uncertainty of the first answer exceeds this (θ); −inf always rewrites, inf never. None
-    is 1.2 for perplexity and 0.65 nats for semantic entropy; other metrics have no default. A
-    ``ThresholdPolicy`` from a calibration may stand here; it is refused if it was calibrated for another
-    reader, metric, retriever or prompt."""
+    """Rewrite the query iff the uncertainty of the first answer is greater than this number (θ); −inf always
+    rewrites, inf never. None is 1.2 for perplexity and 0.65 nats for semantic entropy; other metrics have no
+    default. A ``ThresholdPolicy`` from a calibration is also possible; it is refused if it was calibrated for
+    another reader, metric, retriever or prompt."""
 
     metric: MetricName | Callable[..., Any] = "perplexity"
     """The uncertainty of an answer (Table 5): ``"perplexity"``, ``"lowest_probability"``, ``"energy"`` (local
     models), ``"ln_entropy"`` of sampled answers; ``"token_entropy"``; ``"semantic_entropy"`` of sampled
-    answers, for models without log-probabilities; or a function of a ``Generation``, larger for a less
-    certain one."""
+    answers, for models without log-probabilities; or a function of a ``Generation`` that is larger for a less
+    certain answer."""
 
     documents: Literal["substitute", "expand"] = "substitute"
-    """What the second answer is given from (section 3.2): ``"substitute"``, the passages of the rewrite; or
-    ``"expand"``, both lists in turn."""
+    """Passages for the second answer (section 3.2): ``"substitute"`` takes the passages of the rewrite;
+    ``"expand"`` takes passages of both lists, in turn."""
 
     answer: Literal["original", "rewrite"] = "original"
-    """Which question the second answer is to: ``"original"``, as in the paper; or ``"rewrite"``, for readers
-    that stumble over a question's wording: then a rewrite counts where it retrieves nothing new, too."""
+    """The question for the second answer: ``"original"``, as in the paper; or ``"rewrite"``, for readers that
+    misunderstand a question's wording: then a rewrite is used even if it retrieves nothing new."""
 
     top_n: int | None = Field(default=None, ge=1)
-    """Passages to answer from, at most; None takes all that the retriever returns."""
+    """Maximum number of passages to answer from; None takes all passages that the retriever returns."""
 
     n_candidates: int = Field(default=1, ge=1)
-    """Rewrites to try; each is a rewrite, a retrieval and an answer."""
+    """Number of rewrites to try; each costs a rewriting, a retrieval and an answer."""
 
     verify: bool = True
-    """Whether to keep the less uncertain answer (post-verification); if not, that of the rewrite is kept."""
+    """Whether to keep the less uncertain answer (post-verification); if False, the rewrite's answer is kept.
+    """
 
     n_samples: int = Field(default=10, ge=2)
     """Answers to sample for the metrics ``"ln_entropy"`` and ``"semantic_entropy"``."""
@@ -73,8 +74,8 @@ class DynQROptions(Options):
     """Longest answer in tokens; None is the reader's own limit."""
 
     abstention: str | None = None
-    """What the reader is asked to reply where nothing supports an answer, such as ``"I do not know."``; such
-    an answer is infinitely uncertain. None asks for no such reply."""
+    """The reply that the reader must give if nothing supports an answer, such as ``"I do not know."``; this
+    reply is infinitely uncertain. None asks for no such reply."""
 
     prompts: PromptsOption = prompts_field()
     """Prompts in place of the method's own (appendix C), by name: ``answer`` (slots ``passages``,
@@ -85,7 +86,7 @@ class DynQROptions(Options):
     def _check_samples(self) -> Self:
         if self.n_samples != type(self).model_fields["n_samples"].default and self.metric not in SAMPLED:
             raise ConfigurationError(
-                f"n_samples is for the metric {' or '.join(SAMPLED)}, and the metric is "
+                f"n_samples is for the metric {' or '.join(SAMPLED)}, but the metric is "
                 f"{metric_name(self.metric)}",
                 hint="leave it out, or set one of these metrics",
             )

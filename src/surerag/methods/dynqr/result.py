@@ -15,10 +15,11 @@ class Attempt:
     """A query, the passages that it retrieved, and the answer from them.
 
     Attributes:
-        query: Query that was searched for; with the option ``answer="rewrite"`` also the question answered.
+        query: The query of the search; with the option ``answer="rewrite"`` also the question that was
+            answered.
         passages: Passages that the reader saw, best first.
         generation: The answer as the reader returned it.
-        uncertainty: Uncertainty of the answer; infinite if it is empty or the option ``abstention``.
+        uncertainty: Uncertainty of the answer; infinite if the answer is empty or an abstention.
     """
 
     query: str
@@ -39,12 +40,12 @@ class DynQRResult(Result):
     Attributes:
         question: The question.
         original: Attempt with the question itself.
-        candidates: Attempts with rewrites, in the order in which these were written.
-        chosen: The attempt whose answer this is.
+        candidates: Attempts with rewrites, in the order of writing.
+        chosen: The attempt whose answer is returned.
         acted: Whether the first answer was uncertain enough to rewrite the query.
-        reason: Why it was rewritten or not, and why this answer was chosen, in words.
-        threshold: What the uncertainty was compared with (θ).
-        abstained: Whether the answer is the option ``abstention``.
+        reason: Why the query was rewritten or not, and why this answer was chosen, in words.
+        threshold: The threshold of the uncertainty (θ).
+        abstained: Whether the answer is an abstention (the option ``abstention``).
         usage: Requests, tokens and seconds of the question.
     """
 
@@ -64,12 +65,12 @@ class DynQRResult(Result):
 
     @property
     def query(self) -> str:
-        """Query behind the answer: the better question of the two, for a pipeline that only rewrites."""
+        """The query of the chosen answer: the better query, for a pipeline that only rewrites."""
         return self.chosen.query
 
     @property
     def passages(self) -> tuple[Passage, ...]:
-        """Passages behind the answer."""
+        """Passages of the chosen answer."""
         return self.chosen.passages
 
     @property
@@ -85,7 +86,7 @@ class DynQRResult(Result):
 
     @property
     def rewritten(self) -> bool:
-        """Whether the answer is that of a rewrite."""
+        """Whether the chosen answer comes from a rewrite."""
         return self.chosen is not self.original
 
     def to_dict(self) -> dict[str, Any]:

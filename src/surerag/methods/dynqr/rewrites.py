@@ -48,7 +48,7 @@ _THOUGHT_OPENS = re.compile(r"\s*<(?:think|thinking|thought|reasoning)>", re.IGN
 
 
 class Rewrite(NamedTuple):
-    """A query in other words, and the problem because of which it cannot be used, if there is one."""
+    """A rewritten query, and the problem that makes it unusable, if there is one."""
 
     text: str
     problem: Problem | None = None
@@ -57,9 +57,9 @@ class Rewrite(NamedTuple):
 def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
     """Read the query in a rewriter's reply.
 
-    Thoughts, greetings, labels ("Rewritten query:"), Markdown, numbers of a list (of several queries the
-    first counts), quotes and explanations are removed; lines are joined. Refusals are recognised in English.
-    The words of ``query`` again, more than ``max_words``, or a reply that was cut off are no rewrite.
+    Thoughts, greetings, labels ("Rewritten query:"), Markdown, list numbers, quotes and explanations are
+    removed; lines are joined; of several queries the first is taken. Refusals are recognised in English. A
+    reply that repeats ``query``, has more than ``max_words`` words or was cut off is not a usable rewrite.
 
     Example:
         >>> read_rewrite(Generation('Rewritten query: "Where was Ada born?"'), "Where was she born?", 64)
@@ -80,7 +80,7 @@ def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
         return Rewrite("", "empty" if answer is text else "thoughts")
     if _bare(rewrite) == _bare(query):
         return Rewrite(rewrite, "the question again")
-    # A query may begin like a refusal itself: "I cannot log in".
+    # A query itself may begin like a refusal: "I cannot log in".
     if _REFUSAL.match(rewrite) and not _REFUSAL.match(query):
         return Rewrite(rewrite, "a refusal")
     if reply.is_cut or len(rewrite.split()) > max_words:
@@ -89,9 +89,9 @@ def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
 
 
 def alternated(first: Sequence[Passage], second: Sequence[Passage], top_n: int | None) -> list[Passage]:
-    """Gather passages from two lists, best first, in turn, no text twice (DynQR, section 3.2: EXPAND).
+    """Take passages from two lists in turn, best first, each text once (DynQR, section 3.2: EXPAND).
 
-    They are ``top_n`` at most; None is as many as the longer list has.
+    At most ``top_n`` passages are returned; None is the length of the longer list.
 
     Example:
         >>> a, b, c = (Passage(text) for text in "abc")

@@ -53,7 +53,7 @@ _LAST_TRACE: dict[Needs, TraceKind] = {
     "logprobs": "optional",
     "entropy": "optional_entropy",
 }
-"""The certainty of every answer goes by one measure, whether or not its passages were retrieved."""
+"""All answers have the same measure of certainty, whether or not passages were retrieved."""
 
 
 def lazy_rag(
@@ -61,21 +61,21 @@ def lazy_rag(
 ) -> Program[LazyRAGResult]:
     """Answer a question by the inference of section III.
 
-    1. Answer from the summaries (Eq. 1), as far as the gate reads it, or abstain where they do not tell.
-    2. If the gate's score (Eq. 2 and 3) is at most τ (Eq. 4), that answer is finished and returned.
-    3. Otherwise it is stopped; retrieve (Eq. 5), and answer from summaries and passages (Eq. 6 and 7).
+    1. Begin to answer from the summaries (Eq. 1), or abstain if they do not have the answer.
+    2. If the gate's score (Eq. 2 and 3) is at most τ (Eq. 4), finish and return this answer.
+    3. Otherwise stop it, retrieve (Eq. 5), and answer from summaries and passages (Eq. 6 and 7).
 
     The gate also opens if the first answer abstains, is empty or was cut off at ``max_tokens``; if the first
-    pass fails in a way that may pass; and if no summary is found, or the nearest document has none. Where no
-    passage is retrieved, the prompt of the first pass is answered. If the first answer comes without the
-    what the gate reads, :class:`AbstentionGate` decides in its place. Errors are those of
+    pass fails with a temporary error; and if no summary is found, or the nearest document has none. If no
+    passage is retrieved, the prompt of the first pass is answered. If the first answer lacks the
+    log-probabilities that the gate reads, :class:`AbstentionGate` decides instead. Errors are those of
     :meth:`surerag.LazyRAG.program`.
 
     Args:
-        question: What is asked.
-        options: Of the method.
-        max_tokens: Length of an answer, at most, in tokens; None leaves it to the reader.
-        gate: Decides in place of the gate of the options.
+        question: The question.
+        options: Options of the method.
+        max_tokens: Maximum length of an answer, in tokens; None is the reader's own limit.
+        gate: Gate to use in place of the options' gate.
     """
     check_question(question)
     steps = _Steps(question, options, max_tokens, gate or options.resolved_gate)
@@ -99,7 +99,7 @@ def lazy_rag(
     if not passages:
         yield from emit("lazy_rag.nothing_retrieved", warning=True, question=question)
     yield from steps.announce(decision, passages)
-    # Where nothing was retrieved, the reader knows no more than before, and may say so.
+    # If nothing was retrieved, the reader knows no more than before, and may abstain.
     abstention = (options.abstention or None) if passages else options.first_abstention
     [[answer]] = yield from perform(
         Generate([steps.prompt(passages, abstention)], steps.sampling, answer=True)
@@ -108,7 +108,7 @@ def lazy_rag(
 
 
 class _Steps:
-    """The steps for one question; without a summary of the nearest document there is no first answer."""
+    """The steps for one question; there is no first answer if the nearest document has no summary."""
 
     def __init__(self, question: str, options: LazyRAGOptions, max_tokens: int | None, gate: Gate) -> None:
         self.question = question
@@ -124,7 +124,7 @@ class _Steps:
         self._begun: Sequence[PartialGeneration] = ()
 
     def start(self) -> Program[None]:
-        """Answer from the summaries, as far as the gate reads it, and score that."""
+        """Answer from the summaries, as many tokens as the gate reads, and compute the score."""
         gate = self.gate
         nearest = yield from perform(Retrieve(self.question, self.options.n_summaries, tier="summaries"))
         self.summaries = [one for one in nearest if NO_SUMMARY not in one.metadata and one.text.strip()]
@@ -163,16 +163,16 @@ class _Steps:
 
     @property
     def _is_undecided(self) -> bool:
-        """Whether the gate is shut so far, and what is still to come can open it."""
+        """Whether the gate is closed so far, and the rest of the answer may open it."""
         if not self._begun or self._begun[0].done or self.decision("").retrieve:
             return False
         return self.gate.reads_all or may_become_abstention(self._begun[0].partial.text, self.abstention)
 
     def prompt(self, passages: Sequence[Passage], abstention: str | None) -> Prompt:
-        """Return the prompt of section III-D for what there is: nothing, one context, or both (Eq. 6).
+        """Return the prompt of section III-D for the summaries and passages that there are (Eq. 6).
 
-        A text that is both a summary and a passage, as that of a short document, is shown once. A framework
-        may put metadata before a passage's text.
+        A text that is both a summary and a passage (of a short document) is shown once. A framework may put
+        metadata before a passage's text.
         """
         retrieved = tuple(passage.text.strip() for passage in passages)
         context = "\n".join(
@@ -194,7 +194,7 @@ class _Steps:
 
     @property
     def flaw(self) -> str:
-        """Why the answer cannot stand, however sure the reader is; empty if it can."""
+        """Why the first answer cannot be used, however sure the reader is; empty if it can be used."""
         if self.lacks_summary:
             return self.lacks_summary
         if self.first_pass is None:
@@ -216,7 +216,7 @@ class _Steps:
         return self.gate.decide(self.score, self.interval, threshold, failure or self.flaw)
 
     def finish(self) -> Program[Generation]:
-        """Return the whole answer; nothing is generated twice."""
+        """Return the whole first answer, continued from its first tokens."""
         if self._begun:
             return (yield from self._read_on(answer=True))
         assert self.first_pass is not None  # noqa: S101  # start() came to its end
@@ -228,12 +228,12 @@ class _Steps:
         return whole
 
     def cancel(self) -> Program[None]:
-        """Stop the answer where the gate stopped reading."""
+        """Stop generating the first answer."""
         if self._begun:
             yield from perform(CancelGeneration(self._begun))
 
     def announce(self, decision: GateDecision, passages: Sequence[Passage]) -> Program[None]:
-        """Emit what is settled, so that a streaming caller has it before the first word."""
+        """Emit the decision and the context, so that a streaming caller has them before the first word."""
         yield from emit(
             "lazy_rag.answering",
             detail=LazyRAGPlan(decision, tuple(passages), tuple(self.summaries)),
@@ -246,7 +246,7 @@ class _Steps:
     def result(
         self, decision: GateDecision, passages: Sequence[Passage], answer: Generation
     ) -> Program[LazyRAGResult]:
-        """Return the result; an answer that was cut off is warned of."""
+        """Return the result; emit a warning if the answer was cut off."""
         if answer.is_cut:
             tokens = answer.completion_tokens
             yield from emit("lazy_rag.cut_off", warning=True, question=self.question, tokens=tokens)

@@ -24,11 +24,11 @@ from surerag.text import check_abstention
 
 _BY_TEXT = "L-RAG decides by the text alone"
 _AGREEMENTS = 20
-"""Questions in a row whose samples are equal before a component warns that its reader does not sample."""
+"""Number of successive questions with equal samples after which a component warns."""
 
 
 class FixedSummary:
-    """The summary of the only document, in the place of an index of summaries."""
+    """The summary of the only document, used like an index of summaries."""
 
     def __init__(self, text: str) -> None:
         if not text.strip():
@@ -43,7 +43,7 @@ class FixedSummary:
 
 
 class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
-    """Answer from summaries; retrieve only when a gate says that the reader is unsure (L-RAG).
+    """Answer from summaries; retrieve only if a gate decides that the reader is unsure (L-RAG).
 
     Example:
         >>> from surerag import FakeReader, LazyRAG, Passage
@@ -83,20 +83,20 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         services = Services(reader=self.reader, retriever=self.retriever, summaries=summaries)
         reader, _, _ = services.require("LazyRAG", "reader", "retriever", "summaries")
         check_gate(self.resolved_gate, reader)
-        _ = self.resolved_threshold  # raises where there is none
+        _ = self.resolved_threshold  # raises if there is none
         check_threshold(self.threshold, self)
         return services
 
     @property
     def gate_in_use(self) -> Gate:
-        """The gate that decides: that of the options, or of the text, where the reader gives no more."""
+        """The gate that decides: the options' gate, or the abstention gate if the reader gives only text."""
         gate, reader = self.resolved_gate, self.services.reader
         if gate.needs == "text" or reader is None or reader.gives_logprobs or self.first_abstention is None:
             return gate
         return gate_of_text(gate, self.first_abstention)
 
     def program(self, question: str) -> Program[LazyRAGResult]:
-        """Return the method at work on one question, for a driver of your own.
+        """Return the method's program for one question, for your own driver.
 
         Raises:
             InputError: If the question is empty.
@@ -108,12 +108,12 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         return result
 
     def _watch_gate(self, result: LazyRAGResult) -> None:
-        """Warn once if the gate of the text decided in the place of another."""
+        """Warn once if the abstention gate decided in place of the options' gate."""
         reader, gate = self.services.reader, self.resolved_gate.name
         if result.decision.gate == gate or not self._learned_of(reader).note(_BY_TEXT):
             return
         warnings.warn(
-            f"{getattr(reader, 'name', 'the reader')} returned no usable log-probabilities, so that L-RAG "
+            f"{getattr(reader, 'name', 'the reader')} returned no usable log-probabilities, so L-RAG "
             f"decides by the gate {result.decision.gate} in place of {gate}",
             LeftOutWarning,
             stacklevel=2,
@@ -124,14 +124,14 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         return learned
 
     def _watch_samples(self, result: LazyRAGResult) -> None:
-        """Warn once if a gate that samples saw no difference on many questions in a row."""
+        """Warn once if a gate with samples saw equal samples for many questions in a row."""
         if not self.resolved_gate.n_samples or self._equal_samples < 0:
             return
         self._equal_samples = self._equal_samples + 1 if result.decision.score == 0 else -1
         if self._equal_samples == _AGREEMENTS:
             warnings.warn(
-                f"the sampled answers to {_AGREEMENTS} questions in a row agree; a model that answers "
-                "at temperature 0 whatever it is asked tells nothing about its certainty",
+                f"the sampled answers to {_AGREEMENTS} questions in a row agree; samples of a model that "
+                "ignores the temperature do not measure its certainty",
                 UserWarning,
                 stacklevel=2,
             )

@@ -1,4 +1,4 @@
-"""Gates of L-RAG: from the first pass to a score, larger for a less certain reader (section III-C)."""
+"""Gates of L-RAG: they score the first pass; a larger score means a less certain reader (section III-C)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Interval = tuple[float, float]
 _OF_TEXT = 'gate="abstention"'
 
 N_TOKENS = 8
-"""Tokens of the first pass that a gate reads, where nobody sets another number; the paper states none."""
+"""Default number of tokens of the first pass that a gate reads; the paper states no number."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """The reader's answer from the summaries, as far as a gate asked for it.
+    """The part of the reader's answer from the summaries that a gate reads.
 
     Attributes:
-        answer: The greedy answer or its beginning; the most typical sample, where answers were sampled.
+        answer: The greedy answer or its beginning; if answers were sampled, the most typical sample.
         samples: Sampled answers; empty for a gate that reads the greedy answer.
         clusters: Cluster of each sample by its meaning, numbered from 0.
     """
@@ -43,17 +43,17 @@ class FirstPass:
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """Decision of a gate, and its grounds.
+    """Decision of a gate, and its reasons.
 
     Attributes:
         retrieve: Whether to retrieve.
-        reason: The grounds in words.
+        reason: The reason in words.
         gate: Name of the gate.
-        score: What the gate compared, larger for a less certain reader; None where the first pass failed, or
-            its answer is empty.
-        interval: Smallest and largest value that the score can have, where the reader lists only some
-            log-probabilities; both are the score where it is exact.
-        threshold: What the score was compared with (τ).
+        score: The score, larger for a less certain reader; None if the first pass failed, or its answer is
+            empty.
+        interval: Smallest and largest possible value of the score, if the reader lists only some
+            log-probabilities; both are equal to an exact score.
+        threshold: The threshold of the score (τ).
     """
 
     retrieve: bool
@@ -72,17 +72,16 @@ class GateDecision:
 class Gate(ABC):
     """Base of all gates: retrieve iff the score of the first pass exceeds a threshold (Eq. 4).
 
-    A gate of your own is a frozen dataclass that derives from this one.
+    Your own gate is a frozen dataclass that derives from this class.
 
     Attributes:
         name: Name in decisions.
         needs: What the reader has to report: ``"text"``, ``"logprobs"`` or ``"entropy"``.
-        threshold: What the score is compared with, where the option ``threshold`` is None; None if there is
-            no sensible value.
-        n_tokens: Tokens of the greedy answer to wait for, at least; None for the whole answer. Where they
-            can still become the abstention, the whole answer is waited for.
-        n_samples: Answers to sample (at temperature 1) in place of the greedy one; 0 for none. If the gate
-            stays shut, the most typical of them is the answer.
+        threshold: Default of the option ``threshold``; None if there is no sensible value.
+        n_tokens: Minimum number of tokens of the greedy answer that the gate reads; None is the whole answer.
+            If these tokens may be the beginning of the abstention, the gate reads the whole answer.
+        n_samples: Number of answers to sample (at temperature 1) in place of the greedy answer; 0 for none.
+            If the gate stays closed, the most typical sample is the answer.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -115,19 +114,19 @@ class Gate(ABC):
 
     @property
     def reads_all(self) -> bool:
-        """Whether only a whole answer keeps the gate shut, while its first tokens can open it."""
+        """Whether the gate needs the whole answer to stay closed, while the first tokens can open it."""
         return False
 
     @abstractmethod
     def score(self, first_pass: FirstPass) -> float | None:
-        """Return the score, or None where the first pass says nothing, which opens the gate.
+        """Return the score, or None if the first pass has no tokens, which opens the gate.
 
         Raises:
             LogprobsError: If the trace lacks what the gate needs.
         """
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
-        """Return the smallest and the largest value that the score can have, where that is known."""
+        """Return the smallest and the largest possible value of the score, or None."""
         score = self.score(first_pass)
         return None if score is None else (score, score)
 
@@ -166,13 +165,13 @@ class EntropyGate(_BoundedGate):
 
     Attributes:
         aggregate: ``"mean"`` of these entropies (Eq. 3); ``"max"`` of all tokens (section III-A: "at any
-            generation step"); ``"greatest_3"``, the mean of the three greatest of all tokens, which is the
-            measure of :class:`surerag.Certainty` and ours; or the ``"first"`` one. For ``"max"`` and
-            ``"greatest_3"``, an answer is stopped after n tokens if their score is above the threshold, and
-            else read to its end.
-        estimate: Point of the interval to compare, where entropies are bounded and not exact.
+            generation step"); ``"greatest_3"``, the mean of the three greatest entropies of all tokens
+            (not in the paper; the measure of :class:`surerag.Certainty`); or ``"first"``, the first token's.
+            For ``"max"`` and ``"greatest_3"``, the answer is read to its end, unless the score of its first n
+            tokens is above the threshold.
+        estimate: Point of the interval to compare, if entropies are bounded and not exact.
         threshold: Entropy in nats, above which the gate opens.
-        n_tokens: Tokens of the first answer that are read (n of Eq. 3).
+        n_tokens: Number of tokens of the first answer that are read (n of Eq. 3).
         n_samples: Always 0: the greedy answer is read.
     """
 
@@ -193,11 +192,11 @@ class EntropyGate(_BoundedGate):
 
     @property
     def reads_all(self) -> bool:
-        """Whether only a whole answer keeps the gate shut."""
+        """Whether the gate needs the whole answer to stay closed."""
         return self.aggregate in ("max", "greatest_3")
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
-        """Return the bounds of H̄ (Eq. 3): of the entropies' lower and upper bounds, aggregated."""
+        """Return the bounds of H̄ (Eq. 3): the aggregated lower and upper bounds of the entropies."""
         trace = trace_of(first_pass.answer, _OF_TEXT)
         if trace.entropy is None:
             raise LogprobsError(
@@ -228,8 +227,8 @@ class EntropyGate(_BoundedGate):
 class MarginGate(_BoundedGate):
     """Mean of 1 − margin over the first n tokens; for servers that list no alternatives to a token.
 
-    The margin is p₁ − p₂, the lead of the likeliest token. A trace holds p₁ of a greedy answer; p₂ lies
-    between bounds that follow from it (:func:`surerag.measures.margin_bounds`), and so does the score.
+    The margin is p₁ − p₂, the lead of the likeliest token. The trace of a greedy answer has p₁; p₂ lies
+    between bounds that follow from p₁ (:func:`surerag.measures.margin_bounds`), and so does the score.
 
     Attributes:
         estimate: Point of the interval to compare; ``"lower"`` is the mean of 1 − p₁.
@@ -258,9 +257,10 @@ class DisagreementGate(Gate):
     """Discrete semantic entropy of sampled answers, in nats; for readers without log-probabilities.
 
     It is the entropy of the shares of the answers' meanings (Farquhar et al., Nature 630, 2024); two short
-    answers mean the same if the words of one stand in the other. It costs ``n_samples`` answers a question.
+    answers mean the same if one contains the words of the other. It costs ``n_samples`` answers for each
+    question.
 
-    By default the gate stays shut where all samples agree (of up to ten; ``docs/defaults.md``); calibrate it.
+    By default the gate stays closed if all samples agree (up to ten; ``docs/defaults.md``); calibrate it.
 
     Attributes:
         threshold: Entropy of the meanings in nats, above which the gate opens.
@@ -284,10 +284,10 @@ class DisagreementGate(Gate):
 
 @dataclass(frozen=True, kw_only=True)
 class AbstentionGate(Gate):
-    """Open where the first answer abstains, and nowhere else; needs one call and text alone.
+    """Opens only if the first answer abstains; needs one call, and only its text.
 
-    The reader is asked to abstain where the summaries do not tell (the option ``abstention``). This gate has
-    no use for ``threshold``, ``n_tokens`` and ``n_samples``, which every :class:`Gate` has.
+    The reader is asked to abstain if the summaries do not have the answer (the option ``abstention``). This
+    gate has no use for ``threshold``, ``n_tokens`` and ``n_samples``, which every :class:`Gate` has.
     """
 
     name: ClassVar[str] = "abstention"
@@ -295,13 +295,13 @@ class AbstentionGate(Gate):
     threshold: float | None = 0.0
 
     def score(self, first_pass: FirstPass) -> float | None:
-        """Return 0: an abstention opens every gate before its score is asked for."""
+        """Return 0: an abstention opens every gate before its score is computed."""
         return 0.0
 
     def decide(
         self, score: float | None, interval: Interval | None, threshold: float, flaw: str = ""
     ) -> GateDecision:
-        """Open for a flaw, as every gate does."""
+        """Open the gate for a flaw of the first pass, as every gate does."""
         decision = super().decide(score, interval, threshold, flaw)
         return (
             decision if decision.retrieve else replace(decision, reason="the first answer does not abstain")
@@ -315,15 +315,15 @@ GATES: dict[str, type[EntropyGate | MarginGate | DisagreementGate | AbstentionGa
 
 
 def gate_of_text(gate: Gate, abstention: str | None) -> AbstentionGate:
-    """Return the gate that takes the place of one whose reader gives no log-probabilities.
+    """Return the abstention gate, to replace a gate whose reader gives no log-probabilities.
 
     Raises:
-        CapabilityError: If the first pass is not asked to abstain, so that there is none.
+        CapabilityError: If the reader is not asked to abstain, so that this gate is not possible.
     """
     if abstention is None:
         raise CapabilityError(
-            f"the gate {gate.name} needs log-probabilities, and an answer came without them",
-            hint="set abstention to None, so that the gate of the text can decide; or use another reader",
+            f"the gate {gate.name} needs log-probabilities, but an answer came without them",
+            hint="set abstention to None, so that the gate abstention can decide; or use another reader",
         )
     return AbstentionGate()
 

@@ -16,7 +16,7 @@ from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS,
 from surerag.text import ABSTENTION
 
 _GATES_OF = {"n_tokens": ("entropy", "margin"), "n_samples": ("semantic_entropy",)}
-"""The gates, by name, that each option is for."""
+"""By option: the names of the gates that read it."""
 
 
 class LazyRAGOptions(Options):
@@ -31,36 +31,36 @@ class LazyRAGOptions(Options):
     )
 
     gate: Literal["entropy", "margin", "semantic_entropy", "abstention"] | InstanceOf[Gate] = "entropy"
-    """What decides whether to retrieve, beside an abstention of the first pass: ``"entropy"`` of the first
-    tokens (the paper's); ``"margin"`` of the likeliest token, for servers that list no alternatives;
+    """Decides whether to retrieve, besides an abstention in the first pass: ``"entropy"`` of the first tokens
+    (the paper's); ``"margin"`` of the likeliest token, for servers that list no alternatives;
     ``"abstention"`` alone, for models without log-probabilities, at one call; ``"semantic_entropy"`` of a few
     sampled answers, for such models too; or a ``Gate`` with its own settings."""
 
     threshold: ThresholdOption = None
-    """Retrieve iff the gate's score exceeds this (τ). None is the gate's own: 0.5 nats of entropy, 0.2 of 1 −
-    margin, 0.3 nats of semantic entropy. An abstention opens the gate at any threshold. A
-    ``ThresholdPolicy`` from a calibration may stand here; it is refused if it was calibrated for another
-    reader, gate, retriever or prompt."""
+    """Retrieve iff the gate's score is greater than this number (τ). None is the gate's own threshold: 0.5
+    nats of entropy, 0.2 of 1 − margin, 0.3 nats of semantic entropy. An abstention opens the gate at any
+    threshold. A ``ThresholdPolicy`` from a calibration is also possible; it is refused if it was calibrated
+    for another reader, gate, retriever or prompt."""
 
     n_tokens: int = Field(default=N_TOKENS, ge=1)
-    """Tokens of the first pass that the gates ``"entropy"`` and ``"margin"`` read (n of Eq. 3)."""
+    """Number of tokens of the first pass that the gates ``"entropy"`` and ``"margin"`` read (n of Eq. 3)."""
 
     n_samples: int = Field(default=N_SAMPLES, ge=2)
-    """Answers to sample for the gate ``"semantic_entropy"``; each is a call of the reader."""
+    """Number of answers to sample for the gate ``"semantic_entropy"``; each is a call of the reader."""
 
     top_n: int | None = Field(default=None, ge=1)
-    """Passages to show, at most; None shows all that the retriever returns."""
+    """Maximum number of passages to show; None shows all passages that the retriever returns."""
 
     n_summaries: int = Field(default=3, ge=1)
-    """Summaries of documents to show in the first pass."""
+    """Number of summaries to show in the first pass."""
 
     max_tokens: AnswerTokensOption = None
     """Longest answer in tokens; None is the reader's own limit."""
 
     abstention: str | Literal[False] | None = None
-    """What the reader is asked to reply where nothing supports an answer. Such a first answer opens the gate,
-    and is not shown. None asks the first pass alone, for ``"I do not know."``; a sentence is asked for in
-    both passes; False asks for none, as in the paper."""
+    """The reply that the reader must give if nothing supports an answer. Such a first answer opens the gate,
+    and is not shown. None asks for ``"I do not know."`` in the first pass only; a sentence is asked for in
+    both passes; False asks for no such reply, as in the paper."""
 
     prompts: PromptsOption = prompts_field()
     """Prompts in place of the method's own, by name: ``closed_book`` (slot ``question``), ``from_context``
@@ -69,14 +69,14 @@ class LazyRAGOptions(Options):
     @field_validator("gate", mode="before")
     @classmethod
     def _gate_from_settings(cls, value: Any) -> Any:
-        """Make a gate of its settings, as a serialised form has them."""
+        """Return a gate for the settings that a serialised form holds in its place."""
         if not isinstance(value, Mapping):
             return value
         settings = dict(value)
         kind = GATES.get(settings.pop("name", ""))
         if kind is None:
             raise ConfigurationError(
-                f"there is no gate {value.get('name')!r} to be made of settings",
+                f"no gate {value.get('name')!r} can be made from settings",
                 hint=f"choose among {', '.join(GATES)}, or pass a Gate",
             )
         names = [one.name for one in fields(kind)]
@@ -95,22 +95,22 @@ class LazyRAGOptions(Options):
         """The gate that these options describe.
 
         Raises:
-            ConfigurationError: If an option is set that this gate does not read, or it waits for an
-                abstention that is not asked for.
+            ConfigurationError: If an option is set that this gate does not read, or if it needs an abstention
+                that the reader is not asked for.
         """
         for name, gates in _GATES_OF.items():
             changed = getattr(self, name) != type(self).model_fields[name].default
             if changed and self.gate not in gates:
                 named = self.gate.name if isinstance(self.gate, Gate) else self.gate
                 raise ConfigurationError(
-                    f"{name} is for the gate {' or '.join(gates)}, and the gate is {named}",
-                    hint=f"leave it out, or set it in a gate of its own, such as EntropyGate({name}=…)",
+                    f"{name} is for the gate {' or '.join(gates)}, but the gate is {named}",
+                    hint=f"leave it out, or set it in your own gate, such as EntropyGate({name}=…)",
                 )
         if self.first_abstention is None and (
             self.gate == "abstention" or isinstance(self.gate, AbstentionGate)
         ):
             raise ConfigurationError(
-                "the gate abstention opens where the first pass abstains, and it is not asked to",
+                "the gate abstention opens if the first pass abstains, but the reader is not asked to",
                 hint="leave abstention out, or set it to a sentence",
             )
         if isinstance(self.gate, Gate):
@@ -120,7 +120,7 @@ class LazyRAGOptions(Options):
 
     @property
     def first_abstention(self) -> str | None:
-        """What the first pass is asked to reply where the summaries do not tell; None for nothing."""
+        """The reply that the first pass must give if the summaries do not have the answer, or None."""
         return None if self.abstention is False else self.abstention or ABSTENTION
 
     @property

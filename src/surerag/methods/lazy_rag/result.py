@@ -11,11 +11,11 @@ from surerag.methods.lazy_rag.gates import GateDecision
 
 @dataclass(frozen=True)
 class LazyRAGPlan:
-    """What is settled before the first word of the answer; the detail of the event ``lazy_rag.answering``.
+    """Decision and context, known before the answer's first word; detail of the event ``lazy_rag.answering``.
 
     Attributes:
         decision: Whether the gate opened, by which score, and why.
-        passages: Passages that the reader sees; empty where the gate stays shut.
+        passages: Passages that the reader sees; empty if the gate stays closed.
         summaries: Summaries that the reader sees.
     """
 
@@ -32,7 +32,7 @@ class LazyRAGResult(Result):
         question: The question.
         answer: The text of the answer.
         decision: Whether the gate opened, by which score, and why.
-        passages: Passages that the reader saw; empty where the gate stayed shut.
+        passages: Passages that the reader saw; empty if the gate stayed closed.
         summaries: Summaries that the reader saw.
         generation: The answer as the reader returned it.
         abstained: Whether the answer is an abstention.
@@ -54,5 +54,5 @@ class LazyRAGResult(Result):
 
     @property
     def certainty(self) -> Certainty:
-        """How sure the reader was of this answer, whereas ``decision.score`` is of the first pass."""
+        """How sure the reader was of this answer; ``decision.score`` is about the first pass."""
         return certainty_of(self.generation.trace, is_cut=self.generation.is_cut)

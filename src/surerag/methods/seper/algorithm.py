@@ -37,7 +37,7 @@ def delta_seper(
 def passage_utilities(
     question: str, references: Sequence[str], passages: Sequence[Passage], options: SePerOptions
 ) -> Program[PassageUtilities]:
-    """Measure ΔSePer of each passage, added alone and left out: 2k + 2 contexts, asked all at once."""
+    """Measure ΔSePer of each passage, added alone and left out, in 2k + 2 contexts at once."""
     places = range(len(passages))
     left_out = [[*passages[:at], *passages[at + 1 :]] for at in places]
     contexts = [[], passages, *([passage] for passage in passages), *left_out]
@@ -180,14 +180,14 @@ def _belief(
 
 
 def _answers_of(samples: Sequence[Generation]) -> list[Hashable]:
-    """Return what tells answers apart: a text that is cut into tokens in two ways is two answers."""
+    """Return the keys of answers, text and tokens: a text with two tokenisations is two answers."""
     return [(sample.text, sample.trace and sample.trace.tokens) for sample in samples]
 
 
 def _can_weigh(samples: Sequence[Generation], weights: Weights) -> bool:
-    """Whether every answer has its probability, and all of them together are not likelier than 1.
+    """Whether every answer has a probability, and their sum is at most 1.
 
-    Servers that report probabilities after temperature or top-p can exceed it.
+    The sum can exceed 1 if a server reports probabilities after temperature or top-p.
     """
     logs = [log_likelihood(sample, weights) for sample in samples]
     if any(log is None for log in logs):
@@ -202,12 +202,13 @@ def _can_weigh(samples: Sequence[Generation], weights: Weights) -> bool:
 def log_likelihood(sample: Generation, weights: Weights) -> float | None:
     """Return an answer's log-likelihood: the sum over its tokens and the end token (Eq. 7).
 
-    Without the end token it would be that of all answers that begin so; of an answer that was cut at
-    ``max_tokens``, that is what was sampled. ``"official"`` weights take the mean over the answer's tokens.
+    Without the end token it would be the likelihood of all answers that begin with these tokens; for an
+    answer that was cut off at ``max_tokens``, this is correct. ``"official"`` weights take the mean over the
+    answer's tokens.
 
     Returns:
-        Nats, 0 for the mean of an empty answer. None where the reader has no log-probabilities; for the sum
-        also where it does not list the end token, or thought before it answered.
+        Nats; 0 for the mean of an empty answer. None if the reader gives no log-probabilities; for the sum
+        also if the reader does not list the end token, or thought before it answered.
     """
     trace = sample.trace
     if trace is None:
@@ -222,7 +223,7 @@ def log_likelihood(sample: Generation, weights: Weights) -> float | None:
 
 
 def degree(judgements: Judgements, answer: str, reference: str, both_directions: bool) -> float:
-    """Return how far an answer means a reference, E(r, a*): the probability of entailment."""
+    """Return the degree to which an answer means a reference, E(r, a*): the probability of entailment."""
     if not answer or answer == reference:
         return float(answer == reference)
     forward = judgements.rows[answer, reference][ENTAILMENT]
@@ -238,7 +239,7 @@ def _cluster_matches(
     judgements: Judgements,
     options: SePerOptions,
 ) -> Floats:
-    """Return whether each cluster means each reference: all of its members, or with "first" its first one."""
+    """Return whether all members of a cluster (or its first member) mean each reference, for all clusters."""
     rules = options.rules
     rows = []
     for label in range(int(clusters.max()) + 1):
@@ -272,9 +273,10 @@ def belief_interval(
     options: SePerOptions,
     place: int,
 ) -> Interval:
-    """Return the 95 % bootstrap interval over the samples; where they all agree, by their number.
+    """Return the 95 % bootstrap interval over the samples, or an exact interval if all samples agree.
 
-    Samples of one answer share its weight equally, so that a resample with fewer of them gives it less.
+    Samples of one answer share its weight equally, so that a resample with fewer of these samples gives the
+    answer less weight.
     """
     same = np.array([[answer == other for other in answers] for answer in answers])
     resampled = resample_counts(len(answers), (options.seed, place)) * (same @ shares / same.sum(axis=1))

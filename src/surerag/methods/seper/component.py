@@ -18,7 +18,7 @@ from surerag.services import Entailer, Services
 
 
 class SePer(SePerOptions, Component[SePerResult]):
-    """What retrieval was worth to a reader: its belief in the right answers with context, minus without.
+    """Measures what retrieval was worth: the reader's belief in the right answers with context minus without.
 
     Example:
         >>> from surerag import FakeReader, Passage
@@ -31,7 +31,8 @@ class SePer(SePerOptions, Component[SePerResult]):
     """
 
     reader: Service[Reader | None] = None
-    """The model whose belief is measured. Without log-probabilities, answers count by their frequency."""
+    """The model whose belief is measured. Without log-probabilities, answers are weighted by their frequency.
+    """
 
     entailer: Service[Entailer | Reader | None] = None
     """Judges whether answers mean the same. A reader judges in words."""

@@ -17,16 +17,17 @@ Variant = Literal["default", "paper", "official"]
 
 
 class Rules(NamedTuple):
-    """Where the paper and its authors' code differ.
+    """Rules in which the paper and its authors' code differ.
 
     Attributes:
-        weights: Share of belief of a sampled answer; see :func:`surerag.measures.answer_weights`.
+        weights: How sampled answers are weighted; see :func:`surerag.measures.answer_weights`.
         both_directions: Whether the soft kernel is the larger entailment of both directions.
         with_question: Whether the entailer sees the question with both statements.
-        question_mark: Whether a question that the entailer sees is made to end with one.
-        linkage: Hard kernel: whether an answer means all members of its cluster, or the first one.
-        strict: Hard kernel: whether a match is entailment in both directions, or no contradiction and not
-            neutral twice.
+        question_mark: Whether a question mark is added to a question that the entailer sees without one.
+        linkage: Hard kernel: whether an answer must mean ``"all"`` members of its cluster, or the
+            ``"first"``.
+        strict: Hard kernel: whether a match needs entailment in both directions; if False, it needs no
+            contradiction, and not neutral in both directions.
     """
 
     weights: Weights
@@ -60,22 +61,24 @@ class SePerOptions(Options):
     """``"soft"`` (probability of entailment) or ``"hard"`` (1 for clusters that mean a reference, Eq. 8)."""
 
     threshold: float | None = Field(None, ge=0, le=1)
-    """Hard kernel: a statement entails another if the probability of that reaches this (the paper's τ), and a
-    match takes both directions (Definition 2). None: entailment is the likeliest label."""
+    """Hard kernel: a statement entails another if the probability of entailment is at least this number (the
+    paper's τ), and a match needs both directions (Definition 2). None: entailment must be the likeliest
+    label."""
 
     variant: Variant = "default"
-    """``"paper"`` and ``"official"`` (the authors' code) weigh and compare answers as these do; Eq. 10 needs
-    ``references="mean"`` besides."""
+    """``"paper"`` and ``"official"`` (the authors' code) weight and compare answers as their names say; Eq.
+    10 also needs ``references="mean"``."""
 
     references: References = "max"
-    """Belief over several reference answers: the largest, the ``"mean"`` (Eq. 10), or that in ``"any"`` of
-    them, so that answers which mean different references add up."""
+    """How the beliefs in several reference answers are combined: ``"max"``, the largest; ``"mean"`` (Eq. 10);
+    or ``"any"``, the belief that an answer means any reference."""
 
     temperature: float = Field(1.0, ge=0, allow_inf_nan=False)
     """Temperature of the samples."""
 
     max_tokens: int = Field(64, ge=1)
-    """Longest sampled answer in tokens; answers that are cut are counted. The paper allows 512 (D.4)."""
+    """Maximum length of a sampled answer, in tokens; the result counts answers that were cut off. The paper
+    allows 512 (D.4)."""
 
     seed: int = Field(0, ge=0)
     """Seed of the samples."""
@@ -87,7 +90,7 @@ class SePerOptions(Options):
     def _check_threshold(self) -> Any:
         if self.threshold is not None and self.kernel == "soft":
             raise ConfigurationError(
-                "threshold is of the hard kernel, and kernel is 'soft'",
+                "threshold is for the hard kernel, but kernel is 'soft'",
                 hint="set kernel='hard', or leave threshold out",
             )
         return self
@@ -99,7 +102,7 @@ class SePerOptions(Options):
 
     @property
     def sampling(self) -> SamplingParams:
-        """How answers are sampled."""
+        """Sampling parameters of the answers."""
         return SamplingParams(
             n=self.n_samples,
             temperature=self.temperature,

@@ -15,10 +15,10 @@ class SampledAnswer:
     """One sampled answer.
 
     Attributes:
-        log_likelihood: Log-likelihood that weighs it; None where it counts by its frequency.
-        weight: Its share of the reader's belief.
-        entailment: Degree to which it means each reference, in [0, 1].
-        cluster: Its cluster of meaning; None under the soft kernel.
+        log_likelihood: Log-likelihood that gives the weight, in nats; None if the frequency gives it.
+        weight: The answer's share of the reader's belief.
+        entailment: Degree to which the answer means each reference, in [0, 1].
+        cluster: Number of the answer's cluster of meaning; None under the soft kernel.
     """
 
     text: str
@@ -34,9 +34,9 @@ class Belief:
 
     Attributes:
         seper: SePer, in [0, 1].
-        interval: 95 %, over the samples; of samples that all agree, by their number.
+        interval: 95 % interval over the samples; an exact interval if all samples agree.
         answers: The samples.
-        truncated: Samples that were cut at ``max_tokens``.
+        truncated: Number of samples that were cut off at ``max_tokens``.
     """
 
     seper: float
@@ -47,21 +47,21 @@ class Belief:
 
 @dataclass(frozen=True)
 class SePerResult(Result):
-    """What retrieval was worth.
+    """How much retrieval changed the reader's belief.
 
     Attributes:
         question: The question.
-        references: The right answers that beliefs are about.
+        references: The right answers.
         before: Belief without context.
-        after: Belief with it.
+        after: Belief with context.
         delta: ΔSePer = after − before (Eq. 11), in [−1, 1].
         interval: 95 % interval of ``delta``, over the samples.
-        weights: How answers were weighed: by ``"frequency"`` where the reader does not list the
-            log-probability of every token and of the end token, or thinks before it answers.
+        weights: How answers were weighted: by ``"frequency"`` if the reader does not list the log-probability
+            of every token and of the end token, or thinks before it answers.
         kernel: ``"soft"`` counts an answer by the probability that it entails a reference; ``"hard"`` by yes
             or no.
-        judgements: Pairs that the entailer judged.
-        unusable: Those among them without a usable reply; more than a tenth are an error.
+        judgements: Number of pairs that the entailer judged.
+        unusable: Number of pairs without a usable reply; more than a tenth are an error.
         usage: Requests, tokens and seconds of the question.
     """
 
@@ -78,11 +78,11 @@ class SePerResult(Result):
 
     @property
     def truncated(self) -> int:
-        """Samples, of both contexts, that were cut at ``max_tokens``."""
+        """Number of samples in both contexts that were cut off at ``max_tokens``."""
         return self.before.truncated + self.after.truncated
 
     def explain(self) -> str:
-        """Return the result as a text of some lines."""
+        """Return an explanation of the result, a text of several lines."""
         interval = f"[{self.interval.lower:+.3f}, {self.interval.upper:+.3f}]"
         lines = [
             self.question,
@@ -108,12 +108,12 @@ class SePerResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class PassageUtility:
-    """What one passage was worth beside the others.
+    """How much one passage contributed.
 
     Attributes:
         passage: The passage.
         alone: ΔSePer of this passage by itself.
-        lost: SePer with all passages, minus SePer with all but this one.
+        lost: SePer with all passages minus SePer with all passages but this one.
     """
 
     passage: Passage
@@ -123,11 +123,11 @@ class PassageUtility:
 
 @dataclass(frozen=True)
 class PassageUtilities(Result):
-    """ΔSePer of all passages, and the share of each.
+    """ΔSePer of all passages together, and of each passage.
 
     Attributes:
         whole: ΔSePer of all passages together.
-        passages: One utility a passage, in order.
+        passages: One utility for each passage, in order.
     """
 
     whole: SePerResult
