@@ -21,7 +21,7 @@ from pydantic.functional_validators import SkipValidation
 
 from surerag.errors import ConfigurationError, SureragError, check_kind
 from surerag.prompts import PromptSet
-from surerag.signatures import field_lines
+from surerag.signatures import PlainHelp, TypeText, field_lines
 
 PromptsOption = Annotated[Mapping[str, Any], SkipValidation, TypeText("Mapping[str, Any]")]
 """Type of the option ``prompts``: templates or texts by name; other prompts keep the method's wording."""

@@ -11,6 +11,7 @@ import typer
 from surerag.calibration import AbstentionPolicy, ThresholdPolicy, calibrate_abstention, calibrate_threshold
 from surerag.certainty import MEASURES, without_address
 from surerag.cli.display import show
+from surerag.cli.models import check_file
 from surerag.errors import ConfigurationError
 from surerag.evaluation import EvaluationRun
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from surerag import ClusterCompressor, DenseEvaluator, LazyRAG, SePer, UncertaintyRewriter
 from surerag.cli.display import show, show_findings, step
-from surerag.cli.models import Dtype, dtype_or_none, load_demo_reader
+from surerag.cli.models import Dtype, check_folder, dtype_or_none, load_demo_reader
 from surerag.demo import EXTRACT_PROMPT
 from surerag.encoders import packaged_minilm
 from surerag.entailment import ExactEntailer
