@@ -267,8 +267,8 @@ class _Selecting(Shareable):
         opinion: Certainty = await maybe_await(
             drive(program, Services(reader=second_opinion.model), on_event=dispatch)
         )
-        prompt = {"prompt": self._prompts} if self._prompts else {}
-        return replace(opinion, scope={**calls[-1].scope, **prompt})
+        prompts = {"prompt": self._prompts} if self._prompts else {}
+        return replace(opinion, scope={**calls[-1].scope, **prompts})
 
     def _check_reader(self, certainty: Certainty) -> None:
         """Refuse an answer of another model than that of the first answer."""

@@ -487,7 +487,8 @@ def plain(raw: Any) -> Any:
 
 def _shallow(one: Any, *inner: str) -> dict[str, Any]:
     """Return a client's object, and objects in it, as mappings; those that are None are left out."""
-    known = dict(one) if isinstance(one, Mapping) else {**vars(one), **(getattr(one, "model_extra", 0) or {})}
+    extra = getattr(one, "model_extra", None) or {}
+    known = dict(one) if isinstance(one, Mapping) else {**vars(one), **extra}
     for name in inner:
         if (held := known.pop(name, None)) is not None:
             known[name] = _shallow(held)
