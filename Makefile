@@ -29,7 +29,7 @@ reader: $(VENV)/.installed  # fetch the demo's reader into the user's cache (93 
 
 # One thread a worker, so that two workers share two cores.
 test: $(VENV)/.installed reader  # the test suite (ARGS="-k gate" picks some; WORKERS=4 uses more cores)
-	@$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) $(ARGS)
+	@$(OFFLINE) OMP_NUM_THREADS=1 $(BIN)/python -m pytest --quiet --numprocesses $(WORKERS) --dist worksteal $(ARGS)
 
 lint: $(VENV)/.installed  # style, types, and which room may import which
 	@$(BIN)/ruff check --quiet
