@@ -321,7 +321,7 @@ class Call(Source):
 
 
 def _shown_of(whole: str, shown: str | None) -> str | None:
-    """Return which text is shown of all that a call wrote; None where the text comes from somewhere else."""
+    """Return the part of a call's text that is shown; None if the shown text comes from somewhere else."""
     if shown is None or (not whole and shown == _EMPTY_RESPONSE):
         return whole
     shown = shown.strip()
@@ -346,7 +346,7 @@ def _is_cut(parts: Sequence[ReplyPart]) -> bool:
 
 
 def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> TokenTrace | None:
-    """Return the part of a trace that is the answer's, which may stand ``behind`` other tokens."""
+    """Return the answer's part of a trace; with ``behind``, other tokens may stand before it."""
     if trace is None or not behind:
         return trace
     inside = answer_tokens(trace.tokens, answer, thought=True)
@@ -510,7 +510,7 @@ _READ: ContextVar[_Span | None] = ContextVar("surerag_read", default=None)
 """The span of the response whose stream is being read: LlamaIndex calls some LLMs only then."""
 _NOTED: ContextVar[list[Call] | None] = ContextVar("surerag_noted", default=None)
 _WISHES: dict[int, tuple[ReferenceType[LLM], Wishes]] = {}
-"""What users want to know of LLMs, by their identity: they have no hash."""
+"""What users want to know of LLMs, by the LLMs' ``id``: they have no hash."""
 
 
 def observe(llm: LLM | None = None, wishes: Wishes = Wishes()) -> None:  # noqa: B008 (it is immutable)
@@ -535,7 +535,7 @@ def _wishes_for(llm: LLM) -> Wishes | None:
 
 @contextmanager
 def noted_calls() -> Iterator[list[Call]]:
-    """Within it, note the calls that wrote answers; the last one is that of the outermost engine."""
+    """Note the calls that write answers in this context; the last one is the outermost engine's."""
     calls: list[Call] = []
     token = _NOTED.set(calls)
     try:
@@ -568,7 +568,7 @@ def _note_unreported(span: _Span, response: Any) -> None:
 
 
 def _note_answer(span: _Span, span_id: str, result: Any) -> None:
-    """Give what a span returns its certainty, where it is a response, or the output of an agent."""
+    """Give a span's response, or the agent output that it returns, its certainty."""
     if isinstance(result, StopEvent):
         # The last step of an agent returns it, too, and belongs to no instance.
         output = result.result if isinstance(span.instance, Workflow) else None
@@ -584,7 +584,7 @@ def _note_answer(span: _Span, span_id: str, result: Any) -> None:
 
 
 def _metadata_of(response: Any) -> dict[str, Any]:
-    """Return a response's metadata, which are made where there are none."""
+    """Return a response's metadata; create them if there are none."""
     if getattr(response, "metadata", None) is None:
         response.metadata = {}
     metadata: dict[str, Any] = response.metadata
@@ -627,7 +627,7 @@ def _follow_stream(span: _Span, span_id: str, response: Any) -> None:
 
 
 def _pieces(stream: Any, span: _Span, answer: Answer) -> Generator[Any]:
-    """Yield the pieces of a response; behind the last one its certainty is known."""
+    """Yield the pieces of a response; after the last one its certainty is known."""
     read, stream = list[str](), iter(stream)
     try:
         while True:
@@ -664,7 +664,7 @@ async def _apieces(stream: Any, span: _Span, answer: Answer) -> AsyncGenerator[A
 
 @contextmanager
 def _reading(span: _Span) -> Iterator[None]:
-    """Within it, calls belong to the response whose stream is read."""
+    """In this context, calls belong to the response whose stream is read."""
     token = _READ.set(span)
     try:
         yield

@@ -66,7 +66,7 @@ class MergingQueue:
         self._programs.add(token)
 
     def leave(self, token: object) -> None:
-        """Count it no more."""
+        """Count a program no more."""
         self._programs.discard(token)
 
     def notify(self) -> None:
@@ -145,7 +145,7 @@ class MergingQueue:
                 queued.future.set_result(outcome)
 
     def _abandon_unless_done(self, queued: _QueuedEffect) -> None:
-        """Note that nobody waits any more, and free what is begun for nobody."""
+        """Note that nobody waits any more, and free generations that nobody will continue."""
         if queued.future.done() and not queued.future.cancelled():
             return
         queued.abandoned = True
@@ -159,7 +159,7 @@ class MergingQueue:
 
 
 class _Running:
-    """A call of a model, which the end of the program stops and waits for: torch aborts the process else."""
+    """A call of a model that the program's end stops and waits for; otherwise torch aborts the process."""
 
     ending = False
     calls = 0

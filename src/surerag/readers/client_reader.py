@@ -147,7 +147,7 @@ class ClientReader(BaseReader):
         raise NotImplementedError
 
     def _reading(self, request: Request) -> Reading:
-        """Return what takes in an answer to a request; a stream has cost its prompt before it is counted."""
+        """Return a :class:`Reading` for an answer; a stream's usage begins with an estimate of the prompt."""
         reading = Reading(
             request.sampling,
             top=self._listed_alternatives(request),
@@ -215,7 +215,7 @@ class ClientReader(BaseReader):
         run_blocking(self._without_secrets(work))
 
     def _note(self, reading: Reading) -> None:
-        """Note whether the model thought before an answer, which holds until the next one, or a while."""
+        """Note whether the model thought; this holds until its next answer, or for a while."""
         if reading.thought:
             self.learned.note(_THINKS)
         elif reading.finish is not None:
@@ -268,7 +268,7 @@ class ClientReader(BaseReader):
         self._hang_up(self._cancel(begun, self._sync_calls))
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
-        """Await the coroutine of a verb, which has its name behind an underscore; in a thread without one."""
+        """Await a verb's coroutine (its name after an underscore); without one, run the verb in a thread."""
         work = getattr(self, f"_{getattr(verb, '__name__', '')}", None)
         if work is None or not self.capabilities.native_async:
             return await in_thread(verb, *arguments)
@@ -342,7 +342,7 @@ class ClientReader(BaseReader):
         return client_failure(error, self.name, self._secrets())
 
     async def _without_secrets(self, work: Coroutine[Any, Any, R]) -> R:
-        """Await what a verb does; no error that leaves it shows a secret, nor one behind it."""
+        """Await a verb; neither its errors nor their causes show a secret."""
         try:
             return await work
         except Exception as error:
@@ -393,7 +393,7 @@ class ClientReader(BaseReader):
         return answers
 
     def _note_logprobs(self, request: Request, readings: Iterable[Reading], *, lacks: bool) -> None:
-        """Note whether answers have log-probabilities; only a model that never gave any gives none."""
+        """Note whether answers have log-probabilities; a model counts as giving none only if it never gave any."""
         readings = [reading for reading in readings if reading.text.strip()]
         if any(reading.entries for reading in readings):
             self.learned.note(_GIVES_LOGPROBS)
@@ -599,7 +599,7 @@ def _usage_share(usage: Usage, answers: int) -> Usage:
 
 
 def _open_reading_of(begun: PartialGeneration) -> OpenReading | None:
-    """Return the open answer behind what was begun; None if all of it is there already."""
+    """Return the open answer of a begun generation; None if the answer is complete."""
     if begun.done or isinstance(begun.state, Generation):
         return None
     if not isinstance(begun.state, OpenReading):

@@ -142,7 +142,7 @@ def _what_happened(error: BaseException) -> str:
 
 
 def _connection_broke(error: BaseException) -> bool:
-    """Whether a connection broke while a reply was read; what a client tried again itself is not meant."""
+    """Whether a connection broke while a reply was read, except where the client itself tried again."""
     names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
     return not names.isdisjoint(_BROKEN) and names.isdisjoint({"APIConnectionError", "ConnectError"})
 
@@ -225,7 +225,7 @@ def _spellings(secret: str) -> re.Pattern[str]:
 
 
 def _in_base64(secret: str) -> Iterator[str]:
-    """Yield what a secret is in base64, in whatever company: the characters that it alone decides."""
+    """Yield the characters of a secret in base64 that do not depend on the text around it."""
     data = secret.encode("utf-8", "replace")
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + data).decode()

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a reader can do, told truly; methods refuse a reader that lacks what they need.
+    """What a reader can do; methods refuse a reader that lacks what they need.
 
     Attributes:
         logprobs: Whether generations carry the model's log-probability of every sampled token.
@@ -103,7 +103,7 @@ class BaseReader:
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
-        """Return the first ``n_tokens`` tokens of each prompt (first sample), ready to go on.
+        """Return the first ``n_tokens`` tokens of the first sample for each prompt, to be continued.
 
         This default generates the whole answer and shows its beginning.
         """
@@ -137,18 +137,18 @@ class BaseReader:
             raise
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Return whole generations of what was begun. Each handle can be finished once."""
+        """Complete begun generations, and return them. Each can be finished once."""
         return [item.partial if item.done else item.state for item in begun]
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Free what was begun; cancelling again, or after finishing, does nothing."""
+        """Free begun generations; cancelling again, or after finishing, does nothing."""
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer (the first sample) piece by piece; the last chunk holds the generation."""
         yield from self.finish_stream(self.begin([prompt], 1, sampling)[0])
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield what was begun from its first token on; the last chunk holds the generation."""
+        """Yield a begun answer from its first token on; the last chunk holds the generation."""
         generation = self.finish([begun])[0]
         yield Chunk(generation.text, generation)
 

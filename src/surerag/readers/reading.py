@@ -178,7 +178,7 @@ class Reading:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the answer that came so far; none before it is clear that it has begun."""
+        """Tokens of the answer so far; none before it is clear that the answer has begun."""
         if not self.text.strip():
             return 0
         return len(self._answer_span()) if self.entries else len(self._pieces)
@@ -198,7 +198,7 @@ class Reading:
 
     @property
     def starved(self) -> bool:
-        """Whether thoughts that no tokens were granted for left too few for the answer, or may yet do so."""
+        """Whether thoughts without tokens of their own left too few for the answer, or may yet do so."""
         unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self._limit)
         return self.thought and not self.budget and unfinished and self.sampling.max_tokens is not None
 
@@ -273,12 +273,12 @@ class Reading:
         return round(self.usage.completion_tokens * before / max(before + len(self.text), 1))
 
     def spent(self) -> Usage:
-        """Return what the request cost: as the server counted, else by what came; thoughts apart."""
+        """Return the cost of the request: the server's counts, else our own; thoughts are counted apart."""
         answer, thinking = self._counted_tokens(), self.thinking_tokens
         return Usage(1, self.usage.prompt_tokens, answer, thinking, self.usage.cached_tokens)
 
     def budget_error(self) -> ThinkingBudgetError:
-        """Return the error of an answer that thoughts left no room for."""
+        """Return the error for thoughts that left no tokens for the answer."""
         return ThinkingBudgetError(
             f"{self._whose}the model was still thinking after {self.thinking_tokens or 'all its'} tokens, no "
             f"answer came: {self.budget} were for thinking, {self.sampling.max_tokens} for the answer",
@@ -327,7 +327,7 @@ class Reading:
             return trace_of_entries(entries, top_logprobs=0)
 
     def _answer_span(self) -> range:
-        """Return which of the tokens are those of the answer; one that was cut has no end token."""
+        """Return which tokens are the answer's; an answer that was cut has no end token."""
         so_far = (len(self.entries), self.text, self.finish, self.thought)
         if self._span is None or self._span[0] != so_far:
             self._span = (so_far, self._find_answer_span())
@@ -344,7 +344,7 @@ class Reading:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Say of which model a complaint about log-probabilities is, and what helps there."""
+        """Name the model in an error about log-probabilities, and say what helps."""
         try:
             yield
         except LogprobsError as error:
@@ -355,7 +355,7 @@ class Reading:
         return self.usage.completion_tokens + self.usage.thinking_tokens
 
     def _counted_tokens(self) -> int:
-        """Return the answer's length as the server counted it; by its pieces where it did not."""
+        """Return the answer's length as the server counted it, else the number of its pieces."""
         counted = self._server_count - self.thinking_tokens
         pieces = min(len(self._pieces), self._limit) if self.full else len(self._pieces)
         return max(counted, 0) or (pieces if self.streamed else 0)
@@ -492,14 +492,14 @@ class OpenReading:
             await self.close()
 
     async def close(self) -> None:
-        """Stop reading, and close the connection; again does nothing."""
+        """Stop reading, and close the connection; a second call does nothing."""
         self._fate, self._done = self._fate or "cancelled", True
         # Whoever reads the next part at this moment closes the connection behind it.
         if not getattr(self._parts, "ag_running", False):
             await self._parts.aclose()
 
     async def _advance(self) -> None:
-        """Take the next part, or ask again where there can be none."""
+        """Take the next part; after a transient failure ask again, if no text was shown yet."""
         try:
             part = None if self.reading.full else await anext(self._parts, None)
             if part is None and self.reading.finish is None:

@@ -145,8 +145,8 @@ class PassageIndex:
 class SummaryIndex(PassageIndex):
     """The documents whose summaries are nearest to the query: L-RAG's tier 1.
 
-    What it returns are passages that hold a summary; their id is the document's. Corpora of more than
-    ``MAX_IN_MEMORY`` documents belong into a vector store.
+    It returns summaries as passages with their documents' ids. Keep corpora of more than
+    ``MAX_IN_MEMORY`` documents in a vector store.
     """
 
     @classmethod

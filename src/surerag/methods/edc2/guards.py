@@ -85,7 +85,7 @@ def named_passages(text: str, n: int) -> list[int]:
 
 
 def without_numbers(text: str, sources: Sequence[str] = ()) -> str:
-    """Return a reply without passages' numbers and marks of lists, which mean nothing outside its prompt.
+    """Return a reply without passage numbers and list marks, which mean nothing outside the prompt.
 
     A mark that a source has before the same words stays: it may be an ordinal number.
 

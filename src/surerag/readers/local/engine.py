@@ -32,7 +32,7 @@ _SPARE_SLOTS = 64
 
 
 class Handle:
-    """An answer that was begun, and what the model has read of it: a row, None if it has ended."""
+    """A begun answer, and the row of the model's cache for it; None if the answer has ended."""
 
     def __init__(self, owner: Engine, answer: GrowingAnswer, row: CachedRow | None = None) -> None:
         self.owner, self.answer, self.row = owner, answer, row
@@ -82,7 +82,7 @@ class Batch:
         return self.started
 
     def begin(self, owner: Engine, n_tokens: int) -> list[Handle]:
-        """Grow until each has so many tokens of an answer, or has ended."""
+        """Grow until each answer has ``n_tokens`` tokens, or has ended."""
         handles: dict[int, Handle] = {}
         while any(one.ended is None for one in self._answers):
             self.step()
@@ -120,14 +120,14 @@ class Engine:
         return [row * (one.sampling.n // n) for one, n, row in zip(prompts, counts, rows, strict=True)]
 
     def begin(self, prompts: Sequence[EncodedPrompt], n_tokens: int) -> list[Handle]:
-        """Grow the first answer to each prompt to so many tokens; keep what can go on."""
+        """Grow the first answer to each prompt to ``n_tokens`` tokens; keep what is needed to go on."""
         return self._in_batches([(one, 0) for one in prompts], lambda batch: batch.begin(self, n_tokens))
 
     def _grow(self, samples: Sequence[tuple[EncodedPrompt, int]]) -> list[GrowingAnswer]:
         return self._in_batches(samples, Batch.finish)
 
     def finish(self, handles: Sequence[Handle]) -> None:
-        """Grow what was begun until it ends; should a later batch fail, those before it have ended."""
+        """Grow begun answers to their ends; if a batch fails, the answers of earlier batches have ended."""
 
         def finish_some(some: Sequence[Handle]) -> None:
             pairs = [(handle, row) for handle in some if (row := handle.row) is not None]

@@ -213,7 +213,7 @@ class TransformersReader(BaseReader):
 
         Raises:
             ContextLengthError: If a prompt and ``max_tokens`` do not fit the window together.
-            ThinkingBudgetError: If the model was still thinking when its budget for one of them was spent.
+            ThinkingBudgetError: If the model was still thinking when its budget for a prompt was spent.
         """
         with self._lock:
             encoded = self._encode_prompts(prompts, samplings)
