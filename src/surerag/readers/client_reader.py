@@ -393,7 +393,7 @@ class ClientReader(BaseReader):
         return answers
 
     def _note_logprobs(self, request: Request, readings: Iterable[Reading], *, lacks: bool) -> None:
-        """Note whether answers have log-probabilities; a model counts as giving none only if it never gave any."""
+        """Note whether answers have log-probabilities; a model that once gave some counts as giving them."""
         readings = [reading for reading in readings if reading.text.strip()]
         if any(reading.entries for reading in readings):
             self.learned.note(_GIVES_LOGPROBS)

@@ -179,7 +179,7 @@ def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def optional_log_probabilities_come_where_there_are_any(reader: BaseReader, trial: Trial) -> None:
-    """With ``trace="optional"`` an answer has log-probabilities if the reader can give them, and is no error if not."""
+    """With ``trace="optional"`` log-probabilities come if the reader has them; else text, without error."""
     for [answer] in reader.generate(trial.prompts, replace(trial.greedy, trace="optional")):
         traced = answer.trace is not None
         _demand(traced == reader.capabilities.logprobs, f"optional, a trace came: {traced}")

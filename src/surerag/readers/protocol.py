@@ -81,12 +81,12 @@ class BaseReader:
 
     @property
     def max_tokens(self) -> int | None:
-        """Length of an answer, at most, where nobody sets another; None leaves it to the model."""
+        """Default for the maximum length of an answer; None leaves it to the model."""
         return ANSWER_TOKENS
 
     @property
     def usage(self) -> Usage:
-        """What was asked of this reader so far; zeros where it does not count."""
+        """Calls and tokens of this reader so far; zeros if it does not count them."""
         return Usage()
 
     def count_tokens(self, text: str) -> int:
@@ -190,7 +190,7 @@ def in_groups(
     samplings: Sequence[SamplingParams],
     call: Callable[[Sequence[Prompt], SamplingParams], Sequence[R]],
 ) -> list[R]:
-    """Call for the prompts of each sampling together; return the results in the order of the prompts."""
+    """Make one call for all prompts with equal sampling; return the results in the order of the prompts."""
     members: dict[SamplingParams, list[int]] = {}
     for index, sampling in enumerate(samplings):
         members.setdefault(sampling, []).append(index)
@@ -215,7 +215,7 @@ def tokens_of_trace(trace: TokenTrace, part: slice) -> TokenTrace:
 
 
 def begun_from_whole(generation: Generation, n_tokens: int) -> PartialGeneration:
-    """Show a whole generation as one that was begun: its first ``n_tokens`` tokens, the rest held back."""
+    """Turn a whole generation into a begun one: its first ``n_tokens`` tokens, with the rest held back."""
     trace = generation.trace
     if trace is None or len(trace) <= n_tokens:
         return PartialGeneration(generation, done=True, state=generation)

@@ -111,7 +111,7 @@ def usage_of(reported: object) -> Usage:
 
 
 def _token_count(value: object) -> int:
-    """Return a number of tokens; 0 for what is none, as where a server does not count."""
+    """Return a number of tokens; 0 for a value that is no number, as from a server that does not count."""
     return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
 
 
@@ -173,7 +173,7 @@ class Reading:
 
     @property
     def thought(self) -> bool:
-        """Whether the model thought before it answered; marks with nothing between them are no thoughts."""
+        """Whether the model thought before it answered; marks without a text between them are no thoughts."""
         return bool(self._thoughts_apart.strip() or self._splitter.thoughts or self.usage.thinking_tokens)
 
     @property
@@ -184,7 +184,7 @@ class Reading:
         return len(self._answer_span()) if self.entries else len(self._pieces)
 
     def has_tokens(self, n_tokens: int) -> bool:
-        """Tell whether so many tokens of the answer came; all calls together are linear in its tokens."""
+        """Tell whether ``n_tokens`` tokens of the answer came; all calls together take linear time."""
         if not self.text.strip():
             return False
         if not self.entries:
@@ -227,7 +227,7 @@ class Reading:
         return ready
 
     def generation(self, first: int | None = None) -> Generation:
-        """Return what came so far; of its tokens only the ``first``, if that is set.
+        """Return the answer so far; with log-probabilities, only its ``first`` tokens, if that is set.
 
         Raises:
             LogprobsError: If log-probabilities do not cover the text, or are none, unless they are optional.
@@ -261,7 +261,7 @@ class Reading:
 
     @property
     def thinking_tokens(self) -> int:
-        """How long the thoughts were, as exactly as it can be told."""
+        """Number of tokens of the thoughts, as exactly as it can be known."""
         if self.usage.thinking_tokens:
             return self.usage.thinking_tokens
         with suppress(LogprobsError):
@@ -365,7 +365,7 @@ class Reading:
         return max(pieces, len(self.entries) - self.budget) > self._limit
 
     def _held_at_the_limit(self, fresh: str) -> int:
-        """Cut a text that is longer than was allowed; return how many characters wait until that is known.
+        """Cut a text that is longer than allowed; return how many characters are held until that is known.
 
         Without log-probabilities lengths are estimates, which give way to what the server says.
         """
@@ -385,7 +385,7 @@ class Reading:
         return len(self.text) - end if waits else 0
 
     def _came_twice(self) -> bool:
-        """Whether more tokens came than the server counts, or, where it does not count, each piece twice."""
+        """Whether more tokens came than the server counted; without its count: each piece came twice."""
         if not self.streamed:
             return False
         if self._server_count and not self.full:
@@ -395,7 +395,7 @@ class Reading:
         return len(set(self._pieces)) > 2 and self._pieces[:-1:2] == self._pieces[1::2]
 
     def _answer_part(self, text: str) -> str:
-        """Take text and return what of it belongs to the answer; a mark in the middle of it is text."""
+        """Take a text and return its part of the answer; a mark in the middle of the answer is text."""
         fresh = self._splitter.feed(text)
         seen = self._splitter.text[-len(text) - len(_THINK) :]
         self.closes_thoughts |= not self._splitter.has_thoughts and "</think>" in seen
@@ -407,7 +407,7 @@ class Reading:
         return fresh
 
     def _in_full_characters(self, text: str, *, ends: bool) -> str:
-        """Join halves of a character (UTF-16 surrogates) that came apart; one that stays alone is none."""
+        """Join halves of a character (UTF-16 surrogates) from two pieces; replace a half that stays alone."""
         text, self._half = self._half + text, ""
         if text and not ends and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
