@@ -313,7 +313,7 @@ class Call(Source):
         return "".join(part.text for part in parts).strip(), _is_cut(parts)
 
     def _trace(self, parts: Sequence[ReplyPart], answer: str, *, behind: bool) -> TokenTrace | None:
-        """Return the trace of an answer, or None; with ``behind``, other tokens may stand before the answer."""
+        """Return the trace of an answer, or None; with ``behind``, other tokens may stand before it."""
         if self._generation is not None:
             return _trace_within(self._generation.trace, answer, behind=behind)
         entries = [entry for part in parts for entry in part.entries]
