@@ -1,4 +1,4 @@
-"""Draws the pictures of the methods and of the rooms, as SVG: ``python -m studies.drawings``.
+"""Draws the pictures of the methods, of the rooms and of Home, as SVG: ``python -m studies.drawings``.
 
 Boxes are filled and their text is dark, so that they read on a white page and on a black one. Pictures of
 methods are 420 pixels wide: a phone shows them nearly at full size.
@@ -65,6 +65,25 @@ def down(x: int, top: int, bottom: int, label: str = "") -> Arrow:
 
 
 DRAWINGS: Mapping[str, Drawing] = {
+    "answer": Drawing(
+        420,
+        284,
+        "A question goes through your pipeline, unchanged. Its answer comes with a certainty. A sure answer "
+        "is shown. In place of an unsure answer the user reads: I do not know.",
+        [
+            Box(120, 6, 180, 34, "Question"),
+            Box(100, 66, 220, 34, "Your pipeline, unchanged", "reader"),
+            Box(100, 126, 220, 34, "Answer and its certainty", "choice"),
+            Box(14, 222, 180, 52, "The user reads\nthe answer", "result"),
+            Box(226, 222, 180, 52, "The user reads\n“I do not know”", "search"),
+        ],
+        [
+            down(210, 40, 64),
+            down(210, 100, 124),
+            Arrow([(160, 160), (104, 220)], "sure", (112, 190)),
+            Arrow([(260, 160), (316, 220)], "unsure", (312, 190)),
+        ],
+    ),
     "lazy-rag": Drawing(
         420,
         356,

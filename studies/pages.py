@@ -46,6 +46,7 @@ HEADS = {
     "exact": "exact, %",
     "reference": "log-probability of the reference, nats a token",
     "reference_difference": "difference, nats a token",
+    "reference_ahead": "EDC² minus this row, nats a token",
     "gold_kept": "gold passages kept, %",
     "gold_difference": "difference, points ",
     "all_gold_shown": "all gold passages kept, %",
@@ -88,7 +89,7 @@ HEADS = {
 }
 """Columns of the tables of real readers, in their order, and what stands above them."""
 
-TWO_DIGITS = ("auroc", "auroc_ahead", "own_auroc", "r", "reference_difference")
+TWO_DIGITS = ("auroc", "auroc_ahead", "own_auroc", "r", "reference_difference", "reference_ahead")
 WHOLE = ("tokens", "read", "further tokens", "break_even_ms")
 SHARES = (
     "answered", "wrong among them", "broken", "exact", "hit", "context_share", "fell_back", "gold_shown",

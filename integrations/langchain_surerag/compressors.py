@@ -97,6 +97,9 @@ class ClusterCompressor(Compressor, EDC2Options):
     use ``surerag.prompts.SELECT_ANSWER`` as the prompt of your chain. With ``task="verify"`` the query is a
     statement to check.
 
+    The selection is our own step. Section 4.3 of the paper, as printed, is ``variant="paper", guard="off",
+    min_tokens=0``.
+
     Raises:
         ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
         MissingServiceError: If ``llm``, ``embeddings`` or, with ``guard="entailment"``, ``entailer`` is

@@ -137,6 +137,9 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
     ``surerag.prompts.SELECT_ANSWER`` as ``text_qa_template``. With ``task="verify"`` the query is a statement
     to check.
 
+    The selection is our own step. Section 4.3 of the paper, as printed, is ``variant="paper", guard="off",
+    min_tokens=0``.
+
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or ``llm`` is no LLM.
         PromptError: If a prompt is unknown or its slots do not fit.

@@ -46,7 +46,7 @@ SAMPLED = SamplingParams(n=N_SAMPLES, temperature=1.0, max_tokens=MAX_TOKENS, tr
 
 def certainty(setting: Setting) -> dict[str, System]:
     """Answer from passages, and note all that may tell whether the answer is right."""
-    reader, encoder, data, k, _ = setting
+    reader, encoder, data, k, *_ = setting
     index = PassageIndex.from_passages(data.corpus, encoder, progress=True) if data.corpus else None
     own = {item.text: item.passages for item in data.items}
     answers: dict[str, Generation] = {}

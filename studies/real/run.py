@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from studies.common import LookupRetriever, console, load_encoder, load_reader
 from studies.real import systems as parts
 from studies.real.certainty import certainty, noted, smallest_auroc
 from studies.real.data import Data, load_2wiki, load_disfl, load_hotpot, load_squad
+from studies.real.judging import Choose, judging_systems, ways_to_choose
+from studies.real.reading import KeepingReader
 from studies.real.systems import MAX_TOKENS, Meter, Setting, answer_from, choosing, searching, share_of_gold
 from surerag import (
     ClusterCompressor,
@@ -88,6 +91,7 @@ Build = Callable[[Setting], Mapping[str, System]]
 def gates(setting: Setting) -> dict[str, System]:
     """L-RAG's Table I: the paragraph of a question is its document, its first two sentences the summary."""
     reader, encoder, data, *_ = setting
+    keeping = KeepingReader(reader, setting.decodes)
     summaries: dict[str, list[Passage]] = {}
     passages: dict[str, list[Passage]] = {}
     for item in data.items:
@@ -110,10 +114,11 @@ def gates(setting: Setting) -> dict[str, System]:
 
     def fixed(mode: str) -> System:
         def answer(question: Question) -> EvaluationAnswer:
-            meter = Meter(reader)
+            meter = Meter(keeping)
             first = mode.startswith("summary")
-            found = meter.generate(prompt(question.text, mode), trace="entropy" if first else "none")
-            scores = {"searches": float(mode in ("plain", "always"))}
+            asked = prompt(question.text, mode)
+            found, scores = meter.generate_beside(asked, question.references, "entropy" if first else "none")
+            scores |= {"searches": float(mode in ("plain", "always"))}
             scores |= noted(found.trace) if first else {}
             return EvaluationAnswer(found.text, (), meter.usage, found.finish, scores=scores)
 
@@ -147,13 +152,26 @@ def gates(setting: Setting) -> dict[str, System]:
     }
 
 
+def passages_shown(setting: Setting) -> dict[str, Sequence[Passage]]:
+    """Return the passages of each question: its own, or where it has none those that a search finds."""
+    _, encoder, data, k, *_ = setting
+    if not data.corpus:
+        return {item.text: item.passages for item in data.items}
+    index = PassageIndex.from_passages(data.corpus, encoder, progress=True)
+    return {item.text: tuple(index.retrieve(item.text, k)) for item in data.items}
+
+
+def judging(setting: Setting) -> dict[str, System]:
+    """Choose passages as EDC² does, and in cheaper ways; nothing is answered."""
+    shown, few = passages_shown(setting), EDC2Options().n_kept(setting.k)
+    ways = ways_to_choose(setting.encoder, shown, few)
+    return judging_systems(KeepingReader(setting.reader), shown, ways)
+
+
 def compression(setting: Setting) -> dict[str, System]:
     """Answer from all passages, from the gold ones, and from what is left after compression."""
-    reader, encoder, data, k, _ = setting
-    shown = {item.text: item.passages for item in data.items}
-    if data.corpus:  # questions without passages of their own
-        index = PassageIndex.from_passages(data.corpus, encoder, progress=True)
-        shown = {item.text: tuple(index.retrieve(item.text, k)) for item in data.items}
+    _, encoder, data, k, *_ = setting
+    reader, shown = KeepingReader(setting.reader, setting.decodes), passages_shown(setting)
     gold = {item.text: item.gold for item in data.items}
     few = EDC2Options().n_kept(k)
 
@@ -170,7 +188,7 @@ def compression(setting: Setting) -> dict[str, System]:
             }
             if not EDC2Options(**options).compresses:
                 scores["gold_shown"] = share_of_gold(result.passages, question)
-            return answer_from(meter, question.text, result.passages, **scores)
+            return answer_from(meter, question.text, result.passages, question.references, **scores)
 
         return System("", answer, {"system": "compressed", **compressor.to_dict()})
 
@@ -182,9 +200,14 @@ def compression(setting: Setting) -> dict[str, System]:
             "answered", PipelineSetup(reader, LookupRetriever(shown), encoder=encoder, max_tokens=MAX_TOKENS)
         ),
     }
+    cheaper: dict[str, parts.Choose] = {
+        f"EDC² {name}": partial(_chosen, choose)
+        for name, choose in ways_to_choose(encoder, shown, few).items()
+    }
     peers = choosing(
         reader,
         shown,
+        **cheaper,
         plain=lambda meter, question, passages: passages,
         gold_alone=lambda meter, question, passages: gold[question.text],
         EmbeddingsFilter=parts.with_embeddings_filter(encoder, few),
@@ -195,9 +218,15 @@ def compression(setting: Setting) -> dict[str, System]:
     return {**peers, **own}
 
 
+def _chosen(
+    choose: Choose, meter: Meter, question: Question, passages: Sequence[Passage]
+) -> Sequence[Passage]:
+    return [passages[at] for at in sorted(choose(meter, question.text))]
+
+
 def rewriting(setting: Setting) -> dict[str, System]:
     """Answer what people said, with their slips, over the paragraphs of its articles."""
-    reader, encoder, data, k, _ = setting
+    reader, encoder, data, k, *_ = setting
     index = PassageIndex.from_passages(data.corpus, encoder, progress=True)
     clean = {item.text: item.clean for item in data.items}
     options: dict[str, Any] = {"top_n": k, "max_tokens": MAX_TOKENS}
@@ -242,7 +271,7 @@ def rewriting(setting: Setting) -> dict[str, System]:
 
 def prompts(setting: Setting) -> dict[str, System]:
     """Answer from the same passages in the prompts that the methods have for it."""
-    reader, encoder, data, k, _ = setting
+    reader, encoder, data, k, *_ = setting
     index = PassageIndex.from_passages(data.corpus, encoder, progress=True)
 
     def system(name: str, template: PromptTemplate) -> System:
@@ -267,7 +296,7 @@ def prompts(setting: Setting) -> dict[str, System]:
 
 def understanding(setting: Setting) -> dict[str, System]:
     """Scores to tell wrong answers from right ones; every system reports one of plain RAG's answer."""
-    reader, encoder, data, k, judges = setting
+    reader, encoder, data, k, judges, _ = setting
     index = PassageIndex.from_passages(data.corpus, encoder, progress=True) if data.corpus else None
     own = {item.text: item.passages for item in data.items}
 
@@ -387,7 +416,7 @@ def refining(setting: Setting) -> dict[str, System]:
 
 def worth(setting: Setting) -> dict[str, System]:
     """Measures of what passages are worth: all gold passages, half of them, or distractors alone."""
-    reader, _, data, _, judges = setting
+    reader, _, data, _, judges, _ = setting
     items = data.by_text
     samples = parts.FirstSamples(reader, 20)
     seper = SePer(samples, ExactEntailer(), max_tokens=16)
@@ -439,6 +468,7 @@ def worth(setting: Setting) -> dict[str, System]:
 TABLES: dict[str, Build] = {
     "gates": gates,
     "compression": compression,
+    "judging": judging,
     "rewriting": rewriting,
     "prompts": prompts,
     "understanding": understanding,
@@ -475,11 +505,16 @@ def load_data(arguments: argparse.Namespace) -> Data:
     return data
 
 
-HOTPOT = {"hotpot": "hotpotqa_100.json", "hotpot-dev": "hotpot_dev_distractor_v1.json"}
+HOTPOT = {
+    "hotpot": "hotpotqa_100.json",
+    "hotpot-dev": "hotpot_dev_distractor_v1.json",
+    "hotpot-hard": "hotpot_100.json",
+}
 WITH_PASSAGES = (*HOTPOT, "2wiki")
 SETS: dict[str, tuple[str, ...]] = {
     "gates": ("squad", "disfl"),
-    "compression": ("hotpot", "hotpot-dev", "2wiki", "squad", "disfl"),
+    "compression": (*HOTPOT, "2wiki", "squad", "disfl"),
+    "judging": (*HOTPOT, "2wiki", "squad", "disfl"),
     "rewriting": ("disfl",),
     "prompts": ("disfl", "squad"),
     "understanding": ("squad", "disfl", *WITH_PASSAGES),
@@ -512,6 +547,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--reader-judges", action="store_true", help="judge which answers mean the same, beside their words"
     )
+    parser.add_argument(
+        "--references-alone",
+        action="store_true",
+        help="how likely references are, without answers (compression and gates, with a local reader)",
+    )
     parser.add_argument("--systems", type=lambda text: text.split(","), default=[], help="only these")
     parser.add_argument("--at-a-time", type=int, default=8, help="questions at a time")
     parser.add_argument("--run", type=Path, required=True, help="file of the run")
@@ -528,6 +568,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             parser.error(f"{what} goes with --set {' or '.join(sets)}, and not with {found.set}")
     if found.reader_judges and found.table not in ("understanding", "worth"):
         parser.error("--reader-judges is for understanding and worth")
+    if found.references_alone and found.table not in ("compression", "gates"):
+        parser.error("--references-alone is for compression and gates")
     if min(found.n, found.at_a_time) < 1 or min(found.skip, found.k, found.repeats) < 0:
         parser.error("--n and --at-a-time are 1 or more, --skip, --k and --repeats 0 or more")
     if found.reader == "demo" and found.set in ("hotpot", "2wiki"):
@@ -555,7 +597,9 @@ def ask_missing(arguments: argparse.Namespace) -> None:
     data = load_data(arguments)
     EvaluationRun(arguments.run, create=True).close()  # refuses a file that cannot be one
     reader, encoder = load_reader(arguments.reader, arguments.dtype), load_encoder()
-    setting = Setting(reader, encoder, data, arguments.k, arguments.reader_judges)
+    setting = Setting(
+        reader, encoder, data, arguments.k, arguments.reader_judges, not arguments.references_alone
+    )
     chosen = TABLES[arguments.table](setting)
     if unknown := set(arguments.systems) - set(chosen):
         raise InputError(
@@ -587,8 +631,16 @@ def what_can_be_shown(n: int, table: str) -> str:
     """Return in words which difference so many questions show in four runs of five, at a level of 5 %."""
     if table in ("certainty", "understanding"):
         return f"{n} questions show an AUROC of {smallest_auroc(n):.2f}, if 35 % of the answers are wrong."
-    points = 100 * (1.96 + 0.84) * math.sqrt(CHANGED / n)
-    return f"{n} questions show a difference of {points:.0f} points, if {CHANGED:.0%} of the answers change."
+    errors = (1.96 + 0.84) / math.sqrt(n)
+    points = 100 * errors * math.sqrt(CHANGED)
+    if table == "judging":
+        return (
+            f"{n} questions show a difference of {points:.0f} points, if the gold passages of as many change."
+        )
+    told = f"{n} questions show a difference of {points:.0f} points, if {CHANGED:.0%} of the answers change"
+    if table not in ("compression", "gates"):
+        return f"{told}."
+    return f"{told}; of {errors:.2f} nats a token of the reference, if its differences spread by 1."
 
 
 def cpu_file(run: Path) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from os.path import commonprefix
 from typing import Any, NamedTuple
 
 from langchain_core.documents import Document
@@ -21,6 +22,7 @@ from pydantic import PrivateAttr
 from langchain_surerag import ChatReader
 from langchain_surerag.inputs import role_of
 from studies.real.data import Data
+from studies.real.reading import KeepingReader
 from surerag import Passage, SamplingParams, Services
 from surerag.drivers import run
 from surerag.effects import Generate, Program, perform
@@ -48,6 +50,7 @@ class Setting(NamedTuple):
     data: Data
     k: int
     judges: bool = False
+    decodes: bool = True
 
 
 class Meter:
@@ -55,15 +58,41 @@ class Meter:
 
     Args:
         reader: The reader.
+
+    Attributes:
+        usage: Calls and tokens.
+        noted: Scores that were found on the way to an answer, by name.
+        read: Tokens of prompts where what prompts of one call have in common is read once.
     """
 
     def __init__(self, reader: BaseReader) -> None:
         self.reader, self._services = reader, Services(reader=reader)
-        self.usage = Usage()
+        self.usage, self.read = Usage(), 0
+        self.noted: dict[str, float] = {}
 
     def generate(self, prompt: Prompt, max_tokens: int = MAX_TOKENS, trace: TraceKind = "none") -> Generation:
         """Return the greedy answer; calls of several threads become one batch."""
-        return self.counted(run(_greedy_answer(prompt, max_tokens, trace), self._services))
+        return self.generate_all([prompt], max_tokens, trace)[0]
+
+    def generate_all(
+        self, prompts: Sequence[Prompt], max_tokens: int = MAX_TOKENS, trace: TraceKind = "none"
+    ) -> list[Generation]:
+        """Return the greedy answers to prompts that are asked at once."""
+        answers = run(_greedy_answers(prompts, max_tokens, trace), self._services)
+        shared = self.reader.count_tokens(commonprefix([str(prompt) for prompt in prompts]))  # noqa: RUF071
+        self.read += sum(answer.prompt_tokens for answer in answers) - shared * (len(prompts) - 1)
+        return [self.counted(answer) for answer in answers]
+
+    def generate_beside(
+        self, prompt: Prompt, references: Sequence[str], trace: TraceKind = "none"
+    ) -> tuple[Generation, dict[str, float]]:
+        """Return the greedy answer, and how likely the first reference is in its place, as a score."""
+        if not (references and isinstance(self.reader, KeepingReader)):
+            return self.generate(prompt, trace=trace), {}
+        self.reader.expect(prompt, references[0])
+        answer = self.generate(prompt, trace=trace)
+        likelihood = self.reader.likelihood(prompt)
+        return answer, {} if likelihood is None else {"reference": likelihood}
 
     def counted(self, answer: Generation) -> Generation:
         """Return an answer, and add what it cost."""
@@ -71,9 +100,11 @@ class Meter:
         return answer
 
 
-def _greedy_answer(prompt: Prompt, max_tokens: int, trace: TraceKind) -> Program[Generation]:
-    [[answer]] = yield from perform(Generate([prompt], SamplingParams(max_tokens=max_tokens, trace=trace)))
-    return answer
+def _greedy_answers(
+    prompts: Sequence[Prompt], max_tokens: int, trace: TraceKind
+) -> Program[list[Generation]]:
+    sampling = SamplingParams(max_tokens=max_tokens, trace=trace)
+    return [answer for [answer] in (yield from perform(Generate(prompts, sampling)))]
 
 
 class FirstSamples(BaseReader):
@@ -124,7 +155,7 @@ class ReaderChat(ChatReader):
 
     def _program(self, messages: Sequence[BaseMessage], *_: Any) -> Program[Generation]:
         turns = tuple(Message(role_of(one.type), str(one.content)) for one in messages)
-        answer = yield from _greedy_answer(turns, self.max_tokens or WRITTEN, "none")
+        [answer] = yield from _greedy_answers([turns], self.max_tokens or WRITTEN, "none")
         return self._meter.counted(answer)
 
 
@@ -200,13 +231,22 @@ Find = Callable[[Meter, str], Sequence[Passage]]
 
 
 def answer_from(
-    meter: Meter, question: str, passages: Sequence[Passage], **scores: float
+    meter: Meter,
+    question: str,
+    passages: Sequence[Passage],
+    references: Sequence[str] = (),
+    /,
+    **scores: float,
 ) -> EvaluationAnswer:
-    """Answer from passages in the prompt of plain RAG."""
+    """Answer from passages in the prompt of plain RAG; of a reference the likelihood is a score."""
     texts = [passage.text for passage in passages]
-    prompt = FROM_CONTEXT.render(context=format_passages(texts), question=question)
-    answer = meter.generate(prompt)
-    return EvaluationAnswer(answer.text, tuple(texts), meter.usage, answer.finish, scores=scores)
+    answer, likelihood = meter.generate_beside(plain_prompt(question, passages), references)
+    return EvaluationAnswer(answer.text, tuple(texts), meter.usage, answer.finish, scores=scores | likelihood)
+
+
+def plain_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
+    """Return the prompt of plain RAG."""
+    return FROM_CONTEXT.render(context=format_passages(one.text for one in passages), question=question)
 
 
 def share_of_gold(passages: Sequence[Passage], question: Question) -> float:
@@ -226,7 +266,9 @@ def choosing(reader: BaseReader, shown: Mapping[str, Sequence[Passage]], **ways:
                 1, sum(len(o.text) for o in shown[question.text])
             )
             seen = share_of_gold(chosen, question)
-            return answer_from(meter, question.text, chosen, context_share=read, gold_shown=seen)
+            asked = meter, question.text, chosen, question.references
+            answered = answer_from(*asked, context_share=read, gold_shown=seen, kept=float(len(chosen)))
+            return replace(answered, scores={**answered.scores, **meter.noted, "read": float(meter.read)})
 
         return System(name, answer, {"system": name, "reader": reader.name})
 

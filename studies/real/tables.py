@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from studies.common import difference, separation, share
+from studies.common import separation
 from studies.pages import markdown
 from studies.real.certainty import certainty_rows, promise_rows, steps_of, trace_rows
 from studies.real.gate_scores import gate_score_rows
@@ -30,7 +30,7 @@ from surerag.errors import InputError, SureragError
 from surerag.evaluation import EvaluationRun
 from surerag.evaluation.statistics import questions_to_show
 from surerag.measures import break_even_latency
-from surerag.measures.statistics import Estimate, mean_interval
+from surerag.measures.statistics import Estimate, Groups, mean_interval, paired_difference
 from surerag.methods.lazy_rag.gates import DisagreementGate
 from surerag.text import is_abstention
 
@@ -63,12 +63,13 @@ def row_of(
     right: Sequence[float],
     baseline: Sequence[float] | None,
     costs: Mapping[str, Sequence[float]],
+    groups: Groups = None,
     **further: Any,
 ) -> TableRow:
     """Return a row: share of right answers, difference to the baseline in points, and mean costs."""
-    row: TableRow = {"system": name, "n": len(right), "right": _numbers(share([bool(one) for one in right]))}
+    row: TableRow = {"system": name, "n": len(right), "right": _numbers(mean_interval(right, groups))}
     if baseline is not None:
-        change = difference([bool(a) for a in right], [bool(b) for b in baseline])
+        change = paired_difference(right, baseline, groups)
         row["difference"] = _numbers(change)
         if change.interval and change.interval.lower <= 0 <= change.interval.upper:
             row["to_show"] = questions_to_show(right, baseline)
@@ -79,6 +80,31 @@ def row_of(
 def _numbers(estimate: Estimate, scale: float = 100, digits: int = 1) -> list[float | None]:
     ends = estimate.interval or (None, None)
     return [None if one is None else round(scale * one, digits) for one in (estimate.value, *ends)]
+
+
+def of_references(
+    likely: Sequence[float | None], baseline: Sequence[float | None] | None, groups: Sequence[str]
+) -> TableRow:
+    """Return the mean log-probability of a token of the reference, and its difference to the baseline.
+
+    It is that of the questions for which it was measured; nothing, if it was for none.
+    """
+    pairs = zip(likely, baseline or likely, groups, strict=True)
+    there = [(one, base, group) for one, base, group in pairs if one is not None and base is not None]
+    if not there:
+        return {}
+    values, of_baseline, of_each = zip(*there, strict=True)
+    row: TableRow = {"reference": float(np.mean(values))}
+    if baseline is not None:
+        row["reference_difference"] = _numbers(
+            paired_difference(values, of_baseline, of_each, bounds=None), 1, 2
+        )
+    return row
+
+
+def _likely(run: EvaluationRun, system: str, keys: Sequence[str]) -> list[float | None]:
+    rows = run.answered(system)
+    return [rows[key].measured("reference") for key in keys]
 
 
 def _costs(run: EvaluationRun, system: str, keys: Sequence[str]) -> dict[str, list[float]]:
@@ -94,6 +120,8 @@ def _costs(run: EvaluationRun, system: str, keys: Sequence[str]) -> dict[str, li
         "context_share",
         "fell_back",
         "gold_shown",
+        "kept",
+        "read",
     ):
         values = [rows[key].measured(cost) for key in keys]
         if all(value is not None for value in values):
@@ -112,7 +140,28 @@ def plain_rows(run: EvaluationRun, baseline: str) -> list[TableRow]:
         right = [right_of(run, name)[key] for key in keys]
         costs = _costs(run, name, keys)
         costs["exact"] = [run.values(name, "exact_match")[key] for key in keys]
-        rows.append(row_of(name, right, None if name == baseline else base, costs))
+        groups, first = [run.groups[key] for key in keys], name == baseline
+        row = row_of(name, right, None if first else base, costs, groups)
+        likely, of_base = (_likely(run, one, keys) for one in (name, baseline))
+        rows.append(row | of_references(likely, None if first else of_base, groups))
+    return rows
+
+
+def judging_rows(run: EvaluationRun) -> list[TableRow]:
+    """Return what share of the gold passages each way to choose passages keeps, and what it costs."""
+    rows = []
+    for name in sorted(run.systems, key=lambda name: name != "each"):
+        keys = common_keys(run, ["each", name])
+        if not keys:
+            continue
+        groups = [run.groups[key] for key in keys]
+        gold, base = ([run.values(one, "gold_shown")[key] for key in keys] for one in (name, "each"))
+        row: TableRow = {"system": name, "n": len(keys), "gold_kept": _numbers(mean_interval(gold, groups))}
+        if name != "each":
+            row["gold_difference"] = _numbers(paired_difference(gold, base, groups))
+        for cost in ("kept", "all_gold_shown", "calls", "tokens", "read"):
+            row[cost] = float(np.mean([run.answered(name)[key].measured(cost) or 0 for key in keys]))
+        rows.append(row)
     return rows
 
 
@@ -123,8 +172,12 @@ def compression_rows(run: EvaluationRun) -> list[TableRow]:
     for ours, row in product(whole, rows):
         keys = common_keys(run, [ours, row["system"]]) if row["system"] != ours else []
         if keys:
-            pairs = [[bool(right_of(run, name)[key]) for key in keys] for name in (ours, row["system"])]
-            row["ahead"] = _numbers(difference(*pairs))
+            both, groups = (ours, row["system"]), [run.groups[key] for key in keys]
+            first, second = ([right_of(run, name)[key] for key in keys] for name in both)
+            row["ahead"] = _numbers(paired_difference(first, second, groups))
+            likely, of_other = (_likely(run, name, keys) for name in both)
+            of_both = of_references(likely, of_other, groups)
+            row["reference_ahead"] = of_both.get("reference_difference")
     return rows
 
 
@@ -160,7 +213,21 @@ def gates_rows(run: EvaluationRun) -> list[TableRow]:
     answers = {name: run.answered(name) for name in run.systems}
     costs = {name: _costs(run, name, keys) for name in fixed}
     base = right["always"]
-    rows = [row_of(name, right[name], None if name == "always" else base, costs[name]) for name in fixed]
+    groups = [run.groups[key] for key in keys]
+    likely = {name: _likely(run, name, keys) for name in fixed}
+
+    def row_with_references(
+        name: str,
+        right: Sequence[float],
+        spent: Mapping[str, Any],
+        mixed: Sequence[float | None],
+        **more: Any,
+    ) -> TableRow:
+        always = name == "always"
+        row = row_of(name, right, None if always else base, spent, groups, **more)
+        return row | of_references(mixed, None if always else likely["always"], groups)
+
+    rows = [row_with_references(name, right[name], costs[name], likely[name]) for name in fixed]
 
     def entropy(name: str, key: str, n: int = 8) -> float:
         scores = answers[name][key].answer.scores  # type: ignore[union-attr]  # rows with an answer
@@ -178,7 +245,9 @@ def gates_rows(run: EvaluationRun) -> list[TableRow]:
         spent["searches"] = [float(one) for one in opens]
         rate = float(np.mean(opens))
         latency = break_even_latency(rate, GATE_MS) if rate < 1 else None
-        return row_of(name, mixed, base, spent, break_even_ms=latency)
+        last = zip(opens, likely[first], likely["always"], strict=True)
+        references = [a if o else f for o, f, a in last]
+        return row_with_references(name, mixed, spent, references, break_even_ms=latency)
 
     for first in ("summary", "summary or abstain"):
         if first not in run.systems:
@@ -308,6 +377,7 @@ def worth_rows(run: EvaluationRun) -> list[TableRow]:
 MAKE: dict[str, Callable[[EvaluationRun], list[TableRow]]] = {
     "gates": gates_rows,
     "compression": compression_rows,
+    "judging": judging_rows,
     "rewriting": lambda run: plain_rows(run, "plain"),
     "prompts": lambda run: plain_rows(run, "plain"),
     "understanding": understanding_rows,
@@ -337,6 +407,8 @@ def add(arguments: Sequence[str]) -> Path:
             )
         rows = MAKE[settings.table](run)
         systems = set(run.systems)
+        if settings.references_alone:
+            rows = [{name: row[name] for name in row if name not in _OF_ANSWERS} for row in rows]
         answered = max(len(run.answered(system)) for system in run.systems)
     options = {"n": settings.n, "seed": settings.seed, "k": settings.k}
     options |= {name: getattr(settings, name) for name in ("skip", "repeats") if getattr(settings, name)}
@@ -344,6 +416,7 @@ def add(arguments: Sequence[str]) -> Path:
     command += ["--set", settings.set]
     command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     command += ["--reader-judges"] if settings.reader_judges else []
+    command += ["--references-alone"] if settings.references_alone else []
     command += ["--articles", ",".join(settings.articles)] if settings.articles else []
     command += ["--dtype", settings.dtype] if settings.dtype else []
     command += ["--systems", ",".join(settings.systems)] if settings.systems else []
@@ -384,6 +457,9 @@ def add_traces(folder: Path) -> Path:
         "rows": rows,
     }
     return write_summary("certaintytraces-llama", summary)
+
+
+_OF_ANSWERS = ("right", "difference", "to_show", "exact", "ahead")
 
 
 def write_summary(name: str, summary: Mapping[str, Any]) -> Path:

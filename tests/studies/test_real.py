@@ -10,20 +10,26 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from studies import pages
 from studies.common import load_reader
 from studies.real import certainty, tables
 from studies.real import run as study
 from studies.real.data import load_hotpot, load_squad
-from surerag import FakeReader
+from studies.real.judging import ways_to_choose
+from studies.real.reading import KeepingReader
+from studies.real.systems import Meter
+from surerag import FakeReader, Passage, SamplingParams, TransformersReader
 from surerag.cli.demo import EVIDENCE
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, evaluate
 from surerag.evaluation.systems import as_system
 from surerag.messages import FinishReason, Usage
+from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
 LONG = "Ada was born in Velm. She plays the harp. "
 
@@ -282,6 +288,7 @@ def test_a_measure_that_some_answers_lack_is_of_the_others(tmp_path: Path) -> No
         ("gates --data . --skip 2", "--skip goes with --set hotpot or hotpot-dev"),
         ("gates --data . --repeats 2", "--repeats goes with --set hotpot or hotpot-dev"),
         ("gates --data . --reader-judges", "--reader-judges is for understanding and worth"),
+        ("worth --data . --references-alone", "--references-alone is for compression and gates"),
         ("worth --data . --skip 99", "no question at this place. Lower --skip"),
         ("worth --data . --k 99", "2 gold passages and 26 in all, of which k = 99"),
         ("worth --data . --k 1", "2 gold passages and 26 in all, of which k = 1 are"),
@@ -392,6 +399,7 @@ def test_an_abstention_promise_is_tried_on_other_paragraphs(tmp_path: Path) -> N
 def test_a_run_says_which_difference_its_questions_show() -> None:
     assert study.what_can_be_shown(600, "certainty").startswith("600 questions show an AUROC of 0.57")
     assert "a difference of 13 points" in study.what_can_be_shown(100, "gates")
+    assert "of 0.28 nats a token of the reference" in study.what_can_be_shown(100, "compression")
 
 
 def test_passages_are_repeated_as_overlapping_chunks(folder: Path) -> None:
@@ -448,3 +456,63 @@ def test_the_first_sentence_of_the_demo_is_of_a_real_model() -> None:
     assert f"searches for {100 * lazy['searches']:.1f} % of the questions" in EVIDENCE
     assert f"Always searching answers {always['right'][0]} % right" in EVIDENCE
     assert f"at random equally often answers {random['right'][0]} % right" in EVIDENCE
+
+
+def test_a_reference_is_measured_from_the_reading_that_the_answer_grows_from() -> None:
+    local = TransformersReader(tiny_model("llama"), tiny_tokenizer())
+    read: list[int] = []
+    forward = local._model.forward
+    local._model.forward = lambda tokens, *more: read.append(tokens.shape[1]) or forward(tokens, *more)  # type: ignore[method-assign,func-returns-value]
+    reader = KeepingReader(local, decodes=False)
+    context = " ".join(f"bo da ri {at}" for at in range(60))
+    prompts = [f"{context} ka?", f"{context} lo mi?"]
+    for prompt in prompts:
+        reader.expect(prompt, "ba do")
+        [[reply]] = reader.generate([prompt], SamplingParams(max_tokens=9))
+        assert len(reply.text.split()) <= 1
+    whole, rest = read[0], read[1]
+    assert whole > 256 and rest < 16  # the second prompt goes on from what the first one has read
+    reference = local._encoder._encode_plain("ba do")
+    for prompt in prompts:
+        ids = [*local._encoder.encode(prompt)[0], *reference]
+        logits = local._model.model(torch.tensor([ids])).logits[0, -len(reference) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(-1, torch.tensor(reference)[:, None]).mean().item()
+        assert reader.likelihood(prompt) == pytest.approx(expected, abs=1e-3)
+    before = len(read)
+    reader.generate(prompts, SamplingParams(max_tokens=9))
+    assert len(read) == before  # replies are kept
+    other = f"{context[:400]} {'ko ' * 100}"
+    reader.generate([f"{other} ka?", f"{other} lo mi?"], SamplingParams(max_tokens=9))
+    long = [width for width in read[before:] if width > 64]
+    assert len(long) == 1 and long[0] < 256  # beyond what was kept, they read what they share once
+
+
+def test_the_likelihood_of_references_is_compared_by_documents_where_it_was_measured() -> None:
+    likely = [-1.0, None, -2.0, -1.5]
+    row = tables.of_references(likely, [-1.5, -1.0, -2.5, None], ["a", "a", "b", "b"])
+    assert row["reference"] == -1.5 and row["reference_difference"][0] == 0.5
+    assert tables.of_references([None], [None], ["a"]) == {}
+    changes = np.random.default_rng(0).normal(size=20).repeat(5)
+    groups = [str(at // 5) for at in range(100)]
+    alone = tables.of_references(changes.tolist(), [0.0] * 100, [""] * 100)["reference_difference"]
+    together = tables.of_references(changes.tolist(), [0.0] * 100, groups)["reference_difference"]
+    assert together[2] - together[1] > 2 * (alone[2] - alone[1])
+
+
+def test_ways_to_judge_keep_what_helps(folder: Path) -> None:
+    """Rounds end once enough passages help; a reply may name passages, or a yes may keep them."""
+    shown = [Passage(f"Velm {at}." if at in (1, 4) else f"Bo {at}.", id=str(at)) for at in range(6)]
+
+    def judged(prompt: str) -> str:
+        if "their numbers" in prompt:
+            return "Passages [5], [2]."
+        return "Yes" if "Velm" in prompt.splitlines()[0] else "No"
+
+    reader = FakeReader(judged)
+    ways = ways_to_choose(HashingEncoder(), {"Velm?": shown}, 2)
+    chosen = {name: sorted(choose(Meter(reader), "Velm?")) for name, choose in ways.items()}
+    for name in ("each", "together", "each that helps", "together that help", "each until 2 help"):
+        assert chosen[name] == [1, 4], name
+    rounds = Meter(reader)
+    ways["each until 2 help"](rounds, "Velm?")
+    assert rounds.usage.requests == 2  # the nearest two say yes

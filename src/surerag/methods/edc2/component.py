@@ -23,6 +23,9 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     By default the most relevant third of the passages is kept, at least three. With the option
     ``variant="copy"`` or ``"paper"``, clusters are compressed.
 
+    The selection is our own step. Section 4.3 of the paper, as printed, is ``variant="paper", guard="off",
+    min_tokens=0``.
+
     Example:
         >>> from surerag import ClusterCompressor, FakeReader, Passage
         >>> from surerag.encoders import HashingEncoder
