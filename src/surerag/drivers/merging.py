@@ -32,7 +32,7 @@ _WINDOW = 0.005
 _WINDOW_SHARE = 0.1
 """The same as a share of the last call."""
 _LARGEST = 256
-"""Requests in one batch at most; the model's own token budget cuts it further."""
+"""Maximum number of requests in one batch; the model's own token budget may make the batch smaller."""
 _ENDING_SECONDS = 10.0
 """Longest wait for a running call of a model at the end of the program, in seconds."""
 _IDLE_SECONDS = 5.0
@@ -75,7 +75,7 @@ class MergingQueue:
             self._arrival.notify()
 
     def answer(self, effect: Effect[Any]) -> Any:
-        """Answer an effect together with others, or raise what the service raised for it."""
+        """Answer an effect together with others, or raise the service's error for this effect."""
         queued = self._put(effect)
         try:
             return queued.future.result()

@@ -181,7 +181,7 @@ class ClientReader(BaseReader):
 
     @property
     def _thinks(self) -> bool:
-        """Whether the model thinks, as it was said, or as its last answer showed."""
+        """Whether the model thinks, by the user's setting or by the model's last answer."""
         return bool(self.thinking) or _THINKS in self.learned
 
     def _budget(self) -> int:
@@ -257,11 +257,11 @@ class ClientReader(BaseReader):
         return self._run_work(self._begin(prompts, n_tokens, sampling, self._sync_calls))
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Return whole generations of what was begun, reading their streams on; each once."""
+        """Complete begun generations by reading on in their streams; each can be finished once."""
         return self._run_work(self._finish(begun, self._sync_calls))
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Close the streams of what was begun; those that are closed already stay as they are."""
+        """Close the streams of begun generations; streams that are closed already stay as they are."""
         for item in begun:
             if isinstance(item.state, OpenReading):
                 self._note_end(item.state.reading)
@@ -288,7 +288,7 @@ class ClientReader(BaseReader):
         return self._aiterate(self._chunks(self._request(prompt, replace(sampling, n=1)), AWAITING))
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield what was begun from its first token on; closing the iterator closes the connection."""
+        """Yield a begun answer from its first token on; closing the iterator closes the connection."""
         opened = _open_reading_of(begun)
         return super().finish_stream(begun) if opened is None else self._iterate(opened.chunks())
 
@@ -309,7 +309,7 @@ class ClientReader(BaseReader):
         return request.top if most is None or request.top is None else min(request.top, most)
 
     def _allowed_keywords(self, request: Request, trial: Sequence[Change] = ()) -> Keywords:
-        """Return a request's settings as the model takes them; raise if it is known to reject needed ones."""
+        """Return a request's settings as the model accepts them; raise if it rejects a needed one."""
         whole = self._keywords(request)
         if missing := sorted(self.supported.drop & set(self._needed_settings(request)) & set(whole)):
             message = f"{self.name} rejects {' and '.join(missing)}"
@@ -321,7 +321,7 @@ class ClientReader(BaseReader):
     def _suggested_changes(
         self, error: Exception, request: Request, sent: Keywords, trial: Sequence[Change]
     ) -> list[Change]:
-        """Return what to change about a request that was refused; raise the failure if nothing can be."""
+        """Return changes of a refused request; raise the failure if there is nothing to change."""
         failure, whole = self._failure(error), self._keywords(request)
         if not isinstance(failure, RefusedError):
             raise failure
@@ -338,7 +338,7 @@ class ClientReader(BaseReader):
         raise RefusedError(failure.message, hint=hint, parameters=failure.parameters) from failure.__cause__
 
     def _failure(self, error: Exception) -> SureragError:
-        """Return what a client raised as an error of ours that says what the server sent."""
+        """Return a client's error as one of ours, which says what the server sent."""
         return client_failure(error, self.name, self._secrets())
 
     async def _without_secrets(self, work: Coroutine[Any, Any, R]) -> R:
@@ -532,7 +532,7 @@ class ClientReader(BaseReader):
                 self._note_end(reading)
 
     def _note_end(self, reading: Reading) -> None:
-        """Note what a stream cost, and whether its model thought; once."""
+        """Note, once, the cost of a stream, and whether its model thought."""
         if not reading.counted:
             reading.counted = True
             self._usage.add(reading.spent())
