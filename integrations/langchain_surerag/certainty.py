@@ -1,4 +1,4 @@
-"""How sure a model was of an answer, for any chain, graph or agent of LangChain; answers withheld by it."""
+"""How sure a model was of an answer, in any chain, graph or agent; and how to withhold unsure answers."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ class CertaintyHandler(Watcher):
 
     @property
     def certainty(self) -> Certainty | None:
-        """Certainty of the run that ended last; where runs go on beside it, take :meth:`of`."""
+        """Certainty of the run that ended last; for parallel runs use :meth:`of`."""
         return next(reversed(self._found.values()), None)
 
     def of(self, run_id: UUID) -> Certainty | None:
@@ -223,7 +223,7 @@ class CertaintyHandler(Watcher):
         return self._found.get(run_id)
 
     def assessed(self, certainty: Certainty) -> Certainty:
-        """Return a certainty with the probability that the policy tells."""
+        """Return a certainty with the policy's probability."""
         if self._policy is None:
             return certainty
         try:
@@ -233,7 +233,7 @@ class CertaintyHandler(Watcher):
             return replace(certainty, reason="the policy was calibrated for another reader or settings")
 
     def ended(self, tree: RunTree, output: Any) -> None:
-        """Take note of a run that ended, and tell whoever wants to know."""
+        """Keep and report the certainty of a run that ended."""
         certainty = tree.certainty(output)
         if certainty.reason == NO_LOGPROBS_REQUESTED:
             warnings.warn(f"{NO_LOGPROBS_REQUESTED}: {HOW_TO_GET_CERTAINTY}", stacklevel=2)
@@ -248,7 +248,7 @@ class CertaintyHandler(Watcher):
 
 
 class _Once(Watcher):
-    """Watches one call of a runnable, whose runs it all takes for one."""
+    """Watches one call of a runnable, and treats all of its runs as one."""
 
     def __init__(self, measure: Measure | None) -> None:
         super().__init__(measure)
@@ -432,7 +432,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
 
 
 def _as_mapping(output: Any) -> dict[str, Any]:
-    """Return an output as a mapping with the answer's text under ``answer``, as far as there is one."""
+    """Return an output as a mapping with the answer's text, if there is one, under ``answer``."""
     match output:
         case Mapping():
             if "answer" not in output and (message := _last_answer(output.get("messages"))) is not None:
@@ -517,7 +517,7 @@ class SelectiveAnswer(CertaintyChain):
         self._check_parts()
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        """Yield the output in one piece: what is not sure must not have been shown."""
+        """Yield the output in one piece, because no unsure word may be shown."""
         yield self.invoke(input, config, **kwargs)
 
     async def astream(

@@ -118,7 +118,7 @@ def judge_of(judge: Any) -> Any:
 
 
 class _Context(NamedTuple):
-    """Context of a request: config, the models that the config selects, and whether its draft has a run."""
+    """Context of a request: config, the models it selects, and whether a draft gets a run of its own."""
 
     config: RunnableConfig
     leaves: tuple[Leaf, ...]

@@ -1,4 +1,4 @@
-"""See what models answer in LangChain's runs, and how sure they are of it, with a callback handler."""
+"""A callback handler that sees the answers of models in LangChain's runs, and how sure they were."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class RunTree:
     answers: list[SeenAnswer] = field(default_factory=list)
 
     def forget(self, run_id: UUID) -> None:
-        """Forget what was answered below a run that failed: nobody is shown it."""
+        """Forget the answers below a run that failed: nobody is shown them."""
         self.calls.pop(run_id, None)
         self.answers = [one for one in self.answers if run_id not in self._path(one.run_id)]
 
@@ -99,7 +99,7 @@ class RunTree:
         return next((one for one in reversed(found) if one.certainty.uncertainties), found[-1])
 
     def _found(self, output: Any) -> list[SeenAnswer]:
-        """Return the answers whose texts are in an output; else the last whose text it was made of."""
+        """Return the answers whose texts are in an output, else the last answer from which it was made."""
         candidates = [one for one in self.answers if not one.is_aside] or self.answers
         texts = set(texts_in(answer_in(output)))
         if shown := [one for one in candidates if one.text.strip() in texts]:
@@ -122,7 +122,7 @@ class RunTree:
 
 
 class Watcher(BaseCallbackHandler):
-    """Sees every answer of the models below the runs it is attached to, apart for each of these runs.
+    """Sees every answer of the models below the runs it is attached to, separately for each run.
 
     Every answer gets its certainty in its message's ``response_metadata``; a stream, in its last chunk's.
     """
@@ -138,7 +138,7 @@ class Watcher(BaseCallbackHandler):
         """Take note of a run that ended, and of its output."""
 
     def assessed(self, certainty: Certainty) -> Certainty:
-        """Return a certainty with what else is known of it."""
+        """Return a certainty; a derived class may add a probability."""
         return certainty
 
     # Runs.
@@ -313,7 +313,7 @@ def _alternatives(settings: Mapping[str, Any]) -> int | None:
 
 
 def _scope(serialized: Any, settings: Mapping[str, Any], template: Any) -> dict[str, str]:
-    """Return what a calibration of a model's answers belongs to: model, settings, template of the prompt."""
+    """Return the scope of a model's answers: model, settings, template of the prompt."""
     names: Any = (serialized or {}).get("id") or [settings.get("_type") or "model"]
     model = next((settings[name] for name in ("model", "model_name") if settings.get(name)), "")
     lasting = {name: value for name, value in settings.items() if name not in _SETTINGS_OF_ONE_CALL}

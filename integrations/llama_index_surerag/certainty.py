@@ -147,7 +147,7 @@ def certainty_in(response: Any) -> Certainty:
 
 
 class _Selecting(Shareable):
-    """What engines share that show an answer only where the LLM is sure enough of it."""
+    """Base of the engines that show an answer only if the LLM is sure enough of it."""
 
     _engine: Any
     _policy: AbstentionPolicy | None
@@ -185,7 +185,7 @@ class _Selecting(Shareable):
         return prompts_of(self._engine) if isinstance(self._engine, PromptMixin) else ""
 
     def _check_engine(self) -> None:
-        """Refuse to ask an engine that is not that of the policy, or whose prompts have changed since."""
+        """Refuse to ask another engine than the policy's, or one whose prompts have changed since."""
         observe()
         prompts = self._prompts_now()
         if prompts != self._prompts:
@@ -244,7 +244,7 @@ class _Selecting(Shareable):
     async def _opinion_on(
         self, second_opinion: SecondOpinion, calls: Sequence[Call], answer: str, prefix: str
     ) -> Certainty:
-        """Ask the LLM again how sure it is, behind the prompt that it answered."""
+        """Ask the LLM, after the prompt that it answered, how sure it is."""
         if not calls or calls[-1].prompt is None:
             return Certainty(reason=NOT_WRITTEN)
         prompt = calls[-1].prompt
@@ -360,7 +360,7 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
 
 
 def _response_with(response: Any, selected: SelectedAnswer) -> RESPONSE_TYPE:
-    """Return a response that shows what is selected; a structured answer stays, unless it is withheld."""
+    """Return a response that shows the selected text; a structured answer stays, unless it is withheld."""
     if isinstance(response, PydanticResponse) and not selected.abstained:
         return response
     return Response(selected.text, response.source_nodes, response.metadata)
@@ -428,7 +428,7 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
 
 
 def _as_chat(response: Any, _: bool, selected: SelectedAnswer) -> AgentChatResponse:
-    """Return what is shown of a chat engine's response; sources may hold an answer that is withheld."""
+    """Return the part of a chat engine's response to show; its sources may hold a withheld answer."""
     sources = [] if selected.abstained else response.sources
     nodes = response.source_nodes
     return AgentChatResponse(selected.text, sources, nodes, metadata=response.metadata)

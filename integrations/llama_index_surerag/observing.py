@@ -1,4 +1,4 @@
-"""Which call of an LLM wrote the answer of an engine, and how sure the LLM was of it; no engine is wrapped.
+"""Finds the LLM call that wrote an engine's answer, and how sure the LLM was; no engine is wrapped.
 
 LlamaIndex reports calls and spans to its dispatcher. Each call is kept with the spans around it, so that
 queries of one engine that run at the same time, in tasks or in threads, are never mixed up. Where a span
@@ -78,7 +78,7 @@ UNREADABLE = "the log-probabilities of the answer could not be read"
 
 _END: Any = object()
 _CALLS_KEPT = 32
-"""Newest calls that are kept with an open span: the answer is among them, and some agents run for days."""
+"""Number of newest calls that an open span keeps; the answer is among them. Agents may run for days."""
 _LOCK = Lock()
 
 
@@ -87,15 +87,15 @@ _SETTINGS = (
     "top_logprobs", "additional_kwargs", "generate_kwargs", "generation_config", "_generation_config",
     "reasoning_effort", "system_prompt",
 )  # fmt: skip
-"""Settings of LLMs, and of their calls, that change answers or what is measured of them."""
+"""Settings of LLMs, and of their calls, that change answers or their measurement."""
 
 
 class Wishes(NamedTuple):
-    """What a user wants to know of the answers of an LLM.
+    """What a user wants to know about the answers of an LLM.
 
     Attributes:
         policy: Tells the probability that an answer is right.
-        measure: The measure that the uncertainty goes by; None for the default.
+        measure: The measure of the uncertainty; None for the default.
     """
 
     policy: AbstentionPolicy | None = None
@@ -103,10 +103,10 @@ class Wishes(NamedTuple):
 
 
 class Source:
-    """What writes a text: a call of an LLM, or an engine inside another one.
+    """The writer of a text: a call of an LLM, or an engine inside another engine.
 
     Attributes:
-        wishes: What the user wants to know of it; None where that is nothing.
+        wishes: What the user wants to know about the text; None for nothing.
     """
 
     wishes: Wishes | None = None
@@ -116,14 +116,14 @@ class Source:
         self._listeners: list[Callable[[], None]] = []
 
     def end(self) -> None:
-        """Note that nothing more comes."""
+        """Note that the text is complete."""
         with _LOCK:
             self._ended, listeners, self._listeners = True, self._listeners, []
         for listener in listeners:
             listener()
 
     def when_ended(self, listener: Callable[[], None]) -> None:
-        """Call a listener as soon as nothing more comes."""
+        """Call a listener as soon as the text is complete."""
         with _LOCK:
             if not self._ended:
                 self._listeners.append(listener)
@@ -155,7 +155,7 @@ class Answer(Source):
         self._tagged: list[BaseSpan] = []
 
     def passes(self, span: _Span, span_id: str) -> None:
-        """Note that a span returns the answer; what other handlers keep of the span will get tags."""
+        """Note that a span returns the answer; the records of other handlers about the span will get tags."""
         self._span_id = self._span_id or span_id
         if isinstance(span.instance, BaseQueryEngine):
             self._engine = span.instance
@@ -164,7 +164,7 @@ class Answer(Source):
                 self._tagged.append(other)
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of the answer, where it is this text that is shown."""
+        """Return the certainty of the answer; None if another text is shown."""
         same = shown is None or self.text is None or shown.strip() == self.text.strip()
         return self.values.get(KEY) if same else None
 
@@ -188,7 +188,7 @@ class Answer(Source):
 
 
 def _assessed(certainty: Certainty, policy: AbstentionPolicy) -> Certainty:
-    """Return a certainty with the probability that a policy tells, or the reason why it tells none."""
+    """Return a certainty with the policy's probability, or the reason why the policy gives none."""
     try:
         return policy.assess(certainty)
     except ConfigurationError as error:
@@ -198,7 +198,7 @@ def _assessed(certainty: Certainty, policy: AbstentionPolicy) -> Certainty:
 
 
 def prompts_of(engine: PromptMixin) -> str:
-    """Return a fingerprint of all prompts of an engine, and of what is inside it."""
+    """Return a fingerprint of all prompts of an engine, and of the engines inside it."""
     return _fingerprint(tuple(_prompt_texts(engine)))
 
 
@@ -221,14 +221,14 @@ def _fingerprint(texts: tuple[str, ...]) -> str:
 
 
 def _attributes(certainty: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the certainty as attributes of a span: its numbers, and what they are."""
+    """Return the certainty as attributes of a span: its numbers and their names."""
     told = {name: certainty[name] for name in ("uncertainty", "probability", "measure", "tokens", "is_cut")}
     told |= certainty["uncertainties"]
     return {f"surerag.certainty.{name}": value for name, value in told.items() if value not in (None, "")}
 
 
 class Call(Source):
-    """One call of an LLM: what it returned, whole or in pieces, is read only where it is the answer.
+    """One call of an LLM; its response, whole or in pieces, is read only if it is the answer.
 
     Args:
         llm: The LLM that is called.
@@ -268,7 +268,7 @@ class Call(Source):
             self._pieces.append(part)
 
     def finish(self, response: Any) -> None:
-        """Take the whole response, or the last one of a stream, which was fed."""
+        """Take the whole response, or the last piece of a stream whose other pieces were fed."""
         if isinstance(getattr(response, "raw", None), Generation):
             self._generation = response.raw
         elif not self._pieces and response is not None:
@@ -276,13 +276,13 @@ class Call(Source):
         self.end()
 
     def returned(self, response: object) -> bool:
-        """Whether the call returned this very response."""
+        """Whether the call returned this response object."""
         return any(piece is response for piece in self._pieces) or (
             self._generation is not None and self._generation is getattr(response, "raw", None)
         )
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of a text that the call ended with, such as behind thoughts or steps."""
+        """Return the certainty of a text that ends the call's text, for example after thoughts or steps."""
         try:
             found = self._certainty(shown)
         except SureragError as error:
@@ -307,13 +307,13 @@ class Call(Source):
         return certainty_of(trace, measure=measure, is_cut=is_cut, scope=self.scope)
 
     def _answer(self, parts: Sequence[ReplyPart]) -> tuple[str, bool]:
-        """Return all that the call wrote, and whether it was cut off."""
+        """Return the whole text of the call, and whether it was cut off."""
         if self._generation is not None:
             return self._generation.text, self._generation.is_cut
         return "".join(part.text for part in parts).strip(), _is_cut(parts)
 
     def _trace(self, parts: Sequence[ReplyPart], answer: str, *, behind: bool) -> TokenTrace | None:
-        """Return the trace of an answer, which may stand ``behind`` other tokens; or None."""
+        """Return the trace of an answer, or None; with ``behind``, other tokens may stand before it."""
         if self._generation is not None:
             return _trace_within(self._generation.trace, answer, behind=behind)
         entries = [entry for part in parts for entry in part.entries]
@@ -321,7 +321,7 @@ class Call(Source):
 
 
 def _shown_of(whole: str, shown: str | None) -> str | None:
-    """Return which text is shown of all that a call wrote; None where the text comes from somewhere else."""
+    """Return the part of a call's text that is shown; None if the shown text comes from somewhere else."""
     if shown is None or (not whole and shown == _EMPTY_RESPONSE):
         return whole
     shown = shown.strip()
@@ -332,7 +332,7 @@ def _shown_of(whole: str, shown: str | None) -> str | None:
 
 
 def _parts_in(piece: Any) -> Sequence[ReplyPart]:
-    """Return what a call kept, a whole response or a piece of a stream, as parts of its answer."""
+    """Return a kept response, or a kept piece of a stream, as parts of the call's answer."""
     if isinstance(piece, ReplyPart):
         return [piece]
     if isinstance(piece, ChatResponse | CompletionResponse):
@@ -346,7 +346,7 @@ def _is_cut(parts: Sequence[ReplyPart]) -> bool:
 
 
 def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> TokenTrace | None:
-    """Return the part of a trace that is the answer's, which may stand ``behind`` other tokens."""
+    """Return the answer's part of a trace; with ``behind``, other tokens may stand before it."""
     if trace is None or not behind:
         return trace
     inside = answer_tokens(trace.tokens, answer, thought=True)
@@ -358,7 +358,7 @@ def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> Tok
 
 
 class _Span:
-    """An open span: what was written within it, and the span around it."""
+    """An open span: the texts written within the span, and the span around it."""
 
     def __init__(self, around: _Span | None, instance: Any, keywords: Mapping[str, Any]) -> None:
         self.around = around
@@ -374,7 +374,7 @@ class _Span:
             span = span.around
 
     def add(self, source: Source) -> None:
-        """Keep a source with this span and the spans around it, and with that of the stream that is read."""
+        """Keep a source with this span, the spans around it, and the span of the stream being read."""
         for span in self.with_those_around():
             span.sources.append(source)
         read = _READ.get()
@@ -383,7 +383,7 @@ class _Span:
 
     @property
     def newest(self) -> Source | None:
-        """What was written last."""
+        """The newest source."""
         return self.sources[-1] if self.sources else None
 
     def certainty(self, text: str | None) -> tuple[Mapping[str, Any] | None, Wishes | None]:
@@ -407,12 +407,12 @@ class _Span:
 
 
 def _writes(instance: object) -> bool:
-    """Whether this is an LLM that writes itself; a structured one has another LLM write."""
+    """Whether this LLM writes texts itself; a structured LLM lets another LLM write."""
     return isinstance(instance, LLM) and not isinstance(instance, StructuredLLM)
 
 
 class _Spans(BaseSpanHandler[BaseSpan]):
-    """Keeps the calls within each open span, and gives a response its certainty where a span returns it."""
+    """Keeps the calls within each open span, and adds the certainty to a response that a span returns."""
 
     @classmethod
     def class_name(cls) -> str:
@@ -434,7 +434,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
     def span_exit(
         self, id_: str, bound_args: Any, instance: Any = None, result: Any = None, **_: Any
     ) -> None:
-        """Note that a span ends, and what it returns."""
+        """Note that a span ends, and the value that it returns."""
         span = _OPEN.pop(id_, None)
         if span is None:
             return
@@ -505,12 +505,12 @@ _OPEN: dict[str, _Span] = {}
 _CALLS: WeakValueDictionary[str, Call] = WeakValueDictionary()
 """Calls by their spans, until they end; the spans around a call keep it, or the stream that it returns."""
 _STREAMS: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
-"""What writes a stream, for as long as somebody may read it."""
+"""The writers of streams that may still be read."""
 _READ: ContextVar[_Span | None] = ContextVar("surerag_read", default=None)
 """The span of the response whose stream is being read: LlamaIndex calls some LLMs only then."""
 _NOTED: ContextVar[list[Call] | None] = ContextVar("surerag_noted", default=None)
 _WISHES: dict[int, tuple[ReferenceType[LLM], Wishes]] = {}
-"""What users want to know of LLMs, by their identity: they have no hash."""
+"""What users want to know of LLMs, by the LLMs' ``id``: they have no hash."""
 
 
 def observe(llm: LLM | None = None, wishes: Wishes = Wishes()) -> None:  # noqa: B008 (it is immutable)
@@ -535,7 +535,7 @@ def _wishes_for(llm: LLM) -> Wishes | None:
 
 @contextmanager
 def noted_calls() -> Iterator[list[Call]]:
-    """Within it, note the calls that wrote answers; the last one is that of the outermost engine."""
+    """Note the calls that write answers in this context; the last one is the outermost engine's."""
     calls: list[Call] = []
     token = _NOTED.set(calls)
     try:
@@ -568,7 +568,7 @@ def _note_unreported(span: _Span, response: Any) -> None:
 
 
 def _note_answer(span: _Span, span_id: str, result: Any) -> None:
-    """Give what a span returns its certainty, where it is a response, or the output of an agent."""
+    """Add the certainty to the response or agent output that a span returns."""
     if isinstance(result, StopEvent):
         # The last step of an agent returns it, too, and belongs to no instance.
         output = result.result if isinstance(span.instance, Workflow) else None
@@ -584,7 +584,7 @@ def _note_answer(span: _Span, span_id: str, result: Any) -> None:
 
 
 def _metadata_of(response: Any) -> dict[str, Any]:
-    """Return a response's metadata, which are made where there are none."""
+    """Return a response's metadata; create them if there are none."""
     if getattr(response, "metadata", None) is None:
         response.metadata = {}
     metadata: dict[str, Any] = response.metadata
@@ -603,7 +603,7 @@ def _judge_whole(span: _Span, span_id: str, answer: Answer) -> None:
 
 
 def _judge(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
-    """Give an answer the certainty of what wrote it, unless it has one, and report that."""
+    """Give an answer the certainty of its writer, unless it has one, and report the certainty."""
     is_known = KEY in answer.values
     if not is_known or _NOTED.get() is not None:
         found, wishes = span.certainty(answer.text)
@@ -627,7 +627,7 @@ def _follow_stream(span: _Span, span_id: str, response: Any) -> None:
 
 
 def _pieces(stream: Any, span: _Span, answer: Answer) -> Generator[Any]:
-    """Yield the pieces of a response; behind the last one its certainty is known."""
+    """Yield the pieces of a response; after the last one its certainty is known."""
     read, stream = list[str](), iter(stream)
     try:
         while True:
@@ -664,7 +664,7 @@ async def _apieces(stream: Any, span: _Span, answer: Answer) -> AsyncGenerator[A
 
 @contextmanager
 def _reading(span: _Span) -> Iterator[None]:
-    """Within it, calls belong to the response whose stream is read."""
+    """In this context, calls belong to the response whose stream is read."""
     token = _READ.set(span)
     try:
         yield

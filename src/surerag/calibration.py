@@ -775,7 +775,7 @@ def calibrate_abstention(
     The method is Learn then Test with a fixed sequence. The uncertainties of the sample are tested as
     thresholds, from the smallest one on, each with a binomial test at 90 % of the level, until the first test
     that does not certify the risk. (Geifman & El-Yaniv, NeurIPS 2017, test each threshold at a share of the
-    level.) The first threshold has so many answers that the test passes with one wrong answer. The remaining
+    level.) The first threshold shows enough answers to pass the test with one wrong answer. The remaining
     10 % of the level test whether everything can be answered. The level is exact if the share of wrong
     answers grows with uncertainty; ``python -m studies.levels`` simulates other cases.
 

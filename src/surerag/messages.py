@@ -36,7 +36,7 @@ def as_messages(prompt: Prompt) -> tuple[Message, ...]:
 
 
 class Template(Protocol):
-    """A prompt with slots: :class:`surerag.prompts.PromptTemplate`, or a framework's own in this form."""
+    """A prompt with slots: :class:`surerag.prompts.PromptTemplate`, or a framework's in this form."""
 
     @property
     def name(self) -> str:

@@ -32,7 +32,7 @@ _WINDOW = 0.005
 _WINDOW_SHARE = 0.1
 """The same as a share of the last call."""
 _LARGEST = 256
-"""Requests in one batch at most; the model's own token budget cuts it further."""
+"""Maximum number of requests in one batch; the model's own token budget may make the batch smaller."""
 _ENDING_SECONDS = 10.0
 """Longest wait for a running call of a model at the end of the program, in seconds."""
 _IDLE_SECONDS = 5.0
@@ -66,7 +66,7 @@ class MergingQueue:
         self._programs.add(token)
 
     def leave(self, token: object) -> None:
-        """Count it no more."""
+        """Count a program no more."""
         self._programs.discard(token)
 
     def notify(self) -> None:
@@ -75,7 +75,7 @@ class MergingQueue:
             self._arrival.notify()
 
     def answer(self, effect: Effect[Any]) -> Any:
-        """Answer an effect together with others, or raise what the service raised for it."""
+        """Answer an effect together with others, or raise the service's error for this effect."""
         queued = self._put(effect)
         try:
             return queued.future.result()
@@ -145,7 +145,7 @@ class MergingQueue:
                 queued.future.set_result(outcome)
 
     def _abandon_unless_done(self, queued: _QueuedEffect) -> None:
-        """Note that nobody waits any more, and free what is begun for nobody."""
+        """Note that nobody waits any more, and free generations that nobody will continue."""
         if queued.future.done() and not queued.future.cancelled():
             return
         queued.abandoned = True
@@ -159,7 +159,7 @@ class MergingQueue:
 
 
 class _Running:
-    """A call of a model, which the end of the program stops and waits for: torch aborts the process else."""
+    """A call of a model that the program's end stops and waits for; otherwise torch aborts the process."""
 
     ending = False
     calls = 0

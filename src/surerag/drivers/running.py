@@ -39,7 +39,7 @@ async def arun(program: Program[R], services: Services, *, on_event: Listener | 
 
 
 async def drive(session: Session[R], calls: Blocking) -> R:
-    """Run a session to its end; however it ends, what it left open is freed."""
+    """Run a session to its end; free what it left open, also after an error or a cancellation."""
     try:
         session.start()
         while session.effect is not None:

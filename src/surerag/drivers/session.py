@@ -35,7 +35,7 @@ logger = logging.getLogger("surerag")
 
 
 class _OneLine(logging.Filter):
-    """Escapes what a user's or a service's words could forge further lines of a log with."""
+    """Escapes characters with which a user's or a service's text could forge further lines of a log."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         record.msg, record.args = on_one_line(record.getMessage()), ()
@@ -74,12 +74,12 @@ class Session(Generic[R]):
             queue.enter(self._token)
 
     def start(self) -> None:
-        """Run up to the first effect."""
+        """Run the program up to its first effect."""
         self._started = time.perf_counter()
         self._step(lambda: next(self._program))
 
     def advance(self, outcome: Any) -> None:
-        """Answer the current effect, or raise what it failed with, and run up to the next one or the end."""
+        """Give the program its effect's answer or failure; run it up to its next effect or its end."""
         if isinstance(outcome, Failed):
             error = self._failure = outcome.error
             self._step(lambda: self._program.throw(error))

@@ -284,7 +284,7 @@ class EvaluationRun:
 
     @property
     def rows(self) -> list[Row]:
-        """Rows of the latest questions and systems, by question and system."""
+        """Rows of the latest questions and systems, in the order of questions, then systems."""
         return self._rows if self.table else []
 
     def answered(self, system: str) -> dict[str, Row]:

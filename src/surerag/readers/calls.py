@@ -21,14 +21,14 @@ class Blocking:
     """
 
     prefix: Literal["", "a"] = ""
-    """What stands before a method's name."""
+    """Prefix of a method's name."""
 
     async def call(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method and return its result."""
         return await maybe_await(getattr(owner, self.prefix + method)(*arguments, **keywords))
 
     async def stream(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
-        """Yield what a method streams, and close it behind the last item that is taken."""
+        """Yield the items that a method streams; close the stream after the last item taken."""
         items = await self.call(owner, method, *arguments, **keywords)
         try:
             if hasattr(items, "__anext__"):

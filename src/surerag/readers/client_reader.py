@@ -147,7 +147,7 @@ class ClientReader(BaseReader):
         raise NotImplementedError
 
     def _reading(self, request: Request) -> Reading:
-        """Return what takes in an answer to a request; a stream has cost its prompt before it is counted."""
+        """Return a :class:`Reading` for an answer; a stream's usage begins with an estimate of the prompt."""
         reading = Reading(
             request.sampling,
             top=self._listed_alternatives(request),
@@ -181,7 +181,7 @@ class ClientReader(BaseReader):
 
     @property
     def _thinks(self) -> bool:
-        """Whether the model thinks, as it was said, or as its last answer showed."""
+        """Whether the model thinks, by the user's setting or by the model's last answer."""
         return bool(self.thinking) or _THINKS in self.learned
 
     def _budget(self) -> int:
@@ -215,7 +215,7 @@ class ClientReader(BaseReader):
         run_blocking(self._without_secrets(work))
 
     def _note(self, reading: Reading) -> None:
-        """Note whether the model thought before an answer, which holds until the next one, or a while."""
+        """Note whether the model thought; this holds until its next answer, or for a while."""
         if reading.thought:
             self.learned.note(_THINKS)
         elif reading.finish is not None:
@@ -257,18 +257,18 @@ class ClientReader(BaseReader):
         return self._run_work(self._begin(prompts, n_tokens, sampling, self._sync_calls))
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Return whole generations of what was begun, reading their streams on; each once."""
+        """Complete begun generations by reading on in their streams; each can be finished once."""
         return self._run_work(self._finish(begun, self._sync_calls))
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Close the streams of what was begun; those that are closed already stay as they are."""
+        """Close the streams of begun generations; streams that are closed already stay as they are."""
         for item in begun:
             if isinstance(item.state, OpenReading):
                 self._note_end(item.state.reading)
         self._hang_up(self._cancel(begun, self._sync_calls))
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
-        """Await the coroutine of a verb, which has its name behind an underscore; in a thread without one."""
+        """Await a verb's coroutine (its name after an underscore); without one, run the verb in a thread."""
         work = getattr(self, f"_{getattr(verb, '__name__', '')}", None)
         if work is None or not self.capabilities.native_async:
             return await in_thread(verb, *arguments)
@@ -288,7 +288,7 @@ class ClientReader(BaseReader):
         return self._aiterate(self._chunks(self._request(prompt, replace(sampling, n=1)), AWAITING))
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield what was begun from its first token on; closing the iterator closes the connection."""
+        """Yield a begun answer from its first token on; closing the iterator closes the connection."""
         opened = _open_reading_of(begun)
         return super().finish_stream(begun) if opened is None else self._iterate(opened.chunks())
 
@@ -309,7 +309,7 @@ class ClientReader(BaseReader):
         return request.top if most is None or request.top is None else min(request.top, most)
 
     def _allowed_keywords(self, request: Request, trial: Sequence[Change] = ()) -> Keywords:
-        """Return a request's settings as the model takes them; raise if it is known to reject needed ones."""
+        """Return a request's settings as the model accepts them; raise if it rejects a needed one."""
         whole = self._keywords(request)
         if missing := sorted(self.supported.drop & set(self._needed_settings(request)) & set(whole)):
             message = f"{self.name} rejects {' and '.join(missing)}"
@@ -321,7 +321,7 @@ class ClientReader(BaseReader):
     def _suggested_changes(
         self, error: Exception, request: Request, sent: Keywords, trial: Sequence[Change]
     ) -> list[Change]:
-        """Return what to change about a request that was refused; raise the failure if nothing can be."""
+        """Return changes of a refused request; raise the failure if there is nothing to change."""
         failure, whole = self._failure(error), self._keywords(request)
         if not isinstance(failure, RefusedError):
             raise failure
@@ -338,11 +338,11 @@ class ClientReader(BaseReader):
         raise RefusedError(failure.message, hint=hint, parameters=failure.parameters) from failure.__cause__
 
     def _failure(self, error: Exception) -> SureragError:
-        """Return what a client raised as an error of ours that says what the server sent."""
+        """Return a client's error as one of ours, which says what the server sent."""
         return client_failure(error, self.name, self._secrets())
 
     async def _without_secrets(self, work: Coroutine[Any, Any, R]) -> R:
-        """Await what a verb does; no error that leaves it shows a secret, nor one behind it."""
+        """Await a verb; neither its errors nor their causes show a secret."""
         try:
             return await work
         except Exception as error:
@@ -393,7 +393,7 @@ class ClientReader(BaseReader):
         return answers
 
     def _note_logprobs(self, request: Request, readings: Iterable[Reading], *, lacks: bool) -> None:
-        """Note whether answers have log-probabilities; only a model that never gave any gives none."""
+        """Note whether answers have log-probabilities; a model that once gave some counts as giving them."""
         readings = [reading for reading in readings if reading.text.strip()]
         if any(reading.entries for reading in readings):
             self.learned.note(_GIVES_LOGPROBS)
@@ -532,7 +532,7 @@ class ClientReader(BaseReader):
                 self._note_end(reading)
 
     def _note_end(self, reading: Reading) -> None:
-        """Note what a stream cost, and whether its model thought; once."""
+        """Note, once, the cost of a stream, and whether its model thought."""
         if not reading.counted:
             reading.counted = True
             self._usage.add(reading.spent())
@@ -599,7 +599,7 @@ def _usage_share(usage: Usage, answers: int) -> Usage:
 
 
 def _open_reading_of(begun: PartialGeneration) -> OpenReading | None:
-    """Return the open answer behind what was begun; None if all of it is there already."""
+    """Return the open answer of a begun generation; None if the answer is complete."""
     if begun.done or isinstance(begun.state, Generation):
         return None
     if not isinstance(begun.state, OpenReading):

@@ -179,7 +179,7 @@ def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def optional_log_probabilities_come_where_there_are_any(reader: BaseReader, trial: Trial) -> None:
-    """With ``trace="optional"`` log-probabilities come where the reader has them, else text, and no error."""
+    """With ``trace="optional"`` log-probabilities come if the reader has them; else text, without error."""
     for [answer] in reader.generate(trial.prompts, replace(trial.greedy, trace="optional")):
         traced = answer.trace is not None
         _demand(traced == reader.capabilities.logprobs, f"optional, a trace came: {traced}")
@@ -250,7 +250,7 @@ def a_text_is_one_user_turn(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
-    """What is begun shows the first n tokens of the answer, with their log-probabilities."""
+    """A begun answer shows its first n tokens, with their log-probabilities."""
     with _begun(reader, trial) as begun:
         _demand(len(begun) == len(trial.prompts), f"{len(trial.prompts)} prompts began {len(begun)} times")
         for item, whole in zip(begun, trial.answers(reader), strict=True):
@@ -268,7 +268,7 @@ def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def begin_and_finish_is_generate(reader: BaseReader, trial: Trial) -> None:
-    """To begin and finish gives what generating gives, in order; begun past its end, the whole is shown."""
+    """Beginning and finishing equals generating, in order; an answer begun past its end is shown whole."""
     for n_tokens in (trial.n_tokens, trial.max_tokens + 1):
         begun = reader.begin(trial.prompts, n_tokens, trial.greedy)
         for item, one, other in zip(begun, reader.finish(begun), trial.answers(reader), strict=True):
@@ -279,7 +279,7 @@ def begin_and_finish_is_generate(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def cancel_frees(reader: BaseReader, trial: Trial) -> None:
-    """What was begun can be cancelled, again and again, also after it was finished."""
+    """A begun answer can be cancelled repeatedly, also after it was finished."""
     begun = reader.begin(trial.prompts, 1, trial.greedy)
     reader.cancel(begun[:1])
     reader.finish(begun[1:])
@@ -302,7 +302,7 @@ def streams_join_to_the_text(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def what_was_begun_streams_from_its_start(reader: BaseReader, trial: Trial) -> None:
-    """To finish as a stream shows the held-back tokens, too."""
+    """Finishing as a stream yields the held-back tokens, too."""
     with _begun(reader, trial) as begun:
         for item, answer in zip(begun, trial.answers(reader), strict=True):
             _check_chunks(trial, list(reader.finish_stream(item)), answer)
@@ -336,7 +336,7 @@ def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> N
 
 @_check
 def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
-    """Every verb gives the same over its async twin."""
+    """Every verb gives the same result as its async twin."""
     prompt = trial.prompts[0]
 
     async def call_twins() -> tuple[list[list[Generation]], list[list[Chunk]]]:
@@ -361,7 +361,7 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
 
 @contextmanager
 def _begun(reader: BaseReader, trial: Trial) -> Iterator[list[PartialGeneration]]:
-    """Begin every prompt; whatever a check finds, nothing stays open behind it."""
+    """Begin an answer to every prompt; afterwards none stays open, whatever the check finds."""
     begun = reader.begin(trial.prompts, trial.n_tokens, trial.greedy)
     try:
         yield begun

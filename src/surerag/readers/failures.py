@@ -66,7 +66,7 @@ _TOO_LONG = re.compile(
     r"|tokens_limit_reached|(prompt|input|request)_too_(long|large)|expected maxlength"
     r"|超长|长度超|超过.{0,20}长度"
 )
-"""Names a context that is too long, in a type, a code, or words."""
+"""A type, a code or words that say that a context is too long."""
 _TOO_LONG_CODE = "above_max_length"
 """End of OpenAI's codes for a text or a list that is too long, whichever setting holds it."""
 _KEY_OF_REPLY = re.compile(r"['\"]\w+['\"]: ")
@@ -142,7 +142,7 @@ def _what_happened(error: BaseException) -> str:
 
 
 def _connection_broke(error: BaseException) -> bool:
-    """Whether a connection broke while a reply was read; what a client tried again itself is not meant."""
+    """Whether a connection broke while a reply was read, except where the client itself tried again."""
     names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
     return not names.isdisjoint(_BROKEN) and names.isdisjoint({"APIConnectionError", "ConnectError"})
 
@@ -210,7 +210,7 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
 
 @lru_cache(maxsize=64)
 def _spellings(secret: str) -> re.Pattern[str]:
-    """Return what finds a secret whose characters may each be escaped, on one line or on several."""
+    """Return a pattern of a secret whose characters may each be escaped, on one line or on several."""
     characters = []
     for character in secret:
         code, data = ord(character), character.encode("utf-8", "replace")
@@ -225,7 +225,7 @@ def _spellings(secret: str) -> re.Pattern[str]:
 
 
 def _in_base64(secret: str) -> Iterator[str]:
-    """Yield what a secret is in base64, in whatever company: the characters that it alone decides."""
+    """Yield the characters of a secret in base64 that do not depend on the text around it."""
     data = secret.encode("utf-8", "replace")
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + data).decode()
@@ -235,7 +235,7 @@ def _in_base64(secret: str) -> Iterator[str]:
 
 
 def _without_beginning(text: str, secret: str) -> str:
-    """Return a text without the beginning of a secret that it is cut off in: at its end, or before dots."""
+    """Return a text without a secret's beginning at its end or before dots, where the secret was cut off."""
     ends = [len(text.rstrip("'\" \n")), *(dots.start() for dots in re.finditer(r"…|\.\.\.", text))]
     for end in sorted(set(ends), reverse=True):
         before = text[max(end - len(secret), 0) : end].lower()
@@ -402,7 +402,7 @@ _PLAIN_WORDS = (
 
 
 def in_plain_words(error: BaseException) -> str:
-    """Return what failed as any user may read it, in decisions, metadata and events: no address, key or hint.
+    """Return a failure in words that any user may read, without address, key or hint.
 
     Example:
         >>> in_plain_words(TransientServiceError("10.0.0.7:8000 answered 503", hint="raise max_retries"))
@@ -425,7 +425,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def reply_of(error: BaseException) -> str:
-    """Return what a server sent, where an error or what it was raised from carries it."""
+    """Return what a server sent, if an error or its cause carries it."""
     for cause in _causes(error):
         with suppress(Exception):
             response = getattr(getattr(cause, "response", None), "text", None)
@@ -558,7 +558,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def _is_lasting(error: BaseException) -> bool:
-    """Whether a connection fails for good: a wrong address, a name that is not there, TLS to a plain port."""
+    """Whether a connection can never succeed: a wrong address, an unknown name, TLS to a plain port."""
     if isinstance(error, socket.gaierror):
         return error.errno != socket.EAI_AGAIN
     if isinstance(error, ssl.SSLError):

@@ -119,7 +119,7 @@ class Call:
 
 
 _LATEST = 10_000
-"""Calls that the history of a long run has at least; it must not fill the memory."""
+"""Smallest number of calls that the history of a long run keeps; older calls are dropped to save memory."""
 
 
 @dataclass(eq=False)
@@ -204,12 +204,12 @@ class FakeReader(BaseReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What it claims to do."""
+        """What the reader claims to be able to do."""
         return self._capabilities
 
     @property
     def usage(self) -> Usage:
-        """Calls that generated, and words that went in and were handed out, over all verbs."""
+        """Number of calls, of words in the prompts, and of words returned, over all verbs."""
         return self._usage.total
 
     @property
@@ -267,7 +267,7 @@ class FakeReader(BaseReader):
         yield from self._pieces(generation, emitted=0)
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield a begun reply from its first word on."""
+        """Yield a begun reply word by word, from its first word on."""
         handle = _handle(begun)
         self._note("finish_stream", [handle.prompt], None)
         self._finish(handle)
@@ -311,7 +311,7 @@ class FakeReader(BaseReader):
         return replace(generation, prompt_tokens=generation.prompt_tokens or len(_words(prompt)))
 
     def _honest(self, generation: Generation) -> Generation:
-        """Leave out of a reply what this reader says that it cannot tell."""
+        """Reduce a reply's log-probabilities and entropies to those that this reader claims to have."""
         trace = generation.trace if self._capabilities.logprobs else None
         if trace is not None and trace.entropy is not None and self._capabilities.entropy != "exact":
             bounded = self._capabilities.entropy == "bounded"
@@ -337,7 +337,7 @@ class FakeReader(BaseReader):
         self._open.discard(handle)
 
     def _pieces(self, generation: Generation, emitted: int) -> Iterator[Chunk]:
-        """Yield word by word; words beyond those emitted before count when they are taken."""
+        """Yield a reply word by word; a word that was not emitted before is counted when it is taken."""
         trimmed = TrimmedPieces()
         for position, token in enumerate(_tokens_of(generation)):
             if position >= emitted:

@@ -27,7 +27,7 @@ NO_LOGPROBS_HINT = (
 )
 
 _ROUNDED_UP = 1e-3
-"""How far above zero a log-probability may stand before it is taken for something else."""
+"""Largest log-probability that is accepted (as zero); a larger number is something else."""
 _LAST_MARK = re.compile("|".join(map(re.escape, CLOSING_MARKS)).encode())
 _ESCAPED = re.compile(r"(?:bytes:)?((?:\\x[0-9a-fA-F]{2})+)")
 _UNKNOWN = "\ufffd"
@@ -239,7 +239,7 @@ def _text(entry: Mapping[str, Any]) -> str:
 
 
 def token_of(entry: Mapping[str, Any]) -> str | bytes:
-    """Return what a token spells: its bytes, where the server lists them, else its text."""
+    """Return a token's bytes if the server lists them, else its text."""
     token_bytes: Any = entry.get("bytes")
     if isinstance(token_bytes, list) and token_bytes:
         with suppress(TypeError, ValueError):  # of what are no bytes
@@ -330,7 +330,7 @@ def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[i
 def _end_of_match(
     target: bytes, parts: Sequence[list[bytes | None]], start: int, *, whole: bool
 ) -> int | None:
-    """Return behind which token the text ends if it is spelled from ``start`` on; None if it is not."""
+    """Return the token after which the text ends if the text begins at ``start``; None if it does not."""
     places = {0}
     for position in range(start, len(parts)):
         reached = places

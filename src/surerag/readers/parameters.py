@@ -23,7 +23,7 @@ from urllib.parse import unquote_plus
 from surerag.messages import SamplingParams
 
 REMEMBERED = 15 * 60.0
-"""Seconds for which a reader goes by what it learned of its model; then it tries anew."""
+"""Seconds for which a reader trusts what it learned about its model; then it tries again."""
 
 _RENAMED = {"max_tokens": "max_completion_tokens"}
 _COUNTS = frozenset({"n", "logprobs", "top_logprobs", "max_tokens", "max_completion_tokens"})
@@ -42,7 +42,7 @@ _OPENAI_NAMES = {
 }
 """What other services and clients call OpenAI's parameters."""
 _CONTENT = frozenset({"messages", "message", "prompt", "input", "inputs", "content", "contents", "text"})
-"""Fields that hold what is asked, and no setting."""
+"""Fields that hold the prompt, not a setting."""
 _OUTER = frozenset({"body", "options", "parameters", "generation_config", "generationConfig", "config"})
 """Steps of a location that lead to a parameter."""
 
@@ -57,11 +57,11 @@ _LIMIT = re.compile(
     r"|max(?:imum)? allowed:?|between \d+ and|in the range \[?\d+,|supported range \[\d+,)\s*(\d+)"
 )
 _TOGETHER = re.compile(r"(?i)\bboth\b|at the same time|mutually exclusive")
-"""Says of two parameters that either is taken, but not with the other."""
+"""A message that either of two parameters is accepted, but not both."""
 _LOCATION = re.compile(r"['\"]loc['\"]: ?[(\[]([^)\]]*)[)\]]")
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 _RUN = 3
-"""Words in a row that are a quotation where the request holds them, too; of a shorter text, all its words."""
+"""Words in a row that count as a quotation of the request; of a shorter text, all its words."""
 
 
 TEMPERATURE_HINT = (
@@ -70,11 +70,11 @@ TEMPERATURE_HINT = (
 
 
 class LeftOutWarning(UserWarning):
-    """For a while a model is asked without what it rejects, or does not return, and results may differ."""
+    """For a while requests omit what the model rejects or does not return, so results may differ."""
 
 
 class Learned:
-    """What a reader learned of its model. Each fact is forgotten :data:`REMEMBERED` seconds later."""
+    """What a reader learned about its model. Each fact is forgotten :data:`REMEMBERED` seconds later."""
 
     def __init__(self) -> None:
         self._until: dict[Hashable, float] = {}
@@ -117,7 +117,7 @@ class Change(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """What a service said of a request that it refused, by OpenAI's names.
+    """What a service said about a request that it refused, with OpenAI's names of parameters.
 
     Attributes:
         message: Its words, without those of the request.
@@ -138,11 +138,11 @@ class Refusal(NamedTuple):
         return cls(message, tuple(dict.fromkeys(filter(None, names))))
 
     def concerns(self, name: str) -> bool:
-        """Tell whether it is about a parameter, or one whose name holds this one."""
+        """Tell whether the refusal is about a parameter, or about one whose name contains the parameter's."""
         return any(name in one for one in self.parameters or (self.message.lower(),))
 
     def changes(self, body: Mapping[str, Any], needed: Collection[str] = ()) -> list[Change]:
-        """Return how the body that was refused could be changed; nothing where that cannot be told.
+        """Return possible changes of the refused body; none if the refusal names none.
 
         Parameters that are ``needed`` cannot be left out; of a number a smaller one will do, unless it is 0.
         """
@@ -158,7 +158,7 @@ class Refusal(NamedTuple):
         return [one for one in changes if one.to is not None or one.name not in needed]
 
     def _of_pointed(self, body: Mapping[str, Any]) -> list[Change]:
-        """Return changes of the fields that it points at."""
+        """Return changes of the fields that the refusal points at."""
         anywhere = _LIMIT.search(self.message)
         changes = []
         for name in self.parameters:
@@ -171,7 +171,7 @@ class Refusal(NamedTuple):
         return changes
 
     def _of_named(self, body: Mapping[str, Any]) -> list[Change]:
-        """Return changes of the parameters that its words name beside words of refusal."""
+        """Return changes of the parameters that the refusal names beside words of refusal."""
         changes = [
             Change(name, change[0])
             for name, value in body.items()
@@ -209,7 +209,7 @@ class SupportedParameters:
         return _new_names(self.changes)
 
     def apply(self, body: Mapping[str, Any], trial: Sequence[Change] = ()) -> dict[str, Any]:
-        """Return a request's body as the model takes it, and with changes that are tried."""
+        """Return a request's body in the form that the model accepts, with changes to be tried."""
         if not (changes := (*self.changes, *trial)):
             return {**body}
         dropped, limits, names = _dropped(changes), _limits(changes), _new_names(changes)
@@ -226,13 +226,13 @@ class SupportedParameters:
         trial: Sequence[Change] = (),
         needed: Collection[str] = (),
     ) -> list[Change]:
-        """Return what else a refusal says to change about a body, which :meth:`apply` made as it was sent."""
+        """Return further changes that a refusal asks for; :meth:`apply` made the body that was sent."""
         originals = {new: old for old, new in _new_names((*self.changes, *trial)).items()}
         changes = refusal.changes(self.apply(body, trial), needed)
         return [one._replace(name=originals.get(one.name, one.name)) for one in changes]
 
     def confirm(self, trial: Sequence[Change], model: str) -> None:
-        """Note changes with which a request succeeded that was refused without, and warn of each once."""
+        """Note changes that made a refused request succeed, and warn of each change once."""
         for change in trial:
             if self._learned.note(change):
                 warn(f"{model} {change}")
@@ -255,7 +255,7 @@ def _new_names(changes: Iterable[Change]) -> dict[str, str]:
 
 
 def needed_parameters(sampling: SamplingParams) -> frozenset[str]:
-    """Return the parameters that an answer cannot do without.
+    """Return the parameters without which an answer is useless.
 
     Randomness matters only where several answers are drawn. Numbers of answers, stop texts and seeds can be
     done without: answers are requested one by one, and cut here.
@@ -271,7 +271,7 @@ def needed_parameters(sampling: SamplingParams) -> frozenset[str]:
 
 
 def warn(sentence: str) -> None:
-    """Warn of what a reader learned of its model."""
+    """Warn of something that a reader learned about its model."""
     warnings.warn(f"{sentence} (for {REMEMBERED / 60:g} minutes)", LeftOutWarning, stacklevel=2)
 
 

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a reader can do, told truly; methods refuse a reader that lacks what they need.
+    """What a reader can do; methods refuse a reader that lacks what they need.
 
     Attributes:
         logprobs: Whether generations carry the model's log-probability of every sampled token.
@@ -81,12 +81,12 @@ class BaseReader:
 
     @property
     def max_tokens(self) -> int | None:
-        """Length of an answer, at most, where nobody sets another; None leaves it to the model."""
+        """Default for the maximum length of an answer; None leaves it to the model."""
         return ANSWER_TOKENS
 
     @property
     def usage(self) -> Usage:
-        """What was asked of this reader so far; zeros where it does not count."""
+        """Calls and tokens of this reader so far; zeros if it does not count them."""
         return Usage()
 
     def count_tokens(self, text: str) -> int:
@@ -103,7 +103,7 @@ class BaseReader:
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
-        """Return the first ``n_tokens`` tokens of each prompt (first sample), ready to go on.
+        """Return the first ``n_tokens`` tokens of the first sample for each prompt, to be continued.
 
         This default generates the whole answer and shows its beginning.
         """
@@ -137,18 +137,18 @@ class BaseReader:
             raise
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Return whole generations of what was begun. Each handle can be finished once."""
+        """Complete begun generations, and return them. Each can be finished once."""
         return [item.partial if item.done else item.state for item in begun]
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Free what was begun; cancelling again, or after finishing, does nothing."""
+        """Free begun generations; cancelling again, or after finishing, does nothing."""
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer (the first sample) piece by piece; the last chunk holds the generation."""
         yield from self.finish_stream(self.begin([prompt], 1, sampling)[0])
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield what was begun from its first token on; the last chunk holds the generation."""
+        """Yield a begun answer from its first token on; the last chunk holds the generation."""
         generation = self.finish([begun])[0]
         yield Chunk(generation.text, generation)
 
@@ -190,7 +190,7 @@ def in_groups(
     samplings: Sequence[SamplingParams],
     call: Callable[[Sequence[Prompt], SamplingParams], Sequence[R]],
 ) -> list[R]:
-    """Call for the prompts of each sampling together; return the results in the order of the prompts."""
+    """Make one call for all prompts with equal sampling; return the results in the order of the prompts."""
     members: dict[SamplingParams, list[int]] = {}
     for index, sampling in enumerate(samplings):
         members.setdefault(sampling, []).append(index)
@@ -215,7 +215,7 @@ def tokens_of_trace(trace: TokenTrace, part: slice) -> TokenTrace:
 
 
 def begun_from_whole(generation: Generation, n_tokens: int) -> PartialGeneration:
-    """Show a whole generation as one that was begun: its first ``n_tokens`` tokens, the rest held back."""
+    """Turn a whole generation into a begun one: its first ``n_tokens`` tokens, with the rest held back."""
     trace = generation.trace
     if trace is None or len(trace) <= n_tokens:
         return PartialGeneration(generation, done=True, state=generation)

@@ -111,7 +111,7 @@ def usage_of(reported: object) -> Usage:
 
 
 def _token_count(value: object) -> int:
-    """Return a number of tokens; 0 for what is none, as where a server does not count."""
+    """Return a number of tokens; 0 for a value that is no number, as from a server that does not count."""
     return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
 
 
@@ -173,18 +173,18 @@ class Reading:
 
     @property
     def thought(self) -> bool:
-        """Whether the model thought before it answered; marks with nothing between them are no thoughts."""
+        """Whether the model thought before it answered; marks without a text between them are no thoughts."""
         return bool(self._thoughts_apart.strip() or self._splitter.thoughts or self.usage.thinking_tokens)
 
     @property
     def tokens(self) -> int:
-        """Tokens of the answer that came so far; none before it is clear that it has begun."""
+        """Tokens of the answer so far; none before it is clear that the answer has begun."""
         if not self.text.strip():
             return 0
         return len(self._answer_span()) if self.entries else len(self._pieces)
 
     def has_tokens(self, n_tokens: int) -> bool:
-        """Tell whether so many tokens of the answer came; all calls together are linear in its tokens."""
+        """Tell whether ``n_tokens`` tokens of the answer came; all calls together take linear time."""
         if not self.text.strip():
             return False
         if not self.entries:
@@ -198,7 +198,7 @@ class Reading:
 
     @property
     def starved(self) -> bool:
-        """Whether thoughts that no tokens were granted for left too few for the answer, or may yet do so."""
+        """Whether thoughts without tokens of their own left too few for the answer, or may yet do so."""
         unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self._limit)
         return self.thought and not self.budget and unfinished and self.sampling.max_tokens is not None
 
@@ -227,7 +227,7 @@ class Reading:
         return ready
 
     def generation(self, first: int | None = None) -> Generation:
-        """Return what came so far; of its tokens only the ``first``, if that is set.
+        """Return the answer so far; with log-probabilities, only its ``first`` tokens, if that is set.
 
         Raises:
             LogprobsError: If log-probabilities do not cover the text, or are none, unless they are optional.
@@ -261,7 +261,7 @@ class Reading:
 
     @property
     def thinking_tokens(self) -> int:
-        """How long the thoughts were, as exactly as it can be told."""
+        """Number of tokens of the thoughts, as exactly as it can be known."""
         if self.usage.thinking_tokens:
             return self.usage.thinking_tokens
         with suppress(LogprobsError):
@@ -273,12 +273,12 @@ class Reading:
         return round(self.usage.completion_tokens * before / max(before + len(self.text), 1))
 
     def spent(self) -> Usage:
-        """Return what the request cost: as the server counted, else by what came; thoughts apart."""
+        """Return the cost of the request: the server's counts, else our own; thoughts are counted apart."""
         answer, thinking = self._counted_tokens(), self.thinking_tokens
         return Usage(1, self.usage.prompt_tokens, answer, thinking, self.usage.cached_tokens)
 
     def budget_error(self) -> ThinkingBudgetError:
-        """Return the error of an answer that thoughts left no room for."""
+        """Return the error for thoughts that left no tokens for the answer."""
         return ThinkingBudgetError(
             f"{self._whose}the model was still thinking after {self.thinking_tokens or 'all its'} tokens, no "
             f"answer came: {self.budget} were for thinking, {self.sampling.max_tokens} for the answer",
@@ -327,7 +327,7 @@ class Reading:
             return trace_of_entries(entries, top_logprobs=0)
 
     def _answer_span(self) -> range:
-        """Return which of the tokens are those of the answer; one that was cut has no end token."""
+        """Return which tokens are the answer's; an answer that was cut has no end token."""
         so_far = (len(self.entries), self.text, self.finish, self.thought)
         if self._span is None or self._span[0] != so_far:
             self._span = (so_far, self._find_answer_span())
@@ -344,7 +344,7 @@ class Reading:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Say of which model a complaint about log-probabilities is, and what helps there."""
+        """Name the model in an error about log-probabilities, and say what helps."""
         try:
             yield
         except LogprobsError as error:
@@ -355,7 +355,7 @@ class Reading:
         return self.usage.completion_tokens + self.usage.thinking_tokens
 
     def _counted_tokens(self) -> int:
-        """Return the answer's length as the server counted it; by its pieces where it did not."""
+        """Return the answer's length as the server counted it, else the number of its pieces."""
         counted = self._server_count - self.thinking_tokens
         pieces = min(len(self._pieces), self._limit) if self.full else len(self._pieces)
         return max(counted, 0) or (pieces if self.streamed else 0)
@@ -365,7 +365,7 @@ class Reading:
         return max(pieces, len(self.entries) - self.budget) > self._limit
 
     def _held_at_the_limit(self, fresh: str) -> int:
-        """Cut a text that is longer than was allowed; return how many characters wait until that is known.
+        """Cut a text that is longer than allowed; return how many characters are held until that is known.
 
         Without log-probabilities lengths are estimates, which give way to what the server says.
         """
@@ -385,7 +385,7 @@ class Reading:
         return len(self.text) - end if waits else 0
 
     def _came_twice(self) -> bool:
-        """Whether more tokens came than the server counts, or, where it does not count, each piece twice."""
+        """Whether more tokens came than the server counted; without its count: each piece came twice."""
         if not self.streamed:
             return False
         if self._server_count and not self.full:
@@ -395,7 +395,7 @@ class Reading:
         return len(set(self._pieces)) > 2 and self._pieces[:-1:2] == self._pieces[1::2]
 
     def _answer_part(self, text: str) -> str:
-        """Take text and return what of it belongs to the answer; a mark in the middle of it is text."""
+        """Take a text and return its part of the answer; a mark in the middle of the answer is text."""
         fresh = self._splitter.feed(text)
         seen = self._splitter.text[-len(text) - len(_THINK) :]
         self.closes_thoughts |= not self._splitter.has_thoughts and "</think>" in seen
@@ -407,7 +407,7 @@ class Reading:
         return fresh
 
     def _in_full_characters(self, text: str, *, ends: bool) -> str:
-        """Join halves of a character (UTF-16 surrogates) that came apart; one that stays alone is none."""
+        """Join halves of a character (UTF-16 surrogates) from two pieces; replace a half that stays alone."""
         text, self._half = self._half + text, ""
         if text and not ends and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
@@ -492,14 +492,14 @@ class OpenReading:
             await self.close()
 
     async def close(self) -> None:
-        """Stop reading, and close the connection; again does nothing."""
+        """Stop reading, and close the connection; a second call does nothing."""
         self._fate, self._done = self._fate or "cancelled", True
         # Whoever reads the next part at this moment closes the connection behind it.
         if not getattr(self._parts, "ag_running", False):
             await self._parts.aclose()
 
     async def _advance(self) -> None:
-        """Take the next part, or ask again where there can be none."""
+        """Take the next part; after a transient failure ask again, if no text was shown yet."""
         try:
             part = None if self.reading.full else await anext(self._parts, None)
             if part is None and self.reading.finish is None:

@@ -24,13 +24,13 @@ _BEGINNINGS = (*_CLOSING, CHANNEL, f"<|start|>assistant{CHANNEL}")
 _LONGEST = max(map(len, _BEGINNINGS))
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
 _END = re.compile(r"<\|(?:return|end|call)\|>\s*\Z")
-"""What harmony's servers may leave behind an answer."""
+"""Text that servers of harmony may leave after an answer."""
 _MARK = re.compile(
     r"</?(?:think|thinking|seed:think|thought|reasoning)>|\[/?THINK\]|<\|(?:channel|start)\|>\w*|<\|\w+\|>"
 )
 
 THINKING_TOKENS = 4096
-"""Tokens that may be thought before an answer, where nobody sets another limit."""
+"""Default limit on the tokens of thoughts before an answer."""
 MARKS = frozenset({*_CLOSING, *_CLOSING.values(), "<|channel>", CHANNEL})
 """Marks, and the tokens of marks; a decoder that leaves special tokens out has to show these."""
 CLOSING_MARKS = (*_CLOSING.values(), "<|message|>")
@@ -75,12 +75,12 @@ class ThoughtSplitter:
 
     @property
     def thinking(self) -> bool:
-        """Whether the text so far is, or may become, nothing but thoughts."""
+        """Whether the text so far has only thoughts, or may turn out to."""
         return self.begins is None
 
     @property
     def has_thoughts(self) -> bool:
-        """Whether there are thoughts at all."""
+        """Whether the text has thoughts."""
         return self._closing is not None
 
     @property
@@ -109,7 +109,7 @@ class ThoughtSplitter:
         return _END.sub("", fresh) if self.has_thoughts else fresh
 
     def end(self) -> str:
-        """Note that nothing more comes, and return what was held back and is an answer after all."""
+        """End the text; return the text that was held back and turned out to be part of the answer."""
         if self.begins is not None:
             return ""
         if self._closing is None:
@@ -120,7 +120,7 @@ class ThoughtSplitter:
         return ""
 
     def _search(self) -> None:
-        """Find where the answer begins, if that can be told by now."""
+        """Find where the answer begins, if this is already known."""
         if self._closing is None:
             start = self.text.lstrip()
             if not start.startswith(_BEGINNINGS):

@@ -13,14 +13,14 @@ from surerag.text import UNSPACED
 
 Span = tuple[int, int]
 _WHOLE_ROWS = 4
-"""A row stays whole up to so many times the length of a chunk."""
+"""A row stays whole up to this multiple of a chunk's length."""
 
 # A long word counts for several tokens, as it would for a model, and so does a run without spaces.
 _TOKEN = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]{{1,12}}|[^\w\s]")
 
 
 class TextChunk(NamedTuple):
-    """A piece of a text as it stands there: ``text[start:end]``."""
+    """A verbatim piece of a text: ``text[start:end]``."""
 
     text: str
     start: int

@@ -19,9 +19,9 @@ from surerag.services import Encoder, checked_vectors
 from surerag.text import replace_surrogates
 
 DEFAULT_K = 5
-"""Passages that an index returns where nobody asks for another number."""
+"""Default number of passages that an index returns."""
 MAX_IN_MEMORY = 100_000
-"""Summaries in memory at most; of 384 dimensions, they take some 200 MB."""
+"""Maximum number of summaries in memory; with 384 dimensions they take about 200 MB."""
 _DECIMALS = 5
 """Scores are compared to this many decimals, so that an encoder's batch size does not decide."""
 
@@ -145,8 +145,8 @@ class PassageIndex:
 class SummaryIndex(PassageIndex):
     """The documents whose summaries are nearest to the query: L-RAG's tier 1.
 
-    What it returns are passages that hold a summary; their id is the document's. Corpora of more than
-    ``MAX_IN_MEMORY`` documents belong into a vector store.
+    It returns summaries as passages with their documents' ids. Keep corpora of more than
+    ``MAX_IN_MEMORY`` documents in a vector store.
     """
 
     @classmethod

@@ -25,7 +25,7 @@ class MissingSummariesWarning(UserWarning):
 
 
 class StaleSummariesWarning(UserWarning):
-    """Summaries are not shown, as their documents or their vectors are no longer what they were."""
+    """Summaries are not shown, because their documents or vectors have changed."""
 
 
 Summarizer = Callable[[Sequence[Document]], list[str]]
@@ -33,13 +33,13 @@ Summarizer = Callable[[Sequence[Document]], list[str]]
 
 
 _WHOLE_TEXT = 200
-"""A text of at most so many characters is its own summary."""
+"""A text of at most this number of characters is its own summary."""
 _SENTENCE_WORDS, _UNPUNCTUATED_WORDS = 5, 25
-"""Words of a sentence that makes a paragraph prose; words of one where no mark ends it."""
+"""Words of a sentence that makes a paragraph prose: if a mark ends it, and if no mark does."""
 _LONGEST = 1000
-"""Characters of a sentence at most; a text without marks is one long sentence."""
+"""Maximum length of a sentence, in characters; a text without marks is one long sentence."""
 _SEARCHED_CHARACTERS = 1000
-"""Characters of a document without a summary that it is searched by."""
+"""Number of first characters by which a document without a summary is searched."""
 _DECIDING_CHARACTERS = 4000
 """Characters of a paragraph that are read to decide whether it is prose."""
 _LINK = re.compile(r"!?\[[^\[\]]*\]\([^()]*\)")

@@ -1,1 +1,1 @@
-"""EDC²-RAG: the passages that help, or clusters of similar ones, each compressed (Li et al.)."""
+"""EDC²-RAG: keep the passages that help, or compress clusters of similar passages (Li et al.)."""

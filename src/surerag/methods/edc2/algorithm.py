@@ -153,7 +153,7 @@ class _Compression(NamedTuple):
         return list(dict.fromkeys(self.passages[at].text for at in report.members))
 
     def _prompt(self, report: ClusterReport) -> Prompt:
-        """Return the prompt for a cluster, with each of its texts once."""
+        """Return the prompt for a cluster; each text is in it once."""
         values: dict[str, str] = {"passages": format_passages(self._texts(report))}
         values["statement" if self.options.task == "verify" else "question"] = self.query
         if self.options.person is not None:
@@ -161,7 +161,7 @@ class _Compression(NamedTuple):
         return self.options.prompt.render(**values)
 
     def _replies(self, prompts: Sequence[Prompt]) -> Program[list[Generation | Exception]]:
-        """Ask about all clusters at once; if that fails, about each alone: one failure stays its own."""
+        """Ask about all clusters at once; if that fails, about each alone, so that other clusters succeed."""
         if not prompts:
             return []
         try:
@@ -179,7 +179,7 @@ class _Compression(NamedTuple):
         return replies
 
     def _read(self, report: ClusterReport, reply: Generation | Exception) -> ClusterReport:
-        """Tell a compression from a failure and from nothing relevant; named passages are quoted whole."""
+        """Read a reply: a failure, nothing relevant, a compression, or numbers of passages to quote whole."""
         if isinstance(reply, Exception):
             return replace(report, reason=in_plain_words(reply), warning=True)
         options, shown = self.options, self._texts(report)
@@ -202,7 +202,7 @@ class _Compression(NamedTuple):
         return replace(report, outcome="compressed", reason="compressed", sentences=supported)
 
     def _guard(self, reports: Sequence[ClusterReport]) -> Program[list[ClusterReport]]:
-        """Set each sentence's source, and let what no source supports give way."""
+        """Set each sentence's source, and remove sentences that no source supports."""
         claims = [self._claim(sentence.text, report) for report in reports for sentence in report.sentences]
         if not claims:
             return list(reports)
@@ -222,16 +222,16 @@ class _Compression(NamedTuple):
         return guarded
 
     def _claim(self, sentence: str, report: ClusterReport) -> Claim:
-        """Return what a source has to support: of an answer what it quotes, else the sentence itself."""
+        """Return what a source has to support: the quotations of an answer, else the sentence itself."""
         quoted = " ".join(quotations(sentence)) if self.options.task == "answer" else ""
         return Claim(quoted or sentence, [self.passages[at].text for at in report.members])
 
     def _guarded(self, report: ClusterReport, sentences: Sequence[SupportedSentence]) -> ClusterReport:
-        """Remove sentences without a source; what has none then, or is too long, gives way to passages.
+        """Remove sentences without a source; replace an empty or too long compression by its passages.
 
-        Without a guard a compression stays as it is. An answer is in the reader's own words: of it only
-        quotations are removed, and it may be longer. Of a copy the nearest sentences of the sources take the
-        place of what the reader wrote.
+        Without a guard a compression stays as it is. An answer is in the reader's own words: only its
+        quotations are removed, and it may be longer. In a copy, each sentence of the reader is replaced by
+        the nearest sentence of the sources.
         """
         answers, guards = self.options.task == "answer", self.options.guard != "off"
         left, removed = list[SupportedSentence](), list[str]()
@@ -253,7 +253,7 @@ class _Compression(NamedTuple):
         return report
 
     def _copied(self, sentence: SupportedSentence, report: ClusterReport) -> SupportedSentence:
-        """Return the sentence of the sources that is nearest to the reader's; without a source if none is."""
+        """Return the sources' sentence nearest to the reader's sentence; without a source if none is near."""
         if sentence.source is None:
             return sentence
         judged = self.options.guard == "entailment"
@@ -266,7 +266,7 @@ class _Compression(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """What may come into the context: place of its best source, its cluster, and its forms, longest first."""
+    """A candidate for the context: place of its best source, its cluster, and its forms, longest first."""
 
     rank: int
     cluster: int
@@ -291,7 +291,7 @@ def _fill_context(
 ) -> tuple[list[Passage], list[ClusterReport]]:
     """Return the context under a token limit, and the reports with what each cluster has in it.
 
-    Of each offer the longest form that fits is taken; where no text does, the first words of the best.
+    The longest form of each offer that fits is taken; if no text fits, the first words of the best passage.
     """
     offers, context, filled = _offers(reports, passages), list[Passage](), list(reports)
     tokens_left = math.inf if limit is None else limit
@@ -316,7 +316,7 @@ def _fill_context(
 
 
 def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[int, Passage]:
-    """Return the longest beginning that fits of the best passage, by words or characters, and its cluster."""
+    """Return the best passage's longest beginning that fits, by words or characters, and its cluster."""
     for unit_end in (_WORD_END, _CHARACTER):
         for _, at, (passage, *_) in offers:
             ends = [match.end() for match in unit_end.finditer(passage.text)]

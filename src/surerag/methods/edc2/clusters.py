@@ -19,7 +19,7 @@ Root = Literal["query", "rank"]
 Order = Literal["similarity", "rank"]
 
 _BEGINNING = 48
-"""Characters of a text by which it is looked for in another one first."""
+"""Number of a text's first characters that are looked for in another text first."""
 _DECIMALS = 9
 """Similarities are rounded to this before they are compared, so that equal texts tie."""
 
@@ -27,9 +27,9 @@ _DECIMALS = 9
 def form_clusters(
     query: str, passages: Sequence[Passage], options: EDC2Options, query_vector: ArrayLike | None
 ) -> Program[tuple[list[Cluster], list[int]]]:
-    """Return clusters (section 4.2), passages without a text alone, and the places that leave.
+    """Return clusters (section 4.2), and the places of removed passages.
 
-    Passages that come whole are one cluster.
+    A passage without a text is a cluster of its own. Passages that stay whole are one cluster.
     """
     has_text = np.array([bool(passage.text.strip()) for passage in passages], dtype=bool)
     blank = [np.array([at]) for at in np.flatnonzero(~has_text)]
@@ -51,9 +51,9 @@ def form_clusters(
 
 
 def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Options) -> tuple[Cluster, int]:
-    """Return the places that may stay, and how many of them do.
+    """Return the places of the candidates, and how many of them to keep.
 
-    Where some leave, no text stands in another one, as chunks that overlap may.
+    If some must be removed, so are texts that another text contains, as with overlapping chunks.
     """
     if options.top_n is None and options.compresses:
         return places, len(places)
@@ -71,10 +71,10 @@ def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Optio
 def rank_passages(
     query: str, texts: Sequence[str], options: EDC2Options, similarity: NDArray[np.float64]
 ) -> Program[NDArray[np.intp]]:
-    """Ask the reader of each passage whether it helps; return places, the most relevant first.
+    """Ask the reader whether each passage helps; return places, the most relevant first.
 
-    The probability of yes and the similarity to the query are joined by the sum of reciprocal ranks. It takes
-    the place of the reply for where nothing is relevant (section 4.3), which small models give too often.
+    The probability of yes and the similarity to the query are joined by the sum of reciprocal ranks. This
+    replaces the reply that nothing is relevant (section 4.3), which small models give too often.
     """
     if options.task == "verify":
         prompt, slot = options.prompts["relevant_to_statement"], "statement"

@@ -72,7 +72,7 @@ _ONLY_NUMBERS = re.compile(
 
 
 def named_passages(text: str, n: int) -> list[int]:
-    """Return the places, from 0, of those of n passages that a reply names, if it is nothing else.
+    """Return the places, from 0, of the passages that a reply of numbers alone names (of ``n`` passages).
 
     Example:
         >>> named_passages("Documents [1] and [3].", 3), named_passages("[1] Ada was born in Velm.", 3)
@@ -85,7 +85,7 @@ def named_passages(text: str, n: int) -> list[int]:
 
 
 def without_numbers(text: str, sources: Sequence[str] = ()) -> str:
-    """Return a reply without passages' numbers and marks of lists, which mean nothing outside its prompt.
+    """Return a reply without passage numbers and list marks, which mean nothing outside the prompt.
 
     A mark that a source has before the same words stays: it may be an ordinal number.
 
@@ -153,7 +153,7 @@ def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
 
 
 def nearest_sentence(piece: str, texts: Sequence[str], least: float = 0.5) -> tuple[int, str] | None:
-    """Return the sentence that has most of a piece's words, and the place of its text; of equals the shorter.
+    """Return the sentence with most of a piece's words (the shorter of equals), and the place of its text.
 
     None where no sentence has the least share of the words.
 

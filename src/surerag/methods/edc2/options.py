@@ -29,7 +29,7 @@ Guard = Literal["overlap", "entailment", "off"]
 OnFailure = Literal["original", "raise"]
 
 SAMPLING_TEMPERATURE = 0.7
-"""Of the answers of clusters (section 5.1)."""
+"""Default temperature of the answers of clusters (section 5.1)."""
 
 PAPER_PROMPTS: Mapping[str, Template] = {
     "extract": EXTRACT_OR_NOTHING,
@@ -44,9 +44,9 @@ _OF_COMPRESSIONS = (
 _CLUSTER_PROMPTS = ("extract", "verify", "verify_about_person")
 
 _LEAST_WHOLE = 3
-"""Passages that always come whole; the paper's τ."""
+"""Smallest number of passages that are kept whole; the paper's τ."""
 FEW_PASSAGES = 10
-"""Up to so many, the first cluster is of one (appendix B.2)."""
+"""Up to this number of passages, the first cluster has one passage (appendix B.2)."""
 
 
 class EDC2Options(Options):
@@ -60,9 +60,9 @@ class EDC2Options(Options):
     - appendix C.2: ``task="answer", guard="off"``; its last step is ``surerag.prompts.SELECT_ANSWER``, or the
       system ``answered`` of :func:`surerag.evaluation.build_system`
 
-    Two things of the paper are absent. It puts examples into the prompts of 4.3, C.1 and C.2, most of which
-    it does not print; put your own into ``prompts``. And appendix C.1 has prompts that judge a statement by
-    the extracts, for the benchmarks HaluEval and WikiBio; write the prompt of your own task.
+    Two things of the paper are absent. The first is the examples in the prompts of 4.3, C.1 and C.2, most of
+    which the paper does not print; put your own into ``prompts``. The second is the prompts of appendix C.1
+    that judge a statement by the extracts, for HaluEval and WikiBio; write the prompt of your own task.
     """
 
     PROMPTS = PromptSet(
@@ -75,14 +75,14 @@ class EDC2Options(Options):
     )
 
     task: Task = "extract"
-    """What comes back: what is relevant to the question (``"extract"``, section 4.3), an answer of each
+    """What is returned: what is relevant to the question (``"extract"``, section 4.3), an answer of each
     cluster with quoted evidence (``"answer"``, appendix C.2), or what supports or refutes a statement, which
     is passed as the query (``"verify"``, appendix C.1)."""
 
     variant: Variant = "whole"
-    """For the tasks ``"extract"`` and ``"verify"``: passages that help most come as they are (``"whole"``);
-    or a cluster's sentences that help most are copied (``"copy"``), or what is relevant is extracted, and the
-    model may say that there is nothing (``"paper"``, section 4.3), as small models do too often
+    """For the tasks ``"extract"`` and ``"verify"``: ``"whole"`` keeps the passages that help most unchanged;
+    ``"copy"`` copies a cluster's sentences that help most; with ``"paper"`` (section 4.3) the model extracts
+    what is relevant, or says that nothing is, which small models do too often
     (``docs/methods/edc2.md``)."""
 
     person: str | None = Field(None, min_length=1)
@@ -92,38 +92,37 @@ class EDC2Options(Options):
     """Shorten only contexts of more tokens; None shortens all."""
 
     top_n: int | None = Field(None, ge=1)
-    """Passages that stay, at most: the most relevant, by similarity and by the reader, which is asked of each
-    whether it helps. The others leave, and texts that stand in another one. None is a third of them, and
-    three at least, where they come whole, and all where clusters are compressed."""
+    """Maximum number of passages to keep: the most relevant by similarity and by the reader, which is asked
+    whether each passage helps. Texts that another text contains are removed, too. None keeps a third of the
+    passages, at least three, if passages stay whole, and all if clusters are compressed."""
 
     first_cluster_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 3
-    """Size of the first cluster (the paper's τ); each further one is twice as large. ``"auto"`` is 1 for up
-    to ten passages (appendix B.2), else 3. This and other options of compressions, ``max_cluster_size``,
-    ``min_tokens``, ``guard``, ``max_tokens`` and ``temperature``, are refused where passages come whole."""
+    """Size of the first cluster (the paper's τ); each further cluster is twice as large. ``"auto"`` is 1 for
+    up to ten passages (appendix B.2), else 3. This and other options of compressions, ``max_cluster_size``,
+    ``min_tokens``, ``guard``, ``max_tokens`` and ``temperature``, are refused if passages stay whole."""
 
     max_cluster_size: int = Field(20, ge=1)
-    """Size of a cluster at most (the paper's Λ)."""
+    """Maximum size of a cluster (the paper's Λ)."""
 
     min_tokens: int = Field(32, ge=0)
-    """Clusters of at most so many tokens stay as they are, since a call would gain nothing; not for
+    """Clusters of at most this number of tokens stay as they are, since a call would gain nothing. Not for
     ``task="answer"``."""
 
     guard: Guard = "overlap"
-    """Remove sentences (of answers: quotations) that no source supports: by their words, names, numbers and
-    denials (``"overlap"``), by the entailer (``"entailment"``), or not at all (``"off"``). A cluster with no
-    supported sentence gives way to its passages. With ``variant="copy"`` the nearest sentence of the
-    passages takes the place of what the model wrote, whatever the guard; with ``"overlap"`` if it has half
-    the words."""
+    """How to find sentences (in answers: quotations) that no source supports, which are removed: by words,
+    names, numbers and denials (``"overlap"``), by the entailer (``"entailment"``), or not at all (``"off"``).
+    A cluster without a supported sentence is replaced by its passages. With ``variant="copy"``, each
+    sentence of the model is replaced by the nearest sentence of the passages under every guard; with
+    ``"overlap"`` only if this has half of its words."""
 
     token_limit: int | None = Field(None, ge=1)
-    """Tokens of the new context at most: whole passages, then first sentences of compressions."""
+    """Maximum length of the new context, in tokens; a compression may be cut to its first sentences."""
 
     max_tokens: int = Field(256, ge=1)
-    """Longest compression of a cluster in tokens; one that is cut gives way to its passages."""
+    """Longest compression of a cluster in tokens; a compression that is cut is replaced by its passages."""
 
     temperature: float | None = Field(None, ge=0, allow_inf_nan=False)
-    """Temperature of the replies; None is 0.7 for ``task="answer"`` (section 5.1), and else 0, which is
-    greedy."""
+    """Temperature of the replies; None is 0.7 for ``task="answer"`` (section 5.1), else 0 (greedy)."""
 
     on_failure: OnFailure = "original"
     """If a model fails: keep the ``"original"`` passages, with a warning, or ``"raise"``."""
@@ -147,7 +146,7 @@ class EDC2Options(Options):
         return self
 
     def _set_for_compressions(self) -> str:
-        """Return an option that only compressions read and whose value is not the default; empty for none."""
+        """Return the first changed option that only compressions read; an empty text if there is none."""
         fields = EDC2Options.model_fields
         changed = [name for name in _OF_COMPRESSIONS if getattr(self, name) != fields[name].default]
         prompts = [name for name in _CLUSTER_PROMPTS if self.prompts[name] != self.PROMPTS[name]]
@@ -155,16 +154,16 @@ class EDC2Options(Options):
 
     @property
     def compresses(self) -> bool:
-        """Whether clusters are compressed; else passages are selected and come as they are."""
+        """Whether clusters are compressed; otherwise passages are selected and stay whole."""
         return self.task == "answer" or self.variant != "whole"
 
     @property
     def copies(self) -> bool:
-        """Whether all that comes back are sentences of the passages."""
+        """Whether only sentences of the passages are returned."""
         return self.variant == "copy" and self.task != "answer"
 
     def n_kept(self, n_passages: int) -> int:
-        """Return how many of so many passages stay.
+        """Return how many of ``n_passages`` passages are kept.
 
         Example:
             >>> EDC2Options().n_kept(20), EDC2Options().n_kept(5), EDC2Options(variant="copy").n_kept(20)

@@ -26,7 +26,7 @@ class SupportedSentence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """What became of one cluster; of passages that come whole, or leave, together.
+    """What became of one cluster, of all passages that stay whole, or of all removed passages.
 
     Attributes:
         members: Places of its passages in the input, the root first.
@@ -78,7 +78,7 @@ class EDC2Result(Result):
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Ids of the passages of which nothing is returned."""
+        """Ids of the passages from which nothing is returned."""
         return tuple(
             name
             for report in self.clusters

@@ -33,7 +33,7 @@ R = TypeVar("R")
 Json = Mapping[str, Any]
 
 MAX_BYTES = 64 * 2**20
-"""Size of one response at most, as it is after decompression."""
+"""Maximum size of one response after decompression."""
 MAX_ERROR_BYTES = 2**16
 """How much is read of a response that reports an error."""
 _STEP = 2**16
@@ -89,7 +89,7 @@ async def arun(coroutine: Coroutine[Any, Any, R]) -> R:
 
 
 def run_soon(coroutine: Coroutine[Any, Any, object]) -> None:
-    """Run a coroutine on the background loop without waiting, as a finaliser needs it; drop its failure."""
+    """Run a coroutine on the background loop without waiting, for finalisers; ignore its failure."""
 
     async def quietly() -> None:
         with suppress(Exception):
@@ -195,7 +195,7 @@ class Client:
             return await self._guarded(self._post(body), self._timeout * DEADLINE)
 
     async def stream(self, body: Json) -> AsyncGenerator[Json]:
-        """Yield the pieces of a stream; the pauses of whoever reads it do not count towards its deadline."""
+        """Yield the pieces of a stream; pauses of its reader do not count towards the deadline."""
         async with await self.turn():
             http, events = await self._guarded(self._open(body), self._timeout * DEADLINE)
         loop, left = asyncio.get_running_loop(), self._timeout * DEADLINE
@@ -307,7 +307,7 @@ async def _next(events: AsyncIterator[object]) -> Json | None:
 
 
 async def _admit(address: str, response: httpx.Response) -> None:
-    """Limit what may be read of a response, and refuse one that leads to another server."""
+    """Limit the size of a response, and refuse a redirect to another server."""
     requested = response.request.url
     try:
         _limited(response)
@@ -400,7 +400,7 @@ def public_fields(body: Json) -> dict[str, Any]:
 
 
 def _checked_key(key: str | None) -> str | None:
-    """Return a key without white space around it, as where it was read from a file."""
+    """Return a key without white space around it, which a key from a file may have."""
     key = key.strip() if key else None
     if key and not all("!" <= character <= "~" for character in key):
         raise ConfigurationError(

@@ -84,7 +84,7 @@ async def probe(reader: ClientReader) -> Probe:
 
 
 async def _answered(reader: ClientReader) -> str:
-    """Return the first prompt that the model has something to say to; learn whether it thinks."""
+    """Return the first prompt to which the model gives an answer; learn whether it thinks."""
     for prompt in _PROMPTS:
         # Long enough to see thoughts end whose beginning is not marked.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
@@ -103,7 +103,7 @@ async def _answered(reader: ClientReader) -> str:
 
 
 class _Questions:
-    """The questions, and what the server said where it refused."""
+    """The questions, and the server's reasons for refusals."""
 
     def __init__(self, reader: ClientReader, prompt: str) -> None:
         self.notes: list[str] = []
@@ -146,12 +146,12 @@ class _Questions:
         return all(abs(a - b) <= _EQUAL_LOGPROBS for a, b in zip(*lists, strict=False))
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
-        """Return a request that cannot do without what is requested of its tokens, nor its temperature."""
+        """Return a request that needs the requested log-probabilities and the temperature."""
         sampling = replace(sampling, trace="none" if top is None else "entropy" if top else "logprobs")
         return Request(self._prompt, sampling, top, drawn=sampling.temperature > 0, streamed=streamed)
 
     async def _short_answer(self, sampling: SamplingParams, top: int) -> Reading | None:
-        """Ask once; return the answer if it came with what was requested of its tokens."""
+        """Ask once; return the answer if it has the requested log-probabilities."""
         try:
             reading = (await self._reader.read_answers(self._request(sampling, top), AWAITING))[0]
             reading.generation()

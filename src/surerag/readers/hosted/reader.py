@@ -1,4 +1,4 @@
-"""Readers behind an OpenAI-compatible API: OpenAI itself, vLLM, llama.cpp and whatever speaks like them."""
+"""Readers behind an OpenAI-compatible API: OpenAI itself, vLLM, llama.cpp and others."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ class OpenAIReader(ClientReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the server is asked for, and, once probed, what it does."""
+        """What the reader requests of the server; after a probe, what the server can do."""
         return Capabilities(
             logprobs=self.top is not None,
             entropy="bounded" if self.top else None,
@@ -162,7 +162,7 @@ class OpenAIReader(ClientReader):
         return result
 
     def close(self) -> None:
-        """Close the client, unless it is yours; another is made when it is needed."""
+        """Close the client, unless it is yours; a new client is made when one is needed."""
         run(self._client.aclose())
 
     async def aclose(self) -> None:

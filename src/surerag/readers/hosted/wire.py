@@ -68,13 +68,13 @@ def prompt_body(api: Api, prompt: Prompt) -> dict[str, Any]:
 
 
 def reply_parts(answer: Json, *, logprobs: bool) -> list[ReplyPart]:
-    """Return the choices of a whole answer, or raise ServiceError where it has none that can be read."""
+    """Return the choices of a whole answer, or raise ServiceError if no choice can be read."""
     usage = usage_of(answer.get("usage"))
     return [_choice_part(choice, usage, logprobs=logprobs) for choice in choices_of(answer)]
 
 
 def next_reply_part(piece: Json, *, logprobs: bool) -> ReplyPart:
-    """Return a piece of a stream; the one that carries the usage may have no choice."""
+    """Return a piece of a stream; the piece with the usage may have no choice."""
     usage = usage_of(piece["usage"]) if isinstance(piece.get("usage"), Mapping) else None
     if not piece.get("choices"):
         return ReplyPart(usage=usage)

@@ -1,4 +1,4 @@
-"""Keys and values: a growing cache for a batch, and single rows that are taken out and put together."""
+"""Keys and values: a growing cache for a batch, and single rows that are taken from and joined to caches."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class GrowingLayer(DynamicLayer):
 
 
 def _with_spare_slots(states: Tensor, needed: int) -> Tensor:
-    """Return states [rows, heads, slots, width] in a buffer with room for a quarter more than is needed."""
+    """Return states [rows, heads, slots, width] in a buffer that is a quarter larger than needed."""
     rows, heads, length, width = states.shape
     buffer = states.new_zeros(rows, heads, needed + max(64, needed // 4), width)
     buffer[..., :length, :] = states

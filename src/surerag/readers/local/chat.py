@@ -75,7 +75,7 @@ class PromptEncoder:
         return "apart", chosen or CHANNEL in self._template
 
     def _switch_value(self, switch: str | None, thinking: bool | None) -> bool | None:
-        """Return to what the template's switch is set; None if it has none."""
+        """Return the value of the template's switch; None if the template has no switch."""
         on = None if switch is None else bool(self.options.get(switch, thinking))
         if thinking is not None and on is not None and on is not thinking:
             raise ConfigurationError(
@@ -91,7 +91,7 @@ class PromptEncoder:
         return on
 
     def _switch(self) -> str | None:
-        """Return the variable that switches thinking: one that makes a difference to a conversation."""
+        """Return the variable that switches thinking: the first that changes a rendered conversation."""
         for name in _SWITCHES:
             if re.search(rf"\b{name}\b", self._template):
                 on, off = (self._render(_QUESTION, {**self.options, name: value}) for value in (True, False))

@@ -32,20 +32,20 @@ _SPARE_SLOTS = 64
 
 
 class Handle:
-    """An answer that was begun, and what the model has read of it: a row, None if it has ended."""
+    """A begun answer, and the row of the model's cache for it; None if the answer has ended."""
 
     def __init__(self, owner: Engine, answer: GrowingAnswer, row: CachedRow | None = None) -> None:
         self.owner, self.answer, self.row = owner, answer, row
         self.fate: Literal["waiting", "finished", "cancelled"] = "waiting"
 
     def close(self, fate: Literal["finished", "cancelled"]) -> None:
-        """Settle its fate and free its memory."""
+        """Note how the handle ended, and free its memory."""
         self.fate = fate if self.fate == "waiting" else self.fate
         self.row = None
 
 
 class Batch:
-    """Answers that grow together by one token a step; the ended ones leave once they are a quarter."""
+    """Answers that grow together by one token a step; ended answers are removed once they are a quarter."""
 
     def __init__(
         self, model: CausalModel, answers: Sequence[GrowingAnswer], rows: Sequence[CachedRow]
@@ -82,7 +82,7 @@ class Batch:
         return self.started
 
     def begin(self, owner: Engine, n_tokens: int) -> list[Handle]:
-        """Grow until each has so many tokens of an answer, or has ended."""
+        """Grow until each answer has ``n_tokens`` tokens, or has ended."""
         handles: dict[int, Handle] = {}
         while any(one.ended is None for one in self._answers):
             self.step()
@@ -103,7 +103,7 @@ class Batch:
 
 
 class Engine:
-    """Reads prompts and grows what follows them, by a model whose state is keys and values."""
+    """Reads prompts and generates answers with a model whose state is keys and values."""
 
     begins: Literal["native", "whole"] = "native"
 
@@ -120,14 +120,14 @@ class Engine:
         return [row * (one.sampling.n // n) for one, n, row in zip(prompts, counts, rows, strict=True)]
 
     def begin(self, prompts: Sequence[EncodedPrompt], n_tokens: int) -> list[Handle]:
-        """Grow the first answer to each prompt to so many tokens; keep what can go on."""
+        """Grow the first answer to each prompt to ``n_tokens`` tokens; keep what is needed to go on."""
         return self._in_batches([(one, 0) for one in prompts], lambda batch: batch.begin(self, n_tokens))
 
     def _grow(self, samples: Sequence[tuple[EncodedPrompt, int]]) -> list[GrowingAnswer]:
         return self._in_batches(samples, Batch.finish)
 
     def finish(self, handles: Sequence[Handle]) -> None:
-        """Grow what was begun until it ends; should a later batch fail, those before it have ended."""
+        """Grow begun answers to their ends; if a batch fails, the answers of earlier batches have ended."""
 
         def finish_some(some: Sequence[Handle]) -> None:
             pairs = [(handle, row) for handle in some if (row := handle.row) is not None]
@@ -192,7 +192,7 @@ class Engine:
         return [rows[prompt] for prompt in prompts]
 
     def _read_after(self, prefix: CachedRow | None, prompts: Sequence[Ids]) -> dict[Ids, CachedRow]:
-        """Read prompts but for the last token of each, whose beginning was read before."""
+        """Read prompts, without the last token of each, after a beginning that was read before."""
         done = 0 if prefix is None else prefix.length
         ordered = sorted(prompts, key=len, reverse=True)
         rows: dict[Ids, CachedRow] = {}
@@ -223,7 +223,7 @@ def _alike_together(prompts: Collection[Ids]) -> list[Ids]:
 
 
 class PlainEngine(Engine):
-    """An engine for models with another state: ``generate`` on prompts of one length, plain passes."""
+    """An engine for models with another kind of state: whole answers, to prompts of one length together."""
 
     begins = "whole"
 
@@ -249,7 +249,7 @@ class PlainEngine(Engine):
 
     @torch.inference_mode()
     def _generate(self, answers: Sequence[GrowingAnswer]) -> None:
-        """Grow answers to prompts of one length; the tokens are ours, the state is the library's."""
+        """Grow answers to prompts of one length; we choose the tokens, and the library keeps the state."""
 
         def take(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
             raise_if_cancelled()
@@ -290,7 +290,7 @@ def common_length(prompts: Sequence[Ids]) -> int:
 
 
 def pack(costs: Sequence[tuple[int, int]], budget: int) -> list[list[int]]:
-    """Cut items, in order, into batches of a token budget; what alone costs more gets a batch of its own.
+    """Cut items, in order, into batches of a token budget; a larger item gets a batch of its own.
 
     A batch costs its longest row times its rows; ``costs`` are each item's tokens of a row, and its rows.
 
@@ -325,7 +325,7 @@ def _similar(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], None]) -> None:
-    """Do work on a batch; where the device's memory does not suffice, on its halves, one after the other.
+    """Do work on a batch; if the device lacks memory, on the halves of the batch, one after the other.
 
     Raises:
         ServiceError: If the memory does not suffice for one item.
@@ -350,4 +350,4 @@ def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], None]) -> None:
 
 
 class _TooLittleMemoryError(ServiceError):
-    """A single row does not fit beside what else is held."""
+    """A single row does not fit into the memory that is left."""

@@ -185,12 +185,12 @@ class TransformersReader(BaseReader):
 
     @property
     def max_tokens(self) -> int:
-        """Length of an answer, at most, where nobody sets another."""
+        """Default for the maximum length of an answer."""
         return self._max_tokens
 
     @property
     def usage(self) -> Usage:
-        """Prompts, their tokens, tokens of answers, and of thoughts, so far."""
+        """Numbers of prompts and of tokens of prompts, answers and thoughts so far."""
         return self._usage.total
 
     @property
@@ -213,7 +213,7 @@ class TransformersReader(BaseReader):
 
         Raises:
             ContextLengthError: If a prompt and ``max_tokens`` do not fit the window together.
-            ThinkingBudgetError: If the model was still thinking when its budget for one of them was spent.
+            ThinkingBudgetError: If the model was still thinking when its budget for a prompt was spent.
         """
         with self._lock:
             encoded = self._encode_prompts(prompts, samplings)
@@ -250,7 +250,7 @@ class TransformersReader(BaseReader):
             return begun
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Go on with what was begun, in any calls, in common batches.
+        """Continue begun answers, whichever calls began them, in common batches.
 
         Raises:
             InputError: If one was finished or cancelled before, or begun by another reader.
@@ -270,14 +270,14 @@ class TransformersReader(BaseReader):
             return [handle.answer.generation() for handle in handles]
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Free what was begun; doing so again, or while or after finishing, does nothing."""
+        """Free begun answers; this does nothing for answers that are freed, finished or being finished."""
         # No lock: a garbage collector may call this in the middle of anything.
         for item in begun:
             if isinstance(item.state, Handle):
                 item.state.close("cancelled")
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield what was begun from its first token on: whole characters, no part of a stop text.
+        """Yield a begun answer from its first token on: whole characters, and no part of a stop text.
 
         The model is free for other calls between two pieces. Closing the iterator frees the memory.
 
@@ -346,7 +346,7 @@ class TransformersReader(BaseReader):
 
 
 def _written(sequences: Sequence[GrowingAnswer], before: Usage | None = None) -> Usage:
-    """Return the tokens of answers and of thoughts, beyond those before."""
+    """Return the numbers of new tokens of answers and of thoughts."""
     before = before or Usage()
     return Usage(
         completion_tokens=sum(map(len, sequences)) - before.completion_tokens,

@@ -1,4 +1,4 @@
-"""Choice of the next token, and what the model thinks of it.
+"""Choice of the next token, and its log-probability and entropy.
 
 Random numbers belong to a sequence and a step, never to a batch, so a sample is the same whatever it is
 batched with. Tokens are maxima of logits plus Gumbel noise, which samples exactly and hardly depends on the

@@ -38,7 +38,7 @@ class Detokenizer:
         return piece
 
     def flush(self) -> str:
-        """Return the text of what is held back."""
+        """Return the text that is held back."""
         before = self._decode(self._before) if self._before else ""
         return self._decode(self._before + self._held)[len(before) :] if self._held else ""
 
@@ -164,7 +164,7 @@ class GrowingAnswer:
         return self._text[: len(self._text) - held]
 
     def has_begun(self, n_tokens: int) -> bool:
-        """Tell whether there are so many tokens of an answer, and not of what may be thoughts."""
+        """Tell whether the answer has ``n_tokens`` tokens; tokens that may be thoughts do not count."""
         pending = self._thoughts is not None and (self.prompt.thinks or self._thoughts.text.strip())
         return len(self) >= n_tokens and not pending
 
@@ -199,7 +199,7 @@ class GrowingAnswer:
         self._pieces.append(piece)
 
     def _accept_before_answer(self, scored: ScoredToken, thoughts: ThoughtSplitter) -> None:
-        """Take a token of thoughts, of what may become their mark, or the first one of the answer."""
+        """Take a token of thoughts, of a possible mark of thoughts, or the answer's first token."""
         mark = self._vocabulary.marks.get(scored.token)
         piece = self._detokenizer.feed(scored.token) if mark is None else mark
         self._add(scored, piece)
