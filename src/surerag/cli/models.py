@@ -66,7 +66,7 @@ Language = Annotated[
 
 
 def check_file(path: Path) -> Path:
-    """Return the path of a file; raise ConfigurationError if it cannot be written, before any work is done."""
+    """Return the path of a file; raise ConfigurationError if it cannot be written, before any work."""
     target = path if path.exists() else path.parent
     if path.is_dir() or not path.parent.is_dir() or not os.access(target, os.W_OK):
         hint = "name a file in an existing folder that can be written"
