@@ -196,8 +196,8 @@ def test_a_changed_run_is_refused(folder: Path) -> None:
         (("--require", "acc(lazy) > 1"), "the requirement 'acc"),
         (("--require", "accuracy(refined) >= 0.5"), "no system 'refined'"),
         (("--require", "bleu(lazy) >= 0.5"), "no measure 'bleu'"),
-        (("--run", "no folder/run.db"), "Name a file in a folder that is there"),
-        (("--run", "docs"), "Name a file in a folder"),
+        (("--run", "no folder/run.db"), "Name a file in an existing folder"),
+        (("--run", "docs"), "Name a file in an existing folder"),
         (("--run", "questions.jsonl"), "questions.jsonl is not a run"),
         (("--run", "report.html"), "the report would overwrite the run"),
         (("--documents", "no folder"), "Invalid value for '--documents'"),
@@ -253,7 +253,7 @@ def test_calibrate_withholds_answers_of_any_system_by_their_certainty(
     scope = AbstentionPolicy.load("abstain.json").scope
     assert scope["measure"] == "mean_entropy"
     assert scope["reader"] == "scripted" and "entropy" in scope["gate"]
-    with pytest.raises(ConfigurationError, match=r"no system 'refined'.*Choose of plain, lazy"):
+    with pytest.raises(ConfigurationError, match=r"no system 'refined'.*Choose from plain, lazy"):
         run(*command, "--system", "refined")
     monkeypatch.setattr(compare, "load_reader", lambda *_, **__: FakeReader(reply, logprob=None))
     run(*COMPARE, "--systems", "plain", "--run", "text.db")

@@ -56,7 +56,7 @@ def test_a_hub_that_does_not_answer_is_not_waited_for(
         started = time.monotonic()
         assert demo_reader.find_base() is None
         assert time.monotonic() - started < 2
-    with pytest.raises(ConfigurationError, match=r"no hub answers.*fetch_base"):
+    with pytest.raises(ConfigurationError, match=r"no model hub answers.*fetch_base"):
         load_reader()
 
 

@@ -294,7 +294,7 @@ def test_a_measure_that_some_answers_lack_is_of_the_others(tmp_path: Path) -> No
         ("worth --data . --k 1", "2 gold passages and 26 in all, of which k = 1 are"),
         ("worth --data . --k 6 --repeats 4", "of which k = 6 are to be shown, 4 of them repeats"),
         ("worth --data . --n 0", "--n and --at-a-time are 1 or more"),
-        ("gates --data . --run no/run.db", "no/run.db cannot be written.*Name a file in a folder"),
+        ("gates --data . --run no/run.db", "no/run.db cannot be written.*Name a file in an existing folder"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_before_a_reader_is_loaded(

@@ -63,7 +63,7 @@ def test_pairs_have_the_largest_differences(
 
 
 def test_a_reward_that_is_no_number_is_refused() -> None:
-    with pytest.raises(InputError, match="not a number"):
+    with pytest.raises(InputError, match="expected numbers as rewards"):
         preference_pairs([0.0, float("nan")])
 
 

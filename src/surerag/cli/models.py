@@ -66,16 +66,16 @@ Language = Annotated[
 
 
 def check_file(path: Path) -> Path:
-    """Refuse a file that cannot be written, before any work is done."""
+    """Return the path of a file; raise ConfigurationError if it cannot be written, before any work."""
     target = path if path.exists() else path.parent
     if path.is_dir() or not path.parent.is_dir() or not os.access(target, os.W_OK):
-        hint = "name a file in a folder that is there and can be written"
+        hint = "name a file in an existing folder that can be written"
         raise ConfigurationError(f"{path} cannot be written", hint=hint)
     return path
 
 
 def check_folder(path: Path) -> Path:
-    """Refuse a folder that can be neither written nor made, before any work is done."""
+    """Return the path of a folder; raise ConfigurationError if it can be neither written nor created."""
     nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
         hint = "name a folder that can be written, or a new one in such a folder"
