@@ -1,8 +1,8 @@
-"""Which call of an LLM wrote the answer of an engine, and how sure the LLM was of it; no engine is wrapped.
+"""Finds the LLM call that wrote an engine's answer, and how sure the LLM was; no engine is wrapped.
 
 LlamaIndex reports calls and spans to its dispatcher. Each call is kept with the spans around it, so that
-queries of one engine that run at the same time, in tasks or in threads, are never mixed up. Where a span
-returns a response, the newest call that wrote the response's text gives its certainty.
+concurrent queries of one engine, in tasks or in threads, are never mixed up. If a span returns a response,
+the newest call that wrote the response's text gives its certainty.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ logger = logging.getLogger("surerag")
 EVENT = "surerag.certainty"
 """Name of the event with the certainty of an answer."""
 KEY = "certainty"
-"""Where the metadata of a response, and the output of an agent, have the certainty of the answer."""
+"""Key of the certainty in the metadata of a response, and in the output of an agent."""
 NO_LOGPROBS_REQUESTED = "the model was not asked for log-probabilities"
 _EMPTY_RESPONSE = "Empty Response"
-"""What LlamaIndex shows in place of an answer without words."""
+"""Text that LlamaIndex shows in place of an answer without words."""
 NOT_WRITTEN = "no single call of a model wrote the answer as it is shown"
 UNREADABLE = "the log-probabilities of the answer could not be read"
 
 _END: Any = object()
 _CALLS_KEPT = 32
-"""Newest calls that are kept with an open span: the answer is among them, and some agents run for days."""
+"""Number of newest calls that an open span keeps: the answer is among them, and some agents run for days."""
 _LOCK = Lock()
 
 
@@ -87,7 +87,7 @@ _SETTINGS = (
     "top_logprobs", "additional_kwargs", "generate_kwargs", "generation_config", "_generation_config",
     "reasoning_effort", "system_prompt",
 )  # fmt: skip
-"""Settings of LLMs, and of their calls, that change answers or what is measured of them."""
+"""Settings of LLMs and of calls that change answers or their measures."""
 
 
 class Wishes(NamedTuple):
@@ -103,10 +103,10 @@ class Wishes(NamedTuple):
 
 
 class Source:
-    """What writes a text: a call of an LLM, or an engine inside another one.
+    """The source of a text: a call of an LLM, or an engine inside another engine.
 
     Attributes:
-        wishes: What the user wants to know of it; None where that is nothing.
+        wishes: What the user wants to know about the text; None if nothing.
     """
 
     wishes: Wishes | None = None
@@ -116,14 +116,14 @@ class Source:
         self._listeners: list[Callable[[], None]] = []
 
     def end(self) -> None:
-        """Note that nothing more comes."""
+        """Mark the source as ended, and call the listeners."""
         with _LOCK:
             self._ended, listeners, self._listeners = True, self._listeners, []
         for listener in listeners:
             listener()
 
     def when_ended(self, listener: Callable[[], None]) -> None:
-        """Call a listener as soon as nothing more comes."""
+        """Call a listener when the source has ended."""
         with _LOCK:
             if not self._ended:
                 self._listeners.append(listener)
@@ -131,9 +131,9 @@ class Source:
         listener()
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of a text as plain values; None where the text comes from somewhere else.
+        """Return the certainty of a text as plain values; None if another source wrote the text.
 
-        A text of None stands for all that was written.
+        If ``shown`` is None, it is the certainty of everything that was written.
         """
         raise NotImplementedError
 
@@ -142,8 +142,9 @@ class Answer(Source):
     """The answer of an engine or agent.
 
     Args:
-        values: What gets the certainty under :data:`KEY`: the metadata of a response, or an agent's output.
-        text: The answer; None where it is not known yet, or is no text.
+        values: Object that gets the certainty under :data:`KEY`: metadata of a response, or an agent's
+            output.
+        text: The answer; None if it is not known yet, or is not a text.
     """
 
     def __init__(self, values: Any, text: str | None = None) -> None:
@@ -155,7 +156,7 @@ class Answer(Source):
         self._tagged: list[BaseSpan] = []
 
     def passes(self, span: _Span, span_id: str) -> None:
-        """Note that a span returns the answer; what other handlers keep of the span will get tags."""
+        """Record that a span returns the answer; the spans of other handlers will get tags."""
         self._span_id = self._span_id or span_id
         if isinstance(span.instance, BaseQueryEngine):
             self._engine = span.instance
@@ -164,7 +165,7 @@ class Answer(Source):
                 self._tagged.append(other)
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of the answer, where it is this text that is shown."""
+        """Return the certainty of the answer, if ``shown`` is the answer's text."""
         same = shown is None or self.text is None or shown.strip() == self.text.strip()
         return self.values.get(KEY) if same else None
 
@@ -188,7 +189,7 @@ class Answer(Source):
 
 
 def _assessed(certainty: Certainty, policy: AbstentionPolicy) -> Certainty:
-    """Return a certainty with the probability that a policy tells, or the reason why it tells none."""
+    """Return a certainty with the probability that a policy gives, or the reason why it gives none."""
     try:
         return policy.assess(certainty)
     except ConfigurationError as error:
@@ -198,7 +199,7 @@ def _assessed(certainty: Certainty, policy: AbstentionPolicy) -> Certainty:
 
 
 def prompts_of(engine: PromptMixin) -> str:
-    """Return a fingerprint of all prompts of an engine, and of what is inside it."""
+    """Return a fingerprint of all prompts of an engine and of the components inside it."""
     return _fingerprint(tuple(_prompt_texts(engine)))
 
 
@@ -221,23 +222,23 @@ def _fingerprint(texts: tuple[str, ...]) -> str:
 
 
 def _attributes(certainty: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the certainty as attributes of a span: its numbers, and what they are."""
+    """Return the certainty as attributes of a span: its numbers and their names."""
     told = {name: certainty[name] for name in ("uncertainty", "probability", "measure", "tokens", "is_cut")}
     told |= certainty["uncertainties"]
     return {f"surerag.certainty.{name}": value for name, value in told.items() if value not in (None, "")}
 
 
 class Call(Source):
-    """One call of an LLM: what it returned, whole or in pieces, is read only where it is the answer.
+    """One call of an LLM; its response, whole or in pieces, is read only if it is the answer.
 
     Args:
         llm: The LLM that is called.
-        keywords: Of the call.
-        prompt: What the LLM is asked: a text or messages; None where that is not known.
+        keywords: Keywords of the call.
+        prompt: The prompt of the call, a text or messages; None if it is unknown.
 
     Attributes:
-        scope: What a calibration with the answer belongs to: the name of the model, and a fingerprint of the
-            settings that it answers with.
+        scope: Scope of a calibration with the answer: the name of the model, and a fingerprint of its
+            settings.
     """
 
     def __init__(
@@ -261,14 +262,14 @@ class Call(Source):
         if isinstance(response.raw, Generation):
             self._generation = response.raw
         elif has_choices(response.raw):
-            # A response holds all text so far, which would be kept with every piece.
+            # Each response holds all text so far; keeping only its raw piece saves memory.
             self._pieces.append(response.raw)
         else:
             part, self._so_far = reply_part(response, self._so_far, logprobs=True)
             self._pieces.append(part)
 
     def finish(self, response: Any) -> None:
-        """Take the whole response, or the last one of a stream, which was fed."""
+        """Take the whole response, or the last response of a stream."""
         if isinstance(getattr(response, "raw", None), Generation):
             self._generation = response.raw
         elif not self._pieces and response is not None:
@@ -282,7 +283,7 @@ class Call(Source):
         )
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of a text that the call ended with, such as behind thoughts or steps."""
+        """Return the certainty of a text at the end of the call's output, for example after thoughts."""
         try:
             found = self._certainty(shown)
         except SureragError as error:
@@ -313,7 +314,7 @@ class Call(Source):
         return "".join(part.text for part in parts).strip(), _is_cut(parts)
 
     def _trace(self, parts: Sequence[ReplyPart], answer: str, *, behind: bool) -> TokenTrace | None:
-        """Return the trace of an answer, which may stand ``behind`` other tokens; or None."""
+        """Return the trace of an answer, which may come after other tokens (``behind``), or None."""
         if self._generation is not None:
             return _trace_within(self._generation.trace, answer, behind=behind)
         entries = [entry for part in parts for entry in part.entries]
@@ -321,18 +322,18 @@ class Call(Source):
 
 
 def _shown_of(whole: str, shown: str | None) -> str | None:
-    """Return which text is shown of all that a call wrote; None where the text comes from somewhere else."""
+    """Return the part of a call's text that is shown; None if another source wrote the shown text."""
     if shown is None or (not whole and shown == _EMPTY_RESPONSE):
         return whole
     shown = shown.strip()
     before = whole.removesuffix(shown)
     if not whole.endswith(shown) or bool(shown) != bool(whole) or before[-1:].isalnum():
-        return None  # "12" is no part of "312"
+        return None  # "12" is not an answer inside "312"
     return shown
 
 
 def _parts_in(piece: Any) -> Sequence[ReplyPart]:
-    """Return what a call kept, a whole response or a piece of a stream, as parts of its answer."""
+    """Return a kept response, whole or a piece of a stream, as parts of its answer."""
     if isinstance(piece, ReplyPart):
         return [piece]
     if isinstance(piece, ChatResponse | CompletionResponse):
@@ -346,7 +347,7 @@ def _is_cut(parts: Sequence[ReplyPart]) -> bool:
 
 
 def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> TokenTrace | None:
-    """Return the part of a trace that is the answer's, which may stand ``behind`` other tokens."""
+    """Return the answer's part of a trace; the answer may come after other tokens (``behind``)."""
     if trace is None or not behind:
         return trace
     inside = answer_tokens(trace.tokens, answer, thought=True)
@@ -358,7 +359,7 @@ def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> Tok
 
 
 class _Span:
-    """An open span: what was written within it, and the span around it."""
+    """An open span: the sources of texts within it, and the span around it."""
 
     def __init__(self, around: _Span | None, instance: Any, keywords: Mapping[str, Any]) -> None:
         self.around = around
@@ -374,7 +375,7 @@ class _Span:
             span = span.around
 
     def add(self, source: Source) -> None:
-        """Keep a source with this span and the spans around it, and with that of the stream that is read."""
+        """Keep a source with this span, the spans around it, and the span whose stream is being read."""
         for span in self.with_those_around():
             span.sources.append(source)
         read = _READ.get()
@@ -383,13 +384,13 @@ class _Span:
 
     @property
     def newest(self) -> Source | None:
-        """What was written last."""
+        """The newest source."""
         return self.sources[-1] if self.sources else None
 
     def certainty(self, text: str | None) -> tuple[Mapping[str, Any] | None, Wishes | None]:
-        """Return the certainty of a text, by the newest source that wrote it, and what is wanted of it.
+        """Return the certainty of a text by the newest source that wrote it, and the wishes for this source.
 
-        Both are None where nobody wants to know of the text.
+        Both are None if no user wants to know the certainty.
         """
         sources = list(self.sources)
         found, wishes = None, None
@@ -407,12 +408,12 @@ class _Span:
 
 
 def _writes(instance: object) -> bool:
-    """Whether this is an LLM that writes itself; a structured one has another LLM write."""
+    """Whether this is an LLM that writes text itself; a StructuredLLM has another LLM write."""
     return isinstance(instance, LLM) and not isinstance(instance, StructuredLLM)
 
 
 class _Spans(BaseSpanHandler[BaseSpan]):
-    """Keeps the calls within each open span, and gives a response its certainty where a span returns it."""
+    """Keeps the calls within each open span, and adds the certainty to a response when a span returns it."""
 
     @classmethod
     def class_name(cls) -> str:
@@ -428,13 +429,13 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         tags: Any = None,
         **_: Any,
     ) -> None:
-        """Note that a span begins."""
+        """Record that a span begins."""
         _OPEN[id_] = _Span(_OPEN.get(parent_id or ""), instance, bound_args.kwargs)
 
     def span_exit(
         self, id_: str, bound_args: Any, instance: Any = None, result: Any = None, **_: Any
     ) -> None:
-        """Note that a span ends, and what it returns."""
+        """Record that a span ends, and handle its result."""
         span = _OPEN.pop(id_, None)
         if span is None:
             return
@@ -450,11 +451,11 @@ class _Spans(BaseSpanHandler[BaseSpan]):
             logger.exception("certainty.failed")
 
     def span_drop(self, id_: str, bound_args: Any, instance: Any = None, err: Any = None, **_: Any) -> None:
-        """Note that a span ends with an error."""
+        """Record that a span ends with an error."""
         _OPEN.pop(id_, None)
 
     def new_span(self, *_: Any, **__: Any) -> None:
-        """Make no span."""
+        """Do nothing: this handler keeps its own spans."""
 
     def prepare_to_exit_span(self, *_: Any, **__: Any) -> None:
         """Have no span to end."""
@@ -463,7 +464,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         """Have no span to end."""
 
 
-# Tuples: every event of the process is looked at.
+# Tuples, because isinstance is called for every event of the process.
 _PIECES = (LLMChatInProgressEvent, LLMCompletionInProgressEvent)
 _STARTS = (LLMChatStartEvent, LLMCompletionStartEvent)
 _ENDS = (LLMChatEndEvent, LLMCompletionEndEvent)
@@ -503,26 +504,26 @@ class _Events(BaseEventHandler):
 _SPANS, _EVENTS = _Spans(), _Events()
 _OPEN: dict[str, _Span] = {}
 _CALLS: WeakValueDictionary[str, Call] = WeakValueDictionary()
-"""Calls by their spans, until they end; the spans around a call keep it, or the stream that it returns."""
+"""Running calls by the ids of their spans; the spans around a call, or its stream, keep the call alive."""
 _STREAMS: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
-"""What writes a stream, for as long as somebody may read it."""
+"""Sources by their streams, while a stream may still be read."""
 _READ: ContextVar[_Span | None] = ContextVar("surerag_read", default=None)
 """The span of the response whose stream is being read: LlamaIndex calls some LLMs only then."""
 _NOTED: ContextVar[list[Call] | None] = ContextVar("surerag_noted", default=None)
 _WISHES: dict[int, tuple[ReferenceType[LLM], Wishes]] = {}
-"""What users want to know of LLMs, by their identity: they have no hash."""
+"""Wishes by the identity of LLMs, which have no hash."""
 
 
 def observe(llm: LLM | None = None, wishes: Wishes = Wishes()) -> None:  # noqa: B008 (it is immutable)
-    """Have the responses of this process carry the certainty of their answers; again does nothing more.
+    """Add the certainty of answers to all responses in this process; further calls change nothing.
 
-    Responses from the ``llm`` say so where it gives no log-probabilities; those from others stay as they are.
+    If ``llm`` gives no log-probabilities, its responses say so; responses of other LLMs stay unchanged.
     """
     if llm is not None:
         _WISHES[id(llm)] = ref(llm), wishes
         finalize(llm, _WISHES.pop, id(llm), None)
     if not any(handler is _SPANS for handler in root_dispatcher.span_handlers):
-        # Before the handlers that end their spans, so that those spans still take attributes.
+        # It runs before the handlers that end their spans, so that these spans still accept attributes.
         root_dispatcher.span_handlers.insert(0, _SPANS)
     if not any(handler is _EVENTS for handler in root_dispatcher.event_handlers):
         root_dispatcher.event_handlers.insert(0, _EVENTS)
@@ -535,7 +536,7 @@ def _wishes_for(llm: LLM) -> Wishes | None:
 
 @contextmanager
 def noted_calls() -> Iterator[list[Call]]:
-    """Within it, note the calls that wrote answers; the last one is that of the outermost engine."""
+    """Record the calls that write answers in this block; the last call is the outermost engine's."""
     calls: list[Call] = []
     token = _NOTED.set(calls)
     try:
@@ -545,14 +546,14 @@ def noted_calls() -> Iterator[list[Call]]:
 
 
 def _requested_top(llm: LLM, keywords: Mapping[str, Any]) -> int | None:
-    """Return how many of the likeliest tokens a call requests; None where that is not known."""
+    """Return how many of the likeliest tokens a call requests; None if unknown."""
     own = getattr(llm, "top_logprobs", None) if getattr(llm, "logprobs", None) else None
     asked = keywords.get("top_logprobs", own)
     return asked if isinstance(asked, int) else None
 
 
 def _settings_of(llm: LLM, keywords: Mapping[str, Any]) -> str:
-    """Return a fingerprint of the settings of a call: those of the LLM, and the call's own."""
+    """Return a fingerprint of the LLM's settings and the call's own settings."""
     known = {**vars(llm), **(getattr(llm, "__pydantic_private__", None) or {}), **keywords}
     found = [f"{name}={known[name]!r}" for name in _SETTINGS if known.get(name) is not None]
     return _fingerprint(tuple(found))
@@ -568,9 +569,9 @@ def _note_unreported(span: _Span, response: Any) -> None:
 
 
 def _note_answer(span: _Span, span_id: str, result: Any) -> None:
-    """Give what a span returns its certainty, where it is a response, or the output of an agent."""
+    """Add the certainty to a span's result if it is a response or the output of an agent."""
     if isinstance(result, StopEvent):
-        # The last step of an agent returns it, too, and belongs to no instance.
+        # The last step of an agent returns the same event, and has no instance.
         output = result.result if isinstance(span.instance, Workflow) else None
         if isinstance(output, AgentOutput):
             _judge_whole(span, span_id, Answer(output, output.response.content or ""))
@@ -584,7 +585,7 @@ def _note_answer(span: _Span, span_id: str, result: Any) -> None:
 
 
 def _metadata_of(response: Any) -> dict[str, Any]:
-    """Return a response's metadata, which are made where there are none."""
+    """Return a response's metadata, which are created if there are none."""
     if getattr(response, "metadata", None) is None:
         response.metadata = {}
     metadata: dict[str, Any] = response.metadata
@@ -592,7 +593,7 @@ def _metadata_of(response: Any) -> dict[str, Any]:
 
 
 def _judge_whole(span: _Span, span_id: str, answer: Answer) -> None:
-    """Judge an answer that a span returns, and that spans around it may return, too."""
+    """Add the certainty to an answer that a span returns; spans around it may return the same answer."""
     inner = span.newest
     again = isinstance(inner, Answer) and inner.values is answer.values
     answer.wishes = inner.wishes if inner is not None and again else None
@@ -603,7 +604,7 @@ def _judge_whole(span: _Span, span_id: str, answer: Answer) -> None:
 
 
 def _judge(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
-    """Give an answer the certainty of what wrote it, unless it has one, and report that."""
+    """Add the certainty of its source to an answer, unless it has one, and report the certainty."""
     is_known = KEY in answer.values
     if not is_known or _NOTED.get() is not None:
         found, wishes = span.certainty(answer.text)
@@ -614,7 +615,7 @@ def _judge(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
 
 
 def _follow_stream(span: _Span, span_id: str, response: Any) -> None:
-    """Have a response carry the certainty once its stream has been read."""
+    """Add the certainty to a response when its stream has been read."""
     answer = _STREAMS.get(response.response_gen)
     if not isinstance(answer, Answer):
         answer = Answer(_metadata_of(response))
@@ -627,7 +628,7 @@ def _follow_stream(span: _Span, span_id: str, response: Any) -> None:
 
 
 def _pieces(stream: Any, span: _Span, answer: Answer) -> Generator[Any]:
-    """Yield the pieces of a response; behind the last one its certainty is known."""
+    """Yield the pieces of a response; add the certainty after the last piece."""
     read, stream = list[str](), iter(stream)
     try:
         while True:
@@ -664,7 +665,7 @@ async def _apieces(stream: Any, span: _Span, answer: Answer) -> AsyncGenerator[A
 
 @contextmanager
 def _reading(span: _Span) -> Iterator[None]:
-    """Within it, calls belong to the response whose stream is read."""
+    """Assign calls in this block to the response whose stream is being read."""
     token = _READ.set(span)
     try:
         yield
@@ -673,7 +674,7 @@ def _reading(span: _Span) -> Iterator[None]:
 
 
 def _follow_chat(span: _Span, span_id: str, response: Any) -> None:
-    """Have a response of a chat engine, which a thread or a task reads, carry the certainty at its end."""
+    """Add the certainty to a chat engine's response, which a thread or task reads, at its end."""
     answer = Answer(_metadata_of(response))
     answer.passes(span, span_id)
     newest = span.newest

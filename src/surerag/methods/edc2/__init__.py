@@ -1,1 +1,1 @@
-"""EDC²-RAG: the passages that help, or clusters of similar ones, each compressed (Li et al.)."""
+"""EDC²-RAG: selects the passages that help, or compresses clusters of similar passages (Li et al.)."""

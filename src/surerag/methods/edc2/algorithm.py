@@ -1,4 +1,4 @@
-"""EDC²-RAG: select the passages that help; or cluster similar ones, and compress each cluster.
+"""EDC²-RAG: select the passages that help; or cluster similar passages, and compress each cluster.
 
 Li et al., "Efficient Dynamic Clustering-Based Document Compression for Retrieval-Augmented-Generation",
 section 4, and appendix C for answers and statements.
@@ -44,7 +44,7 @@ from surerag.readers.failures import in_plain_words
 from surerag.text import split_sentences
 
 Measure = Callable[[Passage], int]
-"""Tokens of a passage as the pipeline shows it."""
+"""Counts the tokens of a passage as the pipeline shows it."""
 _SHORT = "too short to gain"
 _WHOLE = "among the most relevant"
 _LESS_RELEVANT = "less relevant than those that stay, or a text that stands in another one"
@@ -58,7 +58,7 @@ def compress_clusters(
     measure: Measure,
     query_vector: ArrayLike | None = None,
 ) -> Program[EDC2Result]:
-    """Select passages, or compress clusters; return the originals where all is irrelevant (section 4).
+    """Select passages, or compress clusters; return the originals if nothing is relevant (section 4).
 
     Arguments and errors are those of :meth:`surerag.ClusterCompressor.program`; ``measure`` counts tokens.
     """
@@ -127,7 +127,7 @@ class _Compression(NamedTuple):
         reason = _SHORT if options.compresses else _WHOLE
         reports = [self.report(cluster.tolist(), reason) for cluster in clusters]
         dropped = self.report(less_relevant, _LESS_RELEVANT)
-        # An answer is no shorter form of its sources, so that every cluster gives one.
+        # An answer is not a shorter form of its sources, so every cluster gives one.
         least = 0 if options.task == "answer" else options.min_tokens
         long = [
             at
@@ -161,7 +161,7 @@ class _Compression(NamedTuple):
         return self.options.prompt.render(**values)
 
     def _replies(self, prompts: Sequence[Prompt]) -> Program[list[Generation | Exception]]:
-        """Ask about all clusters at once; if that fails, about each alone: one failure stays its own."""
+        """Request all clusters at once; if this fails, each cluster alone, to lose only one to a failure."""
         if not prompts:
             return []
         try:
@@ -179,12 +179,12 @@ class _Compression(NamedTuple):
         return replies
 
     def _read(self, report: ClusterReport, reply: Generation | Exception) -> ClusterReport:
-        """Tell a compression from a failure and from nothing relevant; named passages are quoted whole."""
+        """Read a reply as a compression, a failure or "nothing relevant"; quote named passages whole."""
         if isinstance(reply, Exception):
             return replace(report, reason=in_plain_words(reply), warning=True)
         options, shown = self.options, self._texts(report)
         if reply.is_cut:
-            # A reply that is cut may lack the relevant part, so the passages stay themselves.
+            # A reply that is cut off may lack the relevant part, so the passages are kept.
             reason = f"the compression was cut at max_tokens={options.max_tokens}"
             return replace(report, reason=reason, warning=True)
         text = unquoted(reply.text)
@@ -202,13 +202,13 @@ class _Compression(NamedTuple):
         return replace(report, outcome="compressed", reason="compressed", sentences=supported)
 
     def _guard(self, reports: Sequence[ClusterReport]) -> Program[list[ClusterReport]]:
-        """Set each sentence's source, and let what no source supports give way."""
+        """Set each sentence's source; remove sentences without a source, or return the cluster's passages."""
         claims = [self._claim(sentence.text, report) for report in reports for sentence in report.sentences]
         if not claims:
             return list(reports)
         sources: Iterator[int | None]
         if self.options.copies and self.options.guard != "entailment":
-            sources = iter([0] * len(claims))  # the nearest sentence takes the place of each
+            sources = iter([0] * len(claims))  # the nearest sentence replaces each sentence
         else:
             sources = iter((yield from supporting_sources(claims, self.options.guard, self.query)))
         guarded = []
@@ -222,16 +222,16 @@ class _Compression(NamedTuple):
         return guarded
 
     def _claim(self, sentence: str, report: ClusterReport) -> Claim:
-        """Return what a source has to support: of an answer what it quotes, else the sentence itself."""
+        """Return the claim that a source must support: the quotations of an answer, else the sentence."""
         quoted = " ".join(quotations(sentence)) if self.options.task == "answer" else ""
         return Claim(quoted or sentence, [self.passages[at].text for at in report.members])
 
     def _guarded(self, report: ClusterReport, sentences: Sequence[SupportedSentence]) -> ClusterReport:
-        """Remove sentences without a source; what has none then, or is too long, gives way to passages.
+        """Remove sentences without a source; if none is left, or they are too long, return the passages.
 
-        Without a guard a compression stays as it is. An answer is in the reader's own words: of it only
-        quotations are removed, and it may be longer. Of a copy the nearest sentences of the sources take the
-        place of what the reader wrote.
+        Without a guard, a compression stays unchanged. An answer is in the reader's own words: only its
+        quotations are checked, and it may be longer than its sources. In a copy, the nearest sentences of the
+        sources replace the sentences that the reader wrote.
         """
         answers, guards = self.options.task == "answer", self.options.guard != "off"
         left, removed = list[SupportedSentence](), list[str]()
@@ -253,7 +253,7 @@ class _Compression(NamedTuple):
         return report
 
     def _copied(self, sentence: SupportedSentence, report: ClusterReport) -> SupportedSentence:
-        """Return the sentence of the sources that is nearest to the reader's; without a source if none is."""
+        """Return the sources' sentence nearest to the reader's; without a source if no sentence is near."""
         if sentence.source is None:
             return sentence
         judged = self.options.guard == "entailment"
@@ -266,7 +266,7 @@ class _Compression(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """What may come into the context: place of its best source, its cluster, and its forms, longest first."""
+    """A candidate for the context: rank of its best source, its cluster, and its forms, longest first."""
 
     rank: int
     cluster: int
@@ -274,7 +274,7 @@ class _Offer(NamedTuple):
 
 
 def _offers(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> list[_Offer]:
-    """Return passages that stay whole, and compressions with their first sentences, in order of rank."""
+    """Return whole passages, and compressions with their shorter forms, in order of rank."""
     offers = []
     for at, report in enumerate(reports):
         if report.outcome == "passed":
@@ -289,9 +289,9 @@ def _offers(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> li
 def _fill_context(
     reports: Sequence[ClusterReport], passages: Sequence[Passage], limit: int | None, measure: Measure
 ) -> tuple[list[Passage], list[ClusterReport]]:
-    """Return the context under a token limit, and the reports with what each cluster has in it.
+    """Return the context within a token limit, and the reports with each cluster's tokens in it.
 
-    Of each offer the longest form that fits is taken; where no text does, the first words of the best.
+    The longest form of each offer that fits is taken; if no text fits, the first words of the best offer.
     """
     offers, context, filled = _offers(reports, passages), list[Passage](), list(reports)
     tokens_left = math.inf if limit is None else limit
@@ -316,11 +316,11 @@ def _fill_context(
 
 
 def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[int, Passage]:
-    """Return the longest beginning that fits of the best passage, by words or characters, and its cluster."""
+    """Return the longest beginning of the best passage that fits, by words or characters, and its cluster."""
     for unit_end in (_WORD_END, _CHARACTER):
         for _, at, (passage, *_) in offers:
             ends = [match.end() for match in unit_end.finditer(passage.text)]
-            # A longer beginning has no fewer tokens, so that few have to be counted.
+            # A longer beginning never has fewer tokens, so a binary search counts only a few.
             fitting = bisect_right(ends, limit, key=lambda end: measure(_cut(passage, end)))
             if fitting:
                 return at, _cut(passage, ends[fitting - 1])

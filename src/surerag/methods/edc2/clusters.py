@@ -1,4 +1,4 @@
-"""Clusters of similar passages (EDC²-RAG, Algorithm 1), and which passages they are made of."""
+"""Clusters of similar passages (EDC²-RAG, Algorithm 1), and the selection of passages for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Root = Literal["query", "rank"]
 Order = Literal["similarity", "rank"]
 
 _BEGINNING = 48
-"""Characters of a text by which it is looked for in another one first."""
+"""Number of first characters of a text that are searched in another text before the whole text is."""
 _DECIMALS = 9
 """Similarities are rounded to this before they are compared, so that equal texts tie."""
 
@@ -27,9 +27,9 @@ _DECIMALS = 9
 def form_clusters(
     query: str, passages: Sequence[Passage], options: EDC2Options, query_vector: ArrayLike | None
 ) -> Program[tuple[list[Cluster], list[int]]]:
-    """Return clusters (section 4.2), passages without a text alone, and the places that leave.
+    """Return clusters (section 4.2), with each passage without text alone, and the places that are dropped.
 
-    Passages that come whole are one cluster.
+    Passages that are returned whole are one cluster.
     """
     has_text = np.array([bool(passage.text.strip()) for passage in passages], dtype=bool)
     blank = [np.array([at]) for at in np.flatnonzero(~has_text)]
@@ -51,9 +51,9 @@ def form_clusters(
 
 
 def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Options) -> tuple[Cluster, int]:
-    """Return the places that may stay, and how many of them do.
+    """Return the places of candidates, and how many of them to keep.
 
-    Where some leave, no text stands in another one, as chunks that overlap may.
+    If passages are dropped, a text that another text contains is dropped first (overlapping chunks).
     """
     if options.top_n is None and options.compresses:
         return places, len(places)
@@ -61,7 +61,7 @@ def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Optio
     distinct: list[int] = []
     for at in sorted(texts, key=lambda at: -len(texts[at])):
         text = texts[at]
-        begins = text[:_BEGINNING]  # which is found, or not, some ten times as fast as all of it
+        begins = text[:_BEGINNING]  # a search for it is about ten times as fast as for the whole text
         if not any(begins in texts[other] and text in texts[other] for other in distinct):
             distinct.append(at)
     n_kept = options.n_kept(len(distinct))
@@ -71,10 +71,10 @@ def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Optio
 def rank_passages(
     query: str, texts: Sequence[str], options: EDC2Options, similarity: NDArray[np.float64]
 ) -> Program[NDArray[np.intp]]:
-    """Ask the reader of each passage whether it helps; return places, the most relevant first.
+    """Ask the reader for each passage whether it helps; return places, the most relevant first.
 
-    The probability of yes and the similarity to the query are joined by the sum of reciprocal ranks. It takes
-    the place of the reply for where nothing is relevant (section 4.3), which small models give too often.
+    The sum of reciprocal ranks combines the probability of yes and the similarity to the query. It replaces
+    the paper's reply that nothing is relevant (section 4.3), which small models give too often.
     """
     if options.task == "verify":
         prompt, slot = options.prompts["relevant_to_statement"], "statement"
@@ -84,7 +84,7 @@ def rank_passages(
     prompts = [prompt.render(passage=text, **{slot: value}) for text in texts]
     replies = yield from perform(Generate(prompts, SamplingParams(max_tokens=2, trace="optional")))
     if any(reply.trace is None for [reply] in replies):
-        # A yes that was not weighed would rank above every one that was.
+        # A yes without a probability would rank above every yes with one.
         replies = [[replace(reply, trace=None)] for [reply] in replies]
     yes = [yes_probability(reply) for [reply] in replies]
     if unclear := yes.count(None):
@@ -96,7 +96,7 @@ def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:
     """Return places, the best first, by the sum of their reciprocal ranks in several scores; ties in order.
 
     Reciprocal rank fusion (Cormack et al., SIGIR 2009) with k = 1: Σ 1 / (1 + rank). Each score has shape
-    [places], larger for better; equal ones have one rank.
+    [places], larger for better; equal scores have the same rank.
 
     Example:
         >>> fuse_ranks([0.9, 0.8, 0.1, 0.2], [0.4, 0.5, 0.1, 0.2]).tolist()
@@ -110,7 +110,7 @@ def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:
 def _vectors(
     query: str, passages: Sequence[Passage], query_vector: ArrayLike | None
 ) -> Program[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return the vectors that the passages have, if all do and fit the query's; else ask the encoder."""
+    """Return the passages' own vectors if all have one that fits the query's, else the encoder's."""
     texts = [passage.text for passage in passages]
     own = {len(passage.embedding or ()) for passage in passages}
     if len(own) == 1 and 0 not in own:
@@ -143,7 +143,7 @@ def dynamic_cluster_sizes(n: int, tau: int = 3, cap: int | None = 20, count_root
             number of calls in the paper's Table 6.
 
     Returns:
-        Sizes that sum to ``n``; the last cluster takes what is left.
+        Sizes that sum to ``n``; the last cluster has the remaining documents.
 
     Raises:
         ValueError: If ``n`` is negative, or ``tau`` or ``cap`` less than 1.
@@ -187,7 +187,7 @@ def dynamic_clusters(
         cap: Largest size, Λ; None for no bound.
         count_root: See :func:`dynamic_cluster_sizes`.
         root: ``"query"``: the unassigned document most similar to the query (the paper); ``"rank"``: the
-            one that was retrieved first (the authors' code).
+            unassigned document that was retrieved first (the authors' code).
         order: Members after the root by ``"similarity"`` to it, or by ``"rank"`` of retrieval.
 
     Returns:

@@ -18,9 +18,9 @@ from surerag.services import Encoder, Entailer, Services
 
 
 class ClusterCompressor(EDC2Options, Component[EDC2Result]):
-    """Keeps the passages that help to answer, as they are; other variants compress clusters of similar ones.
+    """Keeps the passages that help to answer, unchanged; other variants compress clusters of passages.
 
-    By default the most relevant third of the passages, three at least, comes as it is. With the option
+    By default it returns the most relevant third of the passages, at least three, unchanged. With the option
     ``variant="copy"`` or ``"paper"``, clusters are compressed.
 
     The selection is our own step. Section 4.3 of the paper, as printed, is ``variant="paper", guard="off",
@@ -43,19 +43,19 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     """
 
     reader: Service[Reader | None] = None
-    """The model that is asked which passages help, or compresses."""
+    """The model that tells which passages help, or compresses clusters."""
 
     encoder: Service[Encoder | None] = None
-    """Vectors of passages and the query; not needed where they come with theirs."""
+    """Computes vectors of passages and the query; not needed if they have their own."""
 
     entailer: Service[Entailer | None] = None
     """For ``guard="entailment"``."""
 
     count_tokens: Function[Callable[[str], int] | None] = None
-    """Counts the tokens of a text; None takes the reader's own count."""
+    """Function that counts the tokens of a text; None takes the reader's own count."""
 
     show: Function[Callable[[Passage], str] | None] = None
-    """Text of a passage as the pipeline shows it, for counting; None takes its text."""
+    """Function that returns a passage as the pipeline shows it, to count its tokens; None takes its text."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
 
 def _once(measure: Callable[[Passage], int]) -> Callable[[Passage], int]:
     """Return a function that measures each passage once."""
-    # A passage is kept, so that no other one gets its id.
+    # The passage is kept, so that no other object gets its id.
     known: dict[int, tuple[Passage, int]] = {}
 
     def measured(passage: Passage) -> int:

@@ -29,7 +29,7 @@ Guard = Literal["overlap", "entailment", "off"]
 OnFailure = Literal["original", "raise"]
 
 SAMPLING_TEMPERATURE = 0.7
-"""Of the answers of clusters (section 5.1)."""
+"""Temperature for the answers of clusters (section 5.1)."""
 
 PAPER_PROMPTS: Mapping[str, Template] = {
     "extract": EXTRACT_OR_NOTHING,
@@ -44,9 +44,9 @@ _OF_COMPRESSIONS = (
 _CLUSTER_PROMPTS = ("extract", "verify", "verify_about_person")
 
 _LEAST_WHOLE = 3
-"""Passages that always come whole; the paper's τ."""
+"""Minimum number of passages that are returned whole; the paper's τ."""
 FEW_PASSAGES = 10
-"""Up to so many, the first cluster is of one (appendix B.2)."""
+"""Up to this number of passages, the first cluster has one passage (appendix B.2)."""
 
 
 class EDC2Options(Options):
@@ -60,9 +60,9 @@ class EDC2Options(Options):
     - appendix C.2: ``task="answer", guard="off"``; its last step is ``surerag.prompts.SELECT_ANSWER``, or the
       system ``answered`` of :func:`surerag.evaluation.build_system`
 
-    Two things of the paper are absent. It puts examples into the prompts of 4.3, C.1 and C.2, most of which
-    it does not print; put your own into ``prompts``. And appendix C.1 has prompts that judge a statement by
-    the extracts, for the benchmarks HaluEval and WikiBio; write the prompt of your own task.
+    Two parts of the paper are absent. The paper puts examples, most of which it does not print, into the
+    prompts of 4.3, C.1 and C.2; put your own examples into ``prompts``. Appendix C.1 has prompts that judge a
+    statement by the extracts, for the benchmarks HaluEval and WikiBio; write the prompt of your own task.
     """
 
     PROMPTS = PromptSet(
@@ -75,51 +75,55 @@ class EDC2Options(Options):
     )
 
     task: Task = "extract"
-    """What comes back: what is relevant to the question (``"extract"``, section 4.3), an answer of each
-    cluster with quoted evidence (``"answer"``, appendix C.2), or what supports or refutes a statement, which
-    is passed as the query (``"verify"``, appendix C.1)."""
+    """What is returned: text that is relevant to the question (``"extract"``, section 4.3); an answer from
+    each cluster with quoted evidence (``"answer"``, appendix C.2); or text that supports or refutes a
+    statement, which is passed as the query (``"verify"``, appendix C.1)."""
 
     variant: Variant = "whole"
-    """For the tasks ``"extract"`` and ``"verify"``: passages that help most come as they are (``"whole"``);
-    or a cluster's sentences that help most are copied (``"copy"``), or what is relevant is extracted, and the
-    model may say that there is nothing (``"paper"``, section 4.3), as small models do too often
-    (``docs/methods/edc2.md``)."""
+    """For the tasks ``"extract"`` and ``"verify"``: ``"whole"`` returns the most helpful passages unchanged;
+    ``"copy"`` copies the most helpful sentences of each cluster; ``"paper"`` (section 4.3) extracts relevant
+    text, and the model may reply that there is none, as small models do too often (``docs/methods/edc2.md``).
+    """
 
     person: str | None = Field(None, min_length=1)
-    """For ``task="verify"``: the person whom statements are about (appendix C.1.2)."""
+    """For ``task="verify"``: the person that statements are about (appendix C.1.2)."""
 
     threshold: int | None = Field(None, ge=0)
-    """Shorten only contexts of more tokens; None shortens all."""
+    """Only contexts with more tokens than this number are shortened; None shortens all contexts."""
 
     top_n: int | None = Field(None, ge=1)
-    """Passages that stay, at most: the most relevant, by similarity and by the reader, which is asked of each
-    whether it helps. The others leave, and texts that stand in another one. None is a third of them, and
-    three at least, where they come whole, and all where clusters are compressed."""
+    """Maximum number of passages to keep. The most relevant passages are kept, by similarity and by the
+    reader, which is asked for each passage whether it helps. Passages whose text is contained in another
+    passage are removed first. None keeps a third of the passages, at least three, if they are returned whole,
+    and all passages if clusters are compressed."""
 
     first_cluster_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 3
-    """Size of the first cluster (the paper's τ); each further one is twice as large. ``"auto"`` is 1 for up
-    to ten passages (appendix B.2), else 3. This and other options of compressions, ``max_cluster_size``,
-    ``min_tokens``, ``guard``, ``max_tokens`` and ``temperature``, are refused where passages come whole."""
+    """Size of the first cluster (the paper's τ); each further cluster is twice as large. ``"auto"`` is 1 for
+    up to ten passages (appendix B.2), else 3. This option and ``max_cluster_size``, ``min_tokens``,
+    ``guard``, ``max_tokens`` and ``temperature`` are only for compressions; with whole passages they are
+    refused."""
 
     max_cluster_size: int = Field(20, ge=1)
-    """Size of a cluster at most (the paper's Λ)."""
+    """Maximum size of a cluster (the paper's Λ)."""
 
     min_tokens: int = Field(32, ge=0)
-    """Clusters of at most so many tokens stay as they are, since a call would gain nothing; not for
-    ``task="answer"``."""
+    """Clusters of at most this number of tokens are not compressed, because a call would gain nothing; not
+    for ``task="answer"``."""
 
     guard: Guard = "overlap"
-    """Remove sentences (of answers: quotations) that no source supports: by their words, names, numbers and
-    denials (``"overlap"``), by the entailer (``"entailment"``), or not at all (``"off"``). A cluster with no
-    supported sentence gives way to its passages. With ``variant="copy"`` the nearest sentence of the
-    passages takes the place of what the model wrote, whatever the guard; with ``"overlap"`` if it has half
-    the words."""
+    """How to find sentences (in answers: quotations) that no source supports, which are removed: by words,
+    names, numbers and denials (``"overlap"``), by the entailer (``"entailment"``), or not at all (``"off"``).
+    If a cluster has no supported sentence, its passages are returned. With ``variant="copy"``, for every
+    guard, the nearest sentence of the passages replaces the model's sentence; with ``"overlap"``, it must
+    have half of the words."""
 
     token_limit: int | None = Field(None, ge=1)
-    """Tokens of the new context at most: whole passages, then first sentences of compressions."""
+    """Maximum number of tokens of the new context; compressions that do not fit are shortened to their first
+    sentences."""
 
     max_tokens: int = Field(256, ge=1)
-    """Longest compression of a cluster in tokens; one that is cut gives way to its passages."""
+    """Maximum length of a cluster's compression, in tokens; if a compression is cut off, the passages are
+    returned."""
 
     temperature: float | None = Field(None, ge=0, allow_inf_nan=False)
     """Temperature of the replies; None is 0.7 for ``task="answer"`` (section 5.1), and else 0, which is
@@ -137,12 +141,12 @@ class EDC2Options(Options):
     def _check_task(self) -> Self:
         if not self.compresses and (unused := self._set_for_compressions()):
             raise ConfigurationError(
-                f'{unused} is for compressions, and variant="whole" leaves passages as they are',
+                f'{unused} is for compressions, but variant="whole" keeps passages unchanged',
                 hint='pass variant="copy" or "paper", or leave it out',
             )
         if self.person is not None and self.task != "verify":
             raise ConfigurationError(
-                f'person is for task="verify", and the task is {self.task!r}', hint="leave person out"
+                f'person is for task="verify", but the task is {self.task!r}', hint="leave person out"
             )
         return self
 
@@ -155,16 +159,16 @@ class EDC2Options(Options):
 
     @property
     def compresses(self) -> bool:
-        """Whether clusters are compressed; else passages are selected and come as they are."""
+        """Whether clusters are compressed; if not, passages are selected and returned unchanged."""
         return self.task == "answer" or self.variant != "whole"
 
     @property
     def copies(self) -> bool:
-        """Whether all that comes back are sentences of the passages."""
+        """Whether only sentences of the passages are returned."""
         return self.variant == "copy" and self.task != "answer"
 
     def n_kept(self, n_passages: int) -> int:
-        """Return how many of so many passages stay.
+        """Return how many of ``n_passages`` passages are kept.
 
         Example:
             >>> EDC2Options().n_kept(20), EDC2Options().n_kept(5), EDC2Options(variant="copy").n_kept(20)
@@ -176,7 +180,7 @@ class EDC2Options(Options):
 
     @property
     def prompt(self) -> Template:
-        """The prompt of the task: yours, or that of the variant."""
+        """The prompt of the task: the user's, or that of the variant."""
         name = self.task if self.person is None else "verify_about_person"
         prompt: Template = self.prompts[name]
         ours = prompt == self.PROMPTS[name]
@@ -184,13 +188,13 @@ class EDC2Options(Options):
 
     @property
     def sampling(self) -> SamplingParams:
-        """How clusters are compressed."""
+        """Sampling parameters for compressing clusters."""
         own = SAMPLING_TEMPERATURE if self.task == "answer" else 0.0
         temperature = own if self.temperature is None else self.temperature
         return SamplingParams(temperature=temperature, max_tokens=self.max_tokens, trace="none")
 
     def tau(self, n_passages: int) -> int:
-        """Return the size of the first cluster for so many passages.
+        """Return the size of the first cluster for ``n_passages`` passages.
 
         Example:
             >>> options = EDC2Options(variant="copy", first_cluster_size="auto")
