@@ -118,7 +118,7 @@ def judge_of(judge: Any) -> Any:
 
 
 class _Context(NamedTuple):
-    """Context of a request: config, the models that the config selects, and whether its draft has a run."""
+    """A request's config, the models that it selects, and whether its own run shows the answer."""
 
     config: RunnableConfig
     leaves: tuple[Leaf, ...]

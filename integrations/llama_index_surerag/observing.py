@@ -458,10 +458,10 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         """Do nothing: this handler keeps its own spans."""
 
     def prepare_to_exit_span(self, *_: Any, **__: Any) -> None:
-        """Have no span to end."""
+        """Do nothing: this handler makes no spans of LlamaIndex."""
 
     def prepare_to_drop_span(self, *_: Any, **__: Any) -> None:
-        """Have no span to end."""
+        """Do nothing: this handler makes no spans of LlamaIndex."""
 
 
 # Tuples, because isinstance is called for every event of the process.

@@ -161,7 +161,7 @@ class _Compression(NamedTuple):
         return self.options.prompt.render(**values)
 
     def _replies(self, prompts: Sequence[Prompt]) -> Program[list[Generation | Exception]]:
-        """Request all clusters at once; if this fails, each cluster alone, to lose only one to a failure."""
+        """Send all prompts at once; if this fails, send each alone, so that only the bad ones fail."""
         if not prompts:
             return []
         try:
