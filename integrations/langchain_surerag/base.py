@@ -60,7 +60,7 @@ class Part(Options, ABC):
     @field_validator("threshold", mode="before", check_fields=False)
     @classmethod
     def _policy_from_settings(cls, value: Any) -> Any:
-        """Return a policy for the settings that a serialised form holds in its place."""
+        """Turn the settings of a policy, as serialised options hold them, into the policy."""
         if not isinstance(value, Mapping):
             return value
         from surerag import ThresholdPolicy

@@ -77,19 +77,19 @@ def with_certainty(
     costs no call and no token. The model is not wrapped: a ``ChatOpenAI`` stays a ``ChatOpenAI``, so that
     tools, structured output, streams, retries and fallbacks work as before. The values of
     :meth:`surerag.Certainty.to_dict` are in ``message.response_metadata["certainty"]``; of a stream, in the
-    last chunk. Where a chain ends in a parser, so that its output is no message, see :class:`CertaintyChain`
-    and :class:`CertaintyHandler`.
+    last chunk. If a chain ends in a parser, so that its output is not a message, use :class:`CertaintyChain`
+    or :class:`CertaintyHandler`.
 
     Args:
-        llm: A chat model or an LLM; bindings, retries and fallbacks around it stay. Of several models, those
-            that return no log-probabilities answer without a certainty.
+        llm: A chat model or an LLM; bindings, retries and fallbacks around it are kept. If some of several
+            models return no log-probabilities, their answers have no certainty.
         policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
         measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
-        top_logprobs: How many of the likeliest tokens to list with each token; OpenAI lists up to 20.
+        top_logprobs: Number of likeliest tokens to list for each token; OpenAI lists up to 20.
 
     Raises:
         CapabilityError: If LangChain's class for the model returns no log-probabilities.
-        ConfigurationError: If there is no model in it, or a setting is out of bounds.
+        ConfigurationError: If ``llm`` contains no model, or a setting is out of bounds.
 
     Example:
         >>> from langchain_openai import ChatOpenAI
@@ -154,7 +154,7 @@ def _listing_leaf(model: Any, top_logprobs: int, handler: CertaintyHandler) -> A
     if not {"callbacks", *keywords} <= getattr(type(model), "model_fields", {}).keys():
         return model.bind(**keywords).with_config(callbacks=[handler])
     copied = model.model_copy(update={**keywords, "callbacks": _with_handler(model.callbacks, handler)})
-    copied.__dict__.pop("_serialized", None)  # the settings as they were before
+    copied.__dict__.pop("_serialized", None)  # it has the former settings
     return copied
 
 
@@ -167,15 +167,14 @@ def _with_handler(callbacks: Any, handler: CertaintyHandler) -> Any:
 
 
 class CertaintyHandler(Watcher):
-    """Tells how sure a model was of every answer, in any chain, graph or agent: one line, nothing wrapped.
+    """Tells how sure a model was of every answer, in any chain, graph or agent, without a wrapper.
 
-    Pass it as a callback, for a model that lists log-probabilities (:func:`with_certainty`). It costs no
-    call and no token. The message of each answer gets the values in ``response_metadata["certainty"]``; a
-    stream, in its last chunk. The certainty of a run is that of the answer which the run shows: of the text
-    under ``answer``, of the last message, or of the only answer in the output. Calls of tools do not count,
-    and neither do attempts that failed. Runs beside one another are kept apart. Where OpenTelemetry is used,
-    the span that is open when the run ends gets the attributes ``surerag.certainty.uncertainty``,
-    ``.probability`` and ``.measure``.
+    Pass it as a callback, for a model that lists log-probabilities (:func:`with_certainty`). It costs no call
+    and no token. The message of each answer gets the values in ``response_metadata["certainty"]``; a stream,
+    in its last chunk. The certainty of a run is the certainty of the answer that the run shows: the text
+    under ``answer``, the last message, or the only answer in the output. Calls of tools and failed attempts
+    do not count. Concurrent runs are kept apart. If OpenTelemetry is used, the span that is open when the run
+    ends gets the attributes ``surerag.certainty.uncertainty``, ``.probability`` and ``.measure``.
 
     Args:
         policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
@@ -219,7 +218,7 @@ class CertaintyHandler(Watcher):
         return next(reversed(self._found.values()), None)
 
     def of(self, run_id: UUID) -> Certainty | None:
-        """Return the certainty of a run, ``config["run_id"]``; kept for the last 1,000 runs."""
+        """Return the certainty of a run by its ``config["run_id"]``, for the last 1,000 runs."""
         return self._found.get(run_id)
 
     def assessed(self, certainty: Certainty) -> Certainty:
@@ -269,19 +268,19 @@ class _Once(Watcher):
 class CertaintyChain(Runnable[Any, dict[str, Any]]):
     """Any chain, graph or agent, with a ``certainty`` beside its answer.
 
-    The output is a mapping: that of the chain, or ``{"answer": …}`` of a text or message; beside it, under
-    ``certainty``, the values of :meth:`surerag.Certainty.to_dict`. A stream yields what the chain yields,
+    The output is a mapping: the chain's own mapping, or ``{"answer": …}`` for a text or message. Its key
+    ``certainty`` has the values of :meth:`surerag.Certainty.to_dict`. A stream yields what the chain yields,
     texts and messages as ``{"answer": …}``, and ``{"certainty": …}`` last. The custom event
-    ``surerag.certainty`` has the same values, and LangSmith gets them as feedback where it traces the run, or
-    where its client is passed.
+    ``surerag.certainty`` has the same values, and LangSmith gets them as feedback if it traces the run, or if
+    its client is passed.
 
     Args:
         chain: Ends in a model that lists log-probabilities (:func:`with_certainty`).
         policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
         measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
-        second_opinion: How to find out by asking again, of a model without log-probabilities:
-            :class:`surerag.AreYouSure` or :class:`surerag.SampleAgreement`, which say what they cost.
-        langsmith_client: Gets the feedback where LangSmith does not trace the run.
+        second_opinion: For a model without log-probabilities: :class:`surerag.AreYouSure` or
+            :class:`surerag.SampleAgreement`, which call the model again (their docstrings state the cost).
+        langsmith_client: Gets the feedback if LangSmith does not trace the run.
 
     Example:
         >>> from langchain_core.output_parsers import StrOutputParser
@@ -368,7 +367,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
 
     @property
     def config_specs(self) -> list[Any]:
-        """What the caller's config can set in the runnable."""
+        """The configurable fields of the chain."""
         return self._chain.config_specs
 
     # One call.
@@ -417,7 +416,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         warnings.warn(f"{certainty.reason}: {HOW_TO_GET_CERTAINTY}", stacklevel=2)
 
     async def _tell(self, certainty: Certainty, calls: Blocking) -> None:
-        """Show the certainty to handlers, to the span that is open, and to LangSmith."""
+        """Report the certainty to handlers, to the open span, and to LangSmith."""
         config, dispatch = ensure_config(), adispatch_custom_event if calls.prefix else dispatch_custom_event
         set_span_attributes(certainty)
         manager: Any = config.get("callbacks")
@@ -444,7 +443,7 @@ def _as_mapping(output: Any) -> dict[str, Any]:
 
 
 def _telling(output: dict[str, Any], certainty: Certainty) -> dict[str, Any]:
-    """Return an output with the certainty of its answer beside it, and in the message that is the answer."""
+    """Return an output with its answer's certainty, which is also put into the answer's message."""
     values = certainty.to_dict()
     message = output.get("message") or _last_answer(output.get("messages"))
     if not isinstance(message, AIMessage) or METADATA_KEY not in message.response_metadata:
@@ -465,22 +464,22 @@ def _last_answer(messages: Any) -> AIMessage | None:
 
 
 class SelectiveAnswer(CertaintyChain):
-    """Runs a chain, graph or agent, and shows its answer only where the model was sure enough of it.
+    """Runs a chain, graph or agent, and shows its answer only if the model was sure enough of it.
 
     The output is that of :class:`CertaintyChain`, with ``abstained`` and ``probability`` (that the answer is
-    right; None where the policy tells none). Where the model was not sure enough, the abstention takes the
-    place of the answer, also in the messages and texts of the output that repeat it; of a structured answer
-    nothing else is shown. Nothing that may be withheld is streamed: ``stream`` waits until it is clear
-    whether the answer may be shown, and yields the output in one piece; no handler that streams sees the
-    chain at work. Tracers do, and a graph with a checkpointer saves what its model said.
+    right; None if the policy gives none). If the model was not sure enough, the abstention replaces the
+    answer, also in messages and texts of the output that repeat it; of a structured answer, nothing else is
+    shown. Text that may be withheld is never streamed: ``stream`` waits until it is clear whether the answer
+    may be shown, and yields the output in one piece; streaming handlers do not see the chain's runs. Tracers
+    see them, and a graph with a checkpointer saves what its model said.
 
     Args:
         chain: Ends in a model that lists log-probabilities (:func:`with_certainty`).
-        policy: From :func:`surerag.calibrate_abstention`. With every answer it is checked that the model, its
+        policy: From :func:`surerag.calibrate_abstention`. For every answer we check that the model, its
             settings and the template of its prompt are those of the calibration.
-        abstention: Text in place of an answer, or a function from the input to it.
-        second_opinion: As of :class:`CertaintyChain`.
-        langsmith_client: As of :class:`CertaintyChain`.
+        abstention: Text in place of a withheld answer, or a function from the input to this text.
+        second_opinion: See :class:`CertaintyChain`.
+        langsmith_client: See :class:`CertaintyChain`.
 
     Raises:
         ConfigurationError: If the abstention is empty, the policy was calibrated for another reader or other
@@ -578,7 +577,7 @@ def _without(output: dict[str, Any], withheld: AbstractSet[str], abstention: str
 
 
 def _parts_in(chain: object) -> Iterator[Part]:
-    """Yield the parts of surerag whose answers a chain may return."""
+    """Yield the components of surerag whose answers a chain may return."""
     if isinstance(chain, Part):
         yield chain
     inner = chain.steps if isinstance(chain, RunnableSequence) else inner_runnables(chain)
@@ -598,7 +597,7 @@ def _check_client(client: object) -> None:
         )
 
 
-# Where numbers are collected.
+# Reports of the numbers.
 
 
 def _numbers(certainty: Certainty) -> dict[str, float]:
@@ -607,7 +606,7 @@ def _numbers(certainty: Certainty) -> dict[str, float]:
 
 
 def set_span_attributes(certainty: Certainty) -> None:
-    """Write the numbers to the span of OpenTelemetry that is open, where it is used in this process."""
+    """Write the numbers to the open span of OpenTelemetry, if this process uses OpenTelemetry."""
     telemetry: Any = sys.modules.get("opentelemetry.trace")
     if telemetry is None:
         return
@@ -618,7 +617,7 @@ def set_span_attributes(certainty: Certainty) -> None:
 
 
 def _send_feedback(client: Any, run_id: UUID | None, trace_id: UUID | None, certainty: Certainty) -> None:
-    """Send the numbers to LangSmith, as feedback on a run; it never fails an answer."""
+    """Send the numbers to LangSmith, as feedback on a run; a failure to send is only logged."""
 
     def send() -> None:
         for name, value in _numbers(certainty).items():
@@ -629,7 +628,7 @@ def _send_feedback(client: Any, run_id: UUID | None, trace_id: UUID | None, cert
             except Exception as error:
                 logger.warning("certainty.feedback_failed: %s", error)
 
-    if trace_id is None:  # then its client waits for the service
+    if trace_id is None:  # without a trace id, the client waits for the service
         Thread(target=send, daemon=True).start()
     else:
         send()

@@ -31,14 +31,14 @@ class ChatReader(BaseChatModel, metaclass=PlainHelp):
 
     Args:
         reader: A ``TransformersReader``, or any other reader.
-        temperature: Of the answers, at least 0; 0 is greedy decoding.
-        max_tokens: Length of an answer in tokens, at most; None is the reader's own limit.
+        temperature: Temperature of the answers, at least 0; 0 is greedy decoding.
+        max_tokens: Maximum length of an answer, in tokens; None is the reader's own limit.
         seed: Makes samples repeatable.
 
     Other arguments are those of LangChain's ``BaseChatModel``.
 
     Raises:
-        ConfigurationError: If this is no reader.
+        ConfigurationError: If ``reader`` is not a reader.
 
     Example:
         >>> from surerag import FakeReader
@@ -51,10 +51,10 @@ class ChatReader(BaseChatModel, metaclass=PlainHelp):
     """A ``TransformersReader``, or any other reader."""
 
     temperature: float = Field(0.0, ge=0)
-    """0 is greedy decoding."""
+    """Temperature of the answers; 0 is greedy decoding."""
 
     max_tokens: int | None = Field(None, ge=1)
-    """Length of an answer, at most; None is the reader's own limit."""
+    """Maximum length of an answer, in tokens; None is the reader's own limit."""
 
     seed: int = 0
     """Makes samples repeatable."""

@@ -44,7 +44,7 @@ class SeenAnswer:
     Attributes:
         text: The answer, as its message has it.
         prompt: The messages that it answers.
-        is_aside: Whether it cannot be what the run shows: a call of tools, or a step on the way.
+        is_aside: Whether the run cannot show it, because it is a call of tools or an intermediate step.
     """
 
     run_id: UUID
@@ -56,7 +56,7 @@ class SeenAnswer:
 
 @dataclass(slots=True)
 class _Call:
-    """A call of a model that is under way."""
+    """A running call of a model."""
 
     prompt: Sequence[BaseMessage]
     settings: Mapping[str, Any]
@@ -68,7 +68,7 @@ class _Call:
 
 @dataclass(slots=True)
 class RunTree:
-    """Runs below one root, and what models answered in them."""
+    """The runs below one root, and the models' answers in them."""
 
     root: UUID
     is_outermost: bool = False
@@ -89,9 +89,9 @@ class RunTree:
             at = self.parents.get(at)
 
     def shown_answer(self, output: Any) -> SeenAnswer | None:
-        """Return the answer that an output shows; None where there is none, or where there are several.
+        """Return the answer that an output shows; None if there is no answer, or if there are several.
 
-        A part of surerag repeats a text that it kept in a run without log-probabilities.
+        A component of surerag may repeat its answer in a second run, which has no log-probabilities.
         """
         found = self._found(output)
         if len({one.text.strip() for one in found}) != 1:
@@ -111,7 +111,7 @@ class RunTree:
     def certainty(self, output: Any) -> Certainty:
         """Return how sure a model was of the answer that an output shows.
 
-        A part of surerag says it itself, under the key ``certainty`` of its output.
+        A component of surerag puts it under the key ``certainty`` of its own output.
         """
         if (told := told_in(output)) is not None:
             return told
@@ -135,7 +135,7 @@ class Watcher(BaseCallbackHandler):
         self._trees: dict[UUID, RunTree] = {}
 
     def ended(self, tree: RunTree, output: Any) -> None:
-        """Take note of a run that ended, and of its output."""
+        """Handle the end of a run and its output."""
 
     def assessed(self, certainty: Certainty) -> Certainty:
         """Return a certainty; a derived class may add a probability."""
@@ -173,7 +173,7 @@ class Watcher(BaseCallbackHandler):
         run_type: str | None = None,
         **_: Any,
     ) -> None:
-        """Take note of a run, and of the template that fills the prompt of a model beside it."""
+        """Record a run, and the template that fills the prompt of the next model."""
         tree = self._enter(run_id, parent_run_id)
         if run_type == "prompt":
             tree.templates[parent_run_id] = serialized
@@ -233,25 +233,25 @@ class Watcher(BaseCallbackHandler):
         self.on_chat_model_start(serialized, messages, run_id=run_id, **keywords)
 
     def on_llm_new_token(self, token: Any, *, chunk: Any = None, run_id: UUID, **_: Any) -> None:
-        """Take note of a piece of an answer; the last one gets its certainty."""
+        """Record a piece of an answer; the last piece gets the certainty."""
         tree = self._trees.get(run_id)
         call = None if tree is None else tree.calls.get(run_id)
         if call is None or chunk is None:
             return
-        call.pieces.append(chunk)  # to be read at the end: it takes no time that anybody waits for
+        call.pieces.append(chunk)  # it is read at the end, when nobody waits for the next piece
         message = getattr(chunk, "message", None)
         if isinstance(message, AIMessageChunk) and message.chunk_position == "last":
             call.certainty = self._certainty(_joined(call.pieces), call, message)
             _note(message, call.certainty)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Take note of an answer, or of several to one prompt, and give each message its certainty."""
+        """Record an answer, or several answers to one prompt, and put the certainty into each message."""
         tree = self._trees.get(run_id)
         call = None if tree is None else tree.calls.pop(run_id, None)
         if tree is None or call is None:
             return
         generations = response.generations[0] if response.generations else []
-        for generation in reversed(generations):  # a run shows the first, which counts as the last answer
+        for generation in reversed(generations):  # a run shows the first answer, so it is added last
             part, message = _part(generation), getattr(generation, "message", None)
             certainty = call.certainty or self._certainty(part, call, message)
             calls_tools = isinstance(message, AIMessage) and bool(message.tool_calls)
@@ -305,7 +305,7 @@ def _note(message: BaseMessage, certainty: Certainty) -> None:
 
 
 def _alternatives(settings: Mapping[str, Any]) -> int | None:
-    """Return how many alternatives to each token were requested, where that is known."""
+    """Return how many alternatives were requested for each token, or None if unknown."""
     for name in ("top_logprobs", "logprobs"):  # a number of the chat API, or of the completions API
         if isinstance(number := settings.get(name), int) and not isinstance(number, bool):
             return number
@@ -327,14 +327,14 @@ def _fingerprint(value: Any) -> str:
 
 
 def _wording(template: Any) -> Any:
-    """Return a serialised template without what may differ from call to call, such as the date."""
+    """Return a serialised template without values that may differ from call to call, such as the date."""
     if isinstance(template, Mapping):
         return {name: _wording(one) for name, one in template.items() if name != "partial_variables"}
     return [_wording(one) for one in template] if isinstance(template, list) else template
 
 
 def told_in(output: Any) -> Certainty | None:
-    """Return the certainty that an output or metadata hold under the key ``certainty``, if there is one."""
+    """Return the certainty under the key ``certainty`` of an output or of metadata, or None."""
     values = output.get(METADATA_KEY) if isinstance(output, Mapping) else None
     if isinstance(values, Mapping):
         with suppress(InputError):
@@ -343,7 +343,7 @@ def told_in(output: Any) -> Certainty | None:
 
 
 def answer_in(output: Any) -> Any:
-    """Return what of an output is the answer: under ``answer``, the last message, or all of it."""
+    """Return the answer in an output: the value of ``answer``, the last message, or the whole output."""
     if isinstance(output, Mapping):
         if "answer" in output:
             return output["answer"]
@@ -356,7 +356,7 @@ def answer_in(output: Any) -> Any:
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Yield the texts in an output, without white space around them: its strings, and those of messages."""
+    """Yield the texts in an output: its strings, and the texts of its messages, stripped of white space."""
     left, count = [value], 0
     while left and count < _MOST_LEAVES:
         one, count = left.pop(), count + 1

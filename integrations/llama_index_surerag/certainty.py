@@ -1,4 +1,4 @@
-"""How sure an LLM is of its answers, in any engine or agent; and engines that show the sure answers alone."""
+"""How sure an LLM is of its answers, in any engine or agent; and engines that show only sure answers."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ from surerag.text import ABSTENTION, check_abstention
 
 SecondOpinion = AreYouSure | SampleAgreement
 _SECOND_OPINION_HINT = (
-    "to ask the LLM again instead, pass second_opinion=surerag.AreYouSure(llm), or "
+    "to call the LLM again instead, pass second_opinion=surerag.AreYouSure(llm), or "
     "surerag.SampleAgreement(llm), to AbstainingQueryEngine"
 )
 
@@ -76,9 +76,9 @@ def with_certainty(
     ``llm = with_certainty(OpenAI("gpt-4o-mini"))`` is all that a pipeline needs. It costs no call and no
     token. The certainty, as :meth:`surerag.Certainty.to_dict` returns it, is in
     ``response.metadata["certainty"]`` of any query engine or chat engine, and in ``output["certainty"]`` of
-    an agent; of a stream, once it has been read. It is also reported as an event, which is a ``MethodEvent``
-    with the name ``"surerag.certainty"``, and as ``surerag.certainty.…`` in the tags of the spans that return
-    the answer, and in the attributes of the OpenTelemetry span that is open then.
+    an agent; for a stream, after it has been read. It is also reported as an event, which is a
+    ``MethodEvent`` with the name ``"surerag.certainty"``, and as ``surerag.certainty.…`` in the tags of the
+    spans that return the answer, and in the attributes of the OpenTelemetry span that is open then.
 
     The LLM is not wrapped: the function returns a copy with the two settings, and observes LlamaIndex's
     instrumentation in all of this process. Models that think before they answer may refuse log-probabilities.
@@ -86,14 +86,15 @@ def with_certainty(
     Args:
         llm: An LLM of OpenAI's API (``OpenAI``, ``AzureOpenAI``, ``OpenAILike`` for vLLM, Ollama, llama.cpp
             and other servers); an LLM of your own that returns log-probabilities in ``raw`` or ``logprobs``;
-            or a reader of surerag, such as a ``TransformersReader``. ``Settings.llm`` if left out.
+            or a reader of surerag, such as a ``TransformersReader``. By default ``Settings.llm``.
         policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
         measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
-        top_logprobs: Likeliest tokens to request with each token of an answer, which entropies need.
+        top_logprobs: Number of likeliest tokens to request for each token; entropies need them.
 
     Raises:
         CapabilityError: If the LLM's class returns no log-probabilities; the hint says what to do.
-        ConfigurationError: If it is no LLM or reader, or a setting is of the wrong kind or out of bounds.
+        ConfigurationError: If ``llm`` is not an LLM or reader, or a setting is of the wrong kind or out of
+            bounds.
     """
     check_kind(int, "a whole number", top_logprobs=top_logprobs)
     check_kind(AbstentionPolicy | None, "what surerag.calibrate_abstention returns", policy=policy)
@@ -106,7 +107,7 @@ def with_certainty(
     name, family = type(llm).__name__, family_of(llm)
     if isinstance(llm, StructuredLLM):
         raise ConfigurationError(
-            "a StructuredLLM asks the LLM inside it", hint="call with_certainty(llm).as_structured_llm(…)"
+            "a StructuredLLM calls the LLM inside it", hint="call with_certainty(llm).as_structured_llm(…)"
         )
     if {"logprobs", "top_logprobs"} <= type(llm).model_fields.keys():
         llm = llm.model_copy(update={"logprobs": True, "top_logprobs": top_logprobs})
@@ -131,10 +132,11 @@ def certainty_in(response: Any) -> Certainty:
     """Return the certainty that a response or an agent's output carries.
 
     Args:
-        response: Of a query engine or chat engine, or the output of an agent. A stream has to be read first.
+        response: The response of a query engine or chat engine, or the output of an agent. Read a stream
+            first.
 
     Raises:
-        InputError: If there is none.
+        InputError: If there is no certainty.
     """
     values = response if isinstance(response, AgentOutput) else getattr(response, "metadata", None) or {}
     if KEY not in values:
@@ -168,8 +170,8 @@ class _Selecting(Shareable):
         self._second_opinion = opinion and replace(opinion, model=reader_of(opinion.model))
         if policy is not None and policy.scope.get("gate") and not policy.scope.get("measure"):
             warnings.warn(
-                "the policy does not say by which measure of the answers' certainty it was calibrated; if it "
-                "was with the score of a gate, its guarantee does not hold. Calibrate with rows from "
+                "the policy does not name the measure of its calibration; if this was the score of a "
+                "gate, the guarantee does not hold. Calibrate with rows from "
                 "CalibrationRow.of(certainty_in(response), score)",
                 CalibrationWarning,
                 stacklevel=3,
@@ -181,7 +183,7 @@ class _Selecting(Shareable):
         self._check_engine()
 
     def _prompts_now(self) -> str:
-        """Return a fingerprint of the engine's prompts; chat engines do not show theirs."""
+        """Return a fingerprint of the engine's prompts; empty for chat engines, whose prompts are hidden."""
         return prompts_of(self._engine) if isinstance(self._engine, PromptMixin) else ""
 
     def _check_engine(self) -> None:
@@ -204,7 +206,7 @@ class _Selecting(Shareable):
     async def _selected(self, question: Any, prefix: str) -> tuple[Any, bool, SelectedAnswer]:
         """Return the engine's response, read to its end, with the certainty in its metadata.
 
-        Beside it, return whether it was a stream, and what may be shown of it. With the prefix "a", the
+        Also return whether it was a stream, and the text that may be shown. With the prefix "a", the
         asynchronous methods are called.
         """
         self._check_engine()
@@ -232,7 +234,7 @@ class _Selecting(Shareable):
         return response, response is not asked, selected
 
     async def _correct_memory(self, answer: str, prefix: str) -> None:
-        """Put the abstention in place of a withheld answer that a chat engine remembers."""
+        """Replace a withheld answer in a chat engine's memory by the abstention."""
         memory = getattr(self._engine, "_memory", None)
         if not isinstance(memory, BaseMemory):
             return
@@ -258,7 +260,7 @@ class _Selecting(Shareable):
         return replace(opinion, scope={**calls[-1].scope, **prompts})
 
     def _check_reader(self, certainty: Certainty) -> None:
-        """Refuse an answer of another model than that of the first answer."""
+        """Raise a ConfigurationError if another model than that of the first answer has answered."""
         reader = certainty.scope.get("reader", "")
         self._reader = self._reader or reader
         if reader and reader != self._reader:
@@ -269,7 +271,7 @@ class _Selecting(Shareable):
 
 
 def _measured(response: Any) -> Certainty:
-    """Return the certainty that a response carries, or raise ConfigurationError where none can come."""
+    """Return the certainty in a response; raise a ConfigurationError without log-probabilities."""
     has_certainty = KEY in (response.metadata or {})
     certainty = certainty_in(response) if has_certainty else Certainty(reason=NO_LOGPROBS_REQUESTED)
     if certainty.reason == NO_LOGPROBS_REQUESTED:
@@ -281,7 +283,7 @@ def _measured(response: Any) -> Certainty:
 
 
 def _ask_engine(engine: Any, question: Any, prefix: str) -> Any:
-    """Ask a query engine a query, or a chat engine a message, which may come with a conversation."""
+    """Pass a query to a query engine, or a message (and its conversation, if any) to a chat engine."""
     if isinstance(engine, BaseQueryEngine):
         return getattr(engine, f"{prefix}query")(question)
     message = question.query_str if isinstance(question, QueryBundle) else question[0]
@@ -290,7 +292,7 @@ def _ask_engine(engine: Any, question: Any, prefix: str) -> Any:
 
 
 def method_engines(engine: object) -> Iterator[MethodEngine[Any]]:
-    """Yield the engines of methods in an engine; LlamaIndex's own hold theirs in attributes."""
+    """Yield the method engines inside an engine; LlamaIndex's engines hold other engines in attributes."""
     if isinstance(engine, MethodEngine):
         yield engine
         return
@@ -302,30 +304,30 @@ def method_engines(engine: object) -> Iterator[MethodEngine[Any]]:
 
 
 class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
-    """Shows the answer of another engine only where the LLM was sure enough of it, else "I do not know.".
+    """Shows the answer of another engine only if the LLM was sure enough of it, else "I do not know.".
 
     ``response.metadata`` has the ``certainty`` of the answer, whether it is withheld (``abstained``), and the
-    ``probability`` that it is right. A withheld answer is nowhere in the response; an empty or cut one is
-    withheld, too. Streams are read to their end before a word is shown: the response is then a stream of one
-    piece.
+    ``probability`` that it is right. A withheld answer is nowhere in the response; an empty answer, or one
+    that is cut off, is withheld, too. Streams are read to their end before a word is shown; the response is
+    then a stream of one piece.
 
-    With every answer it is checked that model and prompts are those of the calibration.
+    For every answer we check that model and prompts are those of the calibration.
 
     Args:
         engine: Any query engine or chat engine whose LLM is made by :func:`with_certainty`; or a
             ``LazyRetrievalQueryEngine`` or ``UncertaintyRewriteQueryEngine``, over any LLM that returns
             log-probabilities.
         policy: From :func:`surerag.calibrate_abstention`, with answers of the same engine. None shows all
-            answers, with their certainty: so rows for a calibration are collected.
-        abstention: Text in place of an answer.
-        second_opinion: For an LLM that gives no log-probabilities: :class:`surerag.AreYouSure` or
-            :class:`surerag.SampleAgreement`, which ask it again, and say what that costs.
+            answers with their certainty, to collect rows for a calibration.
+        abstention: Text in place of a withheld answer.
+        second_opinion: For an LLM without log-probabilities: :class:`surerag.AreYouSure` or
+            :class:`surerag.SampleAgreement`, which call the LLM again (their docstrings state the cost).
         callback_manager: Receives LlamaIndex's callbacks.
 
     Raises:
         ConfigurationError: If the abstention is empty, the policy was calibrated for another model, gate,
-            retriever or prompt, or the LLM is not asked for log-probabilities; some of that shows with the
-            first answer only.
+            retriever or prompt, or the LLM is not asked for log-probabilities; some of these errors are
+            raised only at the first answer.
     """
 
     def __init__(
@@ -367,11 +369,11 @@ def _response_with(response: Any, selected: SelectedAnswer) -> RESPONSE_TYPE:
 
 
 class AbstainingChatEngine(_Selecting, BaseChatEngine):
-    """Shows the answers of another chat engine only where the LLM was sure enough, else "I do not know.".
+    """Shows the answers of another chat engine only if the LLM was sure enough, else "I do not know.".
 
-    ``response.metadata`` is that of the responses of an :class:`AbstainingQueryEngine`. In the conversation
-    that the engine remembers, the abstention stands in place of a withheld answer. ``stream_chat`` yields the
-    answer in one piece, when it is clear that it may be shown.
+    ``response.metadata`` are the same as for :class:`AbstainingQueryEngine`. In the engine's memory, the
+    abstention replaces a withheld answer. ``stream_chat`` yields the answer in one piece, when it is clear
+    that it may be shown.
 
     Args:
         engine: The chat engine whose answers are shown or withheld.
@@ -435,7 +437,7 @@ def _as_chat(response: Any, _: bool, selected: SelectedAnswer) -> AgentChatRespo
 
 
 def _as_stream(whole: AgentChatResponse, **stream: Any) -> StreamingAgentChatResponse:
-    """Return a response as a stream; the engine inside has remembered it already."""
+    """Return a response as a stream, which is not written to the memory again."""
     response = StreamingAgentChatResponse(
         sources=whole.sources, source_nodes=whole.source_nodes, is_writing_to_memory=False, **stream
     )

@@ -1,8 +1,8 @@
 """Finds the LLM call that wrote an engine's answer, and how sure the LLM was; no engine is wrapped.
 
 LlamaIndex reports calls and spans to its dispatcher. Each call is kept with the spans around it, so that
-queries of one engine that run at the same time, in tasks or in threads, are never mixed up. Where a span
-returns a response, the newest call that wrote the response's text gives its certainty.
+concurrent queries of one engine, in tasks or in threads, are never mixed up. If a span returns a response,
+the newest call that wrote the response's text gives its certainty.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ logger = logging.getLogger("surerag")
 EVENT = "surerag.certainty"
 """Name of the event with the certainty of an answer."""
 KEY = "certainty"
-"""Where the metadata of a response, and the output of an agent, have the certainty of the answer."""
+"""Key of the certainty in the metadata of a response, and in the output of an agent."""
 NO_LOGPROBS_REQUESTED = "the model was not asked for log-probabilities"
 _EMPTY_RESPONSE = "Empty Response"
-"""What LlamaIndex shows in place of an answer without words."""
+"""Text that LlamaIndex shows in place of an answer without words."""
 NOT_WRITTEN = "no single call of a model wrote the answer as it is shown"
 UNREADABLE = "the log-probabilities of the answer could not be read"
 
@@ -131,9 +131,9 @@ class Source:
         listener()
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of a text as plain values; None where the text comes from somewhere else.
+        """Return the certainty of a text as plain values; None if another source wrote the text.
 
-        A text of None stands for all that was written.
+        If ``shown`` is None, it is the certainty of everything that was written.
         """
         raise NotImplementedError
 
@@ -142,8 +142,9 @@ class Answer(Source):
     """The answer of an engine or agent.
 
     Args:
-        values: What gets the certainty under :data:`KEY`: the metadata of a response, or an agent's output.
-        text: The answer; None where it is not known yet, or is no text.
+        values: Object that gets the certainty under :data:`KEY`: metadata of a response, or an agent's
+            output.
+        text: The answer; None if it is not known yet, or is not a text.
     """
 
     def __init__(self, values: Any, text: str | None = None) -> None:
@@ -232,12 +233,12 @@ class Call(Source):
 
     Args:
         llm: The LLM that is called.
-        keywords: Of the call.
-        prompt: What the LLM is asked: a text or messages; None where that is not known.
+        keywords: Keywords of the call.
+        prompt: The prompt of the call, a text or messages; None if it is unknown.
 
     Attributes:
-        scope: What a calibration with the answer belongs to: the name of the model, and a fingerprint of the
-            settings that it answers with.
+        scope: Scope of a calibration with the answer: the name of the model, and a fingerprint of its
+            settings.
     """
 
     def __init__(
@@ -261,7 +262,7 @@ class Call(Source):
         if isinstance(response.raw, Generation):
             self._generation = response.raw
         elif has_choices(response.raw):
-            # A response holds all text so far, which would be kept with every piece.
+            # Each response holds all text so far; keeping only its raw piece saves memory.
             self._pieces.append(response.raw)
         else:
             part, self._so_far = reply_part(response, self._so_far, logprobs=True)
@@ -327,7 +328,7 @@ def _shown_of(whole: str, shown: str | None) -> str | None:
     shown = shown.strip()
     before = whole.removesuffix(shown)
     if not whole.endswith(shown) or bool(shown) != bool(whole) or before[-1:].isalnum():
-        return None  # "12" is no part of "312"
+        return None  # "12" is not an answer inside "312"
     return shown
 
 
@@ -387,9 +388,9 @@ class _Span:
         return self.sources[-1] if self.sources else None
 
     def certainty(self, text: str | None) -> tuple[Mapping[str, Any] | None, Wishes | None]:
-        """Return the certainty of a text, by the newest source that wrote it, and what is wanted of it.
+        """Return the certainty of a text by the newest source that wrote it, and the wishes for this source.
 
-        Both are None where nobody wants to know of the text.
+        Both are None if no user wants to know the certainty.
         """
         sources = list(self.sources)
         found, wishes = None, None
@@ -428,7 +429,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         tags: Any = None,
         **_: Any,
     ) -> None:
-        """Note that a span begins."""
+        """Record that a span begins."""
         _OPEN[id_] = _Span(_OPEN.get(parent_id or ""), instance, bound_args.kwargs)
 
     def span_exit(
@@ -450,20 +451,20 @@ class _Spans(BaseSpanHandler[BaseSpan]):
             logger.exception("certainty.failed")
 
     def span_drop(self, id_: str, bound_args: Any, instance: Any = None, err: Any = None, **_: Any) -> None:
-        """Note that a span ends with an error."""
+        """Record that a span ends with an error."""
         _OPEN.pop(id_, None)
 
     def new_span(self, *_: Any, **__: Any) -> None:
-        """Make no span."""
+        """Do nothing: this handler keeps its own spans."""
 
     def prepare_to_exit_span(self, *_: Any, **__: Any) -> None:
-        """Have no span to end."""
+        """Do nothing: this handler makes no spans of LlamaIndex."""
 
     def prepare_to_drop_span(self, *_: Any, **__: Any) -> None:
-        """Have no span to end."""
+        """Do nothing: this handler makes no spans of LlamaIndex."""
 
 
-# Tuples: every event of the process is looked at.
+# Tuples, because isinstance is called for every event of the process.
 _PIECES = (LLMChatInProgressEvent, LLMCompletionInProgressEvent)
 _STARTS = (LLMChatStartEvent, LLMCompletionStartEvent)
 _ENDS = (LLMChatEndEvent, LLMCompletionEndEvent)
@@ -503,7 +504,7 @@ class _Events(BaseEventHandler):
 _SPANS, _EVENTS = _Spans(), _Events()
 _OPEN: dict[str, _Span] = {}
 _CALLS: WeakValueDictionary[str, Call] = WeakValueDictionary()
-"""Calls by their spans, until they end; the spans around a call keep it, or the stream that it returns."""
+"""Running calls by the ids of their spans; the spans around a call, or its stream, keep the call alive."""
 _STREAMS: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
 """The writers of streams that may still be read."""
 _READ: ContextVar[_Span | None] = ContextVar("surerag_read", default=None)
@@ -514,15 +515,15 @@ _WISHES: dict[int, tuple[ReferenceType[LLM], Wishes]] = {}
 
 
 def observe(llm: LLM | None = None, wishes: Wishes = Wishes()) -> None:  # noqa: B008 (it is immutable)
-    """Have the responses of this process carry the certainty of their answers; again does nothing more.
+    """Add the certainty of answers to all responses in this process; further calls change nothing.
 
-    Responses from the ``llm`` say so where it gives no log-probabilities; those from others stay as they are.
+    If ``llm`` gives no log-probabilities, its responses say so; responses of other LLMs stay unchanged.
     """
     if llm is not None:
         _WISHES[id(llm)] = ref(llm), wishes
         finalize(llm, _WISHES.pop, id(llm), None)
     if not any(handler is _SPANS for handler in root_dispatcher.span_handlers):
-        # Before the handlers that end their spans, so that those spans still take attributes.
+        # It runs before the handlers that end their spans, so that these spans still accept attributes.
         root_dispatcher.span_handlers.insert(0, _SPANS)
     if not any(handler is _EVENTS for handler in root_dispatcher.event_handlers):
         root_dispatcher.event_handlers.insert(0, _EVENTS)
@@ -545,14 +546,14 @@ def noted_calls() -> Iterator[list[Call]]:
 
 
 def _requested_top(llm: LLM, keywords: Mapping[str, Any]) -> int | None:
-    """Return how many of the likeliest tokens a call requests; None where that is not known."""
+    """Return how many of the likeliest tokens a call requests; None if unknown."""
     own = getattr(llm, "top_logprobs", None) if getattr(llm, "logprobs", None) else None
     asked = keywords.get("top_logprobs", own)
     return asked if isinstance(asked, int) else None
 
 
 def _settings_of(llm: LLM, keywords: Mapping[str, Any]) -> str:
-    """Return a fingerprint of the settings of a call: those of the LLM, and the call's own."""
+    """Return a fingerprint of the LLM's settings and the call's own settings."""
     known = {**vars(llm), **(getattr(llm, "__pydantic_private__", None) or {}), **keywords}
     found = [f"{name}={known[name]!r}" for name in _SETTINGS if known.get(name) is not None]
     return _fingerprint(tuple(found))
@@ -570,7 +571,7 @@ def _note_unreported(span: _Span, response: Any) -> None:
 def _note_answer(span: _Span, span_id: str, result: Any) -> None:
     """Add the certainty to the response or agent output that a span returns."""
     if isinstance(result, StopEvent):
-        # The last step of an agent returns it, too, and belongs to no instance.
+        # The last step of an agent returns the same event, and has no instance.
         output = result.result if isinstance(span.instance, Workflow) else None
         if isinstance(output, AgentOutput):
             _judge_whole(span, span_id, Answer(output, output.response.content or ""))
@@ -592,7 +593,7 @@ def _metadata_of(response: Any) -> dict[str, Any]:
 
 
 def _judge_whole(span: _Span, span_id: str, answer: Answer) -> None:
-    """Judge an answer that a span returns, and that spans around it may return, too."""
+    """Add the certainty to an answer that a span returns; spans around it may return the same answer."""
     inner = span.newest
     again = isinstance(inner, Answer) and inner.values is answer.values
     answer.wishes = inner.wishes if inner is not None and again else None
@@ -614,7 +615,7 @@ def _judge(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
 
 
 def _follow_stream(span: _Span, span_id: str, response: Any) -> None:
-    """Have a response carry the certainty once its stream has been read."""
+    """Add the certainty to a response when its stream has been read."""
     answer = _STREAMS.get(response.response_gen)
     if not isinstance(answer, Answer):
         answer = Answer(_metadata_of(response))
@@ -673,7 +674,7 @@ def _reading(span: _Span) -> Iterator[None]:
 
 
 def _follow_chat(span: _Span, span_id: str, response: Any) -> None:
-    """Have a response of a chat engine, which a thread or a task reads, carry the certainty at its end."""
+    """Add the certainty to a chat engine's response, which a thread or task reads, at its end."""
     answer = Answer(_metadata_of(response))
     answer.passes(span, span_id)
     newest = span.newest

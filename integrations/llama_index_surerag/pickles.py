@@ -30,6 +30,8 @@ class _Pickler(pickle.Pickler):
     """Writes objects of LlamaIndex and surerag without their keys."""
 
     def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, type):
+            return NotImplemented
         if isinstance(value, partial):
             reduced: Any = value.__reduce__()
             return *reduced[:2], _without_keys(reduced[2])

@@ -1,4 +1,4 @@
-"""A reader of surerag as an LLM of LlamaIndex, so that a local model gives log-probabilities there."""
+"""A reader of surerag as an LLM of LlamaIndex, so that a local model can give log-probabilities."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ R = TypeVar("R", ChatResponse, CompletionResponse)
 
 
 class ReaderLLM(LLM, metaclass=PlainHelp):
-    """An LLM of LlamaIndex that asks a reader of surerag.
+    """An LLM of LlamaIndex that calls a reader of surerag.
 
-    The ``raw`` of a response, and of the last one of a stream, is the :class:`surerag.messages.Generation`
-    with the log-probabilities and entropies of its tokens.
+    The ``raw`` of a response, or of the last response of a stream, is the
+    :class:`surerag.messages.Generation` with the log-probabilities and entropies of its tokens.
 
     Attributes:
         reader: The reader, such as a :class:`surerag.TransformersReader`.
-        temperature: Of answers; 0 is greedy decoding.
-        max_tokens: Length of an answer at most; None for the reader's own limit.
+        temperature: Temperature of the answers; 0 is greedy decoding.
+        max_tokens: Maximum length of an answer, in tokens; None is the reader's own limit.
     """
 
     reader: Reader = Field(exclude=True)
@@ -52,7 +52,7 @@ class ReaderLLM(LLM, metaclass=PlainHelp):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """Name, window and longest answer of the model."""
+        """Name, context window and maximum answer length of the model."""
         return LLMMetadata(
             model_name=self.reader.name,
             context_window=getattr(self.reader, "window", None) or LLMMetadata().context_window,

@@ -63,12 +63,24 @@ class Verbatim(str):
     __repr__ = str.__str__
 
 
+class _ClassSignature:
+    """The signature of a class; its instances do not have it, since they may be functions of their own."""
+
+    def __init__(self, signature: inspect.Signature) -> None:
+        self._signature = signature
+
+    def __get__(self, instance: object, owner: type) -> inspect.Signature:
+        if instance is not None:
+            raise AttributeError("__signature__")
+        return self._signature
+
+
 class PlainHelp(ModelMetaclass):
     """Metaclass of models: the signature of a class is plain, and ``dir`` lists no machinery of pydantic."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self.__signature__ = plain_signature(self)  # type: ignore[arg-type]  # its classes are models
+        self.__signature__ = _ClassSignature(plain_signature(self))  # type: ignore[arg-type]  # its classes are models
 
     def __dir__(self) -> list[str]:
         """Return the names that the class and its bases define, without those of pydantic's own classes.

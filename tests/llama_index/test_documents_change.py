@@ -128,7 +128,7 @@ def test_a_model_writes_a_summary_once(tmp_path: Path) -> None:
 def test_what_a_model_has_written_is_kept_where_it_fails_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("llama_index_surerag.summaries._WRITTEN_AT_ONCE", 1)
+    monkeypatch.setattr("llama_index_surerag.summaries._N_AT_ONCE", 1)
 
     def reply_to(prompt: str) -> str:
         if "Tarn is an old city" in prompt and failing:

@@ -238,7 +238,7 @@ def test_refuses_a_packaged_llm_without_logprobs_at_construction(
     llm = type("Mine", (packaged,), {})() if subclassed else packaged()
     name = type(llm).__name__
     with pytest.raises(
-        CapabilityError, match=f"the gate entropy needs entropies, and {name} returns no"
+        CapabilityError, match=f"the gate entropy needs entropies, but {name} returns no"
     ) as caught:
         LazyRetrievalQueryEngine.from_args(index(), llm)
     assert hint in str(caught.value)

@@ -325,7 +325,7 @@ def test_an_index_of_chunks_is_no_index_of_summaries() -> None:
     index = corpus.index()
     theirs = DocumentSummaryIndex(corpus.nodes(), llm=MockLLM(), embed_model=HashEmbedding())
     for summaries, message in (
-        (theirs, r"summary_index\(index, theirs"),
+        (theirs, r"summary_index\(index, document_summary_index"),
         (SummaryIndex(corpus.nodes()), "must be a VectorStoreIndex, got a SummaryIndex"),
         (index, "not the index that is searched"),
     ):

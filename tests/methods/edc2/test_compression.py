@@ -464,7 +464,7 @@ def test_by_default_a_third_of_the_passages_and_three_at_least_come_whole() -> N
     "options", [{"min_tokens": 0}, {"guard": "off"}, {"prompts": {"extract": "{passages} {question}"}}]
 )
 def test_options_of_compressions_are_refused_where_passages_come_whole(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigurationError, match='is for compressions, and variant="whole" leaves'):
+    with pytest.raises(ConfigurationError, match='is for compressions, but variant="whole" keeps'):
         ClusterCompressor(FakeReader(), **options)
     ClusterCompressor(FakeReader(), task="answer", **options)
     ClusterCompressor(FakeReader(), variant="copy", **options)

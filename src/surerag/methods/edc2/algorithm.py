@@ -1,4 +1,4 @@
-"""EDC²-RAG: select the passages that help; or cluster similar ones, and compress each cluster.
+"""EDC²-RAG: select the passages that help; or cluster similar passages, and compress each cluster.
 
 Li et al., "Efficient Dynamic Clustering-Based Document Compression for Retrieval-Augmented-Generation",
 section 4, and appendix C for answers and statements.
@@ -44,7 +44,7 @@ from surerag.readers.failures import in_plain_words
 from surerag.text import split_sentences
 
 Measure = Callable[[Passage], int]
-"""Tokens of a passage as the pipeline shows it."""
+"""Counts the tokens of a passage as the pipeline shows it."""
 _SHORT = "too short to gain"
 _WHOLE = "among the most relevant"
 _LESS_RELEVANT = "less relevant than those that stay, or a text that stands in another one"
@@ -58,7 +58,7 @@ def compress_clusters(
     measure: Measure,
     query_vector: ArrayLike | None = None,
 ) -> Program[EDC2Result]:
-    """Select passages, or compress clusters; return the originals where all is irrelevant (section 4).
+    """Select passages, or compress clusters; return the originals if nothing is relevant (section 4).
 
     Arguments and errors are those of :meth:`surerag.ClusterCompressor.program`; ``measure`` counts tokens.
     """
@@ -127,7 +127,7 @@ class _Compression(NamedTuple):
         reason = _SHORT if options.compresses else _WHOLE
         reports = [self.report(cluster.tolist(), reason) for cluster in clusters]
         dropped = self.report(less_relevant, _LESS_RELEVANT)
-        # An answer is no shorter form of its sources, so that every cluster gives one.
+        # An answer is not a shorter form of its sources, so every cluster gives one.
         least = 0 if options.task == "answer" else options.min_tokens
         long = [
             at
@@ -184,7 +184,7 @@ class _Compression(NamedTuple):
             return replace(report, reason=in_plain_words(reply), warning=True)
         options, shown = self.options, self._texts(report)
         if reply.is_cut:
-            # A reply that is cut may lack the relevant part, so the passages stay themselves.
+            # A reply that is cut off may lack the relevant part, so the passages are kept.
             reason = f"the compression was cut at max_tokens={options.max_tokens}"
             return replace(report, reason=reason, warning=True)
         text = unquoted(reply.text)
@@ -208,7 +208,7 @@ class _Compression(NamedTuple):
             return list(reports)
         sources: Iterator[int | None]
         if self.options.copies and self.options.guard != "entailment":
-            sources = iter([0] * len(claims))  # the nearest sentence takes the place of each
+            sources = iter([0] * len(claims))  # the nearest sentence replaces each sentence
         else:
             sources = iter((yield from supporting_sources(claims, self.options.guard, self.query)))
         guarded = []
@@ -274,7 +274,7 @@ class _Offer(NamedTuple):
 
 
 def _offers(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> list[_Offer]:
-    """Return passages that stay whole, and compressions with their first sentences, in order of rank."""
+    """Return whole passages, and compressions with their shorter forms, in order of rank."""
     offers = []
     for at, report in enumerate(reports):
         if report.outcome == "passed":
@@ -289,7 +289,7 @@ def _offers(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> li
 def _fill_context(
     reports: Sequence[ClusterReport], passages: Sequence[Passage], limit: int | None, measure: Measure
 ) -> tuple[list[Passage], list[ClusterReport]]:
-    """Return the context under a token limit, and the reports with what each cluster has in it.
+    """Return the context within a token limit, and the reports with each cluster's tokens in it.
 
     The longest form of each offer that fits is taken; if no text fits, the first words of the best passage.
     """
@@ -320,7 +320,7 @@ def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tupl
     for unit_end in (_WORD_END, _CHARACTER):
         for _, at, (passage, *_) in offers:
             ends = [match.end() for match in unit_end.finditer(passage.text)]
-            # A longer beginning has no fewer tokens, so that few have to be counted.
+            # A longer beginning never has fewer tokens, so a binary search counts only a few.
             fitting = bisect_right(ends, limit, key=lambda end: measure(_cut(passage, end)))
             if fitting:
                 return at, _cut(passage, ends[fitting - 1])

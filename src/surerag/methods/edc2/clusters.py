@@ -1,4 +1,4 @@
-"""Clusters of similar passages (EDC²-RAG, Algorithm 1), and which passages they are made of."""
+"""Clusters of similar passages (EDC²-RAG, Algorithm 1), and the selection of passages for them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Optio
     distinct: list[int] = []
     for at in sorted(texts, key=lambda at: -len(texts[at])):
         text = texts[at]
-        begins = text[:_BEGINNING]  # which is found, or not, some ten times as fast as all of it
+        begins = text[:_BEGINNING]  # a search for it is about ten times as fast as for the whole text
         if not any(begins in texts[other] and text in texts[other] for other in distinct):
             distinct.append(at)
     n_kept = options.n_kept(len(distinct))
@@ -84,7 +84,7 @@ def rank_passages(
     prompts = [prompt.render(passage=text, **{slot: value}) for text in texts]
     replies = yield from perform(Generate(prompts, SamplingParams(max_tokens=2, trace="optional")))
     if any(reply.trace is None for [reply] in replies):
-        # A yes that was not weighed would rank above every one that was.
+        # A yes without a probability would rank above every yes with one.
         replies = [[replace(reply, trace=None)] for [reply] in replies]
     yes = [yes_probability(reply) for [reply] in replies]
     if unclear := yes.count(None):
@@ -96,7 +96,7 @@ def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:
     """Return places, the best first, by the sum of their reciprocal ranks in several scores; ties in order.
 
     Reciprocal rank fusion (Cormack et al., SIGIR 2009) with k = 1: Σ 1 / (1 + rank). Each score has shape
-    [places], larger for better; equal ones have one rank.
+    [places], larger for better; equal scores have the same rank.
 
     Example:
         >>> fuse_ranks([0.9, 0.8, 0.1, 0.2], [0.4, 0.5, 0.1, 0.2]).tolist()
@@ -110,7 +110,7 @@ def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:
 def _vectors(
     query: str, passages: Sequence[Passage], query_vector: ArrayLike | None
 ) -> Program[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return the vectors that the passages have, if all do and fit the query's; else ask the encoder."""
+    """Return the passages' own vectors if all have one that fits the query's, else the encoder's."""
     texts = [passage.text for passage in passages]
     own = {len(passage.embedding or ()) for passage in passages}
     if len(own) == 1 and 0 not in own:
@@ -143,7 +143,7 @@ def dynamic_cluster_sizes(n: int, tau: int = 3, cap: int | None = 20, count_root
             number of calls in the paper's Table 6.
 
     Returns:
-        Sizes that sum to ``n``; the last cluster takes what is left.
+        Sizes that sum to ``n``; the last cluster has the remaining documents.
 
     Raises:
         ValueError: If ``n`` is negative, or ``tau`` or ``cap`` less than 1.
@@ -187,7 +187,7 @@ def dynamic_clusters(
         cap: Largest size, Λ; None for no bound.
         count_root: See :func:`dynamic_cluster_sizes`.
         root: ``"query"``: the unassigned document most similar to the query (the paper); ``"rank"``: the
-            one that was retrieved first (the authors' code).
+            unassigned document that was retrieved first (the authors' code).
         order: Members after the root by ``"similarity"`` to it, or by ``"rank"`` of retrieval.
 
     Returns:

@@ -52,7 +52,7 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     """Judges whether a source supports a sentence, for ``guard="entailment"``."""
 
     count_tokens: Function[Callable[[str], int] | None] = None
-    """Counts the tokens of a text; None takes the reader's own count."""
+    """Function that counts the tokens of a text; None takes the reader's own count."""
 
     show: Function[Callable[[Passage], str] | None] = None
     """Returns a passage's text as the pipeline shows it, for counting; None is the passage's own text."""
@@ -98,7 +98,7 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
 
 def _once(measure: Callable[[Passage], int]) -> Callable[[Passage], int]:
     """Return a function that measures each passage once."""
-    # A passage is kept, so that no other one gets its id.
+    # The passage is kept, so that no other object gets its id.
     known: dict[int, tuple[Passage, int]] = {}
 
     def measured(passage: Passage) -> int:

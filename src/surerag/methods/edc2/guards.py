@@ -1,4 +1,4 @@
-"""Guards of a compression: no replies without content, and no sentence that no source supports."""
+"""Guards of a compression: they reject replies without content and sentences without a source."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FRAME = " \t\r\n\"'`*_.!。“”„«»「」()[]<>"
 
 
 def is_empty_extraction(text: str) -> bool:
-    """Whether a reply says that the documents hold nothing relevant; an empty one does.
+    """Whether a reply says that the documents have nothing relevant; an empty reply counts, too.
 
     Example:
         >>> is_empty_extraction("No content to extract."), is_empty_extraction("They do not mention her.")
@@ -65,7 +65,7 @@ def _says_nothing(sentence: str) -> bool:
 _NUMBER = r"\[\d{1,2}(?:, ?\d{1,2})*\]"
 _NUMBERS = re.compile(rf"[^\S\n]*{_NUMBER}|^[^\S\n]*(?:\d{{1,2}}[.)]|[-*•])[^\S\n]+", re.MULTILINE)
 _SAME_WORDS = 8
-"""Characters behind a mark by which it is found in a source."""
+"""Number of characters after a mark that are used to find it in a source."""
 _ONLY_NUMBERS = re.compile(
     rf"(?:\W*(?:and|(?:the )?(?:passages?|documents?))?\W*{_NUMBER})+\W*", re.IGNORECASE
 )
@@ -87,7 +87,7 @@ def named_passages(text: str, n: int) -> list[int]:
 def without_numbers(text: str, sources: Sequence[str] = ()) -> str:
     """Return a reply without passage numbers and list marks, which mean nothing outside the prompt.
 
-    A mark that a source has before the same words stays: it may be an ordinal number.
+    A mark that a source has before the same words is kept, because it may be an ordinal number.
 
     Example:
         >>> without_numbers("[1] Ada was born in Velm [2]. She left [in 1815].")
@@ -113,9 +113,9 @@ _UNSPACED_LETTER = re.compile(f"[{UNSPACED}]")
 
 
 def quotations(sentence: str) -> list[str]:
-    """Return what a sentence quotes, three words or more at a time, as it must stand in a source.
+    """Return the quotations of three words or more in a sentence, which a source must contain.
 
-    Two letters count as a word in scripts that put no spaces between words.
+    In scripts without spaces between words, two letters count as a word.
 
     Example:
         >>> quotations('It says: "Ada was born in Velm."'), quotations('She wrote "Tin Roofs" in Velm.')
@@ -132,9 +132,9 @@ def quotations(sentence: str) -> list[str]:
 
 
 def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
-    """Return the sentences of texts that a piece was copied from: those that hold it, or what it quotes.
+    """Return the sentences of texts that contain a piece or its quotations, from which it was copied.
 
-    A model that is to copy sentences often copies a part of one, such as a name that it takes for the answer.
+    A model that must copy sentences often copies only a part, such as a name that it takes for the answer.
 
     Example:
         >>> texts = ["Ada was born in Velm. She painted.", "Bo left Velm."]
@@ -155,7 +155,7 @@ def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
 def nearest_sentence(piece: str, texts: Sequence[str], least: float = 0.5) -> tuple[int, str] | None:
     """Return the sentence with most of a piece's words (the shorter of equals), and the place of its text.
 
-    None where no sentence has the least share of the words.
+    None if no sentence has the share ``least`` of the words.
 
     Example:
         >>> texts = ["She painted.", "Ada, a painter, was born in Velm. She left Velm."]
@@ -189,10 +189,10 @@ ENTAILMENT_SUPPORT = 0.6
 
 
 def supporting_sources(claims: Sequence[Claim], guard: Guard, question: str) -> Program[list[int | None]]:
-    """Return for each claim the place of the source that supports it best; None where no source does.
+    """Return, for each claim, the place of the source that supports it best; None if no source does.
 
-    A reader that finds nothing about what it was asked for tends to say that *it* does what somebody else
-    does in the documents. So names in the question and in claims have to be in the source.
+    If the documents do not mention the subject of the question, readers tend to ascribe to it what another
+    subject does. So a source must contain the names of the question and of the claims.
     """
     if guard == "entailment":
         pairs = dict.fromkeys(Pair(source, claim.sentence) for claim in claims for source in claim.sources)

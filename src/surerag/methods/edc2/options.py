@@ -86,10 +86,10 @@ class EDC2Options(Options):
     (``docs/methods/edc2.md``)."""
 
     person: str | None = Field(None, min_length=1)
-    """For ``task="verify"``: the person whom statements are about (appendix C.1.2)."""
+    """For ``task="verify"``: the person that statements are about (appendix C.1.2)."""
 
     threshold: int | None = Field(None, ge=0)
-    """Shorten only contexts of more tokens; None shortens all."""
+    """Only contexts with more tokens than this number are shortened; None shortens all contexts."""
 
     top_n: int | None = Field(None, ge=1)
     """Maximum number of passages to keep: the most relevant by similarity and by the reader, which is asked
@@ -136,12 +136,12 @@ class EDC2Options(Options):
     def _check_task(self) -> Self:
         if not self.compresses and (unused := self._set_for_compressions()):
             raise ConfigurationError(
-                f'{unused} is for compressions, and variant="whole" leaves passages as they are',
+                f'{unused} is for compressions, but variant="whole" keeps passages unchanged',
                 hint='pass variant="copy" or "paper", or leave it out',
             )
         if self.person is not None and self.task != "verify":
             raise ConfigurationError(
-                f'person is for task="verify", and the task is {self.task!r}', hint="leave person out"
+                f'person is for task="verify", but the task is {self.task!r}', hint="leave person out"
             )
         return self
 
@@ -175,7 +175,7 @@ class EDC2Options(Options):
 
     @property
     def prompt(self) -> Template:
-        """The prompt of the task: yours, or that of the variant."""
+        """The prompt of the task: the user's, or that of the variant."""
         name = self.task if self.person is None else "verify_about_person"
         prompt: Template = self.prompts[name]
         ours = prompt == self.PROMPTS[name]
@@ -183,13 +183,13 @@ class EDC2Options(Options):
 
     @property
     def sampling(self) -> SamplingParams:
-        """How clusters are compressed."""
+        """Sampling parameters for compressing clusters."""
         own = SAMPLING_TEMPERATURE if self.task == "answer" else 0.0
         temperature = own if self.temperature is None else self.temperature
         return SamplingParams(temperature=temperature, max_tokens=self.max_tokens, trace="none")
 
     def tau(self, n_passages: int) -> int:
-        """Return the size of the first cluster for so many passages.
+        """Return the size of the first cluster for ``n_passages`` passages.
 
         Example:
             >>> options = EDC2Options(variant="copy", first_cluster_size="auto")

@@ -1,8 +1,8 @@
-"""Whether the words of a source say what a sentence says: its words, names, numbers and denials.
+"""Checks by words, names, numbers and denials whether a source says what a sentence says.
 
-This guard asks no model. It is strict, since passages take the place of what it does not let through: most
-words of a paraphrase have to be in one, two or three sentences of a source that follow each other, and all of
-its names and numbers, each behind the word that it stands behind there.
+This guard calls no model. It is strict, because passages replace the sentences that it rejects: one, two or
+three successive sentences of a source must contain most words of a paraphrase, and all of its names and
+numbers, each after the same word as in the paraphrase.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from surerag.text import UNSPACED, split_sentences
 
 WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _TOGETHER = 3
-"""Sentences of a source that may support one sentence together."""
+"""Number of successive sentences of a source that may support one sentence together."""
 _TOKEN = re.compile(rf"{WORD.pattern}|[.,;:!?]")
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:[,'’\u00a0\u2009\u202f]\d{3})+|(?:\.\d{3}){2,})(?!\d)")
-"""A number whose digits stand in groups of three; one point may be a decimal one."""
+"""A number with groups of three digits; a single point may be a decimal point."""
 _COMMON = frozenset(
     "a all also an and are as at be been both but by did do does for from had has have he her his however "
     "i in is it its me my of on or our s she so some than that the their them then there these they this "
@@ -50,12 +50,13 @@ class _Token(NamedTuple):
 
 
 def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> float:
-    """Share of a sentence's content words that a source has; 0 where the source does not say the same.
+    """Share of a sentence's content words that a source has; 0 if the source does not say the same.
 
-    It is 0 if the sentence has no content words; if the source lacks one of its names or numbers, or half its
-    other words, or has a name or number in another place; or if only one of both denies what it says. A name
-    is a word that begins with a capital letter; at the beginning of a sentence, only if it is nowhere without
-    one. 1,200 and 1200 are the same number. ``names`` are further names in lower case; see :func:`names_in`.
+    It is 0 if the sentence has no content words; if the source lacks a name, a number or half of the other
+    words of the sentence, or has a name or number in another place; or if only one of the two is a denial. A
+    name is a word with a capital letter; at the beginning of a sentence, only if the word never occurs
+    without one. 1,200 and 1200 are the same number. ``names`` are more names, in lower case (see
+    :func:`names_in`).
 
     Example:
         >>> overlap_support("She was born in Velm.", "Ada was born in Velm in 1815.")
@@ -100,7 +101,7 @@ def names_in(text: str) -> set[str]:
 
 
 class _Reading(NamedTuple):
-    """What is known of a text before it is compared; all but ``words`` in lower case."""
+    """A text prepared for comparison; everything but ``words`` is in lower case."""
 
     sentences: tuple[str, ...]
     words: frozenset[str]
@@ -111,7 +112,7 @@ class _Reading(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _read(text: str) -> _Reading:
-    """Return the sentences of a text, its words, those with which sentences begin, and its names."""
+    """Return a text's sentences, its words, the first words of sentences, and its names."""
     plain = _plain(text)
     sentences = tuple(one.text for one in split_sentences(text))
     words = frozenset(WORD.findall(plain))
@@ -122,13 +123,13 @@ def _read(text: str) -> _Reading:
 
 
 def _plain(text: str) -> str:
-    """Return a text with its letters, numbers and denials written in one way."""
+    """Return a text in which equal letters, numbers and denials have the same characters."""
     composed = _CONTRACTED.sub(" not", _composed(text))
     return _GROUPED.sub(lambda number: re.sub(r"\D", "", number[0]), composed)
 
 
 def word_share(sentence: str, source: str) -> float:
-    """Share of a sentence's content words, names and numbers that a source has, wherever they stand there.
+    """Share of a sentence's content words, names and numbers that a source has, in any place.
 
     Example:
         >>> word_share("Ada was not born in Orun.", "Ada was born in Velm.")
@@ -143,7 +144,7 @@ _CONTENT = ("word", "name", "number", "letter")
 
 
 def _composed(text: str) -> str:
-    """Write letters in one way, as PDF files write an accent behind its letter, and ﬁ as one sign."""
+    """Normalise letters (Unicode NFKC): PDF files write accents after letters, and ﬁ as one character."""
     return unicodedata.normalize("NFKC", text)
 
 
@@ -171,7 +172,7 @@ def _tokens(text: str, names: frozenset[str]) -> list[_Token]:
 
 
 def _units(source: str, names: frozenset[str]) -> Iterator[list[_Token]]:
-    """Yield the tokens of each sentence of a source, and of each two or three that follow each other."""
+    """Yield the tokens of each sentence of a source, and of each two or three successive sentences."""
     sentences = [_tokens(one, names) for one in _read(source).sentences]
     for count in range(1, _TOGETHER + 1):
         for start in range(len(sentences) - count + 1):
@@ -196,7 +197,7 @@ def _share(claim: Sequence[_Token], unit: Sequence[_Token]) -> float:
 
 
 def _same(first: str, second: str) -> bool:
-    """Whether two words are forms of one, by their beginning."""
+    """Whether two words are forms of the same word, judged by their beginnings."""
     if first == second:
         return True
     length = max(_SAME_BEGINNING, round(_OF_LENGTH * max(len(first), len(second))))
@@ -204,7 +205,7 @@ def _same(first: str, second: str) -> bool:
 
 
 def _denies(tokens: Sequence[_Token], claim: Sequence[_Token] | None = None) -> set[str]:
-    """Return the words behind a denial; of a source those that a claim has, too, in the claim's form."""
+    """Return the denied words of a text; for a source, only words of the claim, in the claim's form."""
     denied = set()
     for at, token in enumerate(tokens):
         if token.kind == "denial":
@@ -217,7 +218,7 @@ def _denies(tokens: Sequence[_Token], claim: Sequence[_Token] | None = None) -> 
 
 
 def _in_place(claim: Sequence[_Token], unit: Sequence[_Token]) -> bool:
-    """Whether names and numbers, and letters of unspaced scripts, stand where they stand in a source."""
+    """Whether names, numbers and letters of unspaced scripts have the same place as in a source."""
     beside = set(pairwise(unit))
     for at, token in enumerate(claim):
         if token.kind == "letter" and at and claim[at - 1].kind == "letter":
@@ -244,7 +245,7 @@ def _places(unit: Sequence[_Token], word: str) -> list[int]:
 
 
 def _run(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
-    """Return the names, or numbers, right behind a word, up to the next word or mark."""
+    """Return the names or numbers directly after a word, up to the next word or mark."""
     run: set[str] = set()
     for token in unit[place + 1 :]:
         if token.kind == "word" or (token.kind == "mark" and run):
@@ -255,7 +256,7 @@ def _run(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
 
 
 def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
-    """Whether a name comes after the name, with no word between, that it comes after in a source."""
+    """Whether a name directly follows the same name as in a source, without a word between them."""
 
     def before(tokens: Sequence[_Token], place: int) -> str:
         for token in reversed(tokens[:place]):
@@ -272,7 +273,7 @@ def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
 
 
 def _is_subject(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
-    """Whether a name before the first word of a claim comes before it in a source, too, or no name does."""
+    """Whether a name before a claim's first word is also before it in a source, or no name is before it."""
     token = claim[at]
     word = next((one.text for one in claim[at + 1 :] if one.kind == "word"), None)
     places = _places(unit, word) if word else []

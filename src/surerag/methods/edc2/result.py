@@ -11,14 +11,15 @@ from surerag.messages import Passage, Result
 Outcome = Literal["compressed", "passed", "dropped"]
 
 SOURCES_KEY = "compressed_from"
-"""Metadata of a compressed passage: its sources, best first, each with ``id``, ``score`` and ``metadata``."""
+"""Metadata key of a compressed passage's sources, best first, each with ``id``, ``score`` and ``metadata``.
+"""
 SENTENCES_KEY = "compressed_sentences"
 """Metadata of a compressed passage: each sentence's ``text``, the id of its ``source``, and the ``place`` of
 that among the sources, which need not have ids; both are None where no source supports it."""
 
 
 class SupportedSentence(NamedTuple):
-    """A sentence of a compression, and the place of the passage that supports it; None where none does."""
+    """A sentence of a compression, and the place of the passage that supports it, or None."""
 
     text: str
     source: int | None
@@ -29,16 +30,16 @@ class ClusterReport:
     """What became of one cluster, of all passages that stay whole, or of all removed passages.
 
     Attributes:
-        members: Places of its passages in the input, the root first.
-        sources: Their ids.
-        outcome: ``"compressed"``, ``"passed"`` (its passages are returned as they were) or ``"dropped"``.
-        reason: Why, in words.
-        tokens_before: Tokens of its passages.
-        tokens_after: Tokens of it that are returned.
-        sentences: The compression, if there is one.
-        removed: Sentences that no source supports.
-        left_out: Ids of passages that ``token_limit`` had no room for.
-        warning: Whether the reason is a failure: an error, a reply that is cut, or one without support.
+        members: Places of the cluster's passages in the input, the root first.
+        sources: Ids of the cluster's passages.
+        outcome: ``"compressed"``, ``"passed"`` (the passages are returned unchanged) or ``"dropped"``.
+        reason: The reason for the outcome, in words.
+        tokens_before: Number of tokens of the passages.
+        tokens_after: Number of tokens that are returned for the cluster.
+        sentences: The sentences of the compression, if there is one.
+        removed: Sentences that were removed because no source supports them.
+        left_out: Ids of passages that did not fit ``token_limit``.
+        warning: Whether the reason is a failure: an error, or a reply that is cut off or has no source.
     """
 
     members: tuple[int, ...]
@@ -59,13 +60,13 @@ class EDC2Result(Result):
 
     Attributes:
         query: The question that the context is for.
-        passages: The context, in the order of each one's best source. A compressed passage has its best
+        passages: The context, in the order of the passages' best sources. A compressed passage has its best
             source's id, score, metadata and origin, with its sources under ``SOURCES_KEY`` and its sentences
-            under ``SENTENCES_KEY``; the others are the very passages that went in.
-        clusters: What became of each cluster.
-        fell_back: Whether no compression held anything relevant, so that the originals are returned.
-        tokens_before: Tokens of the passages that went in.
-        tokens_after: Tokens of those that came out.
+            under ``SENTENCES_KEY``; the other passages are the input's own objects.
+        clusters: One report for each cluster.
+        fell_back: Whether no compression had anything relevant, so that the originals are returned.
+        tokens_before: Number of tokens of the input passages.
+        tokens_after: Number of tokens of the returned passages.
         usage: Requests, tokens and seconds of the question.
     """
 
@@ -89,7 +90,7 @@ class EDC2Result(Result):
 def compressed_passage(
     sentences: Sequence[SupportedSentence], members: Sequence[int], passages: Sequence[Passage]
 ) -> Passage:
-    """Return a compression as a passage that stands for its sources."""
+    """Return a compression as a passage that replaces its sources."""
     places = sorted(members)
     sources = [passages[at] for at in places]
     metadata: dict[str, Any] = {

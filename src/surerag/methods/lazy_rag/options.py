@@ -69,7 +69,7 @@ class LazyRAGOptions(Options):
     @field_validator("gate", mode="before")
     @classmethod
     def _gate_from_settings(cls, value: Any) -> Any:
-        """Return a gate for the settings that a serialised form holds in its place."""
+        """Turn the settings of a gate, as serialised options hold them, into the gate."""
         if not isinstance(value, Mapping):
             return value
         settings = dict(value)
