@@ -2,7 +2,8 @@
 
 ``squad2_dev.json`` and ``xquad.en.json`` (SQuAD's JSON format), ``hotpotqa_100.json`` and
 ``hotpot_dev_distractor_v1.json`` (HotpotQA with distractors; the latter as its authors publish it, of which a
-beginning will do), ``hotpot_100.json`` (a hundred other questions in that format), ``disfl_qa.json`` (Disfl-QA) and ``traces/2wiki.parquet`` (2WikiMultiHopQA).
+beginning will do), ``hotpot_100.json`` (a hundred other questions in that format), ``disfl_qa.json``
+(Disfl-QA) and ``traces/2wiki.parquet`` (2WikiMultiHopQA).
 """
 
 from __future__ import annotations
