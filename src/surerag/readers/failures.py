@@ -1,8 +1,8 @@
 """Turn errors of a model's client into errors of surerag, the same for every client and framework.
 
-A method may degrade what may pass (overload, time-out, a lost connection) and what is wrong with one request
-alone (too long, a strange reply). It may not where a service refuses whatever is sent (key, address, model,
-parameter): every question would be answered worse, and a line in a log would be all there is to see.
+A method may fall back after a temporary failure (overload, time-out, a lost connection) and after a failure of
+one request alone (too long, a strange reply). It must not fall back if a service refuses every request (wrong
+key, address, model or parameter): then every answer would be worse, and only a line in a log would tell.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SECRET_NAME = re.compile(
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+\Z", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/@]*@")
 _SHORTEST_BEGINNING = 6
-"""Characters of a secret's beginning that are hidden where a message is cut off behind them."""
+"""Minimum length of a secret's beginning that is hidden at the place where a message is cut off."""
 _PASSING_STATUSES = frozenset({408, 409, 425, 429})
 _PASSING_ERRORS = (
     "Timeout",
@@ -66,11 +66,11 @@ _TOO_LONG = re.compile(
     r"|tokens_limit_reached|(prompt|input|request)_too_(long|large)|expected maxlength"
     r"|超长|长度超|超过.{0,20}长度"
 )
-"""A type, a code or words that say that a context is too long."""
+"""A type, a code or words of an error that say that a context is too long."""
 _TOO_LONG_CODE = "above_max_length"
 """End of OpenAI's codes for a text or a list that is too long, whichever setting holds it."""
 _KEY_OF_REPLY = re.compile(r"['\"]\w+['\"]: ")
-"""A key of a reply that a client shows as it came, such as ``'message':``."""
+"""A key in a raw reply that a client includes in its message, such as ``'message':``."""
 _INPUT = re.compile(r"\b(prompts?|inputs?(_ids)?|messages?|requests?|sequences?|conversation|documents?)\b")
 _MEASURE = re.compile(r"\b(tokens?|length|max_(seq|model|input)_len(gth)?|too long)\b")
 _EXCESS = re.compile(
@@ -80,7 +80,7 @@ _EXCESS = re.compile(
 _OF_RATE = re.compile(r"per (second|minute|hour|day)|rate[ _]limit|quota")
 _NEVER_TOO_LONG = frozenset({401, 402, 403, 404, 429})
 _POINTERS = ("param", "parameter", "field", "pointer", "instance_path")
-"""Keys, in what a service sends, of the field that it complains about; ``loc`` is a list of steps."""
+"""Keys of a reply whose value is the field that the service rejects; ``loc`` is a list of steps."""
 _QUOTED = frozenset({"input", "inputs", "request", "body", "messages", "prompt"})
 """Keys of a reply under which a service repeats the request."""
 _WITHHELD = ("content_filter", "content filter", "content management policy", "invalid_prompt", "flagged")
@@ -96,9 +96,9 @@ _HINTS = {
 def service_error(
     error: BaseException, name: str, secrets: Iterable[str] = (), hints: Mapping[int, str] | None = None
 ) -> SureragError:
-    """Return our error for one that a client raised.
+    """Return an error of surerag for an error that a client raised.
 
-    One of ours is returned as it is. ``hints`` say what to do, by HTTP status.
+    An error of surerag is returned unchanged. ``hints`` maps an HTTP status to advice.
 
     Example:
         >>> print(service_error(IndexError("list index out of range"), "gpt").args[0][:52])
@@ -112,7 +112,7 @@ def service_error(
         message += f"; the server sent {sent!r}"
     kind, status = kind_of(error, f"{error} {message}"), status_of(error)
     happened = f"answered {status}" if status else _what_happened(error)
-    # A server that answers with a status was understood: what it withholds has no remedy here.
+    # A server that answered with a status can be reached, so the general advice does not apply.
     hint = _HINTS[kind] if kind is not ServiceError or status is None else ""
     address = _address_of(error)
     where = "" if address in name.lower() else f" at {address}"
@@ -126,7 +126,7 @@ def service_error(
 
 
 def client_failure(error: Exception, name: str, secrets: Iterable[str]) -> SureragError:
-    """Return our error for one that a client raised, with the client's behind it; neither shows a secret."""
+    """Return surerag's error, caused by a client's error; neither of the two shows a secret."""
     secrets = tuple(secrets)
     failure = service_error(error, name, secrets)
     if failure is not error:
@@ -142,13 +142,13 @@ def _what_happened(error: BaseException) -> str:
 
 
 def _connection_broke(error: BaseException) -> bool:
-    """Whether a connection broke while a reply was read, except where the client itself tried again."""
+    """Whether a connection broke while a reply was read, and the client did not itself try again."""
     names = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
     return not names.isdisjoint(_BROKEN) and names.isdisjoint({"APIConnectionError", "ConnectError"})
 
 
 def _address_of(error: BaseException) -> str:
-    """Return the host and port of the request that failed, where an error carries it."""
+    """Return host and port of the failed request if the error carries the request."""
     for cause in _causes(error):
         with suppress(Exception):
             address: str = cast("Any", cause).request.url.netloc.decode()
@@ -157,7 +157,7 @@ def _address_of(error: BaseException) -> str:
 
 
 def _text_of(error: BaseException) -> str:
-    """Return an error's text, and that of the first cause which says something else."""
+    """Return an error's text, and the text of its first cause whose text is different."""
     text = str(error)
     causes = (str(one.__cause__) for one in _causes(error) if one.__cause__)
     other = next((cause for cause in causes if cause not in text), "")
@@ -165,7 +165,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _words_of(body: object) -> str:
-    """Return what a server said about a failure; a router's words, and those of the service behind it."""
+    """Return a server's words about a failure; for a router, also the words of the service it called."""
     inner = body.get("error") if isinstance(body, Mapping) else None
     detail = inner if isinstance(inner, Mapping) else body
     if not isinstance(detail, Mapping):
@@ -180,11 +180,11 @@ def _words_of(body: object) -> str:
 
 
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
-    """Return a text without these secrets, and without what looks like a key.
+    """Return a text with ``[key]`` in place of these secrets and of text that looks like a key.
 
-    A secret of eight characters and more is hidden in either case, percent-encoded (also twice), as HTML
-    entities, escaped as in JSON, in hex, over several lines, and where the text is cut off within it; any
-    secret in base64 (also behind a user's name, as Basic authorization has it).
+    A secret of eight characters or more is hidden in upper and lower case, percent-encoded (also twice), as
+    HTML entities, escaped as in JSON, in hex, over several lines, and if the text is cut off within it. A
+    secret of any length is hidden in base64 (also after a user's name, as in Basic authorization).
 
     Example:
         >>> masked("Invalid key 9f8e7d6c; sent with Bearer abc", ["9f8e7d6c"])
@@ -196,7 +196,7 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
         escaped = (quote(secret, safe=""), json.dumps(secret)[1:-1], repr(secret)[1:-1])
         for spelling in dict.fromkeys((secret, *escaped)):
             if len(secret) < 8:
-                # As part of a word, or in another case, it is no secret: "EMPTY" is a key of some servers.
+                # A short secret is hidden only as a whole word in its own case: some servers' key is "EMPTY".
                 text = re.sub(rf"(?<![\w-]){re.escape(spelling)}(?![\w-])", "[key]", text)
             else:
                 text = _without_beginning(text, spelling)
@@ -210,7 +210,7 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
 
 @lru_cache(maxsize=64)
 def _spellings(secret: str) -> re.Pattern[str]:
-    """Return a pattern of a secret whose characters may each be escaped, on one line or on several."""
+    """Return a pattern that finds a secret with any of its characters escaped, on one line or several."""
     characters = []
     for character in secret:
         code, data = ord(character), character.encode("utf-8", "replace")
@@ -235,7 +235,7 @@ def _in_base64(secret: str) -> Iterator[str]:
 
 
 def _without_beginning(text: str, secret: str) -> str:
-    """Return a text without a secret's beginning at its end or before dots, where the secret was cut off."""
+    """Return a text without the beginning of a secret that was cut off at the text's end or before dots."""
     ends = [len(text.rstrip("'\" \n")), *(dots.start() for dots in re.finditer(r"…|\.\.\.", text))]
     for end in sorted(set(ends), reverse=True):
         before = text[max(end - len(secret), 0) : end].lower()
@@ -247,10 +247,11 @@ def _without_beginning(text: str, secret: str) -> str:
 
 
 def without_secrets(error: E, secrets: Iterable[str]) -> E:
-    """Return an error that shows no secret, nor does any error behind it or in its group.
+    """Return an error without secrets, also in its causes and in the errors of its group.
 
-    One that shows a secret gives way to a copy without it: of the same class, with the same notes, and with
-    what it carries of texts and numbers. A client's class that cannot be copied so is named in the text.
+    An error that shows a secret is replaced by a copy without the secret: of the same class, with the same
+    notes, and with the error's texts and numbers. If a client's class cannot be copied in this way, the text
+    of the new error names the class.
 
     Example:
         >>> without_secrets(ValueError("Invalid key 9f8e7d6c"), ["9f8e7d6c"])
@@ -280,10 +281,10 @@ def without_secrets(error: E, secrets: Iterable[str]) -> E:
 
 def _shows_secret(error: BaseException, hide: Callable[[str], str]) -> bool:
     """Whether an error's text, its attributes or the response that it carries hold a secret."""
-    # Each text by itself, as a secret that is cut off is known at a text's end.
+    # Each text is checked separately, because a cut-off secret is recognised at a text's end.
     carried = [str(error), *_texts_in(error.args), *_texts_in(vars(error))]
     with suppress(Exception):
-        # A response that is not read yet has no text.
+        # The text of a response that is not read yet cannot be accessed.
         carried.append(vars(error)["response"].text)
     return any(hide(text) != text for text in carried)
 
@@ -305,7 +306,7 @@ def _stand_in(error: BaseException, hide: Callable[[str], str], members: Sequenc
     elif isinstance(error, SureragError):
         copy = _rebuilt(type(error), [hide(str(one)) for one in error.args], carried)
     else:
-        # Not what a client's error was made of: the request, the response, and its body.
+        # The copy does not keep the request, the response and its body.
         carried = {name: one for name, one in carried.items() if isinstance(one, str | float | int | None)}
         if status := status_of(error):
             carried["status_code"] = status
@@ -338,7 +339,7 @@ def is_secret_name(name: object) -> bool:
 
 
 def without_credentials(text: str) -> str:
-    """Return an address without user, password and keys in its query; any other text as it is.
+    """Return an address without user, password and keys in its query; any other text is unchanged.
 
     Example:
         >>> without_credentials("https://ada:pw@host/v1?api_key=abc&api-version=2")
@@ -352,7 +353,7 @@ def without_credentials(text: str) -> str:
 
 
 def secrets_in(value: object, name: str = "") -> Iterator[str]:
-    """Yield the secrets among a client's settings: by their type, their names, and in addresses.
+    """Yield the secrets among a client's settings, recognised by type or name, or inside addresses.
 
     Example:
         >>> settings = {"headers": {"Authorization": "Bearer abc"}, "base_url": "http://ada:p%40ss@host/v1"}
@@ -367,7 +368,7 @@ def secrets_in(value: object, name: str = "") -> Iterator[str]:
     elif isinstance(value, BaseModel):
         yield from secrets_in({**vars(value), **(value.model_extra or {})})
     elif isinstance(value, str) and is_secret_name(name):
-        # Of a header, what stands behind the scheme.
+        # In a header, the secret follows the scheme, such as "Bearer".
         yield from value.split()[-1:]
     elif isinstance(value, str) and "://" in value[:12]:
         with suppress(ValueError):
@@ -378,12 +379,12 @@ def secrets_in(value: object, name: str = "") -> Iterator[str]:
 
 
 def shortened(text: str, size: int) -> str:
-    """Return a text, or its beginning and dots."""
+    """Return a text, or its beginning and dots if it has more than ``size`` characters."""
     return text if len(text) <= size else f"{text[:size]}…"
 
 
 def described(error: BaseException) -> str:
-    """Return an error's class and text, without what looks like a key, for logs and rows of a run.
+    """Return an error's class and text, with keys masked, for logs and rows of a run.
 
     Example:
         >>> described(ValueError("no key sk-12345678 at https://ada:secret@host/"))
@@ -402,7 +403,7 @@ _PLAIN_WORDS = (
 
 
 def in_plain_words(error: BaseException) -> str:
-    """Return a failure in words that any user may read, without address, key or hint.
+    """Return a description of a failure that any user may read, without address, key or hint.
 
     Example:
         >>> in_plain_words(TransientServiceError("10.0.0.7:8000 answered 503", hint="raise max_retries"))
@@ -415,7 +416,7 @@ def in_plain_words(error: BaseException) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    r"""Return what an error says, on one line; transformers often names the cause on the second.
+    r"""Return an error's text on one line; transformers often names the cause on the second line.
 
     Example:
         >>> reason_of(OSError("The tokenizer cannot be made:\nsentencepiece is not installed.\n"))
@@ -425,7 +426,7 @@ def reason_of(error: BaseException) -> str:
 
 
 def reply_of(error: BaseException) -> str:
-    """Return what a server sent, if an error or its cause carries it."""
+    """Return the text of a server's reply if an error or its cause carries the reply."""
     for cause in _causes(error):
         with suppress(Exception):
             response = getattr(getattr(cause, "response", None), "text", None)
@@ -438,7 +439,7 @@ def reply_of(error: BaseException) -> str:
 
 
 def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
-    """Return which of our errors a client's error is.
+    """Return the class of surerag's errors that fits a client's error.
 
     Example:
         >>> kind_of(TimeoutError()).__name__, kind_of(ValueError("no JSON")).__name__
@@ -446,7 +447,7 @@ def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
     """
     text = (message or str(error)).lower()
     if "insufficient_quota" in text:
-        # Comes as a 429, and passes when somebody pays.
+        # An exhausted quota has status 429, but it ends only when somebody pays.
         return RefusedError
     status = status_of(error)
     if _is_too_long(error, text, status):
@@ -462,7 +463,7 @@ def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
 
 
 def _is_too_long(error: BaseException, text: str, status: int | None) -> bool:
-    """Whether a prompt does not fit the model's window: by type or code, else by words."""
+    """Whether an error says, by type, code or words, that a prompt does not fit the model's window."""
     codes = [str(value) for name, value in _fields_of(error) if name in ("type", "code", "status")]
     names = [re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__) for kind in type(error).__mro__]
     if any(_TOO_LONG.search(sign.lower()) for sign in (*codes, *names)):
@@ -482,7 +483,7 @@ def _is_too_long(error: BaseException, text: str, status: int | None) -> bool:
 
 
 def _fields_of(error: BaseException) -> Iterator[tuple[str, object]]:
-    """Yield the fields of what a service sent, at every depth."""
+    """Yield the fields of a service's reply, at every depth."""
     for cause in _causes(error):
         held = [getattr(cause, "body", None), getattr(cause, "details", None)]
         with suppress(Exception):
@@ -495,7 +496,7 @@ def _fields_in(value: object, depth: int = 8) -> Iterator[tuple[str, object]]:
     if depth and isinstance(value, Mapping):
         for name, one in value.items():
             yield str(name), one
-            # What is quoted of a request is no structure of the reply.
+            # A quoted request is not part of the reply's own fields.
             yield from () if name in _QUOTED else _fields_in(one, depth - 1)
     elif depth and isinstance(value, list | tuple):
         for one in value:
@@ -503,7 +504,7 @@ def _fields_in(value: object, depth: int = 8) -> Iterator[tuple[str, object]]:
 
 
 def parameters_of(error: BaseException) -> list[str]:
-    """Return the places of a request that a service, or its client, points at.
+    """Return the fields of a request that a service, or its client, names as wrong.
 
     Example:
         >>> parameters_of(TypeError("create() got an unexpected keyword argument 'seed'"))
@@ -530,7 +531,7 @@ def _kind_of_status(status: int, text: str) -> type[ServiceError]:
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that a client's error carries, or the error that it was raised from."""
+    """Return the HTTP status of a client's error, or of the error that caused it; None without a status."""
     for cause in _causes(error):
         response = getattr(cause, "response", None)
         aws = response.get("ResponseMetadata", {}) if isinstance(response, Mapping) else {}
@@ -549,16 +550,16 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    passed: set[int] = set()  # ``raise error from error`` makes a circle
+    passed: set[int] = set()  # ``raise error from error`` makes a cycle
     while error is not None and id(error) not in passed:
         passed.add(id(error))
         yield error
-        # A client may hide the cause that it was raised from.
+        # A client may suppress the cause of its error; the context still has it.
         error = error.__cause__ or error.__context__
 
 
 def _is_lasting(error: BaseException) -> bool:
-    """Whether a connection can never succeed: a wrong address, an unknown name, TLS to a plain port."""
+    """Whether a connection can never succeed: wrong address, unknown host, or TLS to a port without TLS."""
     if isinstance(error, socket.gaierror):
         return error.errno != socket.EAI_AGAIN
     if isinstance(error, ssl.SSLError):
@@ -569,7 +570,7 @@ def _is_lasting(error: BaseException) -> bool:
 
 
 def _is_misuse(error: BaseException, text: str) -> bool:
-    """Whether a client refused before it asked: unknown option, no key, a library that is missing."""
+    """Whether a client failed before it sent a request: unknown option, no key, or a missing library."""
     if isinstance(error, ImportError) or type(error).__name__ == "OpenAIError":
         return True
     return isinstance(error, TypeError | ValueError) and any(sign in text for sign in _MISUSED)

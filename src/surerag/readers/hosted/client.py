@@ -1,8 +1,8 @@
-"""One asynchronous client on one background event loop, for verbs of either kind.
+"""One asynchronous client on one background event loop, for sync and async methods of a reader.
 
-The openai SDK retries, obeys Retry-After, times out and reads streams. Added here: a limit of bytes and one
-deadline for each request, no redirects to other servers, errors of surerag, and a new loop and client in a
-forked process.
+The openai SDK retries, obeys Retry-After, times out and reads streams. This module adds, for each request, a
+limit of bytes and a deadline. It refuses redirects to other servers, raises errors of surerag, and makes a new
+event loop and client in a forked process.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ Json = Mapping[str, Any]
 MAX_BYTES = 64 * 2**20
 """Maximum size of one response after decompression."""
 MAX_ERROR_BYTES = 2**16
-"""How much is read of a response that reports an error."""
+"""Maximum bytes that are read of a response that reports an error."""
 _STEP = 2**16
 """Bytes to decompress at a time."""
 DEADLINE = 10
-"""How many times the time-out one request may take in all, retries and reading included."""
+"""Maximum total time of one request, retries and reading included, as a multiple of the time-out."""
 _OPENAI = "https://api.openai.com/v1"
 _HINTS = {
     401: "set OPENAI_API_KEY, or pass api_key=…",
@@ -51,11 +51,11 @@ _NOT_COMPATIBLE_HINT = "check that base_url ends with the API's root, such as ht
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _of_parent: list[object] = []
-"""Loops and clients of a parent process: closed here, they would speak on its connections."""
+"""Event loops and clients of the parent process; closing them here would write to its connections."""
 
 
 def background_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of this process that all requests run on, in a daemon thread."""
+    """Return this process's event loop for all requests; the loop runs in a daemon thread."""
     global _loop
     with _lock:
         if _loop is None:
@@ -89,7 +89,7 @@ async def arun(coroutine: Coroutine[Any, Any, R]) -> R:
 
 
 def run_soon(coroutine: Coroutine[Any, Any, object]) -> None:
-    """Run a coroutine on the background loop without waiting, for finalisers; ignore its failure."""
+    """Run a finaliser's coroutine on the background loop without waiting; ignore its failure."""
 
     async def quietly() -> None:
         with suppress(Exception):
@@ -99,7 +99,7 @@ def run_soon(coroutine: Coroutine[Any, Any, object]) -> None:
 
 
 class ReportedError(Exception):
-    """A failure that a server reports within an answer of status 200."""
+    """A failure that a server reports in a response with status 200."""
 
     def __init__(self, body: object) -> None:
         super().__init__(str(body))
@@ -166,17 +166,17 @@ class Client:
 
     @property
     def max_retries(self) -> int:
-        """How often a request is sent again."""
+        """Maximum number of times that a failed request is sent again."""
         return self._max_retries if self._own is None else self._own.max_retries
 
     @property
     def address(self) -> str:
-        """Where requests go, without credentials."""
+        """Address that requests are sent to, without credentials."""
         parts = urlsplit(self.base_url)
         return f"{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
 
     async def turn(self) -> asyncio.Semaphore:
-        """Return what limits requests under way; on a new loop after a fork."""
+        """Return the semaphore that limits concurrent requests; after a fork, make one for the new loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             if self._own is not None and self._loop is not None:
@@ -195,7 +195,7 @@ class Client:
             return await self._guarded(self._post(body), self._timeout * DEADLINE)
 
     async def stream(self, body: Json) -> AsyncGenerator[Json]:
-        """Yield the pieces of a stream; pauses of its reader do not count towards the deadline."""
+        """Yield the pieces of a stream; time that the caller spends between pieces is not part of the deadline."""
         async with await self.turn():
             http, events = await self._guarded(self._open(body), self._timeout * DEADLINE)
         loop, left = asyncio.get_running_loop(), self._timeout * DEADLINE
@@ -209,12 +209,12 @@ class Client:
                     return
                 yield piece
         finally:
-            # On another loop, that of a forked process, the connection is the parent's.
+            # On another loop (in a forked process) the connection belongs to the parent process.
             if loop is asyncio.get_running_loop():
                 await http.aclose()
 
     async def aclose(self) -> None:
-        """Close the client, unless it is the user's own; the next request makes another."""
+        """Close the client, unless the user passed it in; the next request makes a new client."""
         client, self._client = self._client, None
         if client is not None and self._own is None and self._loop is asyncio.get_running_loop():
             await client.close()
@@ -235,7 +235,7 @@ class Client:
             raise
 
     def _create(self, body: Json) -> Any:
-        """Return the SDK's context manager of a response that is still to be read."""
+        """Return the SDK's context manager for a response whose body is not read yet."""
         client = self._client = self._client or self._own_or_new()
         fields = dict(body)
         typed = {
@@ -270,7 +270,7 @@ class Client:
         return key or "none"
 
     async def _json(self, response: httpx.Response) -> Any:
-        """Read and parse what the server sent; a page for people is no such server at all."""
+        """Read and parse a response; an HTML page is an error, because the address is then not that of an API."""
         data = await response.aread()
         with suppress(ValueError, RecursionError):
             return json.loads(data)
@@ -282,19 +282,19 @@ class Client:
         raise malformed(data.decode("utf-8", "replace"))
 
     async def _guarded(self, coroutine: Coroutine[Any, Any, R], seconds: float) -> R:
-        """Await one step of a request within its deadline, errors turned into ours."""
+        """Await one step of a request within its deadline; turn errors into errors of surerag."""
         try:
             async with asyncio.timeout(seconds):
                 return await coroutine
         except Exception as error:
-            # An error of ours about the response stands behind the SDK's.
+            # If surerag raised an error about the response, that error is the cause of the SDK's error.
             ours = error.__cause__ if isinstance(error.__cause__, SureragError) else error
             failure = service_error(ours, self.address, self.secrets(), _HINTS)
-        # Outside, so that the client's error, which holds the request and its key, is not behind ours.
+        # Raised outside the handler, so that the client's error, which holds the API key, is not its context.
         raise failure
 
     def secrets(self) -> Iterator[str]:
-        """Yield what no error may show."""
+        """Yield the secrets that no error may show."""
         yield from secrets_in(self.base_url)
         yield from secrets_in(dict(self._own.default_headers) if self._own is not None else {})
         yield from self._body_secrets
@@ -319,12 +319,12 @@ async def _admit(address: str, response: httpx.Response) -> None:
                 hint="pass that server's address as base_url, if it is to read prompts",
             )
     except SureragError as error:
-        # What is no error of the SDK's own is taken for a lost connection, and asked again.
+        # The SDK takes any error that is not its own for a lost connection, and sends the request again.
         raise _sdk().OpenAIError(str(error)) from error
 
 
 def _limited(response: httpx.Response) -> httpx.Response:
-    """Limit the bytes that may be read of a response; they are decompressed here, a step at a time."""
+    """Limit the bytes that may be read of a response; decompress them here, one step at a time."""
     import httpx
 
     if "x-limited" in response.extensions:
@@ -353,7 +353,7 @@ def _limited(response: httpx.Response) -> httpx.Response:
 
 
 def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
-    """Return what decompresses the pieces of a body, no more than a step at once."""
+    """Return a function that decompresses a piece of a body, at most ``_STEP`` bytes at a time."""
     if encoding == "identity":
         return lambda raw: iter((raw,))
     if encoding not in ("gzip", "deflate"):
@@ -361,7 +361,7 @@ def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
             f"the server's answer is compressed as {encoding!r}, which was not requested",
             hint="have the server, or the proxy before it, obey Accept-Encoding",
         )
-    inflater = zlib.decompressobj(wbits=47)  # of gzip and zlib, whichever the first bytes say
+    inflater = zlib.decompressobj(wbits=47)  # gzip or zlib, as the first bytes say
 
     def inflated(raw: bytes) -> Iterator[bytes]:
         while piece := inflater.decompress(raw, _STEP):
@@ -372,7 +372,7 @@ def _decoder(encoding: str) -> Callable[[bytes], Iterator[bytes]]:
 
 
 def checked(answer: Any) -> Json:
-    """Return an answer, or a piece of one, if it is a JSON object that reports no failure."""
+    """Return an answer, or a piece of an answer, if it is a JSON object that reports no failure."""
     if not isinstance(answer, Mapping):
         raise malformed(answer)
     if error := answer.get("error"):
@@ -381,7 +381,7 @@ def checked(answer: Any) -> Json:
 
 
 def malformed(answer: object) -> ServiceError:
-    """Return the error for an answer that is no OpenAI-compatible one."""
+    """Return the error for an answer that does not follow OpenAI's format."""
     text = "an empty answer" if answer in (None, "", {}) else f"the answer {excerpt(answer)}"
     return ServiceError(
         f"the server returned {text}, where a JSON object with choices was expected",
@@ -400,7 +400,7 @@ def public_fields(body: Json) -> dict[str, Any]:
 
 
 def _checked_key(key: str | None) -> str | None:
-    """Return a key without white space around it, which a key from a file may have."""
+    """Return a key without surrounding white space, which a key from a file may have."""
     key = key.strip() if key else None
     if key and not all("!" <= character <= "~" for character in key):
         raise ConfigurationError(
@@ -430,7 +430,7 @@ def _sdk() -> Any:
 
 
 def _close_later(loop: asyncio.AbstractEventLoop, http: httpx.AsyncClient) -> None:
-    """Close the connections of a client that was dropped, in their own loop; called by a finaliser."""
+    """Close a dropped client's connections on the event loop they belong to; a finaliser calls this."""
     if loop is _loop:
         loop.call_soon_threadsafe(lambda: loop.create_task(http.aclose()))
     else:

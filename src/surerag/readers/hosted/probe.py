@@ -1,4 +1,4 @@
-"""A probe: shows what a server can do by asking it about ten small questions."""
+"""A probe, which finds out what a server can do by sending about ten small questions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _PROMPTS = (
     "Answer the question.\nQuestion: Where does the river Rhine begin?\nAnswer:",
     "Once upon a time, there was",
 )
-"""Sent in turn until one is answered with more than silence."""
+"""Prompts that are sent in turn until the model's answer to a prompt is not empty."""
 
 _TOPS = (20, 5, 1)
 _SHORT = SamplingParams(max_tokens=3)
 _EQUAL_LOGPROBS = 0.02
-"""Log-probabilities nearer than this are the same: servers that batch differ in the last digits."""
+"""Log-probabilities that differ by less count as equal: batching servers differ in the last digits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +30,12 @@ class Probe:
     """What a server and its model can do.
 
     Attributes:
-        top_logprobs: How many of the likeliest tokens it lists, of those that were requested.
-        raw_logprobs: Whether log-probabilities are those of the model, rather than those after temperature;
-            None if that could not be seen.
-        rejected: Parameters that requests go without, because the service rejects them.
-        limits: The largest values that it takes of others.
-        notes: What the server said where it refused.
+        top_logprobs: How many of the requested likeliest tokens the server lists.
+        raw_logprobs: Whether log-probabilities are the model's own, before the temperature is applied; None
+            if the probe could not tell.
+        rejected: Parameters that requests omit, because the service rejects them.
+        limits: The largest accepted value of each parameter that the service limits.
+        notes: The server's words when it refused a request.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Probe:
 
 
 async def probe(reader: ClientReader) -> Probe:
-    """Ask one small question after another, and return what the answers show."""
+    """Send small questions one after another, and return what the answers show about the server."""
     questions = _Questions(reader, await _answered(reader))
     top = await questions.largest_top()
     streamed = await questions.streamed(top)
@@ -86,9 +86,9 @@ async def probe(reader: ClientReader) -> Probe:
 async def _answered(reader: ClientReader) -> str:
     """Return the first prompt to which the model gives an answer; learn whether it thinks."""
     for prompt in _PROMPTS:
-        # Long enough to see thoughts end whose beginning is not marked.
+        # The answer is long enough to hold the end of thoughts, even if their beginning is not marked.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
-        reader.learned.note(CLOSES_THOUGHTS)  # which is found out here, and needs no warning
+        reader.learned.note(CLOSES_THOUGHTS)  # the probe finds this out itself, so no warning is needed
         (reading, *_) = await reader.readings(question, AWAITING)
         if reading.closes_thoughts:
             reader.thinking = reader.thinking or "unmarked"
@@ -103,14 +103,14 @@ async def _answered(reader: ClientReader) -> str:
 
 
 class _Questions:
-    """The questions, and the server's reasons for refusals."""
+    """The probe's questions, and the reasons that the server gave for refusals."""
 
     def __init__(self, reader: ClientReader, prompt: str) -> None:
         self.notes: list[str] = []
         self._reader, self._prompt = reader, prompt
 
     async def largest_top(self) -> int | None:
-        """Return the most alternatives that the server lists; None if it has no log-probabilities."""
+        """Return the largest number of alternatives that the server lists; None without log-probabilities."""
         for top in _TOPS:
             reading = await self._short_answer(_SHORT, top)
             if reading is not None and reading.generation().trace:
@@ -135,7 +135,7 @@ class _Questions:
             return None
 
     async def raw(self, top: int) -> bool | None:
-        """Compare the first token's alternatives at two temperatures, which should change nothing."""
+        """Return whether the first token's alternatives are equal at two temperatures; None without any."""
         lists = []
         for temperature in (0.5, 2.0):
             reading = await self._short_answer(replace(_SHORT, temperature=temperature), top)
@@ -146,7 +146,7 @@ class _Questions:
         return all(abs(a - b) <= _EQUAL_LOGPROBS for a, b in zip(*lists, strict=False))
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
-        """Return a request that needs the requested log-probabilities and the temperature."""
+        """Return a request that fails without the requested log-probabilities and temperature."""
         sampling = replace(sampling, trace="none" if top is None else "entropy" if top else "logprobs")
         return Request(self._prompt, sampling, top, drawn=sampling.temperature > 0, streamed=streamed)
 
@@ -161,5 +161,5 @@ class _Questions:
         return reading
 
     def _note(self, error: ServiceError) -> None:
-        """Keep what the service said, without our advice."""
+        """Store the service's own words of an error, without surerag's advice."""
         self.notes.append(masked(error.message, self._reader._secrets()))

@@ -27,46 +27,50 @@ _TOP_LOGPROBS: Mapping[Api, int] = {"chat": 20, "completions": 5}
 class OpenAIReader(ClientReader):
     """A model behind an OpenAI-compatible server.
 
-    Log-probabilities are those that the server returns. Most compute them before temperature, top-p and
-    penalties, as a reader promises; some compute them after. :meth:`probe` shows which, and what a server
-    does not do, ``capabilities`` do not claim from then on.
+    The server computes the log-probabilities. Most servers compute them before temperature, top-p and
+    penalties, as a reader should; some servers compute them afterwards. :meth:`probe` finds out which, and
+    afterwards ``capabilities`` list only what the server can do.
 
-    Entropies are intervals (``"bounded"``) from the likeliest tokens, their mass and the largest vocabulary
-    in use.
+    Entropies are intervals (``"bounded"``), computed from the likeliest tokens, their total probability and
+    the size of the largest vocabulary in use.
 
-    Of a model that thinks before it answers, text, trace, the first tokens of ``begin`` and the limit on
-    tokens are those of the answer. That it thinks is seen from the beginning of its answers, from the
-    server's own fields, or by :meth:`probe`. Where only the end of the thoughts is marked, because the prompt
-    template begins them, ``thinking="unmarked"`` says so, and :meth:`probe` finds it out.
+    If a model thinks before it answers, text, trace, the first tokens of ``begin`` and the limit on tokens
+    concern the answer, not the thoughts. The reader recognises a thinking model by the beginning of its
+    answers, by the server's own fields, or by :meth:`probe`. Some prompt templates begin the thoughts, so that
+    only the end of the thoughts is marked: pass ``thinking="unmarked"`` for such a model, or call
+    :meth:`probe`, which finds this out.
 
-    A parameter that the service rejects is left out for 15 minutes where the answer can do without it, once
-    the same request succeeded without it, with a ``LeftOutWarning`` that names it.
+    If the service rejects a parameter that the answer does not depend on, and the same request succeeds
+    without the parameter, the reader omits the parameter for 15 minutes. A ``LeftOutWarning`` names it.
 
     A generation that was begun holds a connection until it is finished or cancelled; it counts towards
-    ``max_concurrency`` only while it is read.
+    ``max_concurrency`` only while the reader reads from it.
 
     Args:
-        model: Name of the model, as the server has it.
-        base_url: The API's root, such as ``http://localhost:8000/v1``; default the environment's
-            ``OPENAI_BASE_URL``, or OpenAI itself.
-        api_key: Default the environment's ``OPENAI_API_KEY``. It is in no representation, pickle or error.
+        model: Name of the model on the server.
+        base_url: Root of the API, such as ``http://localhost:8000/v1``. The default is the environment
+            variable ``OPENAI_BASE_URL``, or else OpenAI's own address.
+        api_key: The API key. The default is the environment variable ``OPENAI_API_KEY``. No representation,
+            pickle or error shows the key.
         api: ``"chat"``; or ``"completions"``, for models without a chat template.
-        top_logprobs: How many of the likeliest tokens to list for each; 0 for no entropies. The default is
-            the most that OpenAI allows: 20, and 5 for completions.
-        thinking: False switches thinking off, and a model that thinks all the same is an error; True grants
-            tokens for thoughts from the first request on; ``"unmarked"`` says besides that answers begin
-            inside the thoughts, and only the end of these is marked.
-        max_tokens: Length of an answer at most, where a method sets none.
-        max_concurrency: Requests under way at most.
+        top_logprobs: Number of likeliest tokens that the server lists for each token of the answer; with 0
+            there are no entropies. The default is the most that OpenAI allows: 20, and 5 for completions.
+        thinking: False switches thinking off; if the model thinks nevertheless, this is an error. True adds
+            tokens for thoughts to every request. ``"unmarked"`` adds such tokens, too, for a model whose
+            output begins inside the thoughts, so that only their end is marked.
+        max_tokens: Maximum length of an answer [tokens] if a method sets none.
+        max_concurrency: Maximum number of concurrent requests.
         timeout: Seconds to wait for an answer, or for the next piece of a stream; one request may take ten
-            times as long in all.
-        max_retries: How often the SDK asks again after 429, 5xx, time-outs and broken connections.
-        extra_body: Further fields of every request; they win over what the reader would send.
+            times as long in total.
+        max_retries: Maximum number of times that the SDK repeats a request after status 429 or 5xx, a
+            time-out or a broken connection.
+        extra_body: Further fields of every request; they replace fields of the same name.
         client: Your own ``openai.AsyncOpenAI``, in place of base_url, api_key, timeout and max_retries. It is
-            used on the reader's own event loop, and stays yours to close.
+            used on the reader's own event loop; you close it yourself.
 
     Attributes:
-        top: How many of the likeliest tokens are requested; None where the server has no log-probabilities.
+        top: Number of likeliest tokens that are requested for each token; None if the server has no
+            log-probabilities.
 
     Raises:
         MissingExtraError: If the openai SDK is not installed.
@@ -120,7 +124,7 @@ class OpenAIReader(ClientReader):
         return f"OpenAIReader({self.name!r}, api={self.api!r}, top_logprobs={self.top or 0})"
 
     def __copy__(self, memo: object = None) -> OpenAIReader:
-        """Return the reader itself: copies of a pipeline share its client, which no copy could carry."""
+        """Return the reader itself, because a client cannot be copied; copies of a pipeline share the reader."""
         return self
 
     __deepcopy__ = __copy__
@@ -132,12 +136,12 @@ class OpenAIReader(ClientReader):
 
     @property
     def max_tokens(self) -> int | None:
-        """Length of an answer at most, where a method sets none."""
+        """Maximum length of an answer [tokens] if a method sets none."""
         return self._max_tokens or super().max_tokens
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the reader requests of the server; after a probe, what the server can do."""
+        """Capabilities as requested from the server; after a probe, those that the server has."""
         return Capabilities(
             logprobs=self.top is not None,
             entropy="bounded" if self.top else None,
@@ -148,9 +152,9 @@ class OpenAIReader(ClientReader):
         )
 
     def probe(self) -> Probe:
-        """Find out what the server can do, by asking it about ten small questions.
+        """Find out what the server can do by sending it about ten small questions.
 
-        From then on ``capabilities`` tell it, and what the server lacks is not requested.
+        Afterwards ``capabilities`` show the result, and the reader does not request what the server lacks.
 
         Raises:
             ServiceError: If the server does not even answer a plain question.
@@ -162,14 +166,14 @@ class OpenAIReader(ClientReader):
         return result
 
     def close(self) -> None:
-        """Close the client, unless it is yours; a new client is made when one is needed."""
+        """Close the client, unless you passed it in; the next request makes a new client."""
         run(self._client.aclose())
 
     async def aclose(self) -> None:
         """Like ``close``, without blocking the event loop."""
         await arun(self._client.aclose())
 
-    # How it is asked.
+    # How the reader calls the server.
 
     @property
     def _retries(self) -> int:

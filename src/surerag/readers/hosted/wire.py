@@ -1,8 +1,8 @@
 """Requests to OpenAI-compatible servers, and their replies as parts of answers; no I/O.
 
-A request holds what its purpose needs and nothing else: each further field is one that some model rejects.
-The temperature is always sent, because 0 is no service's own; ``top_p`` where answers are drawn, because
-llama.cpp, Ollama and vLLM cut the tail of the distribution by default.
+A request contains only the fields that it needs, because some model rejects each further field. The
+temperature is always sent, because no service has 0 as its default. ``top_p`` is sent if answers are sampled,
+because llama.cpp, Ollama and vLLM cut off the tail of the distribution by default.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ THINKING_OFF: dict[str, Any] = {
     "reasoning_effort": "none",
     "chat_template_kwargs": {"enable_thinking": False, "thinking": False},
 }
-"""Switches thinking off: for OpenAI, Ollama and Groq; for templates of vLLM, SGLang and llama.cpp."""
+"""Fields that switch thinking off: for OpenAI, Ollama and Groq; for vLLM, SGLang and llama.cpp."""
 
 
 def body_of(api: Api, model: str, request: Request) -> dict[str, Any]:
     """Return the body of a request.
 
-    Stop texts are not sent to a model that thinks: they belong to the answer, and may stand in the thoughts.
+    Stop texts are not sent to a model that thinks: they should end the answer, but may occur in thoughts.
     """
     sampling = request.sampling
     body: dict[str, Any] = {
@@ -56,7 +56,7 @@ def body_of(api: Api, model: str, request: Request) -> dict[str, Any]:
 
 
 def prompt_body(api: Api, prompt: Prompt) -> dict[str, Any]:
-    """Return the part of a body that holds the prompt; completions take no conversation (InputError)."""
+    """Return the part of a body that holds the prompt; InputError for a conversation with completions."""
     turns = [{"role": role, "content": without_surrogates(content)} for role, content in as_messages(prompt)]
     if api == "chat":
         return {"messages": turns}
@@ -74,7 +74,7 @@ def reply_parts(answer: Json, *, logprobs: bool) -> list[ReplyPart]:
 
 
 def next_reply_part(piece: Json, *, logprobs: bool) -> ReplyPart:
-    """Return a piece of a stream; the piece with the usage may have no choice."""
+    """Return a piece of a stream as a part of the reply; a piece that reports usage may have no choice."""
     usage = usage_of(piece["usage"]) if isinstance(piece.get("usage"), Mapping) else None
     if not piece.get("choices"):
         return ReplyPart(usage=usage)

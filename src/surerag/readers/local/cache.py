@@ -10,14 +10,14 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 
 class GrowingLayer(DynamicLayer):
-    """A layer of ``DynamicCache`` that is written in place, and copied only when its room is used up."""
+    """A layer of ``DynamicCache`` that is written in place, and copied only when its spare slots are used up."""
 
     keys: Tensor
     values: Tensor
     _buffers: tuple[Tensor, Tensor] | None = None
 
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Append keys and values [rows, heads, steps, width]; return all."""
+        """Append keys and values [rows, heads, steps, width]; return all keys and values of the layer."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
             self.keys, self.values = key_states, value_states
@@ -31,13 +31,13 @@ class GrowingLayer(DynamicLayer):
         return self.keys, self.values
 
     def load(self, keys: Tensor, values: Tensor, length: int) -> None:
-        """Take buffers whose first ``length`` slots are filled."""
+        """Use these buffers, whose first ``length`` slots are filled, as the layer's keys and values."""
         self.dtype, self.device, self.is_initialized = keys.dtype, keys.device, True
         self._buffers = (keys, values)
         self.keys, self.values = keys[..., :length, :], values[..., :length, :]
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep some rows."""
+        """Keep only the rows with these indices."""
         keys, values = self._buffers or (self.keys, self.values)
         indices = indices.to(keys.device)
         self.load(keys[indices], values[indices], self.keys.shape[-2])
@@ -64,14 +64,14 @@ class CachedRow(NamedTuple):
 
 
 def take_row(cache: Cache, row: int, start: int, end: int) -> CachedRow:
-    """Return a view of one row's slots."""
+    """Return a view of one row's keys and values in the slots from ``start`` to ``end``."""
     layers: list[Any] = cache.layers
     parts = tuple((layer.keys[row, :, start:end], layer.values[row, :, start:end]) for layer in layers)
     return CachedRow(parts, end - start)
 
 
 def join_rows(rows: Sequence[CachedRow], spare: int) -> Cache:
-    """Copy rows into one cache, aligned at their ends, with room for further tokens."""
+    """Copy rows into one cache, aligned at their ends, with ``spare`` empty slots for further tokens."""
     longest = max(row.length for row in rows)
     cache = new_cache()
     for place in range(len(rows[0].layers)):

@@ -1,8 +1,9 @@
 """From prompts to token ids: chat templates, switches for thinking, and document text that stays text.
 
-A document may contain ``<|im_end|>`` or whatever else a tokenizer takes for a control token; the model must
-read it as plain characters. A conversation with such text is rendered around place-holders, each message is
-encoded by itself, and its control tokens are cut in two. All others are encoded as the tokenizer does it.
+A document may contain ``<|im_end|>`` or other text that a tokenizer takes for a control token. The model must
+read such text as plain characters. So a conversation with such text is rendered around place-holders, each
+message is encoded by itself, and the control tokens in a message are encoded in two parts. The tokenizer
+encodes all other conversations as usual.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from surerag.errors import ConfigurationError, InputError
 from surerag.messages import Message, Prompt, as_messages
 from surerag.readers.thinking import CHANNEL, begun_thoughts, mentions_thoughts
 
-# Drawn anew in every process, so that no document can contain it; it never reaches the model.
+# The mark is random in every process, so that no document can contain it; the model never sees the mark.
 _MARK = f"\U000f5a10{secrets.token_hex(8)}"
 _QUESTION = (Message("user", "x"),)
-# Qwen3, SmolLM3, GLM and most templates have the first, DeepSeek-V3.1 and Granite the second.
+# Qwen3, SmolLM3, GLM and most templates use the first name; DeepSeek-V3.1 and Granite use the second.
 _SWITCHES = ("enable_thinking", "thinking")
 
 ThinkingMode = Literal["none", "off", "apart"]
@@ -38,8 +39,9 @@ class PromptEncoder:
 
     Attributes:
         thinking: As in :class:`surerag.readers.protocol.Capabilities`.
-        expects_thoughts: Whether an answer begins with thoughts, even if the prompt does not begin them.
-        options: Variables that the template gets.
+        expects_thoughts: Whether an answer begins with thoughts, even if the prompt has no opening mark of
+            thoughts.
+        options: Variables for the chat template.
 
     Raises:
         ConfigurationError: If a setting or the template cannot work.
@@ -65,7 +67,7 @@ class PromptEncoder:
         self.thinking, self.expects_thoughts = self._how_it_thinks(on, thinking)
 
     def _how_it_thinks(self, on: bool | None, requested: bool | None) -> tuple[ThinkingMode, bool]:
-        """Return ``thinking`` and ``expects_thoughts``, by the switch and what was requested."""
+        """Return ``thinking`` and ``expects_thoughts`` from the switch's value and the user's request."""
         prompt = self._render(_QUESTION, self.options) if self._template else ""
         if on is False and not begun_thoughts(prompt):
             return "off", False
@@ -100,7 +102,7 @@ class PromptEncoder:
         return None
 
     def encode(self, prompt: Prompt) -> tuple[list[int], str]:
-        """Return a prompt's token ids (InputError for none), and the mark of thoughts that it begins."""
+        """Return a prompt's token ids, and the opening mark of thoughts at its end; InputError without ids."""
         messages = as_messages(prompt)
         ids = self._encode(messages)
         if not ids:
@@ -108,7 +110,7 @@ class PromptEncoder:
         if not self._template:
             return ids, ""
         rendered = self._render(messages, self.options)
-        # Only what stands behind the last message is the template's; some end according to the messages.
+        # The template writes only the text after the last message; some templates' endings depend on messages.
         own = rendered.endswith(self._template_ending)
         return ids, begun_thoughts(self._template_ending if own else rendered.rstrip().rpartition("\n")[2])
 
@@ -132,7 +134,7 @@ class PromptEncoder:
             try:
                 return self._apply(messages, options)
             except TemplateError:
-                # Some templates know no system role: its text then opens the first user turn.
+                # Some templates have no system role: the system text then opens the first user turn.
                 if len(messages) < 2 or messages[0].role != "system":
                     raise
                 system, user, *rest = messages
@@ -151,7 +153,7 @@ class PromptEncoder:
         )
 
     def _ids(self, text: str) -> list[int]:
-        # A lone surrogate is no character that a tokenizer could read.
+        # A tokenizer cannot read a lone surrogate.
         text = text.encode(errors="replace").decode()
         return (
             list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []
@@ -170,7 +172,7 @@ class PromptEncoder:
 
     @cached_property
     def _template_ending(self) -> str:
-        """Text that the template writes behind a question."""
+        """Text that the template writes after a question."""
         return self._render((Message("user", _MARK),), self.options).rpartition(_MARK)[2]
 
     @cached_property
@@ -182,7 +184,7 @@ class PromptEncoder:
 
     @cached_property
     def _control_tokens(self) -> dict[str, bool]:
-        """Special tokens, the template's markup and what looks like it: text, and whether it is normalised.
+        """Map special tokens and the template's markup (and similar text) to whether their text is normalised.
 
         Added words such as ``C++`` and runs of spaces are no control tokens.
         """
@@ -203,12 +205,12 @@ class PromptEncoder:
     @cached_property
     def _control_ids(self) -> frozenset[int]:
         vocabulary = self._tokenizer.get_vocab()
-        # Unknown words are no attempt at anything.
+        # The token for unknown words is no control token.
         return frozenset(vocabulary[text] for text in self._control_tokens) - {self._tokenizer.unk_token_id}
 
     @cached_property
     def _finds_disguised_tokens(self) -> bool:
-        """Whether the tokenizer finds control tokens in normalised text: in ``<|IM_END|>``, or full width."""
+        """Whether the tokenizer finds control tokens in other spellings: ``<|IM_END|>``, or full-width letters."""
         fast = self._tokenizer.is_fast and self._tokenizer.backend_tokenizer.normalizer is not None
         return fast and any(self._control_tokens.values())
 

@@ -1,8 +1,9 @@
 """From token ids to answers and scores: prompts are read in batches, and answers grow in batches.
 
-A prompt is read up to its last token, padded on the right, so that no mask is needed. Its keys and values are
-copied into a batch that is aligned at the end, from where every row grows by one token a step. An answer that
-waits to go on is a view of its row, and joins its next batch in the same way.
+The engine reads a prompt up to its last token. Prompts are padded on the right, so that no mask is needed.
+Their keys and values are copied into a batch whose rows are aligned at their ends; then every row grows by one
+token a step. An answer that is to be continued later keeps a view of its row, which is copied into its next
+batch in the same way.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 Ids = tuple[int, ...]
 
-# A common beginning is read once if it has so many tokens.
+# A common beginning of prompts is read once if it has at least this many tokens.
 _MIN_SHARED = 48
-# Padding of a pass of reading, at most: so many tokens, or an eighth of all.
+# Maximum padding when a batch of prompts is read: this many tokens, or an eighth of all tokens.
 _PADDING = 64
 _SPARE_SLOTS = 64
 
@@ -39,13 +40,13 @@ class Handle:
         self.fate: Literal["waiting", "finished", "cancelled"] = "waiting"
 
     def close(self, fate: Literal["finished", "cancelled"]) -> None:
-        """Note how the handle ended, and free its memory."""
+        """Record whether the handle was finished or cancelled, and free its memory."""
         self.fate = fate if self.fate == "waiting" else self.fate
         self.row = None
 
 
 class Batch:
-    """Answers that grow together by one token a step; ended answers are removed once they are a quarter."""
+    """Answers that grow together by one token a step; ended rows are removed once they are a quarter of all."""
 
     def __init__(
         self, model: CausalModel, answers: Sequence[GrowingAnswer], rows: Sequence[CachedRow]
@@ -76,7 +77,7 @@ class Batch:
             self._keep(growing)
 
     def finish(self) -> list[GrowingAnswer]:
-        """Grow until all have ended."""
+        """Grow the answers until all have ended, and return them."""
         while any(one.ended is None for one in self._answers):
             self.step()
         return self.started
@@ -112,7 +113,7 @@ class Engine:
 
     def generate(self, prompts: Sequence[EncodedPrompt]) -> list[list[GrowingAnswer]]:
         """Grow ``sampling.n`` answers to each prompt until they end."""
-        # Without chance, all samples are one.
+        # Greedy samples of a prompt are all the same, so one is generated.
         counts = [1 if is_greedy(one.sampling) else one.sampling.n for one in prompts]
         samples = [(one, sample) for one, n in zip(prompts, counts, strict=True) for sample in range(n)]
         grown = iter(self._grow(samples))
@@ -120,14 +121,14 @@ class Engine:
         return [row * (one.sampling.n // n) for one, n, row in zip(prompts, counts, rows, strict=True)]
 
     def begin(self, prompts: Sequence[EncodedPrompt], n_tokens: int) -> list[Handle]:
-        """Grow the first answer to each prompt to ``n_tokens`` tokens; keep what is needed to go on."""
+        """Grow the first answer to each prompt to ``n_tokens`` tokens; keep the state that continues it."""
         return self._in_batches([(one, 0) for one in prompts], lambda batch: batch.begin(self, n_tokens))
 
     def _grow(self, samples: Sequence[tuple[EncodedPrompt, int]]) -> list[GrowingAnswer]:
         return self._in_batches(samples, Batch.finish)
 
     def finish(self, handles: Sequence[Handle]) -> None:
-        """Grow begun answers to their ends; if a batch fails, the answers of earlier batches have ended."""
+        """Continue begun answers to their ends; if a batch fails, the answers of earlier batches are complete."""
 
         def finish_some(some: Sequence[Handle]) -> None:
             pairs = [(handle, row) for handle in some if (row := handle.row) is not None]
@@ -143,7 +144,7 @@ class Engine:
             in_halves([waiting[i][1] for i in batch], finish_some)
 
     def resume(self, handle: Handle) -> Batch | None:
-        """Return a batch that goes on with a copy of one answer; None if it has ended."""
+        """Return a batch that continues a copy of one answer; None if the answer has ended."""
         row = handle.row
         return None if row is None else Batch(self._model, [handle.answer.copy()], [row])
 
@@ -175,7 +176,7 @@ class Engine:
 
     @torch.inference_mode()
     def _read(self, prompts: Sequence[Ids]) -> list[CachedRow]:
-        """Read different prompts, all but the last token of each; a common beginning is read once."""
+        """Read distinct prompts, each without its last token; a common beginning is read once."""
         groups: dict[Ids, list[Ids]] = {}
         for prompt in prompts:
             groups.setdefault(prompt[:_MIN_SHARED], []).append(prompt)
@@ -192,7 +193,7 @@ class Engine:
         return [rows[prompt] for prompt in prompts]
 
     def _read_after(self, prefix: CachedRow | None, prompts: Sequence[Ids]) -> dict[Ids, CachedRow]:
-        """Read prompts, without the last token of each, after a beginning that was read before."""
+        """Read prompts, each without its last token, after a common beginning that was read before."""
         done = 0 if prefix is None else prefix.length
         ordered = sorted(prompts, key=len, reverse=True)
         rows: dict[Ids, CachedRow] = {}
@@ -207,7 +208,7 @@ class Engine:
 
 
 def _by_prompt(samples: Sequence[tuple[EncodedPrompt, int]]) -> dict[Ids, list[int]]:
-    """Return the places of the samples of each prompt."""
+    """Return, for each prompt, the indices of its samples."""
     members: dict[Ids, list[int]] = {}
     for index, (prompt, _) in enumerate(samples):
         members.setdefault(prompt.ids, []).append(index)
@@ -215,7 +216,7 @@ def _by_prompt(samples: Sequence[tuple[EncodedPrompt, int]]) -> dict[Ids, list[i
 
 
 def _alike_together(prompts: Collection[Ids]) -> list[Ids]:
-    """Return prompts that begin alike together, the longest first, then those of similar lengths."""
+    """Return prompts in an order that groups common beginnings, longest first, and similar lengths."""
     longest: dict[Ids, int] = {}
     for prompt in prompts:
         longest[prompt[:_MIN_SHARED]] = max(len(prompt), longest.get(prompt[:_MIN_SHARED], 0))
@@ -223,12 +224,15 @@ def _alike_together(prompts: Collection[Ids]) -> list[Ids]:
 
 
 class PlainEngine(Engine):
-    """An engine for models with another kind of state: whole answers, to prompts of one length together."""
+    """An engine for models whose state is not keys and values.
+
+    It generates only whole answers; prompts of the same length share a batch.
+    """
 
     begins = "whole"
 
     def begin(self, prompts: Sequence[EncodedPrompt], n_tokens: int) -> list[Handle]:
-        """Grow whole answers."""
+        """Generate whole answers, whatever ``n_tokens`` is."""
         return [Handle(self, answer) for answer in self._grow([(one, 0) for one in prompts])]
 
     def _grow(self, samples: Sequence[tuple[EncodedPrompt, int]]) -> list[GrowingAnswer]:
@@ -249,7 +253,7 @@ class PlainEngine(Engine):
 
     @torch.inference_mode()
     def _generate(self, answers: Sequence[GrowingAnswer]) -> None:
-        """Grow answers to prompts of one length; we choose the tokens, and the library keeps the state."""
+        """Grow answers to prompts of the same length; this engine chooses tokens, the library keeps the state."""
 
         def take(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
             raise_if_cancelled()
@@ -283,16 +287,17 @@ class PlainEngine(Engine):
 
 
 def common_length(prompts: Sequence[Ids]) -> int:
-    """Return how many first tokens all prompts share, the last token of each left out."""
+    """Return how many first tokens all prompts share, not counting the last token of a prompt."""
     first, last = min(prompts), max(prompts)
     most = min(map(len, prompts)) - 1
     return next((i for i in range(most) if first[i] != last[i]), most)
 
 
 def pack(costs: Sequence[tuple[int, int]], budget: int) -> list[list[int]]:
-    """Cut items, in order, into batches of a token budget; a larger item gets a batch of its own.
+    """Split items, in order, into batches within a token budget; a larger item gets a batch of its own.
 
-    A batch costs its longest row times its rows; ``costs`` are each item's tokens of a row, and its rows.
+    The cost of a batch is the length of its longest row times the number of its rows. ``costs`` holds, for
+    each item, the tokens in a row and the number of rows.
 
     Example:
         >>> pack([(10, 1), (10, 2), (30, 1)], budget=40)
@@ -310,7 +315,7 @@ def pack(costs: Sequence[tuple[int, int]], budget: int) -> list[list[int]]:
 
 
 def _similar(lengths: Sequence[int]) -> list[list[int]]:
-    """Cut rows, the longest first, into batches of little padding."""
+    """Split rows, the longest first, into batches with little padding."""
     batches: list[list[int]] = []
     total = 0
     for index, length in enumerate(lengths):
@@ -325,10 +330,10 @@ def _similar(lengths: Sequence[int]) -> list[list[int]]:
 
 
 def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], None]) -> None:
-    """Do work on a batch; if the device lacks memory, on the halves of the batch, one after the other.
+    """Do work on a batch; if the device lacks memory, do it on each half of the batch in turn.
 
     Raises:
-        ServiceError: If the memory does not suffice for one item.
+        ServiceError: If the device has too little memory even for a single item.
     """
     try:
         work(items)
@@ -341,7 +346,7 @@ def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], None]) -> None:
                 "the device has too little memory for a single sequence",
                 hint="use a shorter prompt, a smaller max_tokens, a smaller dtype or another device",
             ) from error
-    # Outside the handler, so that the failed attempt's tensors are not kept by its traceback.
+    # This runs outside the handler, so that the traceback does not keep the failed attempt's tensors.
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     middle = len(items) // 2

@@ -1,4 +1,4 @@
-"""A causal language model: loading it, its limits, and one pass of it."""
+"""A causal language model: how it is loaded, its limits, and one forward pass."""
 
 from __future__ import annotations
 
@@ -33,18 +33,20 @@ class CausalModel:
     """A ``transformers`` model with its window, its end tokens, and one way to run it.
 
     Attributes:
-        model: The model itself, with what PEFT or ``torch.compile`` put around the library's own, ``bare``.
-        window: Tokens that fit its positions, or None where neither caller nor config names a limit.
+        model: The model as it was passed in, with the wrappers of PEFT or ``torch.compile``; the library's own
+            model inside them is ``bare``.
+        window: Maximum number of tokens of prompt and answer together; None if neither the caller nor the
+            model's config sets a limit.
 
     Raises:
-        ConfigurationError: If it has an encoder, or no head for the next token.
+        ConfigurationError: If the model has an encoder, or no head for the next token.
     """
 
     def __init__(
         self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, window: int | None = None
     ) -> None:
         inner: Any = getattr(model, "_orig_mod", model)
-        # Adapters of PEFT stand in the layers of the model inside, so that it is the adapted model.
+        # PEFT puts its adapters into the layers of the inner model, so the inner model is the adapted model.
         self.bare: Any = inner.get_base_model() if hasattr(inner, "get_base_model") else inner
         self.model: Any = model
         encodes = getattr(self.bare.config, "is_encoder_decoder", False)
@@ -74,12 +76,12 @@ class CausalModel:
 
     @property
     def vocabulary(self) -> int:
-        """Rows of the embedding table."""
+        """Number of rows of the embedding table."""
         return int(self._embeddings.shape[0])
 
     @property
     def batch_tokens(self) -> int:
-        """Default tokens of a batch: 32,768 on a CPU, what half of the free memory holds on a CUDA device."""
+        """Default number of tokens in a batch: 32,768 on a CPU; on a CUDA device, as half its free memory holds."""
         if self.device.type != "cuda":
             return _BATCH_TOKENS
         heads = getattr(self._config, "num_attention_heads", None) or 1
@@ -95,7 +97,7 @@ class CausalModel:
 
     @cached_property
     def name(self) -> str:
-        """Hub id, last part of a local path or architecture; and a hash of a sample of every weight."""
+        """Hub id (or the last part of a local path, or the architecture), and a hash of samples of all weights."""
         digest = hashlib.sha256()
         for name, parameter in sorted(self.model.named_parameters()):
             flat = parameter.detach().reshape(-1)
@@ -106,9 +108,10 @@ class CausalModel:
 
     @cached_property
     def cacheable(self) -> bool:
-        """Whether its state is keys and values that can be cut, padded and joined.
+        """Whether the model's state is keys and values that can be cut, padded and joined.
 
-        The config is asked first; then six tokens are read at once, and in parts as the engine reads them.
+        The config is checked first; then six tokens are read once as a whole and once in parts, and the
+        results must agree.
         """
         layers = DynamicCache(config=self.bare.config).layers
         stateful = "past_key_values" not in self._arguments or getattr(self.bare, "_is_stateful", False)
@@ -136,9 +139,9 @@ class CausalModel:
 
         Args:
             tokens: Token ids [rows, steps].
-            cache: Keys and values of what was read before; it grows.
+            cache: Keys and values of the tokens that were read before; the new ones are appended.
             mask: See :meth:`padding_mask`.
-            positions: Of each token [rows, steps]; None counts from the cache's length.
+            positions: Position of each token [rows, steps]; None counts on from the cache's length.
 
         Returns:
             Raw logits of the last step [rows, vocabulary] in float32.
@@ -153,18 +156,18 @@ class CausalModel:
         if "logits_to_keep" in self._arguments:
             arguments["logits_to_keep"] = 1
         logits: Tensor = self.model(**arguments).logits
-        # A view would keep the logits of the whole prompt alive.
+        # A view would keep the logits of the whole prompt in memory.
         return (logits[:, -1] if logits.shape[1] == 1 else logits[:, -1].clone()).float()
 
     def padding_mask(self, starts: Sequence[int], slots: int) -> Tensor | None:
-        """Return 1 for tokens and 0 for what is before each row's start, [rows, slots]; None if all are 1."""
+        """Return a mask [rows, slots], 0 before each row's start and 1 from there on; None if all are 1."""
         if not any(starts):
             return None
         first = torch.tensor(starts, device=self.device)[:, None]
         return (torch.arange(slots, device=self.device) >= first).long()
 
     def tensor(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Return rows on the model's device, the shorter ones padded on the right, [rows, longest]."""
+        """Return token ids on the model's device as [rows, longest]; shorter rows are padded on the right."""
         longest = max(map(len, rows))
         padded = [[*row, *[0] * (longest - len(row))] for row in rows]
         return torch.tensor(padded, dtype=torch.long, device=self.device)
@@ -182,7 +185,7 @@ def load(
         options["dtype"] = dtype or (_dtype_on_cpu(id_or_path, **shared) if device == "cpu" else "auto")
         loaded: Any = AutoModelForCausalLM.from_pretrained(id_or_path, **options)
         model, info = loaded
-        # With a device map, the library has placed the parts already.
+        # With a device map, the library has already put the layers on their devices.
         model = model if "device_map" in options else model.to(device)
     except Exception as error:
         absent = id_or_path.startswith((".", "/", "~")) and not Path(id_or_path).is_dir()
@@ -208,7 +211,7 @@ def _best_device() -> str:
 
 
 def _dtype_on_cpu(id_or_path: str, **shared: Any) -> str:
-    """Return bfloat16 for weights of 16 bits where the processor has it; float32 for all others."""
+    """Return "bfloat16" for 16-bit weights if the processor computes in bfloat16 itself, else "float32"."""
     if not has_native_bfloat16():
         return "float32"
     try:

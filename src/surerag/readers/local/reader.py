@@ -39,13 +39,14 @@ _readers: weakref.WeakSet[TransformersReader] = weakref.WeakSet()
 class TransformersReader(BaseReader):
     """A causal language model in this process, with log-probabilities and exact entropies.
 
-    Every number is computed in float32 from the raw logits. A prompt is read once whatever the number of
-    samples, and so is a common beginning of the prompts of one call. Sample ``i`` of a prompt depends on the
-    prompt, the seed and ``i`` alone. Calls from several threads are served one after the other. Models whose
-    state is no keys and values (Mamba, RWKV, hybrids) run through ``generate``: correct, and slower.
+    All log-probabilities and entropies are computed in float32 from the raw logits. The model reads a prompt
+    once for all its samples, and reads a common beginning of the prompts of one call once. Sample ``i`` of a
+    prompt depends only on the prompt, the seed and ``i``. Calls from several threads run one after the other.
+    Models whose state is not keys and values (Mamba, RWKV, hybrids) run through the library's ``generate``,
+    which gives the same results, but more slowly.
 
-    Where a model thinks before it answers, text, trace, stop texts and ``max_tokens`` concern the answer. A
-    model that stops inside its thoughts has given an empty answer.
+    If a model thinks before it answers, text, trace, stop texts and ``max_tokens`` apply to the answer, not
+    to the thoughts. If a model stops inside its thoughts, its answer is empty.
 
     Args:
         model: Any causal language model of ``transformers``, with PEFT adapters or without; it is put into
@@ -55,17 +56,18 @@ class TransformersReader(BaseReader):
             are plain text, and the turns of a conversation are joined by empty lines.
         template_options: Further variables for the chat template, such as ``{"reasoning_effort": "low"}``:
             plain values, as JSON has them. They are part of the reader's name.
-        max_batch_tokens: Tokens, prompts and answers together, of one batch. None is 32,768 on a CPU;
-            on a GPU, what half of its free memory has room for. A batch that does not fit is halved.
-        window: Tokens that prompt and answer may have together; None takes it from the model's config.
-        max_tokens: Length of an answer, at most, where nobody sets another.
-        thinking: False to switch thinking off, True to have the model think, by the template's switch where
-            there is one; None switches it off where that can be done.
-        thinking_tokens: Tokens of thoughts before an answer, at most; fewer where the window leaves no more.
+        max_batch_tokens: Maximum tokens of one batch, prompts and answers together. None means 32,768 on a
+            CPU, and on a GPU as many as fit into half of its free memory. If a batch does not fit, it is
+            halved.
+        window: Maximum tokens of prompt and answer together; None takes the limit from the model's config.
+        max_tokens: Maximum length of an answer [tokens] if neither the method nor the caller sets another.
+        thinking: False switches thinking off, and True switches it on, if the chat template has a switch for
+            thinking. None switches thinking off if the template has such a switch.
+        thinking_tokens: Maximum tokens of thoughts before an answer; fewer if the window has less space.
 
     Attributes:
         model: The model as it was passed in, for a framework's own pipeline over the same weights.
-        tokenizer: The tokenizer, likewise.
+        tokenizer: The tokenizer as it was passed in.
 
     Raises:
         ConfigurationError: If a setting or the chat template cannot work, the model is no causal language
@@ -115,10 +117,11 @@ class TransformersReader(BaseReader):
 
         Args:
             id_or_path: Hub id, or a folder.
-            device: Such as ``"cuda:1"``; None takes an accelerator if there is one.
-            dtype: Such as ``"bfloat16"``. None takes the weights' own type on an accelerator. On a CPU, None
-                takes bfloat16 for weights of 16 bits if the processor has instructions for it (AVX512-BF16,
-                AMX, ARM BF16), and float32 otherwise. bfloat16 takes half of float32's memory.
+            device: Device of the weights, such as ``"cuda:1"``; None takes an accelerator if there is one.
+            dtype: Type of the weights, such as ``"bfloat16"``. On an accelerator, None keeps the weights' own
+                type. On a CPU, None takes bfloat16 for 16-bit weights if the processor has instructions for
+                bfloat16 (AVX512-BF16, AMX, ARM BF16), and float32 otherwise. bfloat16 needs half of the
+                memory that float32 needs.
             revision: Branch, tag or commit of the hub.
             trust_remote_code: Whether code that comes with the model may run.
             use_safetensors: Whether to refuse weights in formats that can run code when they are loaded.
@@ -126,7 +129,7 @@ class TransformersReader(BaseReader):
                 ``AutoModelForCausalLM.from_pretrained``.
 
         Raises:
-            ConfigurationError: If it cannot be loaded, lacks weights, or a setting cannot work.
+            ConfigurationError: If the model cannot be loaded or lacks weights, or a setting cannot work.
         """
         loading: dict[str, Any] = {
             "device": device,
@@ -160,7 +163,7 @@ class TransformersReader(BaseReader):
         return self
 
     def __repr__(self) -> str:
-        """Name the model, its device, and how it thinks."""
+        """Show the model's name, its device, and whether it thinks."""
         thinking = "" if self._encoder.thinking == "none" else f", thinking={self._encoder.thinking!r}"
         return f"TransformersReader({self.name!r}, device={str(self._model.device)!r}{thinking})"
 
@@ -185,7 +188,7 @@ class TransformersReader(BaseReader):
 
     @property
     def max_tokens(self) -> int:
-        """Default for the maximum length of an answer."""
+        """Default for the maximum length of an answer [tokens]."""
         return self._max_tokens
 
     @property
@@ -195,11 +198,11 @@ class TransformersReader(BaseReader):
 
     @property
     def window(self) -> int | None:
-        """Tokens that prompt and answer may have together; None where neither caller nor config names it."""
+        """Maximum tokens of prompt and answer together; None if neither caller nor config sets a limit."""
         return self._model.window
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens a text has, without any that a template would add."""
+        """Return how many tokens a text has, not counting tokens that a chat template would add."""
         return self._encoder.count(text)
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
@@ -209,11 +212,11 @@ class TransformersReader(BaseReader):
     def generate_each(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
     ) -> list[list[Generation]]:
-        """Return answers to each prompt, sampled in its own way, in common batches.
+        """Return answers to each prompt, sampled with the prompt's own parameters, in shared batches.
 
         Raises:
             ContextLengthError: If a prompt and ``max_tokens`` do not fit the window together.
-            ThinkingBudgetError: If the model was still thinking when its budget for a prompt was spent.
+            ThinkingBudgetError: If the model was still thinking when it had used all its tokens for thoughts.
         """
         with self._lock:
             encoded = self._encode_prompts(prompts, samplings)
@@ -230,10 +233,10 @@ class TransformersReader(BaseReader):
     def begin_each(
         self, prompts: Sequence[Prompt], n_tokens: int, samplings: Sequence[SamplingParams]
     ) -> list[PartialGeneration]:
-        """Begin an answer to each prompt, sampled in its own way, in common batches.
+        """Begin an answer to each prompt, sampled with the prompt's own parameters, in shared batches.
 
-        The memory is freed once all handles of the call are finished, cancelled or dropped. Errors are those
-        of :meth:`generate_each`.
+        The memory is freed once all returned generations are finished, cancelled or dropped. This method
+        raises the same errors as :meth:`generate_each`.
         """
         check_at_least(1, n_tokens=n_tokens)
         with self._lock:
@@ -250,11 +253,12 @@ class TransformersReader(BaseReader):
             return begun
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Continue begun answers, whichever calls began them, in common batches.
+        """Complete begun answers in shared batches; different calls may have begun the answers.
 
         Raises:
-            InputError: If one was finished or cancelled before, or begun by another reader.
-            ServiceError: If the device has too little memory for one; the others can be finished again.
+            InputError: If an answer was finished or cancelled before, or begun by another reader.
+            ServiceError: If the device has too little memory for an answer; ``finish`` can be called again
+                for the others.
         """
         with self._lock:
             handles = [self._waiting(item) for item in begun]
@@ -270,19 +274,19 @@ class TransformersReader(BaseReader):
             return [handle.answer.generation() for handle in handles]
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Free begun answers; this does nothing for answers that are freed, finished or being finished."""
-        # No lock: a garbage collector may call this in the middle of anything.
+        """Free the memory of begun answers; answers that are freed, finished or being finished are ignored."""
+        # No lock is taken, because the garbage collector may call this while a thread holds the lock.
         for item in begun:
             if isinstance(item.state, Handle):
                 item.state.close("cancelled")
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield a begun answer from its first token on: whole characters, and no part of a stop text.
+        """Yield the whole text of a begun answer, in whole characters and without any part of a stop text.
 
-        The model is free for other calls between two pieces. Closing the iterator frees the memory.
+        Other calls may use the model between two pieces. Closing the iterator frees the answer's memory.
 
         Raises:
-            InputError: If it was finished or cancelled before, or begun by another reader.
+            InputError: If the answer was finished or cancelled before, or begun by another reader.
         """
         with self._lock:
             handle = self._waiting(begun)
@@ -346,7 +350,7 @@ class TransformersReader(BaseReader):
 
 
 def _written(sequences: Sequence[GrowingAnswer], before: Usage | None = None) -> Usage:
-    """Return the numbers of new tokens of answers and of thoughts."""
+    """Return the numbers of answer tokens and thinking tokens that were generated since ``before``."""
     before = before or Usage()
     return Usage(
         completion_tokens=sum(map(len, sequences)) - before.completion_tokens,

@@ -1,9 +1,9 @@
 """Choice of the next token, and its log-probability and entropy.
 
-Random numbers belong to a sequence and a step, never to a batch, so a sample is the same whatever it is
-batched with. Tokens are maxima of logits plus Gumbel noise, which samples exactly and hardly depends on the
-last digits of the logits. They are drawn in two stages, a block of 256 tokens and then one token of it: the
-same distribution from some hundred random numbers a step.
+Random numbers depend on the sequence and the step, never on the batch, so a sample is the same in any batch.
+The sampled token is the maximum of logits plus Gumbel noise. This samples exactly from the distribution, and
+the last digits of the logits hardly matter. A token is drawn in two stages, first a block of 256 tokens and
+then a token in the block: this gives the same distribution and needs only some hundred random numbers a step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from surerag.errors import LogprobsError
 from surerag.messages import SamplingParams
 
 _BLOCK = 256
-# exp(-200) is zero in float32; keeps 0 * -inf out of the entropy where a logit is minus infinity.
+# exp(-200) is zero in float32. The floor avoids 0 * -inf in the entropy if a logit is minus infinity.
 _FLOOR = -200.0
 _COLDEST = 1e-6
 
@@ -36,7 +36,7 @@ class ScoredToken(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """Parameters, key and number of one step of one sequence."""
+    """What the choice of a token depends on: sampling parameters, the sequence's key, the step's number."""
 
     sampling: SamplingParams
     key: int
@@ -44,12 +44,12 @@ class Draw(NamedTuple):
 
 
 def is_greedy(sampling: SamplingParams) -> bool:
-    """Return whether no chance is involved; a temperature too small to divide by is zero."""
+    """Return whether decoding is greedy; a temperature too small to divide by counts as zero."""
     return sampling.temperature < _COLDEST
 
 
 def sequence_key(prompt: Sequence[int], seed: int, sample: int) -> int:
-    """Return 128 bits that belong to one sample of one prompt."""
+    """Return the 128-bit random key of one sample of one prompt."""
     material = np.asarray(prompt, dtype="<i8").tobytes() + f"|{seed}|{sample}".encode()
     return int.from_bytes(hashlib.sha256(material).digest()[:16], "little")
 
@@ -70,16 +70,19 @@ def choose(logits: Tensor, draws: Sequence[Draw]) -> list[ScoredToken]:
 
 
 def score_tokens(logits: Tensor, tokens: Tensor) -> list[ScoredToken]:
-    """Return what raw float32 logits [rows, vocabulary] say of one token a row, or raise LogprobsError."""
+    """Return log-probability and entropy of one token a row from raw float32 logits [rows, vocabulary].
+
+    Raises LogprobsError if a number is not finite.
+    """
     top = logits.amax(-1, keepdim=True)
     centred = (logits - top).clamp_(min=_FLOOR)
     weights = centred.exp()
     total = weights.sum(-1)
     log_total = total.log()
     entropy = (log_total - (weights * centred).sum(-1) / total).clamp_(min=0)
-    # Centred first: the difference of two large numbers would lose digits.
+    # The maximum is subtracted first, because the difference of two large numbers would lose digits.
     logprob = (logits.gather(-1, tokens[:, None]) - top).squeeze(-1) - log_total
-    # One transfer a step; token ids are whole numbers below 2**24, so float32 holds them.
+    # A step needs one transfer: token ids are whole numbers below 2**24, so float32 represents them exactly.
     columns = torch.stack([tokens.float(), logprob, entropy, top.squeeze(-1) + log_total], dim=1)
     rows = [ScoredToken(int(row[0]), *row[1:]) for row in columns.tolist()]
     if not all(math.isfinite(row.logsumexp) for row in rows):
@@ -96,7 +99,7 @@ def _sample(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
     blocks = -(-vocabulary // _BLOCK)
     padded = torch.nn.functional.pad(logits, (0, blocks * _BLOCK - vocabulary), value=-torch.inf)
     in_blocks = padded.view(rows, blocks, _BLOCK)
-    # Drawn in float64: a float32 exponential is exactly 0 once in ten million, and would then win.
+    # Noise is float64: a float32 exponential is exactly 0 once in ten million, and its token would then win.
     uniform = np.stack([_exponentials(draw, blocks + _BLOCK) for draw in draws])
     noise = torch.from_numpy((-np.log(uniform)).astype(np.float32)).to(logits.device)
     block = (in_blocks.logsumexp(-1) + noise[:, :blocks]).argmax(-1)
@@ -105,6 +108,6 @@ def _sample(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
 
 
 def _exponentials(draw: Draw, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    # Counter-based: the step stands in the counter's high word, each draw moves the low one.
+    # The generator is counter-based: the high word holds the step, and each draw increases the low word.
     bits = np.random.Philox(key=draw.key, counter=[0, 0, 0, draw.step])
     return np.random.Generator(bits).standard_exponential(count)

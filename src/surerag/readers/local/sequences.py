@@ -17,14 +17,14 @@ from surerag.readers.thinking import CHANNEL, CHANNEL_MARKS, MARKS, ThoughtSplit
 
 
 class Detokenizer:
-    """Turns tokens into pieces of text that, joined, are the text of all; special tokens are left out.
+    """Turns tokens into pieces of text; the joined pieces are the text of all tokens except special tokens.
 
-    A token that ends inside a character adds nothing; the one that completes the character adds all of it.
+    A token that ends inside a character adds no text; the token that completes the character adds it whole.
     """
 
     def __init__(self, decode: Callable[[tuple[int, ...]], str]) -> None:
         self._decode = decode
-        # Tokens whose text was returned last, which decides the next one's spacing; then those held back.
+        # The tokens whose text was returned last (they decide the spacing of the next), then held-back tokens.
         self._before: tuple[int, ...] = ()
         self._held: tuple[int, ...] = ()
 
@@ -38,7 +38,7 @@ class Detokenizer:
         return piece
 
     def flush(self) -> str:
-        """Return the text that is held back."""
+        """Return the text of the tokens that were held back."""
         before = self._decode(self._before) if self._before else ""
         return self._decode(self._before + self._held)[len(before) :] if self._held else ""
 
@@ -47,9 +47,9 @@ class Vocabulary(NamedTuple):
     """Meaning of a tokenizer's tokens.
 
     Attributes:
-        decode: From tokens to their text, special tokens left out.
+        decode: Function from tokens to their text, without special tokens.
         ends: Tokens that end an answer.
-        between: Tokens that end a thought, and no answer, while the model thinks.
+        between: Tokens that end a thought, but no answer, while the model thinks.
         marks: Special tokens that mark thoughts, with their texts.
     """
 
@@ -60,7 +60,7 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, ends: frozenset[int]) -> Vocabulary:
-        """Read a tokenizer; in harmony (gpt-oss), ``<|end|>`` ends a message, ``<|return|>`` the turn."""
+        """Read a tokenizer; in gpt-oss's harmony, ``<|end|>`` ends a message and ``<|return|>`` the turn."""
         added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         shown, between = MARKS, frozenset[int]()
         if CHANNEL in added:
@@ -84,9 +84,10 @@ class EncodedPrompt(NamedTuple):
     """A prompt's tokens and how to answer them.
 
     Attributes:
-        inside: Mark of the thoughts inside which the answer begins; empty if there are none.
+        inside: Opening mark of thoughts at the prompt's end, so that the output begins inside the thoughts;
+            empty if the prompt ends without such a mark.
         thinks: Whether the answer is known to begin with thoughts.
-        thinking_tokens: Tokens of thoughts that caller and window allow.
+        thinking_tokens: Maximum tokens of thoughts that caller and window allow.
     """
 
     ids: tuple[int, ...]
@@ -97,19 +98,19 @@ class EncodedPrompt(NamedTuple):
 
     @property
     def further(self) -> int:
-        """Tokens that may follow: thoughts, where they are expected, and the answer."""
+        """Maximum tokens after the prompt: those of the answer, and of thoughts if they are expected."""
         return self.sampling.limit + (self.thinking_tokens if self.thinks else 0)
 
 
 class GrowingAnswer:
-    """A sample of a prompt, fed one token at a time.
+    """A sample of a prompt, which takes one token at a time.
 
-    A token that reaches into a stop text belongs to the answer if it begins before it, and its text is cut.
-    The answer begins with the token of the first character after the thoughts that is no white space; stop
-    texts and ``max_tokens`` concern the answer alone.
+    If a token begins before a stop text and reaches into the stop text, the token belongs to the answer, and
+    its text is cut. The answer begins at the first token after the thoughts with a character that is not
+    white space. Stop texts and ``max_tokens`` apply to the answer, not to the thoughts.
 
     Attributes:
-        ended: Why it ended, or None while it grows; ``"thinking"`` if the thoughts took too long.
+        ended: Why the answer ended, or None while it grows; ``"thinking"`` if the thoughts were too long.
         thinking_tokens: Tokens of thoughts, marks and white space around them included.
         last_token: The newest token, which the model has not read yet.
     """
@@ -123,7 +124,7 @@ class GrowingAnswer:
         self._key = sequence_key(prompt.ids, prompt.sampling.seed, sample)
         self._steps = 0
         self._detokenizer = Detokenizer(vocabulary.decode)
-        # None once the answer has begun.
+        # The splitter is None once the answer has begun.
         self._thoughts: ThoughtSplitter | None = ThoughtSplitter(inside=prompt.inside)
         self._tokens: list[ScoredToken] = []
         self._pieces: list[str] = []
@@ -134,7 +135,7 @@ class GrowingAnswer:
         return 0 if self._thinks else len(self._tokens)
 
     def copy(self) -> GrowingAnswer:
-        """Return a copy that grows on independently."""
+        """Return an independent copy, which can grow further."""
         twin = copy.copy(self)
         twin._detokenizer, twin._thoughts = copy.copy(self._detokenizer), copy.copy(self._thoughts)
         twin._tokens, twin._pieces = self._tokens[:], self._pieces[:]
@@ -146,12 +147,12 @@ class GrowingAnswer:
 
     @property
     def draw(self) -> Draw:
-        """Parameters of the choice of the next token."""
+        """Parameters for choosing the next token."""
         return Draw(self.prompt.sampling, self._key, self._steps)
 
     @property
     def remaining(self) -> int:
-        """Tokens that may still come, as far as can be expected."""
+        """Number of tokens that may still follow, as far as can be expected."""
         answer = self.prompt.sampling.limit - len(self)
         if self._thoughts is None or not (self._thinks or self.prompt.thinks):
             return answer
@@ -199,7 +200,7 @@ class GrowingAnswer:
         self._pieces.append(piece)
 
     def _accept_before_answer(self, scored: ScoredToken, thoughts: ThoughtSplitter) -> None:
-        """Take a token of thoughts, of a possible mark of thoughts, or the answer's first token."""
+        """Take a token that belongs to thoughts or to a possible mark, or that is the answer's first."""
         mark = self._vocabulary.marks.get(scored.token)
         piece = self._detokenizer.feed(scored.token) if mark is None else mark
         self._add(scored, piece)
@@ -207,23 +208,23 @@ class GrowingAnswer:
         if thoughts.begins is not None:
             self._thoughts = None
             if thoughts.has_thoughts and piece[: len(piece) - len(fresh)].strip():
-                self._pieces[-1] = fresh  # a token's own white space stays; what ends the thoughts goes
+                self._pieces[-1] = fresh  # a token's own white space stays
             self._update()
         elif thoughts.has_thoughts:
             if piece or not self._detokenizer.flush():
-                # Otherwise the token began a character, which may be the first of the answer.
+                # Otherwise the token is the beginning of a character, which may be the first of the answer.
                 self._count_as_thoughts()
             if self.thinking_tokens > self.prompt.thinking_tokens:
                 self.ended = "thinking"
         elif not thoughts.text.strip():
-            self._update()  # white space is an answer so far; what may become a mark is held back
+            self._update()  # white space counts as an answer so far; a possible mark is held back
 
     def _count_as_thoughts(self) -> None:
         self.thinking_tokens += len(self._tokens)
         self._tokens, self._pieces, self._text = [], [], ""
 
     def _update(self) -> None:
-        """Find the answer's text, and whether it has ended."""
+        """Update the answer's text, and find out whether the answer has ended."""
         most = self.prompt.sampling.limit
         self._tokens, self._pieces = self._tokens[:most], self._pieces[:most]
         text = "".join(self._pieces)
