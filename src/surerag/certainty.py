@@ -1,4 +1,4 @@
-"""How sure a model was of an answer: measures of its tokens; once calibrated, how probably it is right."""
+"""How sure a model was of an answer: measures of its tokens, and (calibrated) how likely it is right."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Measure = Literal[
 """Names of the measures of an answer's tokens. Each is an uncertainty: larger means less certain."""
 
 DEFAULT_MEASURE: Measure = "greatest_3_mean_entropy"
-"""The measure that an answer's ``uncertainty`` goes by, where nobody chooses another."""
+"""The default measure of an answer's ``uncertainty``."""
 WITHOUT_ALTERNATIVES: Measure = "negative_log_likelihood"
-"""The measure in its place where a server lists no alternatives to its tokens, and no entropy is known."""
+"""The default measure if no entropy is known, because the server lists no alternatives to its tokens."""
 
 _OF_ENTROPIES: dict[Measure, Callable[[tuple[float, ...]], float]] = {
     "mean_entropy": mean_entropy,
@@ -59,17 +59,17 @@ class Certainty:
     """How sure a model was of one answer.
 
     Attributes:
-        uncertainties: Every measure that could be taken, by its name; larger means less certain. Where a
-            server lists only some alternatives to a token, a measure of entropies lies in an interval; both
-            ends of any other are equal. Perplexity is a number from 1 on, the others are in nats.
-        measure: The one of them that :attr:`uncertainty` is; empty where none could be taken.
+        uncertainties: Intervals of all available measures by name; larger means less certain. If a server lists
+            only some alternatives to a token, the ends of an interval of entropies differ; otherwise both
+            ends are equal. Perplexity is a number of at least 1; the other measures are in nats.
+        measure: Name of the measure that :attr:`uncertainty` returns; empty if no measure is available.
         tokens: Number of tokens of the answer.
-        is_cut: Whether the answer was cut off at its longest length or withheld in part.
-        probability: How probably the answer is right, in [0, 1]; None before a policy tells it, and where the
-            policy knows that uncertainty tells nothing.
+        is_cut: Whether the answer was cut off at its maximum length or withheld in part.
+        probability: Probability that the answer is right, in [0, 1]; None without a policy, or if the
+            calibration showed that uncertainty does not tell right answers from wrong ones.
         reason: Why there is no measure, or no probability; empty otherwise.
-        scope: What answered, as far as it is known: the name of the ``reader``, and a fingerprint of its
-            ``settings``. A calibration with answers of one scope holds for that scope alone.
+        scope: Name of the ``reader`` that answered, and a fingerprint of its ``settings``, if they are known.
+            A calibration is valid only for answers of the same scope.
     """
 
     uncertainties: Mapping[str, Interval] = field(default_factory=dict)
@@ -82,19 +82,19 @@ class Certainty:
 
     @property
     def interval(self) -> Interval | None:
-        """Smallest and largest value that the uncertainty can have; None where there is none."""
+        """Smallest and largest possible value of the uncertainty; None if there is no measure."""
         return self.uncertainties.get(self.measure)
 
     @property
     def uncertainty(self) -> float | None:
-        """The uncertainty of the answer by :attr:`measure`, larger for a less certain one; None without it.
+        """The answer's uncertainty by :attr:`measure`; larger means less certain. None without a measure.
 
-        Of an interval it is the middle.
+        If the uncertainty is an interval, this is the middle of the interval.
         """
         return None if self.interval is None else math.fsum(self.interval) / 2
 
     def by(self, measure: str) -> Self:
-        """Return this certainty by another of its measures; without that measure, with the reason."""
+        """Return a copy with another of the measures; if it is not available, ``reason`` tells why."""
         missing = "" if measure in self.uncertainties else f"the answer was not measured by {measure}"
         return replace(self, measure=measure, probability=None, reason=missing)
 
@@ -117,10 +117,10 @@ class Certainty:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Rebuild from :meth:`to_dict`, as metadata hold it; of intervals, that of the measure is kept.
+        """Return the certainty with the values of :meth:`to_dict`; only the measure's own interval is kept.
 
         Raises:
-            InputError: If these are no values of a certainty.
+            InputError: If the values are not those of a certainty.
         """
         try:
             found = {name: _point(value) for name, value in values["uncertainties"].items()}
@@ -142,20 +142,20 @@ def certainty_of(
     is_cut: bool = False,
     scope: Mapping[str, str] | None = None,
 ) -> Certainty:
-    """Return how sure a model was of an answer, by every measure that its trace allows.
+    """Return how sure a model was of an answer, by all measures that the answer's trace allows.
 
-    It costs no call and no token where the log-probabilities came with the answer.
+    This needs no call of a model.
 
     Args:
-        trace: Of the answer's tokens; with log-probabilities alone, measures of entropies are missing.
-        measure: The measure to go by; None for the default, ``DEFAULT_MEASURE``, or where entropies are
-            missing ``WITHOUT_ALTERNATIVES``.
+        trace: Trace of the answer's tokens. Without entropies in the trace, measures of entropies are missing.
+        measure: The measure for ``uncertainty``; None for ``DEFAULT_MEASURE``, or for
+            ``WITHOUT_ALTERNATIVES`` if the trace has no entropies.
         is_cut: Whether the answer was cut off or withheld in part.
-        scope: What is known of reader and settings.
+        scope: Name of the reader and fingerprint of its settings, if they are known.
 
     Returns:
-        The certainty; without measures, and with the reason, where there is no trace or it has no token, or
-        where it does not allow the measure that is asked for.
+        The certainty. If the trace is missing or empty, or does not allow the requested measure, the
+        certainty has a reason in place of a measure.
 
     Example:
         >>> from surerag.messages import EntropyTrace
@@ -184,7 +184,7 @@ def certainty_of(
 
 
 def without_address(reader: str) -> str:
-    """Return the name of a reader with a fingerprint in place of its address, which no user is to see.
+    """Return the name of a reader with a fingerprint in place of its address, which users must not see.
 
     Example:
         >>> without_address("ChatOpenAI(qwen@10.0.0.7:8000/v1)"), without_address("org/model")
@@ -194,7 +194,7 @@ def without_address(reader: str) -> str:
 
 
 def check_measure(measure: object) -> None:
-    """Check that this is the name of a measure, or None for the default; or raise ConfigurationError."""
+    """Raise ConfigurationError unless this is the name of a measure, or None for the default."""
     if measure is not None and measure not in MEASURES:
         raise ConfigurationError(f"measure must be one of {', '.join(MEASURES)}, got {measure!r}")
 

@@ -236,7 +236,7 @@ def plain_signature(kind: type[BaseModel]) -> inspect.Signature:
 
 
 def takes_options(kind: type[BaseModel]) -> Callable[[F], F]:
-    """Show the fields of a class in signature and docstring of what takes them as ``**options``.
+    """Show the fields of a class in signature and docstring of a function or class with ``**options``.
 
     In the docstring of the function or class, the fields follow the entry ``**options:``.
 

@@ -1,4 +1,4 @@
-"""Answering effects by services: one at a time, or several merged into few calls."""
+"""Services answer effects: one effect at a time, or several effects merged into few calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from surerag.services import Services
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Stands in the place of an answer: the exception is raised inside the program, at its ``yield``."""
+    """Replaces an answer after a failure: the exception is raised inside the program, at its ``yield``."""
 
     error: BaseException
 
@@ -30,9 +30,9 @@ def service_of(effect: Effect[Any], services: Services) -> Any:
 
 
 def is_merged(service: object) -> bool:
-    """Whether calls to a service are merged: a model in this process, or a retriever that takes many queries.
+    """Whether calls of a service are merged: of a local model, or of a retriever that takes many queries.
 
-    Readers say so in their capabilities; encoders and entailers by an attribute ``local``.
+    A reader tells whether it is local by its capabilities, an encoder or entailer by an attribute ``local``.
     """
     capabilities = getattr(service, "capabilities", None)
     if capabilities is not None:
@@ -41,17 +41,18 @@ def is_merged(service: object) -> bool:
 
 
 def answer_effect(effect: Effect[Any], service: Any) -> Any:
-    """Answer one effect, in this thread."""
+    """Return the service's answer to one effect; the call runs in this thread."""
     return effect.checked(getattr(service, effect.VERB)(*effect.arguments), service)
 
 
 def answer_effects(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:
     """Answer several effects for one service in as few calls as possible; equal requests are sent once.
 
-    When a merged call fails, its halves are called apart, so that the failure stays with its effect.
+    If a merged call fails, each half of its effects gets a call of its own, so that only the effect that
+    causes the failure fails.
 
     Returns:
-        One answer an effect, or :class:`Failed`, in order.
+        For each effect, in order, the answer or :class:`Failed`.
     """
     groups: dict[Hashable, list[int]] = {}
     for index, effect in enumerate(effects):
@@ -64,7 +65,7 @@ def answer_effects(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:
 
 
 def _answer_together(parts: Sequence[Effect[Any]], service: Any) -> list[Any]:
-    """Answer effects of one kind in one call, or by halves where it fails."""
+    """Answer effects of one type in one call; if the call fails, answer each half in a call of its own."""
     try:
         return (
             parts[0].answer_merged(parts, service) if len(parts) > 1 else [answer_effect(parts[0], service)]

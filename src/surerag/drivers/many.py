@@ -1,4 +1,4 @@
-"""Many programs at once, in threads or as tasks; their requests to a local model meet in its queue."""
+"""Run many programs at once, in threads or as tasks; a local model's queue merges their requests."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ R = TypeVar("R")
 Work = TypeVar("Work", Future[Any], asyncio.Task[Any])
 
 _WINDOWS_AHEAD = 4
-"""Windows of programs that may be started before the oldest result has been taken."""
+"""Maximum number of programs, in windows, that are started before the oldest result has been taken."""
 
 
 def run_many(programs: Iterable[Program[R]], services: Services, **options: Any) -> list[R]:
@@ -45,18 +45,19 @@ def iter_many(
     progress: Progress = False,
     return_exceptions: bool = False,
 ) -> Iterator[R]:
-    """Yield the results of programs in order, as they come, and store none.
+    """Yield the results of programs in order, as soon as they are ready, without storing them.
 
-    Programs are read as there is room: a slow one holds back those behind it, and no more than a few windows
-    of them are started meanwhile. Closing the iterator starts no further program.
+    At most ``window`` programs run at the same time. Because of the order, a slow program delays the results
+    of later programs; meanwhile at most a few windows of later programs are started. Once the iterator is
+    closed, no further program starts.
 
-    ``window`` programs run at the same time; ``on_event`` is called in their threads. ``progress`` True shows
-    a bar on a terminal; a callable gets (done, total or None). With ``return_exceptions`` a program's
-    exception is yielded in its place.
+    ``on_event`` is called in the programs' threads. ``progress`` True shows a bar on a terminal; a callable
+    gets (done, total or None). With ``return_exceptions``, the exception of a failed program is yielded in
+    place of its result.
 
     Raises:
         ConfigurationError: If ``window`` is less than 1.
-        Exception: The first failure, in its place; no further program is started.
+        Exception: The first failure, when its result is due; no further program is started.
     """
     check_at_least(1, window=window)
 
@@ -74,7 +75,7 @@ def iter_many(
     ):
         try:
             for program in programs:
-                # The session is made here, so that queues count the program before its thread runs.
+                # The session is created before its thread runs, so that the queues already count the program.
                 session = Session(program, services, on_event)
                 started.append(pool.submit(outcome, session))
                 started[-1].add_done_callback(partial(_close_if_cancelled, session))
@@ -139,7 +140,7 @@ def _close_if_cancelled(session: Session[R], future: Future[R | Exception]) -> N
 
 
 class _Reading:
-    """Counts, in the queues of local models, the program that is going to be read next."""
+    """Makes the queues of local models also count the program that is about to be read."""
 
     def __init__(self, services: Services) -> None:
         self._queues = queues_of(services)
@@ -160,7 +161,7 @@ def _count(programs: Iterable[object]) -> int | None:
 
 
 def _held_back_by(started: Sequence[Work], window: int) -> list[Work]:
-    """Return the programs of which one has to end before the next may start; none where there is room."""
+    """Return the programs of which one must end before the next may start; empty if it may start now."""
     running = [one for one in started if not one.done()]
     if len(running) >= window:
         return running
@@ -168,7 +169,7 @@ def _held_back_by(started: Sequence[Work], window: int) -> list[Work]:
 
 
 def _take(started: deque[Work], advance: Callable[[], object], return_exceptions: bool) -> Any:
-    """Take the oldest result, or raise the exception in its place unless it is to be returned."""
+    """Take the oldest result; raise its exception unless ``return_exceptions`` is true."""
     result = started.popleft().result()
     advance()
     if isinstance(result, Exception) and not return_exceptions:

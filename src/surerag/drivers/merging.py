@@ -1,13 +1,13 @@
-"""The queue before a local model: requests of many callers become one batch.
+"""The queue of a local model, which merges requests of many callers into batches.
 
-There is one queue for each model object, shared by all components, threads and event loops. A worker thread
-of the queue gathers what is pending, asks the model once for all, and hands out the answers; while the model
-is busy, further requests form the next batch. So a model is always used by one thread, and only by one at a
+There is one queue for each model object, shared by all components, threads and event loops. The queue's
+worker thread gathers the pending requests, calls the model once for all of them, and returns each caller's
+answer; while the model is busy, further requests form the next batch. So only one thread uses a model at a
 time. The thread ends when it has been idle for a while.
 
-The worker waits for further requests until none has come for a moment, or every program that runs against
-this model is waiting. If a wait was in vain, programs are busy elsewhere, and it waits again once two
-requests have met. The moment is 5 ms, or a tenth of the last call, which larger batches are worth.
+Before a call, the worker waits for further requests until every program that uses this model is waiting, or
+until no request has come for a short time: 5 ms, or a tenth of the last call's time if this is longer. If
+such a wait brings no request, the worker stops waiting until two requests have again been pending together.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from surerag.readers.threads import cancel_when, renew_after_fork
 from surerag.services import Services
 
 _WINDOW = 0.005
-"""Seconds without a further request after which the worker goes on, at least."""
+"""Minimum time [s] without a further request after which the worker calls the model."""
 _WINDOW_SHARE = 0.1
-"""The same as a share of the last call."""
+"""Time without a further request after which the worker calls the model, as a share of the last call."""
 _LARGEST = 256
 """Maximum number of requests in one batch; the model's own token budget may make the batch smaller."""
 _ENDING_SECONDS = 10.0
@@ -40,7 +40,7 @@ _IDLE_SECONDS = 5.0
 
 
 class _QueuedEffect:
-    """An effect, and the future of its answer."""
+    """An effect in the queue, and the future of its answer."""
 
     def __init__(self, effect: Effect[Any]) -> None:
         self.effect = effect
@@ -49,28 +49,28 @@ class _QueuedEffect:
 
 
 class MergingQueue:
-    """Gathers requests for one service and asks them together. Thread-safe."""
+    """Gathers requests for one service and sends them in one call. Thread-safe."""
 
     def __init__(self, service: object) -> None:
         self._service = weakref.ref(service)
         self._arrival = threading.Condition(threading.Lock())
         self._pending: deque[_QueuedEffect] = deque()
-        # Changed without a lock, because a dropped program ends wherever the garbage collector runs.
+        # The set is changed without a lock, because the garbage collector may end a program in any thread.
         self._programs: set[object] = set()
         self._working = False
         self._company = True
         self._window = _WINDOW
 
     def enter(self, token: object) -> None:
-        """Count a program among those that the worker may wait for."""
+        """Add a program to those that the worker waits for."""
         self._programs.add(token)
 
     def leave(self, token: object) -> None:
-        """Count a program no more."""
+        """Remove a program from those that the worker waits for."""
         self._programs.discard(token)
 
     def notify(self) -> None:
-        """Let the worker see at once who has left."""
+        """Wake the worker, so that it sees at once that a program was removed."""
         with self._arrival:
             self._arrival.notify()
 
@@ -113,12 +113,12 @@ class MergingQueue:
 
     def _next_batch(self) -> list[_QueuedEffect]:
         with self._arrival:
-            # What arrived while the model was busy is company.
+            # Several requests that arrived while the model was busy also count as company.
             self._company = self._company or len(self._pending) > 1
             if not self._arrival.wait_for(lambda: self._pending, timeout=_IDLE_SECONDS):
                 self._working = False
                 return []
-            # Until every program waits here, or a batch is full.
+            # Wait until every program waits here, or the batch is full.
             while self._company and len(self._pending) < min(len(self._programs), _LARGEST):
                 if not self._arrival.wait(self._window):
                     self._company = len(self._pending) > 1
@@ -145,7 +145,7 @@ class MergingQueue:
                 queued.future.set_result(outcome)
 
     def _abandon_unless_done(self, queued: _QueuedEffect) -> None:
-        """Note that nobody waits any more, and free generations that nobody will continue."""
+        """Record that nobody waits for an effect's answer, and free generations that nobody will continue."""
         if queued.future.done() and not queued.future.cancelled():
             return
         queued.abandoned = True
@@ -159,7 +159,7 @@ class MergingQueue:
 
 
 class _Running:
-    """A call of a model that the program's end stops and waits for; otherwise torch aborts the process."""
+    """A running call of a model. At exit, Python stops it and waits, or else torch aborts the process."""
 
     ending = False
     calls = 0
@@ -201,7 +201,7 @@ def queues_of(services: Services) -> list[MergingQueue]:
 
 
 def queue_of(service: object) -> MergingQueue:
-    """Return the one queue before a local service, or raise ConfigurationError where it cannot have one."""
+    """Return the queue of a local service, or raise ConfigurationError if the service cannot have a queue."""
     try:
         return _queues.get(service) or _queues.setdefault(service, MergingQueue(service))
     except TypeError as error:

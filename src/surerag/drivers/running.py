@@ -1,4 +1,4 @@
-"""One program, in its caller's thread or as a task of an event loop; only the calls of services differ."""
+"""Run one program in its caller's thread or as a task of an event loop; only calls of services differ."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ R = TypeVar("R")
 def run(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
     """Answer a program's effects until it returns.
 
-    The program and calls to servers stay in this thread; a local model works in a thread of its own.
+    The program and calls to servers run in this thread; a local model runs in a thread of its own.
     ``on_event`` is called with every event that the program emits.
 
     Raises:
-        Exception: What the program raises; a service's failure is raised inside the program first.
+        Exception: Any exception of the program. A service's failure is first raised inside the program.
     """
     return run_blocking(drive(Session(program, services, on_event), BLOCKING))
 
@@ -32,14 +32,14 @@ def run(program: Program[R], services: Services, *, on_event: Listener | None = 
 async def arun(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
     """Answer a program's effects until it returns; see :func:`run`.
 
-    Services with async methods are awaited; others work in threads. Cancelling the task closes the program
-    and frees what it holds.
+    Async methods of services are awaited; services without them run in threads. If the task is cancelled,
+    the program is closed, and its begun generations are freed.
     """
     return await drive(Session(program, services, on_event), AWAITING)
 
 
 async def drive(session: Session[R], calls: Blocking) -> R:
-    """Run a session to its end; free what it left open, also after an error or a cancellation."""
+    """Run a session to its end; free its begun generations, also after an error or a cancellation."""
     try:
         session.start()
         while session.effect is not None:
@@ -60,13 +60,13 @@ async def outcome_of(session: Session[Any], calls: Blocking) -> Any:
 
 
 async def close(session: Session[Any], calls: Blocking) -> None:
-    """Close a session, and free what it left open."""
+    """Close a session, and free its begun generations."""
     if left := session.close():
         await calls.shielded(_answer(session, CancelGeneration(left), calls))
 
 
 async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -> Any:
-    """Answer an effect: merged with those of others, by a method that can be awaited, or in a thread."""
+    """Answer an effect: merged with other callers' effects, by an async method, or in a thread."""
     service = service_of(effect, session.services)
     merged = is_merged(service) and not (calls.prefix and hasattr(service, "aretrieve"))
     if isinstance(effect, CancelGeneration) and (merged or not calls.prefix):
@@ -90,8 +90,8 @@ async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -
 async def _answer_in_thread(session: Session[Any], effect: Effect[Any], service: Any) -> Any:
     """Call a service without async methods, in a copy of the session's context.
 
-    The session's own context has to be free for the program to be closed in it, should the task be cancelled
-    and the thread be left behind.
+    If the task is cancelled while the thread still runs, the program is closed in the session's own context;
+    so the thread must not use this context.
     """
     left = threading.Event()
 

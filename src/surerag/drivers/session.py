@@ -1,4 +1,4 @@
-"""One program at work: its context, its listener, its usage, and the generations that it left open."""
+"""One running program: its context, listener and usage, and the generations that it has not finished."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ logger.addFilter(_OneLine())
 
 
 class Session(Generic[R]):
-    """Steps a program in its caller's context, counts its usage, and lists what it began.
+    """Runs a program step by step in its caller's context, counts its usage, and lists begun generations.
 
-    The context (contextvars, hence tracing and callbacks) is copied when the session is made, and every
-    step runs in that copy, whichever thread takes it. From then on the queues of local models count the
-    program, until it is closed.
+    The caller's context (contextvars, and so tracing and callbacks) is copied when the session is created.
+    Every step runs in the copy, in any thread. The queues of local models count the program until the session
+    is closed.
     """
 
     def __init__(self, program: Program[R], services: Services, on_event: Listener | None = None) -> None:
@@ -59,7 +59,7 @@ class Session(Generic[R]):
         self.effect: Effect[Any] | None = None
         self.result: R | None = None
         self.done = False
-        # Whether the driver streams the answer; if not, ReturnAnswer is answered here.
+        # Whether the driver streams the answer; if not, the session itself answers ReturnAnswer.
         self.streams = False
         self.closed = False
         self._program = program
@@ -88,7 +88,7 @@ class Session(Generic[R]):
             self._step(lambda: self._program.send(outcome))
 
     def close(self) -> tuple[PartialGeneration, ...]:
-        """End the program and return what it began and left open; the driver has to cancel that."""
+        """End the program, and return its unfinished generations, which the driver must cancel."""
         self.closed = True
         for queue in self._queues:
             queue.leave(self._token)
@@ -119,7 +119,7 @@ class Session(Generic[R]):
         level = logging.WARNING if event.warning else logging.DEBUG
         if logger.isEnabledFor(level):
             failure, self._failure = (self._failure, None) if event.warning else (None, self._failure)
-            # What users do not see: the address, and what to do.
+            # Only the log has the error's full text with the address and advice; users do not see it.
             cause = "" if failure is None else f"; {described(failure)}"
             hidden = () if logger.isEnabledFor(logging.DEBUG) else _USERS_WORDS
             told = {name: value for name, value in event.data.items() if name not in hidden}
@@ -138,7 +138,7 @@ class Session(Generic[R]):
 
 
 def _report(result: Result) -> None:
-    """Log what a method decided, and write it to the open span of OpenTelemetry, where that is used."""
+    """Log a method's decision, and write it to the open span of OpenTelemetry if OpenTelemetry is used."""
     telemetry: Any = sys.modules.get("opentelemetry.trace")
     if telemetry is None and not logger.isEnabledFor(logging.INFO):
         return
@@ -154,9 +154,10 @@ def _report(result: Result) -> None:
 
 
 def decision_record(result: Result) -> dict[str, str | float | None]:
-    """Return what a method decided and what it cost, as values that JSON can hold; no text but its name.
+    """Return a method's decision and cost as JSON values; the only text is the method's name.
 
-    Numbers, yes and no are those of the result's decision, or else of the result; infinite ones become None.
+    Numbers and booleans come from the result's decision, or else from the result itself; infinite numbers
+    become None.
     """
     decision = getattr(result, "decision", result)
     to_dict = getattr(decision, "to_dict", None)
@@ -212,15 +213,15 @@ _EVENT_SENTENCES = {
     "seper.truncated": "{truncated} of {samples} sampled answers were cut off after {max_tokens} tokens",
     "certainty.failed": "The model could not be asked how sure it is",
 }
-"""What each event says, with fields of its data."""
+"""The sentence for each event, with fields of the event's data."""
 _USERS_WORDS = ("question", "query", "reply", "answer", "answers", "original_answer")
-"""Data of events that only a log at the level DEBUG shows."""
+"""Keys of event data that only a log at the level DEBUG shows."""
 _EXCERPT = 120
-"""Characters of a question or reply in a log."""
+"""Maximum number of characters of a question or reply in a log."""
 
 
 def sentence_of(event: Event) -> str:
-    """Return an event as a sentence for a log; one that :data:`_HAPPENED` lacks is told by its name.
+    """Return an event as a sentence for a log; an event without a sentence in ``_HAPPENED`` has its name.
 
     Example:
         >>> sentence_of(Event("dynqr.failed", {"question": "Who?", "reason": "time-out"}))

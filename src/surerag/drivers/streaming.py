@@ -1,7 +1,7 @@
-"""One program whose answer is streamed.
+"""Run one program and stream its answer.
 
-A streaming driver runs a program up to the effect that the method marks as its answer. By then the method
-has decided: its events are in ``events`` before the first piece of text is read.
+A streaming driver runs a program up to the effect that the method marks as its answer. The method makes its
+decisions before this effect: their events are in ``events`` before the first piece of text is read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class _Work(Generic[R]):
-    """The program behind a stream; no asynchronous generator, which a loop that ends may close twice."""
+    """The program of a stream; not an async generator, which an event loop may close twice at its end."""
 
     def __init__(
         self, program: Program[R], services: Services, on_event: Listener | None, calls: Blocking
@@ -50,7 +50,7 @@ class _Work(Generic[R]):
             raise
 
     async def next(self) -> str | None:
-        """Return the next piece of text; None where the program ends, or was closed."""
+        """Return the next piece of text; None if the program has ended or was closed."""
         try:
             piece = await self._next()
         except BaseException:
@@ -61,7 +61,7 @@ class _Work(Generic[R]):
         return piece
 
     async def _run_to_answer(self) -> Effect[Any] | None:
-        """Return the effect that is the answer; None where the program ends, or was closed."""
+        """Return the effect that is marked as the answer; None if the program has ended or was closed."""
         session = self.session
         while session.effect is not None and not session.closed:
             if isinstance(session.effect, ReturnAnswer) or _stream_call(session.effect):
@@ -107,7 +107,7 @@ class _Work(Generic[R]):
 
 
 class _Streamed(Generic[R]):
-    """Events so far, and the result at the end; nothing behind a stream refers to it."""
+    """Base of streams: events so far, and the result at the end. The program does not refer to the stream."""
 
     def __init__(self, work: _Work[R]) -> None:
         self.events = work.events
@@ -115,14 +115,14 @@ class _Streamed(Generic[R]):
 
     @property
     def result(self) -> R:
-        """The program's result; a RuntimeError before the stream was read to its end."""
+        """The program's result; raises RuntimeError if the stream was not read to its end."""
         if not self._work.session.done:
             raise RuntimeError("the result is there when the stream has been read to its end")
         return self._work.session.result  # type: ignore[return-value]  # a finished session has its result
 
     @property
     def announced(self) -> Any:
-        """Detail of the last event that has one: what a method settled before its answer."""
+        """Detail of the last event with a detail, such as a method's decision before its answer."""
         return next((event.detail for event in reversed(self.events) if event.detail is not None), None)
 
 
@@ -180,9 +180,9 @@ class AsyncAnswerStream(_Streamed[R]):
 
 
 def stream(program: Program[R], services: Services, *, on_event: Listener | None = None) -> AnswerStream[R]:
-    """Run a program up to its answer, and return that answer as pieces of text.
+    """Run a program up to its answer, and return a stream of the answer's text.
 
-    ``events`` of the stream holds the decisions, ``result`` is there at the end.
+    The stream's ``events`` hold the decisions; its ``result`` is available after the last piece.
     """
     work = _Work(program, services, on_event, BLOCKING)
     run_blocking(work.start())
@@ -199,7 +199,7 @@ async def astream(
 
 
 def _stream_call(effect: Effect[Any]) -> tuple[Any, ...]:
-    """Return the reader's method that streams an answer, and its arguments; nothing for any other effect."""
+    """Return the name and arguments of the reader's streaming method for an effect; empty for none."""
     match effect:
         case Generate(prompts, sampling, answer=True) if len(prompts) == 1 and sampling.n == 1:
             return "stream", prompts[0], sampling

@@ -1,4 +1,4 @@
-"""Calls of methods, blocking or awaited: what is written once over them serves sync and async callers."""
+"""Calls of methods, blocking or awaited, so that code is written once for sync and async callers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ R = TypeVar("R")
 
 
 class Blocking:
-    """Calls of objects' methods in this thread, several at once in threads of their own.
+    """Calls of objects' methods in this thread, or several calls at once in separate threads.
 
-    Coroutines over them never suspend, so that ``run_blocking`` can run them.
+    Coroutines that make only such calls never suspend, so that ``run_blocking`` can run them.
     """
 
     prefix: Literal["", "a"] = ""
@@ -41,23 +41,23 @@ class Blocking:
             await self.close(items)
 
     async def close(self, items: Any) -> None:
-        """Close an iterator of either kind, where it can be closed: a generator, an open stream."""
+        """Close a sync or async iterator if it can be closed, like a generator or an open stream."""
         close = getattr(items, "aclose", None) or getattr(items, "close", None)
         if close is not None:
             await maybe_await(close())
 
     async def next(self, items: Any, context: contextvars.Context) -> Any:
-        """Return the next item of an iterator, which works in a context; None behind the last one."""
+        """Return the next item of an iterator, which runs in ``context``; None after the last item."""
         return context.run(next, items, None)
 
     async def shielded(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run what has to be done also where the caller is being cancelled."""
+        """Run a coroutine to its end even if the caller is being cancelled."""
         return await work
 
     async def each(
         self, call: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], limit: int
     ) -> list[R]:
-        """Call for every item, ``limit`` at a time; a failure stops what has not begun."""
+        """Call a function with every item, at most ``limit`` calls at a time; none starts after a failure."""
         if min(limit, len(items)) <= 1:
             return [await call(item) for item in items]
         with ThreadPoolExecutor(min(limit, len(items))) as pool:
@@ -79,17 +79,17 @@ class Awaiting(Blocking):
     prefix = "a"
 
     async def next(self, items: Any, context: contextvars.Context) -> Any:
-        """Await the next item of an asynchronous iterator, which works in the task's context."""
+        """Await the next item of an asynchronous iterator, which runs in the task's context."""
         return await anext(items, None)
 
     async def shielded(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run what has to be done also where the task is being cancelled."""
+        """Run a coroutine to its end even if the task is being cancelled."""
         return await asyncio.shield(asyncio.ensure_future(work))
 
     async def each(
         self, call: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], limit: int
     ) -> list[R]:
-        """Call for every item, ``limit`` at a time; a failure cancels the others."""
+        """Call a function with every item, ``limit`` calls at a time; a failure cancels the other calls."""
         free = asyncio.Semaphore(limit)
 
         async def call_when_free(item: T) -> R:

@@ -1,8 +1,8 @@
-"""A reader over a client: learn what it rejects and how it thinks, ask again, read its streams on.
+"""A reader over a client: it learns what the model rejects, repeats requests and continues streams.
 
-Whatever the client, a reader of this kind says how to call it; when to call, what to send and what to make of
-the reply is decided here, once. Coroutines over a client's blocking calls never suspend, so that the same
-ones serve sync and async callers.
+A derived class says how to call its client. This module decides, for all clients, when to call, what to send,
+and how to read the reply. A coroutine that uses only a client's blocking calls never suspends, so the same
+coroutines serve sync and async callers.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ from surerag.readers.threads import in_thread, run_blocking
 
 R = TypeVar("R")
 Thinking = bool | Literal["unmarked"]
-"""Whether a model thinks: no, yes, or yes and only the end of its thoughts is marked."""
+"""Whether a model thinks: no, yes, or ``"unmarked"``: yes, but only the end of its thoughts is marked."""
 Keywords = dict[str, Any]
-"""Settings of a request by OpenAI's names."""
+"""Settings of a request under OpenAI's names."""
 _GIVES_LOGPROBS, _GIVES_NO_LOGPROBS = "answers have log-probabilities", "answers have none"
 _WARNED_OF_LOGPROBS = "it was said that answers have no log-probabilities"
 _THINKS, CLOSES_THOUGHTS = "the model thinks before it answers", "an answer ended thoughts"
@@ -64,7 +64,7 @@ _SEED_RANGE = 2**31
 
 
 def seed_of(seed: int, sample: int) -> int:
-    """Return the seed of one sample; the first one has that of the request."""
+    """Return the seed of a sample; the first sample has the request's own seed."""
     return (seed + sample * _SEED_STEP) % _SEED_RANGE
 
 
@@ -72,11 +72,11 @@ class Request(NamedTuple):
     """One request to a model.
 
     Attributes:
-        top: Likeliest tokens to list with each; 0 for log-probabilities alone, None for neither.
-        number: Which sample of the prompt its first answer is.
-        drawn: Whether it asks for samples of several that are drawn.
-        budget: Tokens granted for thinking.
-        context: What the client's framework needs to know of the caller.
+        top: Number of likeliest tokens to list for each token; 0 for log-probabilities only, None for none.
+        number: Index of the request's first answer among the samples of the prompt.
+        drawn: Whether the answers are some of several random samples of the prompt.
+        budget: Number of tokens that are added for thoughts.
+        context: Data of the caller that the client's framework needs.
     """
 
     prompt: Prompt
@@ -90,26 +90,27 @@ class Request(NamedTuple):
 
 
 class ClientReader(BaseReader):
-    """A reader over a client, which a derived class calls.
+    """Base of readers that call a client.
 
-    A derived class says what to send (``_keywords``), how (``_call``, ``_open``) and what is secret
-    (``_secrets``); further hooks have defaults. What the model is known to reject is in ``supported``.
+    A derived class defines what to send (``_keywords``), how to send it (``_call``, ``_open``) and which
+    texts are secret (``_secrets``); further hooks have defaults. ``supported`` holds the parameters that the
+    model is known to reject.
     """
 
     _sync_calls: Blocking = BLOCKING
     """How the sync verbs call the client."""
     advice: str = NO_LOGPROBS_HINT
-    """What to do where log-probabilities are needed and missing."""
+    """Advice in errors if required log-probabilities are missing."""
     thinking_tokens: int = THINKING_TOKENS
-    """Tokens for thoughts, besides those of the answer."""
+    """Number of tokens that a request adds for thoughts, besides the tokens of the answer."""
     thinking_hint: str = THINKING_HINT
-    """What to do where thoughts leave no room for an answer."""
+    """Advice in errors if thoughts used up all tokens."""
     vocabulary_size: int = ANY_VOCABULARY
-    """Tokens that the model can emit, or a number no smaller."""
+    """Number of tokens in the model's vocabulary, or any larger number."""
     token_pieces: bool = True
     """Whether a piece of a stream is a token."""
     _top_parameter: str = "top_logprobs"
-    """Name of the setting that says how many likeliest tokens are listed."""
+    """Name of the setting for the number of likeliest tokens to list."""
 
     def __init__(self, *, thinking: Thinking | None = None) -> None:
         if thinking not in (None, True, False, "unmarked"):
@@ -121,13 +122,13 @@ class ClientReader(BaseReader):
 
     @property
     def supported(self) -> SupportedParameters:
-        """What the model is known to reject."""
+        """The parameters that the model is known to reject."""
         return SupportedParameters(self.learned)
 
     # Hooks.
 
     def _keywords(self, request: Request) -> Keywords:
-        """Return the settings of a request by OpenAI's names, also those that the model may reject."""
+        """Return the settings of a request under OpenAI's names, including any that the model may reject."""
         raise NotImplementedError
 
     async def _call(self, request: Request, keywords: Keywords, calls: Blocking) -> Sequence[ReplyPart]:
@@ -139,11 +140,11 @@ class ClientReader(BaseReader):
         raise NotImplementedError
 
     def _secrets(self) -> Iterable[str]:
-        """Return what no error may show."""
+        """Return the secrets that no error may show."""
         return ()
 
     def _top(self, sampling: SamplingParams) -> int | None:
-        """Return how many likeliest tokens to request with each; 0 for log-probabilities alone, or None."""
+        """Return the number of likeliest tokens to request for each token, as in :class:`Request`."""
         raise NotImplementedError
 
     def _reading(self, request: Request) -> Reading:
@@ -166,17 +167,17 @@ class ClientReader(BaseReader):
         return reading
 
     def _counted_usage(self, usage: Usage | None, prompt: Prompt) -> Usage:
-        """Return a server's count of tokens, with an estimate of the prompt's where there is none."""
+        """Return a server's token counts; without any, an estimate of the prompt's tokens."""
         usage = usage or Usage(1)
         tokens = usage.prompt_tokens or sum(self.count_tokens(turn.content) for turn in as_messages(prompt))
         return replace(usage, prompt_tokens=tokens)
 
     def _needed_settings(self, request: Request) -> Collection[str]:
-        """Return the settings that a request cannot do without."""
+        """Return the settings without which the request's answer would be useless."""
         return needed_parameters(replace(request.sampling, n=2) if request.drawn else request.sampling)
 
     def _streams(self, sampling: SamplingParams) -> bool:
-        """Tell whether answers can be streamed with all that is requested of them."""
+        """Return whether answers with the requested trace can be streamed."""
         return self.capabilities.stream
 
     @property
@@ -185,21 +186,21 @@ class ClientReader(BaseReader):
         return bool(self.thinking) or _THINKS in self.learned
 
     def _budget(self) -> int:
-        """Return the tokens to grant for thinking, once a model was seen to think."""
+        """Return the number of tokens to add for thoughts; 0 if the model is not known to think."""
         return self.thinking_tokens if self._thinks else 0
 
     @property
     def _sends_limit(self) -> bool:
-        """Whether the client has a name for the length of an answer."""
+        """Whether the client has a setting for the maximum length of an answer."""
         return True
 
     @property
     def _retries(self) -> int:
-        """How often to ask again where a connection breaks before anything of the reply was used."""
+        """How often to repeat a request if the connection breaks before any of the reply was used."""
         return 0
 
     def _limit(self, items: int) -> int:
-        """Return how many requests of one call may be under way."""
+        """Return the maximum number of concurrent requests of one call."""
         return items
 
     def _run_work(self, work: Coroutine[Any, Any, R]) -> R:
@@ -211,11 +212,11 @@ class ClientReader(BaseReader):
         return await self._without_secrets(work)
 
     def _hang_up(self, work: Coroutine[Any, Any, object]) -> None:
-        """Run a coroutine that closes a stream; may be called by a finaliser."""
+        """Run a coroutine that closes a stream; a finaliser may call this."""
         run_blocking(self._without_secrets(work))
 
     def _note(self, reading: Reading) -> None:
-        """Note whether the model thought; this holds until its next answer, or for a while."""
+        """Record whether the model thought; the record holds until its next answer, or for a while."""
         if reading.thought:
             self.learned.note(_THINKS)
         elif reading.finish is not None:
@@ -231,19 +232,19 @@ class ClientReader(BaseReader):
 
     @property
     def gives_logprobs(self) -> bool:
-        """Whether answers come with log-probabilities, as far as this is known."""
+        """Whether the model is expected to return log-probabilities with its answers."""
         return self.capabilities.logprobs and _GIVES_NO_LOGPROBS not in self.learned
 
     @property
     def usage(self) -> Usage:
-        """Requests that were answered, and the tokens that the server counted for them."""
+        """Number of answered requests, and the tokens that the server counted for them."""
         return self._usage.total
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order.
 
-        Samples that a server leaves out of its answer are requested again. At temperature 0 one answer stands
-        for all samples.
+        If a server returns fewer samples than requested, the missing samples are requested again. At
+        temperature 0, one answer is returned for all samples.
 
         Raises:
             ServiceError: If the server fails, or sends a malformed answer.
@@ -253,15 +254,15 @@ class ClientReader(BaseReader):
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
-        """Return the first ``n_tokens`` tokens for each prompt, the rest of its stream unread."""
+        """Return the first ``n_tokens`` tokens for each prompt; the rest of its stream stays unread."""
         return self._run_work(self._begin(prompts, n_tokens, sampling, self._sync_calls))
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Complete begun generations by reading on in their streams; each can be finished once."""
+        """Complete begun generations by reading the rest of their streams; each can be finished once."""
         return self._run_work(self._finish(begun, self._sync_calls))
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Close the streams of begun generations; streams that are closed already stay as they are."""
+        """Close the streams of begun generations; streams that are closed already are ignored."""
         for item in begun:
             if isinstance(item.state, OpenReading):
                 self._note_end(item.state.reading)
@@ -288,7 +289,7 @@ class ClientReader(BaseReader):
         return self._aiterate(self._chunks(self._request(prompt, replace(sampling, n=1)), AWAITING))
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield a begun answer from its first token on; closing the iterator closes the connection."""
+        """Yield the whole text of a begun answer; closing the iterator closes the connection."""
         opened = _open_reading_of(begun)
         return super().finish_stream(begun) if opened is None else self._iterate(opened.chunks())
 
@@ -304,12 +305,12 @@ class ClientReader(BaseReader):
         return Request(prompt, sampling, None if useless else self._top(sampling))
 
     def _listed_alternatives(self, request: Request) -> int | None:
-        """Return the likeliest tokens that the model lists with each, of those that are requested."""
+        """Return the number of likeliest tokens that the model lists of those that are requested."""
         most = self.supported.cap.get(self._top_parameter)
         return request.top if most is None or request.top is None else min(request.top, most)
 
     def _allowed_keywords(self, request: Request, trial: Sequence[Change] = ()) -> Keywords:
-        """Return a request's settings as the model accepts them; raise if it rejects a needed one."""
+        """Return a request's settings as the model accepts them; raise if it rejects a needed setting."""
         whole = self._keywords(request)
         if missing := sorted(self.supported.drop & set(self._needed_settings(request)) & set(whole)):
             message = f"{self.name} rejects {' and '.join(missing)}"
@@ -321,12 +322,12 @@ class ClientReader(BaseReader):
     def _suggested_changes(
         self, error: Exception, request: Request, sent: Keywords, trial: Sequence[Change]
     ) -> list[Change]:
-        """Return changes of a refused request; raise the failure if there is nothing to change."""
+        """Return changes of a refused request; raise the failure if no change is possible."""
         failure, whole = self._failure(error), self._keywords(request)
         if not isinstance(failure, RefusedError):
             raise failure
         if self.supported.apply(whole, trial) != sent:
-            return []  # a request beside this one has taught the same
+            return []  # a concurrent request has led to the same change
         texts = [turn.content for turn in as_messages(request.prompt)]
         refusal = Refusal.of(failure.message, failure.parameters, [*texts, *_texts_in(whole)])
         changes = self.supported.suggested(refusal, whole, trial, self._needed_settings(request))
@@ -338,11 +339,11 @@ class ClientReader(BaseReader):
         raise RefusedError(failure.message, hint=hint, parameters=failure.parameters) from failure.__cause__
 
     def _failure(self, error: Exception) -> SureragError:
-        """Return a client's error as one of ours, which says what the server sent."""
+        """Return an error of surerag for a client's error; its text has the server's words."""
         return client_failure(error, self.name, self._secrets())
 
     async def _without_secrets(self, work: Coroutine[Any, Any, R]) -> R:
-        """Await a verb; neither its errors nor their causes show a secret."""
+        """Await a verb's coroutine, and remove secrets from its errors and their causes."""
         try:
             return await work
         except Exception as error:
@@ -380,7 +381,7 @@ class ClientReader(BaseReader):
     def _sample(
         self, prompt: Prompt, sampling: SamplingParams, number: int, size: int, *, drawn: bool
     ) -> Request:
-        """Return the request for some samples of a prompt, the first of which has a number."""
+        """Return the request for ``size`` samples of a prompt, beginning with sample ``number``."""
         some = replace(sampling, n=size, seed=seed_of(sampling.seed, number))
         return self._request(prompt, some)._replace(number=number, drawn=drawn)
 
@@ -393,7 +394,7 @@ class ClientReader(BaseReader):
         return answers
 
     def _note_logprobs(self, request: Request, readings: Iterable[Reading], *, lacks: bool) -> None:
-        """Note whether answers have log-probabilities; a model that once gave some counts as giving them."""
+        """Record whether answers have log-probabilities; one answer that has some is enough."""
         readings = [reading for reading in readings if reading.text.strip()]
         if any(reading.entries for reading in readings):
             self.learned.note(_GIVES_LOGPROBS)
@@ -403,14 +404,14 @@ class ClientReader(BaseReader):
             warn_of_missing_logprobs(self.name)
 
     async def readings(self, request: Request, calls: Blocking) -> list[Reading]:
-        """Send a request; again, if what the model thought left no room for its answers."""
+        """Send a request; repeat it with more tokens if thoughts left too few for the answers."""
         readings = await self.read_answers(request._replace(budget=self._budget()), calls)
         if self.thinking_tokens and any(reading.starved for reading in readings[: request.sampling.n]):
             readings = await self.read_answers(request._replace(budget=self.thinking_tokens), calls)
         return readings
 
     async def read_answers(self, request: Request, calls: Blocking) -> list[Reading]:
-        """Send a request, again without what the model rejects, and return its answers."""
+        """Send a request, repeat it without parameters that the model rejects, and return its answers."""
         while True:
             try:
                 parts = await self._send(request, calls)
@@ -424,7 +425,7 @@ class ClientReader(BaseReader):
         for reading, part in zip(readings, parts, strict=True):
             reading.feed(part._replace(usage=_usage_share(usage, len(parts))))
             self._note(reading)
-        # The server's count is one sum for all answers.
+        # The server counts the thinking tokens of all answers together.
         thinking = usage.thinking_tokens or min(
             sum(reading.thinking_tokens for reading in readings), usage.completion_tokens
         )
@@ -433,7 +434,7 @@ class ClientReader(BaseReader):
         return readings
 
     async def _send(self, request: Request, calls: Blocking) -> Sequence[ReplyPart]:
-        """Send a request; again without what the model rejects, and where a connection breaks."""
+        """Send a request; repeat it without rejected parameters, and if the connection breaks."""
         trial: list[Change] = []
         retries = self._retries
         while True:
@@ -449,7 +450,7 @@ class ClientReader(BaseReader):
                     )
                 self.supported.confirm(trial, self.name)
                 return parts
-            # Outside, so that the client's error, which may hold a secret, is not behind ours.
+            # Outside the handler, so that the client's error, which may hold a secret, is not the context.
             if retries and getattr(self._failure(failure), "broken", False):
                 retries -= 1
             else:
@@ -478,7 +479,7 @@ class ClientReader(BaseReader):
             raise
 
     async def _start(self, request: Request, n_tokens: int, calls: Blocking) -> PartialGeneration:
-        """Open a stream and read its first tokens; again, if what the model thinks leaves them no room."""
+        """Open a stream and read its first tokens; repeat this with more tokens if thoughts used them up."""
         request = request._replace(streamed=True, budget=self._budget())
         while True:
             opened = self.open_reading(request, calls)
@@ -496,7 +497,7 @@ class ClientReader(BaseReader):
                 return begun
 
     def open_reading(self, request: Request, calls: Blocking) -> OpenReading:
-        """Return an answer with nothing read yet."""
+        """Return an open answer of which nothing has been read yet."""
         return OpenReading(lambda: self._start_reading(request, calls), self._retries)
 
     def _start_reading(self, request: Request, calls: Blocking) -> tuple[Reading, AsyncGenerator[ReplyPart]]:
@@ -504,7 +505,7 @@ class ClientReader(BaseReader):
         return reading, self._parts(request, reading, calls)
 
     async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[ReplyPart]:
-        """Yield the pieces of a stream, which is requested again without what the model rejects."""
+        """Yield the pieces of a stream; repeat the request without parameters that the model rejects."""
         began, trial = False, list[Change]()
         try:
             while True:
@@ -532,7 +533,7 @@ class ClientReader(BaseReader):
                 self._note_end(reading)
 
     def _note_end(self, reading: Reading) -> None:
-        """Note, once, the cost of a stream, and whether its model thought."""
+        """Record the cost of a stream, at most once, and whether its model thought."""
         if not reading.counted:
             reading.counted = True
             self._usage.add(reading.spent())
@@ -579,7 +580,7 @@ class ClientReader(BaseReader):
 
 
 def _texts_in(value: object) -> Iterator[str]:
-    """Yield the texts among settings, at every depth."""
+    """Yield all texts in a setting's value, at every depth."""
     if isinstance(value, Mapping | list | tuple):
         for one in value.values() if isinstance(value, Mapping) else value:
             yield from _texts_in(one)
@@ -592,7 +593,7 @@ async def _next(chunks: AsyncGenerator[Chunk]) -> Chunk | None:
 
 
 def _usage_share(usage: Usage, answers: int) -> Usage:
-    """Return what is known of one answer's tokens where the server counted those of several together."""
+    """Return the usage of one answer if the server counted several answers together."""
     if answers == 1:
         return usage
     return Usage(1, usage.prompt_tokens, 0, -(-usage.thinking_tokens // answers), usage.cached_tokens)

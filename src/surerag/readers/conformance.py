@@ -1,11 +1,11 @@
-"""The conformance suite that any reader must pass, ours and yours.
+"""The conformance suite that every reader must pass, including your own.
 
-On its own, for a report to read::
+To print a report::
 
     from surerag.readers.conformance import check_reader
     print(check_reader(my_reader))
 
-Under pytest, one test a check, which fails or is skipped as the check says::
+To run each check as a test of pytest::
 
     @pytest.mark.parametrize("check", CHECKS)
     def test_my_reader(check, my_reader):
@@ -55,14 +55,15 @@ class NotApplicableError(SkipTest):
 
 @dataclass(frozen=True)
 class Trial:
-    """What a reader is asked, and how exact it has to be.
+    """The questions for a reader, and the required exactness.
 
     Attributes:
-        prompts: Questions, at least two; different answers make the checks sharper.
-        max_tokens: Length of answers; a few more than ``n_tokens``, how far ``begin`` goes.
-        tolerance: Largest difference of log-probabilities and entropies, in nats, that counts as equal.
-        vocabulary_size: Tokens that the model can emit, if known: entropies cannot exceed its logarithm.
-        seeded: Whether the reader promises the same samples for the same seed. Servers may not.
+        prompts: At least two questions; different answers to them make the checks stricter.
+        max_tokens: Maximum length of answers [tokens], a few tokens more than ``n_tokens``.
+        tolerance: Log-probabilities and entropies [nats] that differ by at most this number count as equal.
+        vocabulary_size: Number of tokens that the model can emit, if known: entropies cannot exceed its
+            logarithm.
+        seeded: Whether the reader returns the same samples for the same seed; servers may not.
     """
 
     prompts: Sequence[Prompt] = _PROMPTS
@@ -74,16 +75,16 @@ class Trial:
 
     @property
     def greedy(self) -> SamplingParams:
-        """One answer to each prompt, without chance."""
+        """Sampling parameters for one greedy answer to each prompt."""
         return SamplingParams(max_tokens=self.max_tokens)
 
     def sampled(self, n: int) -> SamplingParams:
-        """Several answers to each prompt, by chance."""
+        """Sampling parameters for ``n`` random answers to each prompt."""
         return SamplingParams(n=n, temperature=1.0, max_tokens=self.max_tokens, seed=1)
 
     @property
     def repeatable(self) -> list[SamplingParams]:
-        """Ways of asking that give the same answers each time."""
+        """Sampling parameters with which the same request has the same answers each time."""
         return [self.greedy, *([self.sampled(2)] if self.seeded else [])]
 
     def answers(self, reader: BaseReader) -> list[Generation]:
@@ -91,7 +92,7 @@ class Trial:
         return [row[0] for row in reader.generate(self.prompts, self.greedy)]
 
     def same(self, what: str, one: Generation, other: Generation) -> None:
-        """Demand that two generations are the same, up to rounding."""
+        """Raise unless two generations are the same, up to rounding."""
         _demand(one.text == other.text, f"{what}: the text is {one.text!r} and {other.text!r}")
         _demand(one.finish == other.finish, f"{what}: it ended by {one.finish!r} and {other.finish!r}")
         _demand((one.trace is None) == (other.trace is None), f"{what}: one has a trace, the other none")
@@ -107,7 +108,7 @@ class Trial:
             self.close(f"{what}: entropies", one.entropy.upper, other.entropy.upper)
 
     def close(self, what: str, one: Sequence[float], other: Sequence[float]) -> None:
-        """Demand that numbers are the same, up to rounding."""
+        """Raise unless two lists of numbers are the same, up to rounding."""
         worst = max((abs(a - b) for a, b in zip(one, other, strict=True)), default=0.0)
         _demand(worst <= self.tolerance, f"{what} differ by {worst:.2g} nats, more than {self.tolerance:g}")
 
@@ -144,7 +145,7 @@ def text_is_stripped(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
-    """Every generation has a trace of all its tokens, with energies if claimed; or none has one."""
+    """Every generation has a trace of all its tokens, with energies if claimed; or no generation has one."""
     claimed = reader.capabilities
     for answer in _some_of_each(reader, trial):
         if not claimed.logprobs:
@@ -161,7 +162,7 @@ def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
-    """Entropies lie between 0 and log V, as an interval that is a point where they are exact."""
+    """Entropies are intervals between 0 and log V; exact entropies are intervals of width zero."""
     kind = reader.capabilities.entropy
     if not reader.capabilities.logprobs:
         raise NotApplicableError("it has no log-probabilities")
@@ -179,7 +180,7 @@ def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def optional_log_probabilities_come_where_there_are_any(reader: BaseReader, trial: Trial) -> None:
-    """With ``trace="optional"`` log-probabilities come if the reader has them; else text, without error."""
+    """With ``trace="optional"``, answers have log-probabilities if the reader can give any; no error else."""
     for [answer] in reader.generate(trial.prompts, replace(trial.greedy, trace="optional")):
         traced = answer.trace is not None
         _demand(traced == reader.capabilities.logprobs, f"optional, a trace came: {traced}")
@@ -187,7 +188,7 @@ def optional_log_probabilities_come_where_there_are_any(reader: BaseReader, tria
 
 @_check
 def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
-    """A shorter limit gives the same tokens, fewer of them, and says that it cut."""
+    """With a lower limit, the answer has fewer of the same tokens, and its finish is ``"length"``."""
     short = replace(trial.greedy, max_tokens=trial.n_tokens)
     whole = trial.answers(reader)
     for cut, answer in zip(reader.generate(trial.prompts, short), whole, strict=True):
@@ -202,10 +203,10 @@ def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
-    """An answer ends before a stop text, and is otherwise the same."""
+    """An answer ends before a stop text, and is otherwise unchanged."""
     for prompt, answer in zip(trial.prompts, trial.answers(reader), strict=True):
         middle = answer.text[len(answer.text) // 2 :].strip()
-        # A stop text with an end of its own: part of a character cannot stop anything.
+        # The stop text is ASCII, because a text that ends inside a character would never match.
         stop = next((word for word in middle.split() if word.isascii()), "")
         if not stop:
             continue
@@ -220,7 +221,7 @@ def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def answers_repeat(reader: BaseReader, trial: Trial) -> None:
-    """At temperature 0 the same request gives the same answer, and so does the same seed, if promised."""
+    """The same request has the same answer at temperature 0, and also with a seed if the reader has seeds."""
     for sampling in trial.repeatable:
         first, again = (reader.generate(trial.prompts, sampling) for _ in range(2))
         for one, other in zip(_flat(first), _flat(again), strict=True):
@@ -229,7 +230,7 @@ def answers_repeat(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def alone_or_in_a_batch_is_the_same(reader: BaseReader, trial: Trial) -> None:
-    """A prompt's answers do not depend on what else is asked with it, or in what order."""
+    """A prompt's answers do not depend on other prompts in the same call, or on their order."""
     for sampling in trial.repeatable:
         together = reader.generate(trial.prompts, sampling)
         backwards = reader.generate(trial.prompts[::-1], sampling)[::-1]
@@ -268,7 +269,7 @@ def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def begin_and_finish_is_generate(reader: BaseReader, trial: Trial) -> None:
-    """Beginning and finishing equals generating, in order; an answer begun past its end is shown whole."""
+    """``begin`` and ``finish`` return what ``generate`` returns; ``begin`` shows a short answer whole."""
     for n_tokens in (trial.n_tokens, trial.max_tokens + 1):
         begun = reader.begin(trial.prompts, n_tokens, trial.greedy)
         for item, one, other in zip(begun, reader.finish(begun), trial.answers(reader), strict=True):
@@ -291,7 +292,7 @@ def cancel_frees(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def streams_join_to_the_text(reader: BaseReader, trial: Trial) -> None:
-    """Pieces join to the answer, more than one if streaming is claimed; the last carries the generation."""
+    """Pieces join to the answer (several if streaming is claimed); the last one has the generation."""
     for prompt, answer in zip(trial.prompts, trial.answers(reader), strict=True):
         chunks = list(reader.stream(prompt, trial.greedy))
         _check_chunks(trial, chunks, answer)
@@ -302,7 +303,7 @@ def streams_join_to_the_text(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def what_was_begun_streams_from_its_start(reader: BaseReader, trial: Trial) -> None:
-    """Finishing as a stream yields the held-back tokens, too."""
+    """``finish_stream`` yields the whole answer, including the tokens that ``begin`` showed."""
     with _begun(reader, trial) as begun:
         for item, answer in zip(begun, trial.answers(reader), strict=True):
             _check_chunks(trial, list(reader.finish_stream(item)), answer)
@@ -319,13 +320,13 @@ def streams_can_be_abandoned(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> None:
-    """At any temperature, tokens that begin an answer like another one have the same log-probabilities."""
+    """Tokens have the same log-probabilities at any temperature if the answers before them are equal."""
     if not reader.capabilities.logprobs:
         raise NotApplicableError("it has no log-probabilities")
     hot = SamplingParams(n=4, temperature=1.7, max_tokens=trial.max_tokens, seed=1)
     for row, answer in zip(reader.generate(trial.prompts, hot), trial.answers(reader), strict=True):
         cold = _trace(answer)
-        # What was thought before an answer decides about it, too.
+        # Answers after thoughts are not compared, because they depend on the thoughts, too.
         for sampled in (_trace(one) for one in row if not one.thinking_tokens + answer.thinking_tokens):
             pairs = enumerate(zip(sampled.tokens, cold.tokens, strict=False))
             shared = next((at for at, (one, other) in pairs if one != other), min(len(sampled), len(cold)))
@@ -336,7 +337,7 @@ def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> N
 
 @_check
 def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
-    """Every verb gives the same result as its async twin."""
+    """Every method returns the same result as its async twin."""
     prompt = trial.prompts[0]
 
     async def call_twins() -> tuple[list[list[Generation]], list[list[Chunk]]]:
@@ -350,7 +351,7 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
             await reader.acancel(begun)
 
     expected = trial.answers(reader)
-    # In a thread, as an event loop may be running in this one.
+    # The call runs in a new thread, because an event loop may be running in this thread.
     answers, streamed = start_in_thread(lambda: asyncio.run(call_twins())).result()
     for row in answers:
         for one, other in zip(row, expected, strict=True):
@@ -361,7 +362,7 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
 
 @contextmanager
 def _begun(reader: BaseReader, trial: Trial) -> Iterator[list[PartialGeneration]]:
-    """Begin an answer to every prompt; afterwards none stays open, whatever the check finds."""
+    """Begin an answer to every prompt; afterwards cancel all of them, also if the check fails."""
     begun = reader.begin(trial.prompts, trial.n_tokens, trial.greedy)
     try:
         yield begun
@@ -394,7 +395,7 @@ def _check_chunks(trial: Trial, chunks: list[Chunk], answer: Generation) -> None
 
 
 class Outcome(NamedTuple):
-    """The result of one check; ``detail`` is what is wrong, or why the check does not apply."""
+    """The result of one check; ``detail`` is the failure, or the reason why the check does not apply."""
 
     check: str
     status: Literal["passed", "failed", "skipped"]
@@ -402,7 +403,7 @@ class Outcome(NamedTuple):
 
 
 def _outcome(check: Check, reader: BaseReader, trial: Trial) -> Outcome:
-    """Check a reader; an unexpected error counts as a failure, and is named."""
+    """Run a check on a reader; an unexpected error counts as a failure, and ``detail`` names it."""
     name = check.__name__.replace("_", " ")
     try:
         check(reader, trial)
@@ -417,7 +418,7 @@ def _outcome(check: Check, reader: BaseReader, trial: Trial) -> Outcome:
 
 @dataclass(frozen=True)
 class ConformanceReport:
-    """What a reader does: its name, and one outcome for each check; prints as text."""
+    """A reader's name, and the outcome of each check; prints as text."""
 
     reader: str
     outcomes: tuple[Outcome, ...]
@@ -445,7 +446,7 @@ def check_reader(reader: object, trial: Trial | None = None, **settings: Any) ->
     Args:
         reader: Anything with the methods of :class:`surerag.readers.Reader`. The same prompt must get
             the same answer at temperature 0.
-        trial: What it is asked, and how exact it has to be.
+        trial: The questions for the reader, and the required exactness; None for the defaults.
         **settings: Fields of :class:`Trial`, in place of the trial's own.
 
     Example:

@@ -1,8 +1,8 @@
 """Turn errors of a model's client into errors of surerag, the same for every client and framework.
 
-A method may fall back after a temporary failure (overload, time-out, a lost connection) and after a failure of
-one request alone (too long, a strange reply). It must not fall back if a service refuses every request (wrong
-key, address, model or parameter): then every answer would be worse, and only a line in a log would tell.
+A method may fall back after a temporary failure (overload, time-out, a lost connection), and after a failure
+of one request alone (too long, a strange reply). It must not fall back if a service refuses every request
+(wrong key, address, model or parameter): then every answer would be worse, and only a log would tell.
 """
 
 from __future__ import annotations

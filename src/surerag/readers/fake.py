@@ -1,4 +1,4 @@
-"""A reader that answers from a script: the public fake, for your tests as for ours."""
+"""A fake reader that answers from a script, for tests of your own code and of surerag."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ R = TypeVar("R")
 Verb = Literal["generate", "begin", "finish", "cancel", "stream", "finish_stream"]
 Answer = str | Generation | BaseException | type[BaseException]
 Reply = Answer | Callable[[str], Answer]
-"""What a script may hold: a text, a generation, an error to raise, or a function of the prompt's text."""
+"""A reply in a script: a text, a generation, an error to raise, or a function of the prompt's text."""
 
 
 def reply(
@@ -43,10 +43,11 @@ def reply(
 
     Args:
         text: The answer.
-        entropy: Nats, one value for every token or one for all; an :class:`EntropyTrace` for intervals;
-            None for no entropies.
-        logprobs: Natural logs, likewise; None for no trace at all.
-        end_logprob: Natural log of the probability of the end token; None where it is not known.
+        entropy: Entropy [nats]: one value for each token, or a single value for all tokens; an
+            :class:`EntropyTrace` for intervals; None for no entropies.
+        logprobs: Log-probability [nats]: one value for each token, or a single value for all tokens; None
+            for a generation without a trace.
+        end_logprob: Log-probability [nats] of the end token; None if it is not known.
 
     Example:
         >>> reply("In Velm.", entropy=[0.2, 2.1]).trace.entropy.lower
@@ -109,7 +110,7 @@ def _limited(generation: Generation, sampling: SamplingParams) -> Generation:
 class Call:
     """One call of a fake reader, as its history records it.
 
-    An async verb counts as its sync twin; ``n_tokens`` are those requested from ``begin``.
+    A call of an async method is recorded as its sync twin; ``n_tokens`` is the argument of ``begin``.
     """
 
     verb: Verb
@@ -138,24 +139,24 @@ class FakeReader(BaseReader):
     """A fake reader with a queue of replies and a history of calls.
 
     Every generation (each sample of each prompt, and each ``begin``) takes the next reply from the
-    queue. ``begin``, ``finish``, ``cancel`` and streaming work as in a real reader, so that a gate can
-    be tested, and ``usage`` and ``open_handles`` show what it cost and whether it cleaned up.
+    queue. ``begin``, ``finish``, ``cancel`` and streaming work as in a real reader, so that you can test
+    a gate. ``usage`` shows its cost, and ``open_handles`` whether it left begun answers open.
 
     Args:
-        replies: The queue; or one function of the prompt's text that answers everything; or a mapping, of
-            which the first key that the prompt contains says the reply.
-        entropy: Entropy in nats of every token of plain-text replies; None for a reader without.
-        logprob: Natural log-probability of every token of plain-text replies; None
-            for a reader without log-probabilities (and so without entropies).
-        end_logprob: Natural log-probability of the end token of plain-text replies; None for a reader
-            without.
-        default: Reply to give once the queue is empty; without it that is an error.
+        replies: The queue of replies; or a function of the prompt's text that gives every reply; or a
+            mapping: the reply is the value of the first key that the prompt contains.
+        entropy: Entropy [nats] of every token of plain-text replies; None for a reader without entropies.
+        logprob: Log-probability [nats] of every token of plain-text replies; None for a reader without
+            log-probabilities, and so without entropies.
+        end_logprob: Log-probability [nats] of the end token of plain-text replies; None for a reader without
+            log-probabilities of end tokens.
+        default: Reply once the queue is empty; without a default, an empty queue is an error.
         name: Identity of the model.
-        capabilities: What it claims to do, if not what follows from ``entropy`` and ``logprob``. What
-            it lacks, it leaves out of its generations.
+        capabilities: Capabilities that the reader claims; by default they follow from ``entropy`` and
+            ``logprob``. The generations omit whatever the reader does not claim.
 
     Attributes:
-        history: The calls so far, in order; of many, the latest 10,000 or more.
+        history: The calls so far, in order; in a long run, at least the latest 10,000 calls.
 
     Example:
         >>> reader = FakeReader(["Paris"], entropy=0.1)
@@ -204,12 +205,12 @@ class FakeReader(BaseReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the reader claims to be able to do."""
+        """The capabilities that the reader claims."""
         return self._capabilities
 
     @property
     def usage(self) -> Usage:
-        """Number of calls, of words in the prompts, and of words returned, over all verbs."""
+        """Numbers of calls, of words in the prompts, and of returned words, in all calls so far."""
         return self._usage.total
 
     @property
@@ -220,7 +221,7 @@ class FakeReader(BaseReader):
 
     @property
     def open_handles(self) -> int:
-        """Generations that were begun and neither finished nor cancelled."""
+        """Number of begun generations that were neither finished nor cancelled."""
         return len(self._open)
 
     def add(self, *replies: Reply) -> None:
@@ -243,7 +244,7 @@ class FakeReader(BaseReader):
         return [self._begin(text, n_tokens, sampling) for text in texts]
 
     def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Return the whole replies; each once."""
+        """Return the whole replies of begun generations; each can be finished once."""
         handles = [_handle(item) for item in begun]
         self._note("finish", [handle.prompt for handle in handles], None)
         for handle in handles:
@@ -252,7 +253,7 @@ class FakeReader(BaseReader):
         return [handle.whole for handle in handles]
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Close handles; those already closed stay as they are."""
+        """Close begun generations; closed ones are ignored."""
         handles = [_handle(item) for item in begun]
         self._note("cancel", [handle.prompt for handle in handles], None)
         for handle in handles:
@@ -267,7 +268,7 @@ class FakeReader(BaseReader):
         yield from self._pieces(generation, emitted=0)
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield a begun reply word by word, from its first word on."""
+        """Yield a begun reply word by word, including its first words."""
         handle = _handle(begun)
         self._note("finish_stream", [handle.prompt], None)
         self._finish(handle)
@@ -337,7 +338,7 @@ class FakeReader(BaseReader):
         self._open.discard(handle)
 
     def _pieces(self, generation: Generation, emitted: int) -> Iterator[Chunk]:
-        """Yield a reply word by word; a word that was not emitted before is counted when it is taken."""
+        """Yield a reply word by word; ``usage`` counts the words after the first ``emitted`` words."""
         trimmed = TrimmedPieces()
         for position, token in enumerate(_tokens_of(generation)):
             if position >= emitted:

@@ -1,6 +1,6 @@
-"""Log-probabilities of an answer's tokens, as servers list them, checked and made into a trace; no I/O.
+"""Check the log-probabilities of an answer's tokens in servers' formats, and make a trace of them; no I/O.
 
-A missing or impossible log-probability is an error here, and never a guess.
+A missing or impossible log-probability is an error; it is never replaced by a guess.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from surerag.messages import EntropyTrace, TokenTrace
 from surerag.readers.thinking import CLOSING_MARKS
 
 ANY_VOCABULARY = 300_000
-"""Tokens of a vocabulary that nobody named: more than any in use, so that intervals of entropy stay true."""
+"""Assumed size of an unknown vocabulary: larger than any in use, so that entropy intervals are correct."""
 
 NO_LOGPROBS_HINT = (
     "see what this server and model give with reader.probe(); one that thinks may give log-probabilities "
@@ -27,7 +27,7 @@ NO_LOGPROBS_HINT = (
 )
 
 _ROUNDED_UP = 1e-3
-"""Largest log-probability that is accepted (as zero); a larger number is something else."""
+"""Log-probabilities up to this number count as zero (rounding); a larger number is an error."""
 _LAST_MARK = re.compile("|".join(map(re.escape, CLOSING_MARKS)).encode())
 _ESCAPED = re.compile(r"(?:bytes:)?((?:\\x[0-9a-fA-F]{2})+)")
 _UNKNOWN = "\ufffd"
@@ -36,9 +36,10 @@ _SPACE = b" \t\n\r\x0b\x0c"
 
 
 def entries_of(logprobs: object) -> list[Mapping[str, Any]]:
-    """Return log-probabilities as entries of the chat API, or raise LogprobsError; none if there are none.
+    """Return log-probabilities as entries in the format of OpenAI's chat API, or raise LogprobsError.
 
-    They may be of the completions API, or of Gemini's.
+    The input may have the format of the chat API, of the completions API or of Gemini. If it contains no
+    log-probabilities, the list is empty.
     """
     if isinstance(logprobs, Mapping):
         if "tokens" in logprobs or "token_logprobs" in logprobs:
@@ -54,7 +55,7 @@ def entries_of(logprobs: object) -> list[Mapping[str, Any]]:
 
 
 def _entry(entry: object, logprobs: object) -> Mapping[str, Any]:
-    """Return a client's object as an entry of the chat API; nothing in it is copied."""
+    """Return a client's object as an entry of the chat API, without copying the values in the object."""
     fields = vars(entry) if hasattr(entry, "model_dump") else entry
     if not isinstance(fields, Mapping):
         raise _malformed("log-probabilities", logprobs)
@@ -98,12 +99,12 @@ def _rows(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def trace_of_entries(
     entries: Sequence[Mapping[str, Any]], *, top_logprobs: int, vocabulary_size: int = ANY_VOCABULARY
 ) -> TokenTrace:
-    """Return the trace of exactly these entries of the chat API, or raise LogprobsError.
+    """Return the trace of all these entries of the chat API, or raise LogprobsError.
 
     Args:
-        entries: Those of the answer's tokens.
-        top_logprobs: How many of the likeliest tokens were requested for each; 0 for no entropies.
-        vocabulary_size: Tokens that the model can emit, or a number no smaller.
+        entries: The entries of the answer's tokens.
+        top_logprobs: Number of likeliest tokens that were requested for each token; 0 for no entropies.
+        vocabulary_size: Number of tokens in the model's vocabulary, or any larger number.
 
     Returns:
         Natural-log probabilities of the sampled tokens, and their entropies as intervals in nats.
@@ -131,17 +132,17 @@ def trace_of_answer(
     top_logprobs: int | None = None,
     thought: bool = False,
 ) -> TokenTrace:
-    """Return the trace of an answer among the entries of a reply that somebody else asked for.
+    """Return the trace of an answer from all entries of a reply that was requested outside surerag.
 
     Args:
-        entries: All entries of the reply; some servers list those of thoughts and of stop texts, too.
+        entries: All entries of the reply; some servers also list the tokens of thoughts and stop texts.
         answer: The answer's text, without thoughts.
-        top_logprobs: How many of the likeliest tokens were requested for each; None for as many as every
-            entry lists, where nobody knows. Where an entry lists none, the trace has no entropies.
-        thought: Whether the model thought first.
+        top_logprobs: Number of likeliest tokens that were requested for each token; None if it is unknown:
+            then it is the smallest number that any entry lists, and if this is 0, the trace has no entropies.
+        thought: Whether the model thought before it answered.
 
     Raises:
-        LogprobsError: If the tokens do not spell the answer, or a log-probability is none.
+        LogprobsError: If the tokens do not spell the answer, or a log-probability is missing or invalid.
 
     Example:
         >>> reply = [{"token": token, "logprob": -0.5} for token in ("<think>", "Hm", "</think>", "Velm")]
@@ -149,7 +150,7 @@ def trace_of_answer(
         ('Velm',)
     """
     own, texts = entries, list(map(_text, entries))
-    # Nearly all replies spell the answer and nothing else; to search for it takes several times as long.
+    # In nearly all replies the tokens spell only the answer; the search for the answer is much slower.
     if not texts or not all(texts) or texts[-1].isspace() or "".join(texts).strip() != answer.strip():
         inside = answer_tokens(map(token_of, entries), answer, thought=thought)
         own = entries[inside.start : inside.stop]
@@ -160,8 +161,8 @@ def trace_of_answer(
 def end_logprob(behind: Sequence[Mapping[str, Any]], stop: Sequence[str] = ()) -> float | None:
     r"""Return the log-probability [nats] of the end token of an answer that ended by itself.
 
-    It is the one entry behind the answer's own that is no white space and no part of a stop text; None where
-    the server does not list it.
+    ``behind`` are the entries after the answer's own. The end token is the only entry among them that is
+    neither white space nor part of a stop text. The result is None if the server does not list the end token.
 
     Example:
         >>> end_logprob([{"token": "<|im_end|>", "logprob": -0.5}], ["\n"])
@@ -179,26 +180,26 @@ def end_logprob(behind: Sequence[Mapping[str, Any]], stop: Sequence[str] = ()) -
 
 
 def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size: int) -> Interval:
-    """Return the interval of entropies that fits one step's likeliest tokens."""
+    """Return the interval [nats] of the entropy at one step, computed from the step's likeliest tokens."""
     if not isinstance(listed, list) or not listed:
         raise LogprobsError(
             f"the server listed no alternatives to the token {token!r}, but {excerpt(listed)}",
             hint="pass top_logprobs=0 if you need no entropies, or use another server or api",
         )
-    # Every alternative to every token comes by here, and the check of an abstract class is slow.
+    # This runs for every alternative to every token, and isinstance with an abstract class is slow.
     found = [one["logprob"] if type(one) is dict and "logprob" in one else _logprob_of(one) for one in listed]
     values = [one if type(one) is float and one <= 0.0 else _number(token, one, listed=True) for one in found]
     values.sort(reverse=True)
-    # A server may add the sampled token to the list. Left among the k likeliest, an unlikely one would
-    # claim that no unlisted token is likelier than it.
+    # A server may add the sampled token to the list. An unlikely sampled token among the k likeliest would
+    # wrongly imply that every unlisted token is even less likely.
     likeliest, sampled = values[:top], values[-1] if len(values) > top else None
     if len(values) == top and value < values[-1] - _ROUNDED_UP:
         sampled = value
     try:
         bounds = entropy_bounds(likeliest, vocabulary_size, sampled_logprob=sampled)
         if len(likeliest) < top:
-            # Alternatives that look the same as text are listed once, so a likely one may be missing:
-            # then the smallest entropy has all that is left on one token.
+            # Alternatives with equal text are listed once, so a likely alternative may be missing: then the
+            # smallest entropy puts all remaining probability on one token.
             together = entropy_bounds(likeliest, len(likeliest) + 1)
             bounds = Interval(min(bounds.lower, together.upper), bounds.upper)
     except ValueError as error:
@@ -210,16 +211,16 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
 
 
 def _logprob_of(alternative: Any) -> object:
-    """Return the log-probability of an entry, of a client's object, or of a number."""
+    """Return the log-probability in an entry or in a client's object; return a number unchanged."""
     if isinstance(alternative, Mapping):
         return alternative.get("logprob")
     return getattr(alternative, "logprob", alternative)
 
 
 def _number(token: str, value: object, *, listed: bool = False) -> float:
-    """Return one log-probability; only a token that was not sampled may be impossible (minus infinity)."""
+    """Return a checked log-probability; minus infinity is valid only for a token that was not sampled."""
     if type(value) is float and -math.inf < value <= 0:
-        return value  # nearly all are: what follows takes five times as long
+        return value  # nearly all values are valid floats, and the checks below are slow
     number = math.nan
     if hasattr(value, "__float__") and not isinstance(value, bool):
         with suppress(OverflowError, TypeError, ValueError):
@@ -242,14 +243,14 @@ def token_of(entry: Mapping[str, Any]) -> str | bytes:
     """Return a token's bytes if the server lists them, else its text."""
     token_bytes: Any = entry.get("bytes")
     if isinstance(token_bytes, list) and token_bytes:
-        with suppress(TypeError, ValueError):  # of what are no bytes
+        with suppress(TypeError, ValueError):  # if these are not bytes
             if _UNKNOWN_BYTES not in (token := bytes(token_bytes)):
                 return token
     return _text(entry)
 
 
 def without_surrogates(text: str) -> str:
-    r"""Return a text that can be encoded: pairs of surrogates joined, single ones replaced.
+    r"""Return a text that can be encoded: pairs of surrogates are joined, single surrogates are replaced.
 
     Example:
         >>> without_surrogates("\ud83d\ude00"), without_surrogates("a\ud83d")
@@ -268,7 +269,7 @@ def excerpt(value: object, size: int = 120) -> str:
         shown = repr(value)
     except (ValueError, RecursionError):
         return f"a {type(value).__name__} too large to show"
-    # What masks secrets looks for one that is cut off before dots.
+    # The dots are needed: the masking of secrets looks before dots for a secret that was cut off.
     return without_surrogates(shown if len(shown) <= size else f"{shown[:size]}…")
 
 
@@ -279,13 +280,13 @@ def _malformed(what: str, value: object) -> LogprobsError:
 def answer_tokens(
     tokens: Iterable[str | bytes], answer: str, *, whole: bool = True, thought: bool = False
 ) -> range:
-    r"""Return which tokens of a list spell the answer: those after the thoughts and before the end token.
+    r"""Return the range of tokens that spell the answer: the tokens between the thoughts and the end token.
 
     Args:
-        tokens: All tokens, as text or as bytes; some servers list those of thoughts and of stop texts, too.
-        answer: The answer's text; white space around it does not count.
-        whole: Whether the answer is complete; otherwise tokens may lack at its end.
-        thought: Whether the model thought first.
+        tokens: All tokens, as text or bytes; some servers also list the tokens of thoughts and stop texts.
+        answer: The answer's text; surrounding white space is ignored.
+        whole: Whether the answer is complete; otherwise tokens at its end may be missing.
+        thought: Whether the model thought before it answered.
 
     Raises:
         LogprobsError: If the tokens do not spell the answer.
@@ -312,7 +313,7 @@ def answer_tokens(
 
 
 def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[int]:
-    """Yield places where the answer may begin: after the last closing mark, at 0, or as late as possible."""
+    """Yield tokens where the answer may begin: after the last closing mark, at 0, then backwards."""
     texts = [b"".join(part or b"" for part in token) for token in parts]
     offsets, joined = list(accumulate(map(len, texts), initial=0)), b"".join(texts)
     marks = [mark.end() for mark in _LAST_MARK.finditer(joined)]
@@ -330,7 +331,7 @@ def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[i
 def _end_of_match(
     target: bytes, parts: Sequence[list[bytes | None]], start: int, *, whole: bool
 ) -> int | None:
-    """Return the token after which the text ends if the text begins at ``start``; None if it does not."""
+    """Return the token after which the text ends if it begins at token ``start``; None if it does not."""
     places = {0}
     for position in range(start, len(parts)):
         reached = places
@@ -345,9 +346,9 @@ def _end_of_match(
 
 
 def _ends(target: bytes, place: int, part: bytes | None) -> Iterable[int]:
-    """Return where a part of a token may end that begins at a place of the text."""
+    """Return the places of the text where a part of a token may end if the part begins at ``place``."""
     if part is None:
-        # Part of a character: up to three bytes that are not ASCII, none where the text leaves it out.
+        # An unknown part is part of a character: up to three bytes that are not ASCII, or no byte.
         most = place
         while most < min(place + 3, len(target)) and target[most] >= 0x80:
             most += 1
@@ -356,18 +357,18 @@ def _ends(target: bytes, place: int, part: bytes | None) -> Iterable[int]:
         part = part.lstrip(_SPACE)
     if target.startswith(part, place):
         return (place + len(part),)
-    # The last token may reach over the end, into white space or a stop text.
+    # The last token may reach beyond the text's end, into white space or a stop text.
     return (len(target),) if part.startswith(target[place:]) else ()
 
 
 def _token_parts(token: str | bytes) -> list[bytes | None]:
-    """Return a token as bytes, with None for each part that is not known."""
+    """Return a token as bytes, with None for each unknown part."""
     if isinstance(token, bytes):
         return [token]
     if escaped := _ESCAPED.fullmatch(token):
         return [bytes.fromhex(escaped[1].replace("\\x", ""))]
     if not token:
-        return [b"", None]  # part of a character, or a special token that is not spelled
+        return [b"", None]  # part of a character, or a special token whose text is not listed
     known_parts = [text.encode("utf-8", "replace") for text in token.split(_UNKNOWN)]
     parts: list[bytes | None] = [known_parts[0]]
     for part in known_parts[1:]:

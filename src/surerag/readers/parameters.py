@@ -1,13 +1,13 @@
-"""Parameters that a model rejects: left out, renamed or lowered for a while, once that is seen to help.
+"""Parameters that a model rejects: requests omit, rename or lower them for a while, once this has helped.
 
-Services refuse different parameters, say so in their own words, and change that from one model to the next: a
-reasoning model takes no temperature, another one no log-probabilities, a third lists five alternatives where
-twenty were requested. What a method does not depend on is left out; what it depends on is an error with the
-service's reason. No I/O.
+Services reject different parameters, in their own words, and differently for each model: a reasoning model
+takes no temperature, another model gives no log-probabilities, and a third lists five alternatives if twenty
+are requested. If the method does not depend on a rejected parameter, requests omit the parameter. If it does,
+the reader raises an error with the service's reason. This module does no I/O.
 
-Many services quote their input in a refusal, so that its words may be a user's. The place that a refusal
-points at (its ``param`` or location) is believed; words are read only without those that the request holds;
-and nothing is kept unless the same request succeeds with the change.
+Many services quote the request in a refusal, so the refusal may contain a user's words. Therefore we trust
+the field that a refusal names (its ``param`` or location). Before we read the message, we remove the words
+that it quotes from the request. And a change is kept only if the same request succeeds with the change.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from urllib.parse import unquote_plus
 from surerag.messages import SamplingParams
 
 REMEMBERED = 15 * 60.0
-"""Seconds for which a reader trusts what it learned about its model; then it tries again."""
+"""Seconds for which a reader trusts a fact that it learned about its model."""
 
 _RENAMED = {"max_tokens": "max_completion_tokens"}
 _COUNTS = frozenset({"n", "logprobs", "top_logprobs", "max_tokens", "max_completion_tokens"})
-"""Parameters of which a smaller number will do."""
+"""Parameters that may be lowered to a smaller number."""
 _OPENAI_NAMES = {
     "top_n_tokens": "top_logprobs",
     "max_new_tokens": "max_tokens",
@@ -40,11 +40,11 @@ _OPENAI_NAMES = {
     "stopSequences": "stop",
     "stream_usage": "stream_options",
 }
-"""What other services and clients call OpenAI's parameters."""
+"""Names that other services and clients have for OpenAI's parameters."""
 _CONTENT = frozenset({"messages", "message", "prompt", "input", "inputs", "content", "contents", "text"})
 """Fields that hold the prompt, not a setting."""
 _OUTER = frozenset({"body", "options", "parameters", "generation_config", "generationConfig", "config"})
-"""Steps of a location that lead to a parameter."""
+"""Names of the outer objects of a request that may contain a parameter."""
 
 _NOT_TAKEN = (
     r"(unsupported|unknown|unrecogni[sz]ed|unexpected|invalid|extra (inputs|fields?)|forbidden|deprecated"
@@ -57,11 +57,11 @@ _LIMIT = re.compile(
     r"|max(?:imum)? allowed:?|between \d+ and|in the range \[?\d+,|supported range \[\d+,)\s*(\d+)"
 )
 _TOGETHER = re.compile(r"(?i)\bboth\b|at the same time|mutually exclusive")
-"""A message that either of two parameters is accepted, but not both."""
+"""Words of a message that a service accepts either of two parameters, but not both."""
 _LOCATION = re.compile(r"['\"]loc['\"]: ?[(\[]([^)\]]*)[)\]]")
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 _RUN = 3
-"""Words in a row that count as a quotation of the request; of a shorter text, all its words."""
+"""Number of successive words that count as a quotation of the request; fewer if the text is shorter."""
 
 
 TEMPERATURE_HINT = (
@@ -70,7 +70,7 @@ TEMPERATURE_HINT = (
 
 
 class LeftOutWarning(UserWarning):
-    """For a while requests omit what the model rejects or does not return, so results may differ."""
+    """For a while requests omit a setting that the model rejects or ignores, so results may differ."""
 
 
 class Learned:
@@ -90,7 +90,7 @@ class Learned:
         return iter([fact for fact, until in tuple(self._until.items()) if until > now])
 
     def note(self, fact: Hashable) -> bool:
-        """Note a fact, and return whether it was noted for the first time."""
+        """Remember a fact, and return whether it is new."""
         first = fact not in self._until
         self._until[fact] = time.monotonic() + REMEMBERED
         return first
@@ -102,7 +102,7 @@ class Learned:
 
 
 class Change(NamedTuple):
-    """A change of requests: a parameter, and its new name, its limit, or None to leave it out."""
+    """A change of requests: a parameter, and its new name, its largest value, or None to omit it."""
 
     name: str
     to: str | int | None
@@ -117,11 +117,11 @@ class Change(NamedTuple):
 
 
 class Refusal(NamedTuple):
-    """What a service said about a request that it refused, with OpenAI's names of parameters.
+    """A service's refusal of a request; parameters have OpenAI's names.
 
     Attributes:
-        message: Its words, without those of the request.
-        parameters: The fields that it points at; empty where it points at none.
+        message: The service's message, without words that it quotes from the request.
+        parameters: The fields of the request that the refusal names as wrong; empty if it names none.
     """
 
     message: str
@@ -129,7 +129,7 @@ class Refusal(NamedTuple):
 
     @classmethod
     def of(cls, message: str, parameters: Iterable[str], texts: Iterable[str]) -> Refusal:
-        """Read a refusal of a request that held some texts."""
+        """Read a refusal of a request that contained these texts."""
         message = _without_quotations(message, texts)
         places = [*parameters, *(_LOCATION.findall(message))]
         for name, usual in _OPENAI_NAMES.items():
@@ -138,18 +138,18 @@ class Refusal(NamedTuple):
         return cls(message, tuple(dict.fromkeys(filter(None, names))))
 
     def concerns(self, name: str) -> bool:
-        """Tell whether the refusal is about a parameter, or about one whose name contains the parameter's."""
+        """Return whether the refusal concerns a parameter, or a parameter whose name contains this name."""
         return any(name in one for one in self.parameters or (self.message.lower(),))
 
     def changes(self, body: Mapping[str, Any], needed: Collection[str] = ()) -> list[Change]:
         """Return possible changes of the refused body; none if the refusal names none.
 
-        Parameters that are ``needed`` cannot be left out; of a number a smaller one will do, unless it is 0.
+        Parameters that are ``needed`` cannot be omitted, but a number may be lowered, though not to 0.
         """
         if not _CONTENT.isdisjoint(self.parameters):
             return []
         for old, new in _RENAMED.items():
-            if old in body and not re.search(rf"\b{old}\b", self.message):  # a client renamed it on the way
+            if old in body and not re.search(rf"\b{old}\b", self.message):  # the client renamed it
                 names = tuple(old if name == new else name for name in self.parameters)
                 self = Refusal(re.sub(rf"\b{new}\b", old, self.message), names)
         changes = self._of_pointed(body) or self._of_named(body)
@@ -158,7 +158,7 @@ class Refusal(NamedTuple):
         return [one for one in changes if one.to is not None or one.name not in needed]
 
     def _of_pointed(self, body: Mapping[str, Any]) -> list[Change]:
-        """Return changes of the fields that the refusal points at."""
+        """Return changes of the fields that the refusal names in ``parameters``."""
         anywhere = _LIMIT.search(self.message)
         changes = []
         for name in self.parameters:
@@ -171,36 +171,36 @@ class Refusal(NamedTuple):
         return changes
 
     def _of_named(self, body: Mapping[str, Any]) -> list[Change]:
-        """Return changes of the parameters that the refusal names beside words of refusal."""
+        """Return changes of the parameters whose names are close to words of refusal in the message."""
         changes = [
             Change(name, change[0])
             for name, value in body.items()
             if (change := _change_of(self.message, name, value, _limit_of(self.message, name, body)))
         ]
-        # Beside a name in quotes, others are ordinary words, such as "stop" or "model".
+        # If a name is in quotes, other names are ordinary words, such as "stop" or "model".
         quoted = [one for one in changes if re.search(rf"['\"`]{re.escape(one.name)}['\"`]", self.message)]
         return quoted or changes
 
 
 class SupportedParameters:
-    """What one model is known to reject: parameters to leave out, to limit, and to rename."""
+    """Parameters that requests to one model must omit, limit or rename."""
 
     def __init__(self, learned: Learned | None = None) -> None:
         self._learned = Learned() if learned is None else learned
 
     @property
     def changes(self) -> tuple[Change, ...]:
-        """How requests are changed at this moment."""
+        """The changes that are made to requests now."""
         return tuple([fact for fact in self._learned if isinstance(fact, Change)])
 
     @property
     def drop(self) -> set[str]:
-        """Parameters that are left out."""
+        """Parameters that requests omit."""
         return _dropped(self.changes)
 
     @property
     def cap(self) -> dict[str, int]:
-        """The largest value of each parameter that has one."""
+        """The largest accepted value of each limited parameter."""
         return _limits(self.changes)
 
     @property
@@ -209,7 +209,7 @@ class SupportedParameters:
         return _new_names(self.changes)
 
     def apply(self, body: Mapping[str, Any], trial: Sequence[Change] = ()) -> dict[str, Any]:
-        """Return a request's body in the form that the model accepts, with changes to be tried."""
+        """Return a request's body in the form that the model accepts, with the changes in ``trial``."""
         if not (changes := (*self.changes, *trial)):
             return {**body}
         dropped, limits, names = _dropped(changes), _limits(changes), _new_names(changes)
@@ -226,13 +226,13 @@ class SupportedParameters:
         trial: Sequence[Change] = (),
         needed: Collection[str] = (),
     ) -> list[Change]:
-        """Return further changes that a refusal asks for; :meth:`apply` made the body that was sent."""
+        """Return further changes that a refusal suggests; :meth:`apply` returns the body that was sent."""
         originals = {new: old for old, new in _new_names((*self.changes, *trial)).items()}
         changes = refusal.changes(self.apply(body, trial), needed)
         return [one._replace(name=originals.get(one.name, one.name)) for one in changes]
 
     def confirm(self, trial: Sequence[Change], model: str) -> None:
-        """Note changes that made a refused request succeed, and warn of each change once."""
+        """Remember changes that made a refused request succeed, and warn of each change once."""
         for change in trial:
             if self._learned.note(change):
                 warn(f"{model} {change}")
@@ -257,8 +257,8 @@ def _new_names(changes: Iterable[Change]) -> dict[str, str]:
 def needed_parameters(sampling: SamplingParams) -> frozenset[str]:
     """Return the parameters without which an answer is useless.
 
-    Randomness matters only where several answers are drawn. Numbers of answers, stop texts and seeds can be
-    done without: answers are requested one by one, and cut here.
+    The temperature is needed only if several answers are sampled. The number of answers, stop texts and seeds
+    are never needed: the reader can request answers one by one, and cut them at stop texts itself.
     """
     needed = {"model", "messages", "prompt"}
     if sampling.trace != "none":
@@ -271,12 +271,12 @@ def needed_parameters(sampling: SamplingParams) -> frozenset[str]:
 
 
 def warn(sentence: str) -> None:
-    """Warn of something that a reader learned about its model."""
+    """Warn of a fact that a reader learned about its model."""
     warnings.warn(f"{sentence} (for {REMEMBERED / 60:g} minutes)", LeftOutWarning, stacklevel=2)
 
 
 def warn_of_missing_logprobs(model: str) -> None:
-    """Warn that an answer came without log-probabilities, and that a method does without them."""
+    """Warn that an answer has no log-probabilities, and that the method works without them."""
     warnings.warn(
         f"{model} returned no usable log-probabilities: what they would have told is measured by the text "
         "alone, or not at all",
@@ -286,7 +286,7 @@ def warn_of_missing_logprobs(model: str) -> None:
 
 
 def _change_of(message: str, name: str, value: object, limit: int | None) -> tuple[str | int | None] | None:
-    """Return, in a tuple, a new name or limit of a parameter, or None to drop it; None if it is taken."""
+    """Return a tuple with a parameter's new name or limit, or with None to omit it; None for no change."""
     if name in _RENAMED and _RENAMED[name] in message and re.search(rf"\b{name}\b", message):
         return (_RENAMED[name],)
     if limit is not None and name in _COUNTS:
@@ -296,16 +296,16 @@ def _change_of(message: str, name: str, value: object, limit: int | None) -> tup
 
 
 def _limit_of(message: str, name: str, body: Mapping[str, Any]) -> int | None:
-    """Return the limit that a message names after a parameter, and close to it."""
+    """Return the limit that a message states shortly after a parameter's name; None if there is none."""
     at = re.search(rf"\b{re.escape(name)}\b", message)
     if at is None and name == "top_logprobs" and body.get("logprobs") is True:
-        return _limit_of(message, "logprobs", {})  # vLLM's name of it
+        return _limit_of(message, "logprobs", {})  # vLLM's name for top_logprobs
     limit = _LIMIT.search(message[max(at.start() - 5, 0) : at.end() + 120]) if at else None
     return int(limit[1]) if limit else None
 
 
 def _rejects(message: str, name: str) -> bool:
-    """Whether a message rejects a parameter: its name, and close to it words of refusal."""
+    """Whether a message rejects a parameter, that is, has words of refusal close to the parameter's name."""
     parameter = rf"(?<![\w-]){re.escape(name)}(?![\w-])"
     return bool(
         re.search(
@@ -315,7 +315,7 @@ def _rejects(message: str, name: str) -> bool:
 
 
 def _parameter_at(place: str) -> str:
-    """Return the parameter that a place of a request is in, by OpenAI's name.
+    """Return OpenAI's name of the parameter that a location in a request belongs to.
 
     Example:
         >>> _parameter_at("body.max_new_tokens"), _parameter_at("'messages', 0, 'content'")
@@ -351,7 +351,7 @@ def _without_quotations(message: str, texts: Iterable[str]) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """Return a text without escapes of JSON, Python, HTML and addresses, which quotations are full of."""
+    """Return a text without the escapes of JSON, Python, HTML and URLs, which are common in quotations."""
     for _ in range(2):
         text = re.sub(
             r"\\+u([0-9a-fA-F]{4})", lambda code: chr(int(code[1], 16)), unquote_plus(html.unescape(text))

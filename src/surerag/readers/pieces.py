@@ -1,4 +1,4 @@
-"""What every reader does with text and counts: strip a stream, cut at stop texts, add up usage."""
+"""Functions for all readers: strip streamed text, cut it at stop texts, and add up usage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TrimmedPieces:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Take the next piece and return what may be ready now."""
+        """Take the next piece and return the text that can be shown now."""
         text = self._held + text
         if not self._started:
             text = text.lstrip()
@@ -59,7 +59,7 @@ class UsageCounter:
 
     def __init__(self, total: Usage | None = None) -> None:
         self.total = total or Usage()
-        # Re-entrant, because a finaliser may count while its thread does.
+        # The lock is re-entrant, because a finaliser may run while its own thread holds the lock.
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[type[UsageCounter], tuple[Usage]]:

@@ -1,4 +1,4 @@
-"""The contract of a reader, and defaults that a new one may build on."""
+"""The contract of a reader, and default methods for new readers."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class Capabilities:
         logprobs: Whether generations carry the model's log-probability of every sampled token.
         entropy: ``"exact"`` (full vocabulary), ``"bounded"`` (an interval) or None.
         energy: Whether traces carry log-sum-exp of the raw logits.
-        begin: ``"native"`` if a generation can stop after n tokens and go on without reading anything
-            again; ``"whole"`` if Begin generates the whole answer and shows its first n tokens.
+        begin: ``"native"`` if a generation can stop after n tokens and continue later without reading the
+            prompt again; ``"whole"`` if ``begin`` generates the whole answer and shows its first n tokens.
         stream: Whether answers can be streamed in more than one piece.
         local: Whether calls should be merged into batches (a model in this process), rather than
             sent one by one (a server).
         native_async: Whether the ``a…`` methods await real I/O rather than a worker thread.
-        thinking: ``"none"`` if nothing shows that the model thinks before it answers; ``"off"`` if it could,
-            and that is switched off; ``"apart"`` if it does, and its thoughts are separated and left out.
+        thinking: ``"none"`` if the model is not known to think before it answers; ``"off"`` if it can think,
+            but thinking is switched off; ``"apart"`` if it thinks, and its thoughts are not in the answer.
     """
 
     logprobs: bool
@@ -55,33 +55,34 @@ class Capabilities:
 
 
 class BaseReader:
-    """What a reader can be asked for; derive from it, and override what can be done better.
+    """Base class of readers, with all methods of a reader.
 
-    ``name``, ``capabilities`` and ``generate`` are the least; the other verbs are in terms of ``generate``.
+    A derived class must define ``name``, ``capabilities`` and ``generate``. The other methods call
+    ``generate`` by default; override a method if your model can do better.
 
-    Log-probabilities are natural logs of the model's own distribution at temperature 1, of the token
-    that was sampled, whatever the sampling temperature, top-p or penalties. The end token and steps
-    after it are not there.
+    Log-probabilities are natural logs of the sampled tokens' probabilities in the model's own distribution at
+    temperature 1, whatever the sampling temperature, top-p or penalties. Traces do not include the end token
+    and later steps.
     """
 
     @property
     def name(self) -> str:
-        """Identity of the model: what a calibration or a cache entry belongs to."""
+        """Identity of the model, to which calibrations and cache entries belong."""
         raise NotImplementedError
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this reader can do."""
+        """The capabilities of this reader."""
         raise NotImplementedError
 
     @property
     def gives_logprobs(self) -> bool:
-        """Whether answers come with log-probabilities, as far as this is known."""
+        """Whether the reader is expected to return log-probabilities with its answers."""
         return self.capabilities.logprobs
 
     @property
     def max_tokens(self) -> int | None:
-        """Default for the maximum length of an answer; None leaves it to the model."""
+        """Default maximum length of an answer [tokens]; None means that the model decides."""
         return ANSWER_TOKENS
 
     @property
@@ -90,22 +91,22 @@ class BaseReader:
         return Usage()
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens a text has for this model; an estimate, where only a server could count."""
+        """Return how many tokens a text has for this model; an estimate if only a server can count tokens."""
         return estimated_tokens(text)
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order.
 
-        ``sampling.trace`` says what their traces hold; ``"optional"`` is no error where there is none.
+        ``sampling.trace`` says what their traces contain; with ``"optional"`` a missing trace is no error.
         """
         raise NotImplementedError
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[PartialGeneration]:
-        """Return the first ``n_tokens`` tokens of the first sample for each prompt, to be continued.
+        """Return the first ``n_tokens`` tokens of each prompt's first sample; ``finish`` continues them.
 
-        This default generates the whole answer and shows its beginning.
+        This default generates the whole answer and shows its first tokens.
         """
         answers = self.generate(prompts, replace(sampling, n=1))
         return [begun_from_whole(answer[0], n_tokens) for answer in answers]
@@ -113,16 +114,16 @@ class BaseReader:
     def generate_each(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
     ) -> list[list[Generation]]:
-        """Like ``generate``, each prompt sampled in its own way: what several callers ask at once.
+        """Like ``generate``, but each prompt has its own sampling parameters, because callers may differ.
 
-        This default asks once for each way.
+        This default calls ``generate`` once for each distinct value of the parameters.
         """
         return in_groups(prompts, samplings, self.generate)
 
     def begin_each(
         self, prompts: Sequence[Prompt], n_tokens: int, samplings: Sequence[SamplingParams]
     ) -> list[PartialGeneration]:
-        """Like ``begin``, each prompt sampled in its own way; see :meth:`generate_each`."""
+        """Like ``begin``, but each prompt has its own sampling parameters; see :meth:`generate_each`."""
         begun: list[PartialGeneration] = []
 
         def begin(some: Sequence[Prompt], sampling: SamplingParams) -> list[PartialGeneration]:
@@ -148,7 +149,7 @@ class BaseReader:
         yield from self.finish_stream(self.begin([prompt], 1, sampling)[0])
 
     def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield a begun answer from its first token on; the last chunk holds the generation."""
+        """Yield the whole text of a begun answer; the last chunk holds the generation."""
         generation = self.finish([begun])[0]
         yield Chunk(generation.text, generation)
 
@@ -190,7 +191,7 @@ def in_groups(
     samplings: Sequence[SamplingParams],
     call: Callable[[Sequence[Prompt], SamplingParams], Sequence[R]],
 ) -> list[R]:
-    """Make one call for all prompts with equal sampling; return the results in the order of the prompts."""
+    """Call once for all prompts with equal sampling parameters; return the results in order of prompts."""
     members: dict[SamplingParams, list[int]] = {}
     for index, sampling in enumerate(samplings):
         members.setdefault(sampling, []).append(index)
@@ -215,7 +216,7 @@ def tokens_of_trace(trace: TokenTrace, part: slice) -> TokenTrace:
 
 
 def begun_from_whole(generation: Generation, n_tokens: int) -> PartialGeneration:
-    """Turn a whole generation into a begun one: its first ``n_tokens`` tokens, with the rest held back."""
+    """Turn a whole generation into a begun one that shows its first ``n_tokens`` tokens."""
     trace = generation.trace
     if trace is None or len(trace) <= n_tokens:
         return PartialGeneration(generation, done=True, state=generation)
@@ -244,26 +245,26 @@ async def _stepped(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:
         if step is None or step.done():
             close_iterator(chunks)
         else:
-            # The step of a cancelled consumer goes on in its thread, and has the iterator until it is done.
+            # The step of a cancelled consumer continues in its thread; the iterator can be closed afterwards.
             step.add_done_callback(lambda _: close_iterator(chunks))
 
 
 def close_iterator(chunks: Iterator[Chunk]) -> None:
-    """Close an iterator of chunks, where it can be closed (a generator, an open stream)."""
+    """Close an iterator of chunks if it can be closed, like a generator or an open stream."""
     close = getattr(chunks, "close", None)
     if close is not None:
         close()
 
 
 Reader = BaseReader
-"""The same class, as annotations name it."""
+"""Another name of :class:`BaseReader`, for annotations."""
 
 
 def as_reader(reader: object) -> BaseReader:
-    """Return what is a reader.
+    """Return the object unchanged if it is a reader.
 
     Raises:
-        ConfigurationError: If it is none, such as a framework's model.
+        ConfigurationError: If the object is not a reader, but for example a framework's model.
     """
     if isinstance(reader, BaseReader):
         return reader

@@ -1,8 +1,8 @@
-"""An answer as a client delivers it, whole or in pieces, checked and made into a generation; no I/O.
+"""Check an answer that a client delivers, whole or in pieces, and turn it into a generation; no I/O.
 
-A client turns its replies into parts; what servers leave out, add and count wrongly, and where they put what
-a model thought first, is dealt with here, once for all clients. :class:`OpenReading` does so over a stream
-that is read as far as needed, and then continued or closed.
+A client turns its replies into parts. This module handles, for all clients, what servers omit, add or count
+wrongly, and the different places where they put a model's thoughts. :class:`OpenReading` does this for a
+stream, which is read as far as needed, and later continued or closed.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ _WITHHELD = frozenset(
 
 
 _ESTIMATE_FACTOR = 2.2
-"""An estimate of a length is off by no larger factor (:func:`surerag.text.estimated_tokens`)."""
+"""Largest factor by which an estimated length is wrong (:func:`surerag.text.estimated_tokens`)."""
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 
 
 class ReplyPart(NamedTuple):
-    """What a client delivers of one answer: all of it, or the next piece of a stream.
+    """A part of an answer that a client delivers: the whole answer, or the next piece of a stream.
 
     Attributes:
-        text: The text, thoughts between marks among it.
-        thoughts: What came apart as thoughts.
-        entries: Tokens with log-probabilities, as entries of OpenAI's chat API; empty where there are none.
-        finish: Why the answer ended, in the service's words, or empty where it gives no reason; None where it
-            goes on.
-        usage: The service's own count of tokens, of all answers to the request; None where it has not come.
+        text: The text, including any thoughts between marks.
+        thoughts: Thoughts that the service sent separately from the text.
+        entries: Tokens with log-probabilities, as entries of OpenAI's chat API; empty without any.
+        finish: Why the answer ended, in the service's words, or empty if the service gives no reason; None if
+            the answer is not complete.
+        usage: The service's token counts for all answers to the request; None if this part has none.
     """
 
     text: str = ""
@@ -74,7 +74,7 @@ class ReplyPart(NamedTuple):
 
 
 def finish_of(reason: object) -> FinishReason:
-    """Return a service's reason for the end of an answer as one of ours.
+    """Return the FinishReason that corresponds to a service's reason for the end of an answer.
 
     Example:
         >>> finish_of("FinishReason.MAX_TOKENS"), finish_of("SAFETY"), finish_of("eos")
@@ -85,9 +85,9 @@ def finish_of(reason: object) -> FinishReason:
 
 
 def usage_of(reported: object) -> Usage:
-    """Return a server's own count of tokens for one request, in OpenAI's form; zeros where it gives none.
+    """Return a server's token counts for one request, read from OpenAI's format; zeros if it sends none.
 
-    Most services count thoughts among the completion, some beside it: their total tells.
+    Most services include thoughts in the completion tokens, some do not; the total shows which.
 
     Example:
         >>> counts = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
@@ -111,35 +111,37 @@ def usage_of(reported: object) -> Usage:
 
 
 def _token_count(value: object) -> int:
-    """Return a number of tokens; 0 for a value that is no number, as from a server that does not count."""
+    """Return a number of tokens; 0 if the value is not a number, because some servers do not count."""
     return int(value) if isinstance(value, int | float) and 0 <= value < 2**53 else 0
 
 
 @dataclass(eq=False)
 class Reading:
-    """One answer while it comes in, in one piece or in many; thoughts before it are separated.
+    """Receives one answer, whole or in pieces, and separates the thoughts before it.
 
     Args:
-        sampling: How the answer is sampled: its length at most, and the texts that end it. Both are enforced
-            here where the server does not.
-        top: Likeliest tokens that were requested with each; 0 for log-probabilities alone, None for neither.
-        streamed: Whether it comes in pieces.
-        token_pieces: Whether a piece of the stream is a token, so that pieces count where none are listed.
-        budget: Tokens that were granted for thinking.
+        sampling: Parameters of the answer. If the server does not keep to its maximum length or stop texts,
+            the answer is cut here.
+        top: Number of likeliest tokens that were requested for each token; 0 for log-probabilities alone,
+            None for neither.
+        streamed: Whether the answer comes in pieces.
+        token_pieces: Whether a piece of the stream is a token, so that pieces are counted as tokens if the
+            server lists no tokens.
+        budget: Number of tokens that were added for thoughts.
         in_thoughts: Whether the prompt's template begins the thoughts, so that the text begins inside them.
-        limit_sent: Whether the server was told how long the answer may be.
-        vocabulary_size: Tokens that the model can emit, or a number no smaller.
-        name: Of the model, for errors; their hints are ``hint`` where log-probabilities are missing, and
-            ``thinking_hint`` where thoughts leave no room for an answer.
+        limit_sent: Whether the request contained the maximum length of the answer.
+        vocabulary_size: Number of tokens in the model's vocabulary, or any larger number.
+        name: Name of the model, for errors. Their advice is ``hint`` if log-probabilities are missing, and
+            ``thinking_hint`` if the thoughts used up all tokens.
 
     Attributes:
-        text: The answer so far, exactly as it came.
-        entries: All tokens so far, those of thoughts included; empty where none are requested.
-        finish: Why it ended; None while it goes on.
-        full: Whether it was cut here, so that nothing more needs to be read.
-        usage: The server's own count of tokens, once it came.
-        counted: Whether its cost was added to a reader's usage.
-        closes_thoughts: Whether its text holds the end of thoughts whose beginning it does not hold.
+        text: The text so far, exactly as it came.
+        entries: All tokens so far, including thoughts; empty if no log-probabilities were requested.
+        finish: Why the answer ended; None while it is not complete.
+        full: Whether the answer was cut here, so that nothing more needs to be read.
+        usage: The server's own token counts, once they came.
+        counted: Whether the cost of the answer was added to a reader's usage.
+        closes_thoughts: Whether the text contains the closing mark of thoughts without their opening mark.
     """
 
     sampling: SamplingParams
@@ -173,37 +175,37 @@ class Reading:
 
     @property
     def thought(self) -> bool:
-        """Whether the model thought before it answered; marks without a text between them are no thoughts."""
+        """Whether the model thought before it answered; empty thoughts between marks do not count."""
         return bool(self._thoughts_apart.strip() or self._splitter.thoughts or self.usage.thinking_tokens)
 
     @property
     def tokens(self) -> int:
-        """Tokens of the answer so far; none before it is clear that the answer has begun."""
+        """Number of tokens of the answer so far; 0 until it is clear that the answer has begun."""
         if not self.text.strip():
             return 0
         return len(self._answer_span()) if self.entries else len(self._pieces)
 
     def has_tokens(self, n_tokens: int) -> bool:
-        """Tell whether ``n_tokens`` tokens of the answer came; all calls together take linear time."""
+        """Return whether the answer has ``n_tokens`` tokens so far; all calls together take linear time."""
         if not self.text.strip():
             return False
         if not self.entries:
             return len(self._pieces) >= n_tokens
         if len(self.entries) >= max(n_tokens, self._entries_needed):
             missing = n_tokens - len(self._answer_span())
-            # Each of the missing ones is an entry that is still to come.
+            # At least this many entries have to come before the answer can be long enough.
             self._entries_needed = len(self.entries) + missing
             return missing <= 0
         return False
 
     @property
     def starved(self) -> bool:
-        """Whether thoughts without tokens of their own left too few for the answer, or may yet do so."""
+        """Whether thoughts, for which no tokens were added, leave too few for the answer, or may do so."""
         unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self._limit)
         return self.thought and not self.budget and unfinished and self.sampling.max_tokens is not None
 
     def feed(self, part: ReplyPart) -> str:
-        """Take all of an answer or its next piece, and return what it adds to the answer."""
+        """Take the whole answer or its next piece, and return the text that it adds to the answer."""
         ends = part.finish is not None or not self.streamed
         self._thoughts_apart += part.thoughts
         self.usage = part.usage or self.usage
@@ -227,12 +229,12 @@ class Reading:
         return ready
 
     def generation(self, first: int | None = None) -> Generation:
-        """Return the answer so far; with log-probabilities, only its ``first`` tokens, if that is set.
+        """Return the answer so far; with log-probabilities and ``first``, only its first ``first`` tokens.
 
         Raises:
-            LogprobsError: If log-probabilities do not cover the text, or are none, unless they are optional.
-            ThinkingBudgetError: If the answer ended before it began, inside the model's thoughts.
-            TransientServiceError: If parts of it came twice.
+            LogprobsError: If log-probabilities are required, and some are missing or invalid.
+            ThinkingBudgetError: If the output ended inside the model's thoughts, before the answer began.
+            TransientServiceError: If the server sent parts of the answer twice.
         """
         text, finish = self.text.strip(), self.finish or "partial"
         if not text and self.finish == "length" and (self.thought or self._splitter.has_thoughts):
@@ -261,7 +263,7 @@ class Reading:
 
     @property
     def thinking_tokens(self) -> int:
-        """Number of tokens of the thoughts, as exactly as it can be known."""
+        """Number of tokens of the thoughts; an estimate if the server neither lists nor counts them."""
         if self.usage.thinking_tokens:
             return self.usage.thinking_tokens
         with suppress(LogprobsError):
@@ -273,12 +275,12 @@ class Reading:
         return round(self.usage.completion_tokens * before / max(before + len(self.text), 1))
 
     def spent(self) -> Usage:
-        """Return the cost of the request: the server's counts, else our own; thoughts are counted apart."""
+        """Return the cost of the request by the server's counts, else by ours; thoughts are separate."""
         answer, thinking = self._counted_tokens(), self.thinking_tokens
         return Usage(1, self.usage.prompt_tokens, answer, thinking, self.usage.cached_tokens)
 
     def budget_error(self) -> ThinkingBudgetError:
-        """Return the error for thoughts that left no tokens for the answer."""
+        """Return the error to raise if the model was still thinking when its tokens were used up."""
         return ThinkingBudgetError(
             f"{self._whose}the model was still thinking after {self.thinking_tokens or 'all its'} tokens, no "
             f"answer came: {self.budget} were for thinking, {self.sampling.max_tokens} for the answer",
@@ -286,7 +288,7 @@ class Reading:
         )
 
     def cut_off_error(self) -> TransientServiceError:
-        """Return the error of a stream that ended before the answer did."""
+        """Return the error to raise if a stream ended before its answer was complete."""
         error = TransientServiceError(
             f"{self._whose}the server's answer was cut off after {self.text[-60:]!r}", hint="ask again"
         )
@@ -296,7 +298,7 @@ class Reading:
     def _cut_to_tokens(
         self, text: str, finish: FinishReason, first: int | None, top: int
     ) -> tuple[str, FinishReason, TokenTrace]:
-        """Return text, reason of the end and trace, cut to the tokens that were requested."""
+        """Return text, finish reason and trace of the answer, all cut to the requested number of tokens."""
         if text and not self.entries:
             raise LogprobsError(f"{self._whose}the server's answer has no log-probabilities", hint=self.hint)
         inside = self._answer_span()
@@ -327,7 +329,7 @@ class Reading:
             return trace_of_entries(entries, top_logprobs=0)
 
     def _answer_span(self) -> range:
-        """Return which tokens are the answer's; an answer that was cut has no end token."""
+        """Return the range of the answer's tokens in ``entries``; an answer that was cut has no end token."""
         so_far = (len(self.entries), self.text, self.finish, self.thought)
         if self._span is None or self._span[0] != so_far:
             self._span = (so_far, self._find_answer_span())
@@ -344,7 +346,7 @@ class Reading:
 
     @contextmanager
     def _named_errors(self) -> Iterator[None]:
-        """Name the model in an error about log-probabilities, and say what helps."""
+        """Add the model's name and advice to an error about log-probabilities."""
         try:
             yield
         except LogprobsError as error:
@@ -355,7 +357,7 @@ class Reading:
         return self.usage.completion_tokens + self.usage.thinking_tokens
 
     def _counted_tokens(self) -> int:
-        """Return the answer's length as the server counted it, else the number of its pieces."""
+        """Return the answer's length in tokens by the server's count, else by the number of pieces."""
         counted = self._server_count - self.thinking_tokens
         pieces = min(len(self._pieces), self._limit) if self.full else len(self._pieces)
         return max(counted, 0) or (pieces if self.streamed else 0)
@@ -365,9 +367,9 @@ class Reading:
         return max(pieces, len(self.entries) - self.budget) > self._limit
 
     def _held_at_the_limit(self, fresh: str) -> int:
-        """Cut a text that is longer than allowed; return how many characters are held until that is known.
+        """Cut a text that is too long; return how many last characters are held back until that is known.
 
-        Without log-probabilities lengths are estimates, which give way to what the server says.
+        Without log-probabilities, lengths are estimates; the server's own count takes precedence.
         """
         allowed = self._limit
         if self.entries or self.full or self._length.feed(fresh) <= allowed:
@@ -385,29 +387,29 @@ class Reading:
         return len(self.text) - end if waits else 0
 
     def _came_twice(self) -> bool:
-        """Whether more tokens came than the server counted; without its count: each piece came twice."""
+        """Whether more tokens came than the server counted; without a count, if each piece came twice."""
         if not self.streamed:
             return False
         if self._server_count and not self.full:
             pieces = len(self._pieces) if self.token_pieces else 0
             return self._server_count < max(pieces, len(self.entries) - 1)
-        # An answer may repeat one or two words.
+        # An answer may itself repeat one or two words, so at least three must differ.
         return len(set(self._pieces)) > 2 and self._pieces[:-1:2] == self._pieces[1::2]
 
     def _answer_part(self, text: str) -> str:
-        """Take a text and return its part of the answer; a mark in the middle of the answer is text."""
+        """Take a text and return the part that belongs to the answer; marks after its beginning are text."""
         fresh = self._splitter.feed(text)
         seen = self._splitter.text[-len(text) - len(_THINK) :]
         self.closes_thoughts |= not self._splitter.has_thoughts and "</think>" in seen
         fresh += self._splitter.end() if self.finish is not None else ""
         if self.finish == "stop" and self._splitter.unclosed:
-            # What ends by itself without closing any thoughts had none.
+            # If an output ends by itself and closes no thoughts, it has no thoughts.
             whole, self._splitter = self._splitter.text, ThoughtSplitter(plain=True)
             fresh = self._splitter.feed(whole)
         return fresh
 
     def _in_full_characters(self, text: str, *, ends: bool) -> str:
-        """Join halves of a character (UTF-16 surrogates) from two pieces; replace a half that stays alone."""
+        """Join halves of a character (UTF-16 surrogates) from two pieces; replace a single half."""
         text, self._half = self._half + text, ""
         if text and not ends and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
@@ -415,20 +417,20 @@ class Reading:
 
 
 def _text_of_tokens(entries: Sequence[Json], text: str) -> str:
-    """Return the beginning of a text that tokens spell, without a character that is cut in two."""
+    """Return the beginning of a text that these tokens spell, without an incomplete last character."""
     tokens = [token if isinstance(token, bytes) else token.encode() for token in map(token_of, entries)]
     start = b"".join(tokens).decode("utf-8", "ignore").strip()
     return start if text.startswith(start) else text[: len(start)].strip()
 
 
 class OpenReading:
-    """An answer over a stream, which is read as far as needed, and then continued or closed.
+    """An answer over a stream, which is read as far as needed, and later continued or closed.
 
-    Where its connection breaks, it is requested again, whole, unless some of its text was shown already.
+    If the connection breaks, the whole answer is requested again, unless some of its text was shown already.
 
     Args:
-        start: Sends the request, and returns what takes in its answer, and the parts of that.
-        retries: How often to ask again.
+        start: Function that sends the request, and returns a new :class:`Reading` and the parts to feed it.
+        retries: Maximum number of times that the request is repeated.
     """
 
     def __init__(
@@ -445,7 +447,7 @@ class OpenReading:
         self._began = self._done = False
 
     async def until(self, n_tokens: int) -> PartialGeneration:
-        """Read the first ``n_tokens`` tokens, or all if there are fewer, or raise ThinkingBudgetError."""
+        """Read the first ``n_tokens`` tokens (all if there are fewer); may raise ThinkingBudgetError."""
         try:
             while not self._done and (
                 self.reading.finish is not None or not self.reading.has_tokens(n_tokens)
@@ -461,14 +463,14 @@ class OpenReading:
             raise
 
     async def rest(self) -> Generation:
-        """Read to the end."""
+        """Read the answer to its end, and return it."""
         return cast("Generation", [chunk async for chunk in self._read(shows=False)][-1].generation)
 
     def chunks(self) -> AsyncGenerator[Chunk]:
-        """Yield all text from the first token on; the last chunk has the generation.
+        """Yield the whole text of the answer, including its beginning; the last chunk has the generation.
 
         Raises:
-            ServiceError: If it was finished or cancelled before.
+            ServiceError: If the answer was finished or cancelled before.
         """
         return self._read(shows=True)
 
@@ -494,12 +496,12 @@ class OpenReading:
     async def close(self) -> None:
         """Stop reading, and close the connection; a second call does nothing."""
         self._fate, self._done = self._fate or "cancelled", True
-        # Whoever reads the next part at this moment closes the connection behind it.
+        # If another task is reading the next part, that task closes the connection afterwards.
         if not getattr(self._parts, "ag_running", False):
             await self._parts.aclose()
 
     async def _advance(self) -> None:
-        """Take the next part; after a transient failure ask again, if no text was shown yet."""
+        """Take the next part; after a transient failure repeat the request if no text was shown yet."""
         try:
             part = None if self.reading.full else await anext(self._parts, None)
             if part is None and self.reading.finish is None:

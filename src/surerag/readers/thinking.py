@@ -1,8 +1,8 @@
-"""Separate a model's thoughts from its answer, in text, and in streams; no I/O.
+"""Separate a model's thoughts from its answer, in whole texts and in streams; no I/O.
 
-Most mark them as DeepSeek-R1 and Qwen3 do (``<think>``); Magistral, Seed-OSS and Gemma 4 have marks of their
-own, and gpt-oss (harmony) writes channels, in which an analysis comes before ``final``. In a list of tokens
-with log-probabilities, :func:`surerag.readers.logprobs.answer_tokens` separates them.
+Most models mark thoughts with ``<think>``, as DeepSeek-R1 and Qwen3 do. Magistral, Seed-OSS and Gemma 4 have
+other marks. gpt-oss (harmony) writes channels: the channel ``analysis`` precedes the channel ``final``. In a
+list of tokens, :func:`surerag.readers.logprobs.answer_tokens` separates thoughts and answer.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _CLOSING = {
     "<|channel>thought": "<channel|>",
 }
 CHANNEL = "<|channel|>"
-"""The mark by which a vocabulary is recognised as that of harmony."""
+"""The mark that shows that a vocabulary has harmony's tokens."""
 _BEGINNINGS = (*_CLOSING, CHANNEL, f"<|start|>assistant{CHANNEL}")
 _LONGEST = max(map(len, _BEGINNINGS))
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
 _END = re.compile(r"<\|(?:return|end|call)\|>\s*\Z")
-"""Text that servers of harmony may leave after an answer."""
+"""End tokens of harmony that a server may include at the end of an answer's text."""
 _MARK = re.compile(
     r"</?(?:think|thinking|seed:think|thought|reasoning)>|\[/?THINK\]|<\|(?:channel|start)\|>\w*|<\|\w+\|>"
 )
@@ -32,25 +32,25 @@ _MARK = re.compile(
 THINKING_TOKENS = 4096
 """Default limit on the tokens of thoughts before an answer."""
 MARKS = frozenset({*_CLOSING, *_CLOSING.values(), "<|channel>", CHANNEL})
-"""Marks, and the tokens of marks; a decoder that leaves special tokens out has to show these."""
+"""Marks and tokens of marks; a decoder that omits special tokens must keep them."""
 CLOSING_MARKS = (*_CLOSING.values(), "<|message|>")
-"""Marks after the last of which an answer stands, in a list of all tokens."""
+"""Closing marks: in a list of all tokens, the answer follows the last of these marks."""
 CHANNEL_MARKS = frozenset({"<|start|>", "<|message|>", "<|constrain|>", "<|end|>"})
-"""Tokens that stand between harmony's channels. Elsewhere, the same texts mean other things."""
+"""Tokens between harmony's channels. In other vocabularies the same texts have other meanings."""
 
 
 class ThoughtSplitter:
     r"""Separates thoughts from the answer in text that comes piece by piece.
 
     Args:
-        inside: Mark of the thoughts inside which the text begins, where the prompt itself ends with it, as
-            the templates of some models have it.
-        plain: Whether all of the text is an answer, marks among it.
+        inside: Opening mark of thoughts with which the prompt ends (some models' templates add it), so that
+            the text begins inside the thoughts; empty if the prompt has no such mark.
+        plain: Whether the whole text is an answer, including any marks.
 
     Attributes:
-        begins: Where the answer begins in it: at the first character after the thoughts that is no white
-            space. 0 if there are no thoughts, None while that cannot be told.
-        closed: Whether thoughts have ended; if ``begins`` is None then, only white space came after them.
+        begins: Index in the text at which the answer begins, which is the first character after the thoughts
+            that is not white space; 0 if there are no thoughts; None while this is not known.
+        closed: Whether thoughts have ended; if ``begins`` is still None, only white space follows so far.
 
     Example:
         >>> splitter = ThoughtSplitter()
@@ -75,7 +75,7 @@ class ThoughtSplitter:
 
     @property
     def thinking(self) -> bool:
-        """Whether the text so far has only thoughts, or may turn out to."""
+        """Whether the text so far consists, or may consist, only of thoughts."""
         return self.begins is None
 
     @property
@@ -90,7 +90,7 @@ class ThoughtSplitter:
 
     @property
     def thoughts(self) -> str:
-        """The thoughts so far, without their marks; empty where a mark encloses nothing."""
+        """The thoughts so far, without their marks; empty if the marks enclose nothing."""
         return _MARK.sub("", self.text[: self.begins]).strip() if self._closing is not None else ""
 
     @property
@@ -120,7 +120,7 @@ class ThoughtSplitter:
         return ""
 
     def _search(self) -> None:
-        """Find where the answer begins, if this is already known."""
+        """Find the index at which the answer begins, if the text so far shows it."""
         if self._closing is None:
             start = self.text.lstrip()
             if not start.startswith(_BEGINNINGS):
@@ -136,7 +136,7 @@ class ThoughtSplitter:
             self.begins = len(self.text) - len(answer)
 
     def _closed_at(self, closing: str) -> int | None:
-        """Return where the thoughts end; None while they go on."""
+        """Return the index at which the thoughts end; None if they have not ended."""
         if closing == CHANNEL:
             final = _FINAL.search(self.text, self._searched)
             # A mark that has begun may end in the next piece.
@@ -148,7 +148,7 @@ class ThoughtSplitter:
 
 
 def split_thoughts(text: str) -> tuple[str, str]:
-    """Split a whole text into thoughts and answer; an empty answer if it ends inside the thoughts.
+    """Split a whole text into thoughts and answer; the answer is empty if the text ends inside thoughts.
 
     Example:
         >>> split_thoughts("Velm"), split_thoughts("<think>Hm.</think> Velm"), split_thoughts("<think>Hm.")
@@ -161,7 +161,7 @@ def split_thoughts(text: str) -> tuple[str, str]:
 
 
 def begun_thoughts(text: str) -> str:
-    r"""Return the mark of the thoughts that a prompt's text begins and does not end; empty if there are none.
+    r"""Return the opening mark of thoughts that a prompt does not close; empty if there is no such mark.
 
     Example:
         >>> begun_thoughts("assistant\n<think>\n"), begun_thoughts("assistant\n<think>\n\n</think>\n\n")

@@ -1,9 +1,9 @@
-"""Blocking calls in threads of their own, and work that stops when nobody waits for it.
+"""Blocking calls in separate threads, and work that stops if nobody waits for its result.
 
 A model that generates in a thread cannot be interrupted; it calls ``raise_if_cancelled`` before every step.
 
-A thread here is a daemon that belongs to one call: an event loop's own pool is small, and the loop waits for
-it when it ends, so that a cancelled call that still blocks would hold up the end of the program.
+Each call has its own daemon thread. An event loop's thread pool would be small, and the loop waits for the
+pool when it ends, so that a cancelled call that still blocks would delay the end of the program.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 
 class CancelledWorkError(BaseException):
-    """Work was stopped because nobody waits for its result; no failure of the service that did it."""
+    """Work was stopped because nobody waits for its result; the service itself did not fail."""
 
 
 _cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", default=lambda: False)
@@ -35,7 +35,7 @@ _cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", def
 
 @contextmanager
 def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
-    """Stop work in this context as soon as ``predicate`` or that of a surrounding block is True."""
+    """Stop work in this context as soon as ``predicate``, or the predicate of an outer block, is True."""
     outer = _cancelled.get()
     token = _cancelled.set(lambda: predicate() or outer())
     try:
@@ -45,7 +45,7 @@ def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
 
 
 def raise_if_cancelled() -> None:
-    """Stop here, by a CancelledWorkError, if nobody waits for the result any more."""
+    """Raise CancelledWorkError if nobody waits for the result any more."""
     if _cancelled.get()():
         raise CancelledWorkError("nobody waits for this any more")
 
@@ -69,7 +69,7 @@ def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
 
 
 async def in_thread(function: Callable[..., R], *arguments: Any) -> R:
-    """Await a blocking function; a cancelled task leaves it behind, and ``raise_if_cancelled`` stops it."""
+    """Await a blocking function in a thread; after a cancellation ``raise_if_cancelled`` stops it there."""
     left = threading.Event()
 
     def call() -> R:
@@ -84,7 +84,7 @@ async def in_thread(function: Callable[..., R], *arguments: Any) -> R:
 
 
 def run_blocking(coroutine: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine that never suspends, as one over blocking calls alone, and return its result."""
+    """Return the result of a coroutine that never suspends, because it makes only blocking calls."""
     try:
         coroutine.send(None)
     except StopIteration as stop:
@@ -93,24 +93,24 @@ def run_blocking(coroutine: Coroutine[Any, Any, R]) -> R:
 
 
 async def maybe_await(result: Any) -> Any:
-    """Return a result; one that is awaitable is awaited."""
+    """Return a result; if the result is awaitable, await it first."""
     return await result if inspect.isawaitable(result) else result
 
 
 def renew_after_fork(callback: Callable[[], object]) -> None:
-    """Call a function at the beginning of every forked process, where the parent's locks may stay held."""
+    """Call a function at the beginning of every forked process, where the parent's locks may be held."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=callback)
 
 
 _closing: set[asyncio.Task[object]] = set()
-"""Tasks that close something; an event loop itself refers to its tasks only weakly."""
+"""Tasks that close streams and clients; they are kept here, because an event loop keeps no reference."""
 
 
 def close_in_loop_when_dropped(handle: object, aclose: Callable[[], Coroutine[Any, Any, object]]) -> None:
     """Await ``aclose()`` in the running event loop once ``handle`` is garbage; a finaliser must not wait.
 
-    ``aclose`` must not refer to the handle, or that is never dropped.
+    ``aclose`` must not refer to the handle, or else the handle never becomes garbage.
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
 
@@ -126,7 +126,7 @@ def close_in_loop_when_dropped(handle: object, aclose: Callable[[], Coroutine[An
         task.add_done_callback(_closing.discard)
 
     def drop() -> None:
-        # A loop that has ended closed its connections by itself.
+        # If the loop has ended, its connections are closed already.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(spawn)
 

@@ -1,8 +1,8 @@
 """One asynchronous client on one background event loop, for sync and async methods of a reader.
 
 The openai SDK retries, obeys Retry-After, times out and reads streams. This module adds, for each request, a
-limit of bytes and a deadline. It refuses redirects to other servers, raises errors of surerag, and makes a new
-event loop and client in a forked process.
+limit of bytes and a deadline. It refuses redirects to other servers, raises errors of surerag, and makes a
+new event loop and client in a forked process.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Client:
             return await self._guarded(self._post(body), self._timeout * DEADLINE)
 
     async def stream(self, body: Json) -> AsyncGenerator[Json]:
-        """Yield the pieces of a stream; time that the caller spends between pieces is not part of the deadline."""
+        """Yield the pieces of a stream; the deadline does not include the caller's time between pieces."""
         async with await self.turn():
             http, events = await self._guarded(self._open(body), self._timeout * DEADLINE)
         loop, left = asyncio.get_running_loop(), self._timeout * DEADLINE
@@ -270,7 +270,7 @@ class Client:
         return key or "none"
 
     async def _json(self, response: httpx.Response) -> Any:
-        """Read and parse a response; an HTML page is an error, because the address is then not that of an API."""
+        """Read and parse a response; an HTML page is an error: no API has this address."""
         data = await response.aread()
         with suppress(ValueError, RecursionError):
             return json.loads(data)

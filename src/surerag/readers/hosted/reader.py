@@ -36,8 +36,8 @@ class OpenAIReader(ClientReader):
 
     If a model thinks before it answers, text, trace, the first tokens of ``begin`` and the limit on tokens
     concern the answer, not the thoughts. The reader recognises a thinking model by the beginning of its
-    answers, by the server's own fields, or by :meth:`probe`. Some prompt templates begin the thoughts, so that
-    only the end of the thoughts is marked: pass ``thinking="unmarked"`` for such a model, or call
+    answers, by the server's own fields, or by :meth:`probe`. Some prompt templates begin the thoughts, so
+    that only the end of the thoughts is marked: pass ``thinking="unmarked"`` for such a model, or call
     :meth:`probe`, which finds this out.
 
     If the service rejects a parameter that the answer does not depend on, and the same request succeeds
@@ -124,7 +124,7 @@ class OpenAIReader(ClientReader):
         return f"OpenAIReader({self.name!r}, api={self.api!r}, top_logprobs={self.top or 0})"
 
     def __copy__(self, memo: object = None) -> OpenAIReader:
-        """Return the reader itself, because a client cannot be copied; copies of a pipeline share the reader."""
+        """Return the reader itself, because a client cannot be copied; copied pipelines share the reader."""
         return self
 
     __deepcopy__ = __copy__

@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 
 class GrowingLayer(DynamicLayer):
-    """A layer of ``DynamicCache`` that is written in place, and copied only when its spare slots are used up."""
+    """A layer of ``DynamicCache`` that is written in place, and copied only if it has no spare slots left."""
 
     keys: Tensor
     values: Tensor

@@ -102,7 +102,7 @@ class PromptEncoder:
         return None
 
     def encode(self, prompt: Prompt) -> tuple[list[int], str]:
-        """Return a prompt's token ids, and the opening mark of thoughts at its end; InputError without ids."""
+        """Return a prompt's token ids (InputError if there are none), and the mark of thoughts at its end."""
         messages = as_messages(prompt)
         ids = self._encode(messages)
         if not ids:
@@ -110,7 +110,7 @@ class PromptEncoder:
         if not self._template:
             return ids, ""
         rendered = self._render(messages, self.options)
-        # The template writes only the text after the last message; some templates' endings depend on messages.
+        # The template writes only the text after the last message; for some templates it depends on messages.
         own = rendered.endswith(self._template_ending)
         return ids, begun_thoughts(self._template_ending if own else rendered.rstrip().rpartition("\n")[2])
 
@@ -184,7 +184,7 @@ class PromptEncoder:
 
     @cached_property
     def _control_tokens(self) -> dict[str, bool]:
-        """Map special tokens and the template's markup (and similar text) to whether their text is normalised.
+        """Special tokens, the template's markup and similar texts; the value is whether it is normalised.
 
         Added words such as ``C++`` and runs of spaces are no control tokens.
         """
@@ -210,7 +210,7 @@ class PromptEncoder:
 
     @cached_property
     def _finds_disguised_tokens(self) -> bool:
-        """Whether the tokenizer finds control tokens in other spellings: ``<|IM_END|>``, or full-width letters."""
+        """Whether the tokenizer finds control tokens in other spellings: capitals, or full-width letters."""
         fast = self._tokenizer.is_fast and self._tokenizer.backend_tokenizer.normalizer is not None
         return fast and any(self._control_tokens.values())
 

@@ -1,9 +1,9 @@
 """From token ids to answers and scores: prompts are read in batches, and answers grow in batches.
 
 The engine reads a prompt up to its last token. Prompts are padded on the right, so that no mask is needed.
-Their keys and values are copied into a batch whose rows are aligned at their ends; then every row grows by one
-token a step. An answer that is to be continued later keeps a view of its row, which is copied into its next
-batch in the same way.
+Their keys and values are copied into a batch whose rows are aligned at their ends; then every row grows by
+one token a step. An answer that is to be continued later keeps a view of its row, which is copied into its
+next batch in the same way.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Handle:
 
 
 class Batch:
-    """Answers that grow together by one token a step; ended rows are removed once they are a quarter of all."""
+    """Answers that grow together, one token a step; ended answers are removed once they are a quarter."""
 
     def __init__(
         self, model: CausalModel, answers: Sequence[GrowingAnswer], rows: Sequence[CachedRow]
@@ -128,7 +128,7 @@ class Engine:
         return self._in_batches(samples, Batch.finish)
 
     def finish(self, handles: Sequence[Handle]) -> None:
-        """Continue begun answers to their ends; if a batch fails, the answers of earlier batches are complete."""
+        """Complete begun answers; if a batch fails, the answers of earlier batches are complete."""
 
         def finish_some(some: Sequence[Handle]) -> None:
             pairs = [(handle, row) for handle in some if (row := handle.row) is not None]
@@ -253,7 +253,7 @@ class PlainEngine(Engine):
 
     @torch.inference_mode()
     def _generate(self, answers: Sequence[GrowingAnswer]) -> None:
-        """Grow answers to prompts of the same length; this engine chooses tokens, the library keeps the state."""
+        """Grow answers to prompts of equal length; the engine chooses tokens, the library keeps the state."""
 
         def take(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
             raise_if_cancelled()

@@ -33,8 +33,8 @@ class CausalModel:
     """A ``transformers`` model with its window, its end tokens, and one way to run it.
 
     Attributes:
-        model: The model as it was passed in, with the wrappers of PEFT or ``torch.compile``; the library's own
-            model inside them is ``bare``.
+        model: The model as it was passed in, with wrappers of PEFT or ``torch.compile``; ``bare`` is the
+            library's own model inside the wrappers.
         window: Maximum number of tokens of prompt and answer together; None if neither the caller nor the
             model's config sets a limit.
 
@@ -81,7 +81,7 @@ class CausalModel:
 
     @property
     def batch_tokens(self) -> int:
-        """Default number of tokens in a batch: 32,768 on a CPU; on a CUDA device, as half its free memory holds."""
+        """Default tokens of a batch: 32,768 on a CPU; on a CUDA device, as many as half its memory holds."""
         if self.device.type != "cuda":
             return _BATCH_TOKENS
         heads = getattr(self._config, "num_attention_heads", None) or 1
@@ -97,7 +97,7 @@ class CausalModel:
 
     @cached_property
     def name(self) -> str:
-        """Hub id (or the last part of a local path, or the architecture), and a hash of samples of all weights."""
+        """Hub id, last part of a local path, or architecture; and a hash of samples of all weights."""
         digest = hashlib.sha256()
         for name, parameter in sorted(self.model.named_parameters()):
             flat = parameter.detach().reshape(-1)

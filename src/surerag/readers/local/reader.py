@@ -274,8 +274,8 @@ class TransformersReader(BaseReader):
             return [handle.answer.generation() for handle in handles]
 
     def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Free the memory of begun answers; answers that are freed, finished or being finished are ignored."""
-        # No lock is taken, because the garbage collector may call this while a thread holds the lock.
+        """Free the memory of begun answers; freed, finished and currently finishing answers are ignored."""
+        # No lock is used, because the garbage collector may call this while a thread holds it.
         for item in begun:
             if isinstance(item.state, Handle):
                 item.state.close("cancelled")

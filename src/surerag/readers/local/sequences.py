@@ -24,7 +24,7 @@ class Detokenizer:
 
     def __init__(self, decode: Callable[[tuple[int, ...]], str]) -> None:
         self._decode = decode
-        # The tokens whose text was returned last (they decide the spacing of the next), then held-back tokens.
+        # Tokens whose text was returned last (they decide the next token's spacing), then held-back tokens.
         self._before: tuple[int, ...] = ()
         self._held: tuple[int, ...] = ()
 
