@@ -133,7 +133,7 @@ class ClusterCompressor(Compressor, EDC2Options):
 
 
 class DenseRefiner(Compressor, DenseRefinerOptions):
-    """Selects, of a retriever's documents, those that the reader understands best together.
+    """Selects from a retriever's documents the combination that the reader understands best.
 
     The first ``top_n`` documents are the context, and the others are candidates, so let the retriever return
     more than ``top_n``. If the answer changes with the wording of the context, candidates that resemble the

@@ -48,7 +48,7 @@ class Record(NamedTuple):
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any]) -> Record | None:
-        """Return the record in a summary's metadata; None where there is none."""
+        """Return the record in a summary's metadata; None if there is no record."""
         written = metadata.get(RECORD_KEY)
         return cls(*json.loads(written)) if isinstance(written, str) else None
 

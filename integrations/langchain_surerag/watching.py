@@ -181,29 +181,29 @@ class Watcher(BaseCallbackHandler):
     def on_tool_start(
         self, serialized: Any, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
     ) -> None:
-        """Take note of a run."""
+        """Record a run."""
         self._enter(run_id, parent_run_id)
 
     def on_retriever_start(
         self, serialized: Any, query: str, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
     ) -> None:
-        """Take note of a run."""
+        """Record a run."""
         self._enter(run_id, parent_run_id)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **_: Any) -> None:
-        """Take note of the end of a run."""
+        """Record the end of a run."""
         self._leave(run_id, outputs)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
-        """Take note of the end of a run."""
+        """Record the end of a run."""
         self._leave(run_id, output)
 
     def on_retriever_end(self, documents: Any, *, run_id: UUID, **_: Any) -> None:
-        """Take note of the end of a run."""
+        """Record the end of a run."""
         self._leave(run_id, documents)
 
     def on_chain_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Take note of a run that failed."""
+        """Record that a run failed."""
         self._leave(run_id, failed=True)
 
     on_tool_error = on_retriever_error = on_llm_error = on_chain_error
@@ -221,14 +221,14 @@ class Watcher(BaseCallbackHandler):
         invocation_params: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> None:
-        """Take note of a call of a model."""
+        """Record a call of a chat model."""
         tree, settings = self._enter(run_id, parent_run_id), invocation_params or {}
         scope = _scope(serialized, settings, tree.templates.get(parent_run_id))
         is_aside = set(TAGS["step"]) <= set(tags or ())
         tree.calls[run_id] = _Call(messages[0] if messages else (), settings, scope, is_aside)
 
     def on_llm_start(self, serialized: Any, prompts: Sequence[str], *, run_id: UUID, **keywords: Any) -> None:
-        """Take note of a call of a model that takes text."""
+        """Record a call of a model whose prompt is a text."""
         messages = [[BaseMessage(content=prompt, type="human")] for prompt in prompts]
         self.on_chat_model_start(serialized, messages, run_id=run_id, **keywords)
 

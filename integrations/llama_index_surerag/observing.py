@@ -314,7 +314,7 @@ class Call(Source):
         return "".join(part.text for part in parts).strip(), _is_cut(parts)
 
     def _trace(self, parts: Sequence[ReplyPart], answer: str, *, behind: bool) -> TokenTrace | None:
-        """Return the trace of an answer, or None; with ``behind``, other tokens may stand before it."""
+        """Return the trace of an answer, or None; with ``behind``, other tokens may precede the answer."""
         if self._generation is not None:
             return _trace_within(self._generation.trace, answer, behind=behind)
         entries = [entry for part in parts for entry in part.entries]
@@ -347,7 +347,7 @@ def _is_cut(parts: Sequence[ReplyPart]) -> bool:
 
 
 def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> TokenTrace | None:
-    """Return the answer's part of a trace; with ``behind``, other tokens may stand before it."""
+    """Return the answer's part of a trace; with ``behind``, other tokens may precede the answer."""
     if trace is None or not behind:
         return trace
     inside = answer_tokens(trace.tokens, answer, thought=True)

@@ -59,9 +59,9 @@ class Certainty:
     """How sure a model was of one answer.
 
     Attributes:
-        uncertainties: Intervals of all available measures by name; larger means less certain. If a server lists
-            only some alternatives to a token, the ends of an interval of entropies differ; otherwise both
-            ends are equal. Perplexity is a number of at least 1; the other measures are in nats.
+        uncertainties: Intervals of all available measures by name; larger means less certain. If a server
+            lists only some alternatives to a token, the ends of an interval of entropies differ; otherwise
+            both ends are equal. Perplexity is a number of at least 1; the other measures are in nats.
         measure: Name of the measure that :attr:`uncertainty` returns; empty if no measure is available.
         tokens: Number of tokens of the answer.
         is_cut: Whether the answer was cut off at its maximum length or withheld in part.
@@ -147,7 +147,7 @@ def certainty_of(
     This needs no call of a model.
 
     Args:
-        trace: Trace of the answer's tokens. Without entropies in the trace, measures of entropies are missing.
+        trace: Trace of the answer's tokens; without entropies in it, measures of entropies are missing.
         measure: The measure for ``uncertainty``; None for ``DEFAULT_MEASURE``, or for
             ``WITHOUT_ALTERNATIVES`` if the trace has no entropies.
         is_cut: Whether the answer was cut off or withheld in part.

@@ -1,4 +1,4 @@
-"""Readers: the models that answer, behind one protocol, and what a reader over another client is made of."""
+"""Readers, that is, models that answer, with one protocol; and base classes for readers over clients."""
 
 from surerag.readers.calls import AWAITING, BLOCKING, Blocking
 from surerag.readers.client_reader import ClientReader, Keywords, Request

@@ -1,4 +1,4 @@
-"""Readers behind an OpenAI-compatible API; the SDK is imported when first used."""
+"""Readers that call an OpenAI-compatible API; the SDK is imported when it is first used."""
 
 from surerag.readers.hosted.probe import Probe
 from surerag.readers.hosted.reader import OpenAIReader

@@ -1,4 +1,4 @@
-"""Readers behind an OpenAI-compatible API: OpenAI itself, vLLM, llama.cpp and others."""
+"""Readers that call an OpenAI-compatible API: OpenAI itself, vLLM, llama.cpp and others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TOP_LOGPROBS: Mapping[Api, int] = {"chat": 20, "completions": 5}
 
 
 class OpenAIReader(ClientReader):
-    """A model behind an OpenAI-compatible server.
+    """A model on an OpenAI-compatible server.
 
     The server computes the log-probabilities. Most servers compute them before temperature, top-p and
     penalties, as a reader should; some servers compute them afterwards. :meth:`probe` finds out which, and
