@@ -388,7 +388,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
                 yield piece
         certainty = await self._certainty(watcher.tree, watcher.output, calls)
         last = {METADATA_KEY: certainty.to_dict()}
-        yield AddableDict(last) if isinstance(piece, AddableDict) else last  # to what can be added up
+        yield AddableDict(last) if isinstance(piece, AddableDict) else last  # so that pieces can be added up
 
     async def _certainty(self, tree: RunTree, output: Any, calls: Blocking) -> Certainty:
         certainty = tree.certainty(output)

@@ -256,7 +256,7 @@ class Leaf:
 
     @property
     def name(self) -> str:
-        """Identity of the model: its class, the model it names, and where that is; no credentials."""
+        """Identity of the model: its class, the model's name and its address, without credentials."""
         named = (getattr(self.model, one, None) for one in ("model_name", "model", "model_id", "repo_id"))
         model = next((name for name in named if isinstance(name, str) and name), "")
         addresses = (getattr(self.model, one, None) for one in ("openai_api_base", "base_url"))

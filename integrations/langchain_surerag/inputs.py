@@ -156,7 +156,7 @@ def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
 
 
 def spoken_turns(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
-    """Return what user and assistant said, as text."""
+    """Return the messages of user and assistant as a text."""
     spoken = (one for one in messages if one.type == "human" or (one.type == "ai" and str(one.text)))
     return tuple(Message(role_of(message.type), str(message.text)) for message in spoken)
 

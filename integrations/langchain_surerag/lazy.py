@@ -191,7 +191,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
                 yield chunk
 
     def get_input_schema(self, config: RunnableConfig | None = None) -> type[BaseModel]:
-        """Return a model of what :meth:`invoke` takes."""
+        """Return a pydantic model of the input of :meth:`invoke`."""
         return ConversationInput
 
     # The method.

@@ -174,7 +174,7 @@ class ModelReader(ClientReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model can do; of several models, what all of them can do."""
+        """The capabilities of the model; for several models, the capabilities that all of them have."""
         return Capabilities(
             logprobs=self._traced,
             entropy="bounded" if self._traced else None,

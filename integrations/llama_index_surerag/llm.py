@@ -482,7 +482,7 @@ def plain(raw: Any) -> Any:
 
 
 def _shallow(one: Any, *inner: str) -> dict[str, Any]:
-    """Return a client's object, and objects in it, as mappings; those that are None are left out."""
+    """Return a client's object, and the objects in it, as mappings; objects that are None are omitted."""
     values = dict(one) if isinstance(one, Mapping) else vars(one) | (getattr(one, "model_extra", None) or {})
     for name in inner:
         if (value := values.pop(name, None)) is not None:

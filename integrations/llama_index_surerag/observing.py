@@ -471,7 +471,7 @@ _ENDS = (LLMChatEndEvent, LLMCompletionEndEvent)
 
 
 class _Events(BaseEventHandler):
-    """Collects what LLMs return, whole or in pieces."""
+    """Collects the responses of LLMs, whole or in pieces."""
 
     @classmethod
     def class_name(cls) -> str:

@@ -104,11 +104,11 @@ _RANKING_ELSEWHERE = {
     )
 }
 _ALIKE_FOR_SUMMARIES = (SimilarityPostprocessor, PIINodePostprocessor, NERPIINodePostprocessor)
-"""Postprocessors that do to a summary what they do to a chunk."""
+"""Postprocessors that treat a summary in the same way as a chunk."""
 
 
 def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
-    """Return why we cannot know what a search leaves out; an empty text if we can."""
+    """Return why we cannot know which nodes a search excludes; an empty text if we can know this."""
     index: Any = source
     if isinstance(source, BaseRetriever):
         if not isinstance(source, VectorIndexRetriever) or type(source) is not VectorIndexRetriever:
@@ -131,7 +131,7 @@ def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
 
 
 def _unknown_in_filters(store: Any, filters: MetadataFilters | None) -> str:
-    """Return why we cannot know what filters leave out; for LlamaIndex's own in-memory store, we can."""
+    """Return why we cannot know which nodes filters exclude; we can for LlamaIndex's in-memory store."""
     if filters is None or isinstance(store, SimpleVectorStore):
         return ""
     for one in filters.filters:
@@ -238,7 +238,7 @@ class Search:
         return self._setting("_doc_ids")  # type: ignore[no-any-return]  # of LlamaIndex's retriever
 
     def unknown(self) -> str:
-        """Return why we cannot know what the search leaves out now; an empty text if we can."""
+        """Return why we cannot know which nodes the search excludes now; an empty text if we can know this."""
         return reason_unknown(self._source)
 
     def verdict(self, summary: BaseNode) -> Literal["shown", "denied", "outdated"]:
