@@ -238,7 +238,7 @@ class Search:
         return self._setting("_doc_ids")  # type: ignore[no-any-return]  # of LlamaIndex's retriever
 
     def unknown(self) -> str:
-        """Return why we cannot know which nodes the search excludes now; an empty text if we know."""
+        """Return why we cannot know which nodes the search excludes now; empty if we can know this."""
         return reason_unknown(self._source)
 
     def verdict(self, summary: BaseNode) -> Literal["shown", "denied", "outdated"]:
