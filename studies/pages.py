@@ -256,7 +256,8 @@ def _looked_up(name: str, row: str, column: str) -> str | float:
         raise LookupError(f"{name} has no {column!r} of {row!r}")
     value = rows[row][column]
     if isinstance(value, int | float) and column != "to_show":
-        return 100.0 * value if percent or column in SHARES else float(value)
+        shown = 100.0 * value if percent or column in SHARES else float(value)
+        return -shown if minus else shown
     text = cell(column, [-value[at] for at in (0, 2, 1)] if minus else value)
     return FIGURE.findall(text)[int(which) - 1][0] if which else text
 
