@@ -146,7 +146,7 @@ def _without_tokens(handlers: Iterable[Any]) -> list[Any]:
 
 
 class AnswerRun:
-    """A run that reports a draft which became the answer: first its tokens, at the end its whole text."""
+    """A run of an answer that first was a draft: it reports the tokens, and at the end the whole text."""
 
     def __init__(self, prompt: str, calls: Blocking) -> None:
         self._calls = calls

@@ -430,7 +430,7 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
 
 
 def _as_chat(response: Any, _: bool, selected: SelectedAnswer) -> AgentChatResponse:
-    """Return the part of a chat engine's response to show; its sources may hold a withheld answer."""
+    """Return what to show of a chat engine's response; a withheld answer's sources are left out."""
     sources = [] if selected.abstained else response.sources
     nodes = response.source_nodes
     return AgentChatResponse(selected.text, sources, nodes, metadata=response.metadata)

@@ -141,7 +141,7 @@ class Options(BaseModel, metaclass=PlainHelp):
 
 
 def prompts_field() -> Any:
-    """Return the field of the option ``prompts``, whose default are all prompts of the class."""
+    """Return the field of the option ``prompts``; prompts that are not given keep the class's defaults."""
     return Field(default_factory=dict, validate_default=True)
 
 

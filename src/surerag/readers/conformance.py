@@ -129,7 +129,7 @@ def _check(check: Check) -> Check:
 
 @_check
 def every_prompt_is_answered(reader: BaseReader, trial: Trial) -> None:
-    """Each prompt gets as many samples as asked for, and no prompts get none."""
+    """Each prompt gets as many samples as asked for; an empty list of prompts gives an empty list."""
     for sampling in (trial.greedy, trial.sampled(3)):
         counts = [len(row) for row in reader.generate(trial.prompts, sampling)]
         _demand(counts == [sampling.n] * len(trial.prompts), f"asked for {sampling.n} each, got {counts}")

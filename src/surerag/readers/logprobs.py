@@ -313,7 +313,7 @@ def answer_tokens(
 
 
 def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[int]:
-    """Yield tokens where the answer may begin: after the last closing mark, at 0, then backwards."""
+    """Yield places where the answer may begin: after the last mark of thoughts, 0, then backwards."""
     texts = [b"".join(part or b"" for part in token) for token in parts]
     offsets, joined = list(accumulate(map(len, texts), initial=0)), b"".join(texts)
     marks = [mark.end() for mark in _LAST_MARK.finditer(joined)]

@@ -123,7 +123,7 @@ def _read(text: str) -> _Reading:
 
 
 def _plain(text: str) -> str:
-    """Return a text in which equal letters, numbers and denials have the same characters."""
+    """Return a text with letters, numbers and negations in one spelling, so that equal ones compare equal."""
     composed = _CONTRACTED.sub(" not", _composed(text))
     return _GROUPED.sub(lambda number: re.sub(r"\D", "", number[0]), composed)
 
