@@ -264,3 +264,11 @@ def test_few_questions_do_not_show_that_fewer_passages_are_enough() -> None:
     )
     assert [one.loses_nothing for one in passage_counts(run, 0.02)] == [True, False, False]
     assert passage_counts(plain_with(5, plain_3=lambda i: True), 0.02) == []
+
+
+def test_the_page_has_the_uncertainty_beside_each_answer_of_any_system(tmp_path: Path) -> None:
+    run = run_of(2, plain=lambda number: (True, certainty_of(traced(0.25 + number))))
+    write_report(run, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text("utf-8")
+    assert "uncertainty of the answer 0.25" in page
+    assert "uncertainty of the answer 1.2" in page

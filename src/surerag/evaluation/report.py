@@ -492,6 +492,8 @@ def _details(run: EvaluationRun, row: Row) -> list[str]:
         gate = answer.gate or options.get("metric") or options.get("gate")
         name = gate if isinstance(gate, str) else "uncertainty"
         detail.append(f"{name.replace('_', ' ')} {answer.uncertainty:.2g}")
+    if answer.certainty is not None and answer.certainty.uncertainty is not None:
+        detail.append(f"uncertainty of the answer {answer.certainty.uncertainty:.2g}")
     if answer.finish == "length":
         detail.append("cut off at the longest allowed length")
     return [*detail, *([] if row.tokens is None else [f"{row.tokens:,} tokens"])]
