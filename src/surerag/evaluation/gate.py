@@ -120,13 +120,18 @@ class Requirement:
                 f"the requirement {self.text!r} asks that {self.measure} is {'large' if worse else 'small'}",
                 hint=f"write {'<=' if worse else '>='}",
             )
-        bounded = self.measure not in (*COSTS, *scores) or self.measure in _RANGES
-        if bounded and (self.share is not None or self.cap is not None):
+        is_bounded = self.measure not in (*COSTS, *scores) or self.measure in _RANGES
+        self._check_form(is_bounded)
+
+    def _check_form(self, is_bounded: bool) -> None:
+        """Check that a mean is of bounded values, and that only unbounded values have a share or a cap."""
+        has_bound = self.share is not None or self.cap is not None
+        if is_bounded and has_bound:
             raise ConfigurationError(
                 f"the requirement {self.text!r}: {self.measure} takes no share of questions and no cap",
                 hint='leave out "in … % of questions" or "capped at …"',
             )
-        if not bounded and self.share is None and self.cap is None:
+        if not is_bounded and not has_bound:
             raise ConfigurationError(
                 f"the requirement {self.text!r} is about the mean of {self.measure}, which no sample can "
                 "bound: a rare large value that is not in the sample may make the mean arbitrarily large",
