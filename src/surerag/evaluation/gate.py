@@ -29,7 +29,7 @@ import numpy as np
 
 from surerag.calibration import grouped_betting_p_value, paired_p_value
 from surerag.errors import ConfigurationError, extra
-from surerag.evaluation.run import METRIC_ALIASES, METRICS, EvaluationRun
+from surerag.evaluation.run import METRIC_ALIASES, METRICS, Run
 from surerag.evaluation.statistics import COSTS, is_binary, pairs
 from surerag.measures.statistics import Bounds, Floats, Groups, effective_size, group_numbers
 
@@ -174,7 +174,7 @@ def parse_requirement(text: str) -> Requirement:
     return Requirement(text, measure, system, at_most, reference, float(factor or 1), offset, share, cap)
 
 
-def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -> Verdict:
+def check_requirement(run: Run, text: str, confidence: float = 0.95) -> Verdict:
     """Test a requirement on the questions that both systems answered.
 
     Forms: ``accuracy(lazy) >= 0.7``, ``f1(lazy) >= f1(plain) - 0.05``, ``tokens(lazy) <= 0.8 * tokens(plain)

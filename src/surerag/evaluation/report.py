@@ -33,7 +33,7 @@ from surerag.evaluation.findings import (
 )
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.passages import passage_counts
-from surerag.evaluation.run import EvaluationRun, Row
+from surerag.evaluation.run import Row, Run
 from surerag.evaluation.statistics import COSTS, compare_systems, summarize
 from surerag.measures.closed import is_closed
 from surerag.measures.cost import api_cost
@@ -48,9 +48,7 @@ MAX_CHARACTERS = 800
 """Most characters of a passage that a page shows."""
 
 
-def table_columns(
-    run: EvaluationRun, baseline: str = "", prices: Prices = (0.0, 0.0)
-) -> dict[str, Mapping[str, str]]:
+def table_columns(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) -> dict[str, Mapping[str, str]]:
     """Return cells by column and system: metrics, differences and costs of the comparable systems."""
     measures, systems = run.measures, run.comparable
     baseline = baseline or next(iter(systems), "")
@@ -66,7 +64,7 @@ def table_columns(
 
 
 def _comparison_columns(
-    run: EvaluationRun, measure: str, systems: Sequence[str], baseline: str
+    run: Run, measure: str, systems: Sequence[str], baseline: str
 ) -> dict[str, dict[str, str]]:
     difference = {system: "baseline" if system == baseline else "–" for system in systems}
     adjusted = dict.fromkeys(systems, "–")
@@ -76,7 +74,7 @@ def _comparison_columns(
     return {f"Δ {measure}": difference, "p (Holm)": adjusted}
 
 
-def _cost_columns(run: EvaluationRun, systems: Sequence[str], prices: Prices) -> dict[str, dict[str, str]]:
+def _cost_columns(run: Run, systems: Sequence[str], prices: Prices) -> dict[str, dict[str, str]]:
     columns: dict[str, dict[str, str]] = {}
     shares = {system: search_share(run, system) for system in systems}
     if any(share is not None for share in shares.values()):
@@ -97,7 +95,7 @@ def _cells(values: Mapping[str, float | None], form: Callable[[float], str]) -> 
     return {name: "–" if value is None else form(value) for name, value in values.items()}
 
 
-def terminal_table(run: EvaluationRun, baseline: str = "", prices: Prices = (0.0, 0.0)) -> Table:
+def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) -> Table:
     """Return a table for a terminal, a column for each system.
 
     Args:
@@ -123,7 +121,7 @@ def terminal_table(run: EvaluationRun, baseline: str = "", prices: Prices = (0.0
     return table
 
 
-def notes(run: EvaluationRun) -> str:
+def notes(run: Run) -> str:
     """Return an explanation of the table's columns: its intervals, its test and its costs."""
     measures, questions = run.measures, run.questions
     text = "n: questions asked. Intervals are at 95 %. Costs are means per question, money is the sum."
@@ -174,14 +172,14 @@ def number_text(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def money_spent(run: EvaluationRun, system: str, prices: Prices) -> float | None:
+def money_spent(run: Run, system: str, prices: Prices) -> float | None:
     """Return what the answers of a system cost; None if the system reports no tokens."""
     names = ("prompt_tokens", "completion_tokens", "thinking_tokens")
     read, written, thought = (sum(run.values(system, name).values()) for name in names)
     return api_cost(read, written + thought, *prices) if run.values(system, "tokens") else None
 
 
-def forecast(run: EvaluationRun, n: int, prices: Prices = (0.0, 0.0)) -> str:
+def forecast(run: Run, n: int, prices: Prices = (0.0, 0.0)) -> str:
     """Return what ``n`` questions would cost, with intervals, extrapolated from a run of fewer questions."""
     lines = []
     for system in run.systems:
@@ -206,7 +204,7 @@ def forecast(run: EvaluationRun, n: int, prices: Prices = (0.0, 0.0)) -> str:
 
 
 def write_report(
-    run: EvaluationRun,
+    run: Run,
     path: str | Path,
     *,
     baseline: str = "",
@@ -256,7 +254,7 @@ def write_report(
         Path(path).write_text(page, encoding="utf-8")
 
 
-def notebook_html(run: EvaluationRun) -> str:
+def notebook_html(run: Run) -> str:
     """Return a run's findings and its table as HTML for a notebook."""
     table = _table("system", table_columns(run)) if run.comparable else ""
     return f"{_list(findings(run))}{table}<p><small>{_html(notes(run))}</small></p>"
@@ -320,7 +318,7 @@ def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[s
     return f"{section}{_table('system', certainty_columns(found))}<p><small>{_html(note)}</small></p>{curves}"
 
 
-def _causes_section(run: EvaluationRun, why: Causes, sentences: Sequence[str]) -> str:
+def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
     """Return a section that shows why answers are wrong, a bar per system; empty if no cause is known."""
     if not sentences:
         return ""
@@ -354,7 +352,7 @@ def _causes_bar(system: str, counts: Mapping[Place, int]) -> str:
     return f'<dt>{_html(system)}: {total} wrong</dt><dd><div class="bar">{parts}</div></dd>'
 
 
-def _wrong_without_cause(run: EvaluationRun, why: Causes) -> int:
+def _wrong_without_cause(run: Run, why: Causes) -> int:
     """Return how many wrong answers have a reference that is not looked for."""
     return sum(
         why.place(row) is None and _right_or_wrong(run.values(system, why.metric).get(key)) == "wrong"
@@ -363,7 +361,7 @@ def _wrong_without_cause(run: EvaluationRun, why: Causes) -> int:
     )
 
 
-def _skipped_files(run: EvaluationRun) -> str:
+def _skipped_files(run: Run) -> str:
     """Return the files of the folder that were not read; empty if all were."""
     skipped = run.about.get(SKIPPED, "none").splitlines()
     if skipped in ([], ["none"]):
@@ -373,7 +371,7 @@ def _skipped_files(run: EvaluationRun) -> str:
     return f"<details><summary>{many} of the folder could not be read</summary><ul>{files}</ul></details>"
 
 
-def _passages_section(run: EvaluationRun, margin: float) -> str:
+def _passages_section(run: Run, margin: float) -> str:
     """Return a section on how many passages are enough; empty without plain RAG with several numbers."""
     counts = passage_counts(run, margin)
     if not counts:
@@ -408,7 +406,7 @@ _KINDS = {
 }
 
 
-def _question_list(run: EvaluationRun, why: Causes) -> str:
+def _question_list(run: Run, why: Causes) -> str:
     """Return the questions in groups: systems differ, all are wrong, all are right, no reference."""
     systems = run.comparable
     metric = next((name for name in run.measures if name in run.metrics), "")
@@ -436,7 +434,7 @@ def _right_or_wrong(score: float | None) -> str:
 
 
 def _question_details(
-    run: EvaluationRun,
+    run: Run,
     rows: Sequence[Row],
     metric: str,
     scores: Mapping[str, Mapping[str, float]],
@@ -499,7 +497,7 @@ def _where(why: Causes, row: Row) -> str:
 _ACTED = {"rewritten": ("rewrote the question", "left the question as it is")}
 
 
-def _details(run: EvaluationRun, row: Row) -> list[str]:
+def _details(run: Run, row: Row) -> list[str]:
     """Return in words what a system did for an answer, how uncertain it was, and its number of tokens."""
     answer, base, settings = row.answer, base_of(run, row.system), run.settings(row.system)
     if answer is None:
