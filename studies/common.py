@@ -206,12 +206,12 @@ def separation(wrong: Sequence[float], right: Sequence[float]) -> Estimate | Non
 
 def show(estimate: Estimate, *, scale: float = 100, digits: int = 1, sign: bool = False) -> str:
     """Return an estimate with its interval: ``57.3 [52.4, 62.1]``."""
-    form = f"{'+' if sign else ''}.{digits}f"
-    value = format(scale * estimate.value, form)
-    if estimate.interval is None:
-        return value
-    lower, upper = (format(scale * end, form) for end in estimate.interval)
-    return f"{value} [{lower}, {upper}]"
+    return estimate.text("+" if sign else "", scale, digits)
+
+
+def before_and_after(before: Sequence[bool], after: Sequence[bool]) -> tuple[str, str, str]:
+    """Return both shares of right answers, and their difference."""
+    return show(share(before)), show(share(after)), show(difference(after, before), sign=True)
 
 
 _printed: dict[str, list[dict[str, str]]] = {}

@@ -19,6 +19,7 @@ from studies.common import (
     Case,
     Claim,
     answers_to,
+    before_and_after,
     console,
     difference,
     load_encoder,
@@ -168,15 +169,7 @@ def print_kinds(cases: Sequence[Case], never: Sequence[bool], active: Sequence[b
     for kind in dict.fromkeys(case.group for case in cases):
         places = [at for at, case in enumerate(cases) if case.group == kind]
         before, after = [never[at] for at in places], [active[at] for at in places]
-        rows.append(
-            (
-                kind,
-                len(places),
-                show(share(before)),
-                show(share(after)),
-                show(difference(after, before), sign=True),
-            )
-        )
+        rows.append((kind, len(places), *before_and_after(before, after)))
     columns = ("Questions", "n", "Never, %", "When uncertain, %", "Change, points")
     print_table("By kind of question", columns, rows)
 

@@ -23,6 +23,7 @@ import numpy as np
 from studies.common import (
     Claim,
     answers_to,
+    before_and_after,
     console,
     difference,
     load_encoder,
@@ -238,15 +239,7 @@ def by_hops(reader: BaseReader, encoder: Encoder, world: World, questions: Seque
         contexts = [world.context(question, TOP_N, noise=NOISES[-1]) for question in some]
         plain = answer_all(reader, some, contexts)
         compressed = answer_all(reader, some, compress_all(reader, encoder, some, contexts)[0])
-        rows.append(
-            (
-                name,
-                len(some),
-                show(share(plain)),
-                show(share(compressed)),
-                show(difference(compressed, plain), sign=True),
-            )
-        )
+        rows.append((name, len(some), *before_and_after(plain, compressed)))
     columns = ("Questions", "n", "Plain RAG, %", "Compressed, %", "Difference, points")
     print_table(f"By what answers them, noise {NOISES[-1]:.0%}", columns, rows)
 

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, NotRequired, cast
@@ -277,23 +277,13 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         if (history := spoken_turns(request.messages[:-1])) and self._rewrite_prompt:
             program = _search_standalone(program, text, history, self._rewrite_prompt)
         try:
-            result = await run_program(program, services, ensure_config(), calls)
+            with _client_errors():
+                result = await run_program(program, services, ensure_config(), calls)
         except _ToolsCalled as called:
             return called.response
-        except SureragError as error:
-            cause = error.__cause__
-            if cause is None or isinstance(cause, SureragError) or isinstance(error, LogprobsRefusedError):
-                raise
-            # Other middleware decides by the client's error whether to retry or to change the model.
-            raise cause from None
-        response, note = reader.response_to(result), result.decision.to_dict()
-        if message := answer_of(response):
-            metadata = {**message.response_metadata, "surerag": {"retrieval": note}}
-            noted = message.model_copy(update={"response_metadata": metadata})
-            messages = [noted if one is message else one for one in response.result]
-            response = replace(response, result=messages)
+        note = result.decision.to_dict()
         update = {"context": documents_of(result.passages), "retrieval": note}
-        return ExtendedModelResponse(response, Command(update=update))
+        return ExtendedModelResponse(_with_note(reader.response_to(result), note), Command(update=update))
 
     def _with_context(self, request: AgentRequest) -> AgentRequest:
         """Return a request with the documents that this run has retrieved before the question."""
@@ -308,6 +298,28 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         return _with_prompt(
             request, prompt_value(with_abstention(prompt, self.options.abstention or None)), place
         )
+
+
+@contextmanager
+def _client_errors() -> Iterator[None]:
+    """Raise the client's error: other middleware decides by it whether to retry or to change the model."""
+    try:
+        yield
+    except SureragError as error:
+        cause = error.__cause__
+        if cause is None or isinstance(cause, SureragError) or isinstance(error, LogprobsRefusedError):
+            raise
+        raise cause from None
+
+
+def _with_note(response: AgentResponse, note: Mapping[str, Any]) -> AgentResponse:
+    """Return a response whose answer has the decision in its metadata."""
+    message = answer_of(response)
+    if message is None:
+        return response
+    metadata = {**message.response_metadata, "surerag": {"retrieval": note}}
+    noted = message.model_copy(update={"response_metadata": metadata})
+    return replace(response, result=[noted if one is message else one for one in response.result])
 
 
 async def _respond(request: AgentRequest, handler: Handler, config: RunnableConfig) -> AgentResponse:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Self
 from uuid import NAMESPACE_OID, UUID, uuid5
@@ -51,6 +51,10 @@ class Record(NamedTuple):
         """Return the record in a summary's metadata; None if there is no record."""
         written = metadata.get(RECORD_KEY)
         return cls(*json.loads(written)) if isinstance(written, str) else None
+
+    def fits(self, former: Record | None) -> bool:
+        """Whether a former summary was made of the same text in the same way, and so still fits."""
+        return former is not None and (former.text, former.summarize) == (self.text, self.summarize)
 
 
 def hash_of(text: str) -> str:
@@ -273,32 +277,44 @@ class SummaryStore(VectorStore):
         only_changed: bool = False,
     ) -> list[str]:
         names = [one.id or id_of(one) for one in documents] if ids is None else [*map(str, ids)]
-        records = {
-            name: Record(name, hash_of(one.page_content), id_of(one), self._way, self.encoder_name)
-            for name, one in zip(names, documents, strict=True)
-        }
+        by_id = dict(zip(names, documents, strict=True))
+        records = {name: self._record(name, one) for name, one in by_id.items()}
         present = await self._held_summaries(names, calls) or {}
         former = {name: Record.of(one.metadata) for name, one in present.items()}
-        by_id = dict(zip(names, documents, strict=True))
-        fresh = [name for name in by_id if not only_changed or former.get(name) != records[name]]
-        written = {
-            name: present[name]
-            for name in fresh
-            if (record := former.get(name))
-            and (record.text, record.summarize) == (records[name].text, self._way)
-        }
-        made = await self._summarize({name: by_id[name] for name in fresh if name not in written}, calls)
-        summaries = [
-            self._summary(made.get(name) or _with_metadata_of(written[name], by_id[name]), records[name])
-            for name in fresh
-        ]
-        if summaries:
+        if only_changed:
+            by_id = {name: one for name, one in by_id.items() if former.get(name) != records[name]}
+        if by_id:
+            summaries = await self._renewed(by_id, present, records, calls)
             # Not every store replaces a document with the same id: FAISS refuses it.
-            await self._delete([name for name in fresh if name in present], {}, calls)
-            stored = [str(one.id) for one in summaries]
-            await calls.call(self.inner, "add_documents", summaries, ids=stored, **keywords)
+            await self._delete([name for name in by_id if name in present], {}, calls)
+            ids_in_store = [str(one.id) for one in summaries]
+            await calls.call(self.inner, "add_documents", summaries, ids=ids_in_store, **keywords)
             self.changes += 1
         return names
+
+    def _record(self, name: str, document: Document) -> Record:
+        return Record(name, hash_of(document.page_content), id_of(document), self._way, self.encoder_name)
+
+    async def _renewed(
+        self,
+        documents: Mapping[str, Document],
+        present: Mapping[str, Document],
+        records: Mapping[str, Record],
+        calls: Blocking,
+    ) -> list[Document]:
+        """Return the summaries of documents; a present summary that still fits gets the current metadata."""
+        kept = {
+            name: one
+            for name, one in present.items()
+            if name in documents and records[name].fits(Record.of(one.metadata))
+        }
+        made = await self._summarize(
+            {name: one for name, one in documents.items() if name not in kept}, calls
+        )
+        return [
+            self._summary(made.get(name) or _with_metadata_of(kept[name], one), records[name])
+            for name, one in documents.items()
+        ]
 
     async def _summarize(self, documents: Mapping[str, Document], calls: Blocking) -> dict[str, Document]:
         """Return the summaries of documents, by their ids, with their metadata."""
@@ -320,7 +336,7 @@ class SummaryStore(VectorStore):
         metadata = {**summary.metadata, RECORD_KEY: json.dumps(record)}
         return Document(id=self._stored_id(record.id), page_content=summary.page_content, metadata=metadata)
 
-    async def _held_summaries(self, names: Sequence[str], calls: Blocking) -> dict[str, Document] | None:
+    async def _held_summaries(self, names: Collection[str], calls: Blocking) -> dict[str, Document] | None:
         """Return the summaries in the store by their documents' ids; None if it cannot search by ids."""
         stored = [*dict.fromkeys(map(self._stored_id, names))]
         if not stored:  # Chroma refuses an empty list
@@ -332,7 +348,9 @@ class SummaryStore(VectorStore):
         # Qdrant's documents have no id.
         return {record.id: one for one in held if (record := Record.of(one.metadata))}
 
-    async def _delete(self, ids: Sequence[str] | None, keywords: Mapping[str, Any], calls: Blocking) -> bool:
+    async def _delete(
+        self, ids: Collection[str] | None, keywords: Mapping[str, Any], calls: Blocking
+    ) -> bool:
         if ids is None:
             raise InputError(
                 "there are no ids of summaries to delete", hint="pass the ids of their documents"

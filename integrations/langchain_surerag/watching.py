@@ -104,9 +104,10 @@ class RunTree:
         texts = set(texts_in(answer_in(output)))
         if shown := [one for one in candidates if one.text.strip() in texts]:
             return shown
-        parsed = {one.run_id: sum(text in one.text for text in texts) for one in candidates}
-        whole = [one for one in candidates if texts and parsed[one.run_id] == len(texts)]
-        return whole[-1:] or [one for one in candidates if parsed[one.run_id]] or candidates[-1:]
+        # A parser cut the output out of an answer: at best, out of one answer alone.
+        with_some = [one for one in candidates if any(text in one.text for text in texts)]
+        with_all = [one for one in with_some if all(text in one.text for text in texts)]
+        return with_all[-1:] or with_some or candidates[-1:]
 
     def certainty(self, output: Any) -> Certainty:
         """Return how sure a model was of the answer that an output shows.

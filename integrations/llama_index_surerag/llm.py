@@ -35,6 +35,7 @@ from surerag.readers import (
     ReplyPart,
     Request,
     entries_of,
+    items_of,
     next_reply_part,
     secrets_in,
     usage_of,
@@ -395,7 +396,7 @@ class LLMReader(Shareable, ClientReader):
                 yield part._replace(finish=part.finish or "")
             return
         try:
-            async with aclosing(_items_of(responses)) as each:
+            async with aclosing(items_of(responses)) as each:
                 async for response in each:
                     part, shown = reply_part(response, shown, logprobs=request.top is not None)
                     says_end = says_end or part.finish is not None or has_choices(response.raw)
@@ -409,16 +410,6 @@ class LLMReader(Shareable, ClientReader):
 def has_choices(raw: Any) -> bool:
     """Whether a raw response, or a piece of a stream, has choices like OpenAI's."""
     return bool(raw.get("choices") if isinstance(raw, Mapping) else getattr(raw, "choices", None))
-
-
-async def _items_of(items: Any) -> AsyncGenerator[Any]:
-    """Yield the items of an iterator or async iterator."""
-    if hasattr(items, "__anext__"):
-        async for item in items:
-            yield item
-    else:
-        for item in items:
-            yield item
 
 
 async def _close(stream: Any) -> None:

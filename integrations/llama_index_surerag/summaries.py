@@ -14,7 +14,6 @@ import os
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid5
@@ -157,10 +156,7 @@ def summary_index(
     """
     check_kind(BaseEmbedding | str | None, "an embedding model, or its name", embed_model=embed_model)
     check_kind(str | os.PathLike | None, "a folder", persist_dir=persist_dir)
-    try:
-        model = resolve_embed_model(embed_model) if isinstance(embed_model, str) else embed_model
-    except ValueError as error:
-        raise ConfigurationError(str(error), hint="pass an embedding model, or local:FOLDER") from error
+    model = _embedding_model(embed_model)
     if persist_dir is None:
         return VectorStoreIndex(summary_nodes(source, summarize), embed_model=model)
     folder, parts = _Folder(Path(persist_dir)), _to_summarize(_nodes_in(source), summarize)
@@ -169,21 +165,40 @@ def summary_index(
     index, encoder = folder.load(model), _encoder_name(model or Settings.embed_model)
     if encoder != index.summary:
         index = _embed_again(index, model)
-    is_model = isinstance(summarize, LLM | Reader)
     documents = None if isinstance(source, BaseIndex) else {part.document for part in parts}
     changed = _delete_others(index, {part.id for part in parts}, documents) or encoder != index.summary
     index.summary = encoder
-    # A model does not write a summary of the same contents again.
-    kept = [part.kept_in(index) for part in parts] if is_model else []
-    changed = update(index, [node for node in kept if node is not None]) or changed
-    left = iter([part for part, node in zip(parts, kept, strict=True) if node is None] if is_model else parts)
-    while portion := list(islice(left, _N_AT_ONCE if is_model else None)):
-        changed = update(index, _summarize(portion, summarize)) or changed
-        if is_model:
-            folder.save(index)
+    if isinstance(summarize, LLM | Reader):
+        changed = _update_by_model(index, parts, summarize, folder) or changed
+    else:
+        changed = update(index, _summarize(parts, summarize)) or changed
     if changed:
         folder.save(index)
     return index
+
+
+def _embedding_model(model: BaseEmbedding | str | None) -> BaseEmbedding | None:
+    """Return the embedding model, which may be named."""
+    try:
+        return resolve_embed_model(model) if isinstance(model, str) else model
+    except ValueError as error:
+        raise ConfigurationError(str(error), hint="pass an embedding model, or local:FOLDER") from error
+
+
+def _update_by_model(
+    index: VectorStoreIndex, parts: Sequence[_SummaryOrigin], model: LLM | Reader, folder: _Folder
+) -> bool:
+    """Have a model write the summaries of new and changed contents; return whether the index changed.
+
+    The folder is saved after each portion, because the model's work is dear.
+    """
+    kept = {part.id: node for part in parts if (node := part.kept_in(index)) is not None}
+    changed = update(index, [*kept.values()])
+    missing = [part for part in parts if part.id not in kept]
+    for start in range(0, len(missing), _N_AT_ONCE):
+        changed = update(index, _summarize(missing[start : start + _N_AT_ONCE], model)) or changed
+        folder.save(index)
+    return changed
 
 
 @dataclass(frozen=True)

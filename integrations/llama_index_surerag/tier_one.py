@@ -70,17 +70,8 @@ def tier_one(
     check_kind(kinds, "an index, a retriever of one or a text", hint=hint, summaries=summaries)
     retriever_of(source)  # raises if it is not a retriever or index
     own = isinstance(summaries, BaseRetriever)
-    applied = list(postprocessors)
     if unexamined:
-        effects = [effect_on_summaries(one) for one in postprocessors]
-        if "unknown" in effects and not (own or are_public):
-            kind = type(postprocessors[effects.index("unknown")]).__name__
-            raise ConfigurationError(
-                f"it is not known which summaries a {kind} would leave out or change",
-                hint=f"{_REMEDIES}; or pass postprocessors for summaries: summary_postprocessors=[…]",
-            )
-        meant = ("alike", "unknown") if own else ("alike",)
-        applied = [one for one, effect in zip(postprocessors, effects, strict=True) if effect in meant]
+        postprocessors = _postprocessors_for_summaries(postprocessors, own=own, are_public=are_public)
     reason = reason_unknown(source)
     if reason and not (own or are_public):
         raise ConfigurationError(f"it is not known which summaries may be shown: {reason}", hint=_REMEDIES)
@@ -91,7 +82,31 @@ def tier_one(
     elif not are_public:
         _check_same_restrictions(source, summaries)
     search = None if reason else Search(source, restricted=not are_public)
-    return NodeRetriever(_VisibleSummaries(summaries, search, n_summaries), applied)
+    return NodeRetriever(_VisibleSummaries(summaries, search, n_summaries), list(postprocessors))
+
+
+def _postprocessors_for_summaries(
+    postprocessors: Sequence[BaseNodePostprocessor], *, own: bool, are_public: bool
+) -> list[BaseNodePostprocessor]:
+    """Return the postprocessors of chunks that do the same to summaries.
+
+    Args:
+        postprocessors: Postprocessors that were written for chunks.
+        own: Whether the user passed a retriever of summaries.
+        are_public: Whether everybody may see every summary.
+
+    Raises:
+        ConfigurationError: If it is not known what a postprocessor does to summaries that not all may see.
+    """
+    effects = [effect_on_summaries(one) for one in postprocessors]
+    if "unknown" in effects and not (own or are_public):
+        kind = type(postprocessors[effects.index("unknown")]).__name__
+        raise ConfigurationError(
+            f"it is not known which summaries a {kind} would leave out or change",
+            hint=f"{_REMEDIES}; or pass postprocessors for summaries: summary_postprocessors=[…]",
+        )
+    meant = ("alike", "unknown") if own else ("alike",)
+    return [one for one, effect in zip(postprocessors, effects, strict=True) if effect in meant]
 
 
 def _updated_retriever(

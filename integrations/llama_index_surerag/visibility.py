@@ -270,15 +270,19 @@ class Search:
         if document is None:
             return None
         found = self._chunks_of(document.node_id)
+        whole = found and _has_all_neighbours(found) and self._is_unchanged(document, found)
+        return found if whole else None
+
+    def _is_unchanged(self, document: RelatedNodeInfo, chunks: Sequence[BaseNode]) -> bool:
+        """Whether the chunks of a document are of the document with this hash."""
+        if document.hash is None:
+            return True
         hashes = [
-            self._hashes(chunk) if chunk.source_node is None else {chunk.source_node.hash} for chunk in found
+            self._hashes(chunk) if chunk.source_node is None else {chunk.source_node.hash} for chunk in chunks
         ]
         if all(one == {None} for one in hashes):
             hashes = [{self._index.docstore.get_document_hash(document.node_id)}]
-        same = document.hash is None or all(document.hash in one for one in hashes)
-        # A parser's chunks name their neighbours: a missing neighbour was deleted.
-        beside = {near.node_id for chunk in found for near in (chunk.prev_node, chunk.next_node) if near}
-        return found if found and same and beside <= {chunk.node_id for chunk in found} else None
+        return all(document.hash in one for one in hashes)
 
     def _same_chunks(
         self, made_of: Sequence[RelatedNodeInfo], document: RelatedNodeInfo | None
@@ -331,6 +335,12 @@ class Search:
                 and (not documents or chunk.ref_doc_id in documents)
                 and (not filters or (passes(chunk.node_id) if passes else matches(chunk, filters) is True))
             )
+
+
+def _has_all_neighbours(chunks: Sequence[BaseNode]) -> bool:
+    """Whether no chunk was deleted: a parser's chunks name their neighbours."""
+    beside = {near.node_id for chunk in chunks for near in (chunk.prev_node, chunk.next_node) if near}
+    return beside <= {chunk.node_id for chunk in chunks}
 
 
 def matches(node: BaseNode, filters: MetadataFilters) -> bool | None:

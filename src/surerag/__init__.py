@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         calibrate_threshold,
     )
     from surerag.certainty import Certainty, certainty_of
-    from surerag.evaluation.run import aevaluate, evaluate
+    from surerag.evaluation.asking import aevaluate, evaluate
     from surerag.messages import Passage, SamplingParams, Usage
     from surerag.methods.dense.component import DenseEvaluator, DenseRefiner, SemanticChunker
     from surerag.methods.dense.options import DenseOptions, DenseRefinerOptions, SemanticChunkerOptions
@@ -54,7 +54,7 @@ _MODULES = {
     "surerag.calibration": "AbstentionPolicy CalibrationRow ThresholdPolicy calibrate_abstention "
     "calibrate_threshold",
     "surerag.certainty": "Certainty certainty_of",
-    "surerag.evaluation.run": "aevaluate evaluate",
+    "surerag.evaluation.asking": "aevaluate evaluate",
     "surerag.messages": "Passage SamplingParams Usage",
     "surerag.methods.dense.component": "DenseEvaluator DenseRefiner SemanticChunker",
     "surerag.methods.dense.options": "DenseOptions DenseRefinerOptions SemanticChunkerOptions",

@@ -20,7 +20,24 @@ _ALIKE, _LONG, _KEPT = 64, 256, 24
 """Tokens by which prompts begin alike, and of a prompt that is kept; how many of those are kept."""
 
 
-class KeepingReader(BaseReader):
+class ReaderAround(BaseReader):
+    """A reader that answers with another reader, whose name and capabilities it has."""
+
+    def __init__(self, reader: BaseReader) -> None:
+        self._reader = reader
+
+    @property
+    def name(self) -> str:
+        """Name of the reader."""
+        return self._reader.name
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the reader can do."""
+        return self._reader.capabilities
+
+
+class KeepingReader(ReaderAround):
     """A reader that reads a prompt once, whichever systems of a table ask it.
 
     Greedy replies are kept, so that systems that judge the same passages share what the reader says of them.
@@ -33,21 +50,12 @@ class KeepingReader(BaseReader):
     """
 
     def __init__(self, reader: BaseReader, decodes: bool = True) -> None:
-        self._reader, self._decodes = reader, decodes
+        super().__init__(reader)
+        self._decodes = decodes
         self._replies: dict[tuple[Prompt, SamplingParams], list[Generation]] = {}
         self._engine: _ReferenceEngine | None = None
         if isinstance(reader, TransformersReader) and type(reader._engine) is Engine:
             reader._engine = self._engine = _ReferenceEngine(reader._engine)
-
-    @property
-    def name(self) -> str:
-        """Name of the reader."""
-        return self._reader.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the reader can do."""
-        return self._reader.capabilities
 
     def count_tokens(self, text: str) -> int:
         """Return how many tokens a text has."""

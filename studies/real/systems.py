@@ -22,7 +22,7 @@ from pydantic import PrivateAttr
 from langchain_surerag import ChatReader
 from langchain_surerag.inputs import role_of
 from studies.real.data import Data
-from studies.real.reading import KeepingReader
+from studies.real.reading import KeepingReader, ReaderAround
 from surerag import Passage, SamplingParams, Services
 from surerag.drivers import run
 from surerag.effects import Generate, Program, perform
@@ -30,7 +30,7 @@ from surerag.evaluation import EvaluationAnswer, Question
 from surerag.evaluation.systems import System
 from surerag.messages import Generation, Message, Prompt, TraceKind, Usage
 from surerag.prompts import FROM_CONTEXT, format_passages
-from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.readers.protocol import BaseReader
 from surerag.retrieval import PassageIndex
 from surerag.retrieval.index import top_places
 from surerag.services import Encoder
@@ -107,7 +107,7 @@ def _greedy_answers(
     return [answer for [answer] in (yield from perform(Generate(prompts, sampling)))]
 
 
-class FirstSamples(BaseReader):
+class FirstSamples(ReaderAround):
     """A reader that samples each prompt once, and gives as many of these answers as it is asked for.
 
     So that numbers of samples and ways to weigh them are compared on the same answers.
@@ -118,18 +118,9 @@ class FirstSamples(BaseReader):
     """
 
     def __init__(self, reader: BaseReader, most: int) -> None:
-        self._reader, self._most = reader, most
+        super().__init__(reader)
+        self._most = most
         self._samples: dict[Prompt, list[Generation]] = {}
-
-    @property
-    def name(self) -> str:
-        """Name of the reader."""
-        return self._reader.name
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What the reader can do."""
-        return self._reader.capabilities
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return the first samples of each prompt."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,7 +32,14 @@ from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation import Question, read_questions
 from surerag.evaluation.causes import SKIPPED, documents_with_references
 from surerag.evaluation.findings import MARGIN, findings
-from surerag.evaluation.gate import EXIT_CODES, MEASURES, check_requirement, parse_requirement, write_junit
+from surerag.evaluation.gate import (
+    EXIT_CODES,
+    MEASURES,
+    Outcome,
+    check_requirement,
+    parse_requirement,
+    write_junit,
+)
 from surerag.evaluation.report import forecast, terminal_table, write_report
 from surerag.evaluation.systems import PipelineSetup, build_system, parse_system
 
@@ -96,9 +103,8 @@ def compare(
     """Ask systems your own questions over your own documents; print and write a report."""
     items = read_questions(questions, columns=parse_columns(columns))
     names = _check_names(systems, require or ())
-    if "oracle" in names and not all(item.contexts for item in items):
-        message = f"{questions} has questions without contexts, which the system 'oracle' needs"
-        raise InputError(message, hint="name their column: --columns contexts=NAME")
+    if "oracle" in names:
+        _check_contexts(items, questions)
     reader = load_reader(base_url, model, dtype)
     asked_now = _sample(items, dry_run)
     corpus = load_corpus(documents, language, [item.text for item in asked_now] if dry_run else ())
@@ -106,24 +112,27 @@ def compare(
         reader, corpus.passages, corpus.summaries, corpus.encoder, options=_options(model, base_url)
     )
     built = {name: build_system(name, setup) for name in names}
-    if not corpus.is_whole:  # the whole run may find other passages, and so give other answers
+    held: Mapping[str, Sequence[str]] = {}
+    if corpus.is_whole:
+        with step("Looking for the reference answers in the documents"):
+            held = documents_with_references(items, corpus.passages.passages)
+    else:  # the whole run may find other passages, and so give other answers
         run = run.with_name(f"{run.stem}.dry-run{run.suffix}")
-    with step("Looking for the reference answers in the documents"):
-        held = documents_with_references(items, corpus.passages.passages) if corpus.is_whole else {}
+    prices = price_in, price_out
     with ask_systems(built, asked_now, run, at_a_time, ask_again) as rows:
-        indexed, asked = f"{documents} ({corpus.n_passages:,} passages)", f"{questions} ({len(items):,})"
-        skipped = "\n".join(f"{name}: {reason}" for name, reason in corpus.skipped.items())
-        about = {"documents": indexed, SKIPPED: skipped or "none", "questions": asked}
+        about = {
+            "documents": f"{documents} ({corpus.n_passages:,} passages)",
+            SKIPPED: "\n".join(f"{name}: {reason}" for name, reason in corpus.skipped.items()) or "none",
+            "questions": f"{questions} ({len(items):,})",
+        }
         rows.record(provenance(reader, base_url, about))
-        if corpus.is_whole:
-            rows.record_documents(held)
-        if not dry_run:
-            show_findings(findings(rows, margin=margin / 100))
-        prices = price_in, price_out
-        show(terminal_table(rows, prices=prices))
+        rows.record_documents(held)
         if dry_run:
+            show(terminal_table(rows, prices=prices))
             show(forecast(rows, len(items), prices))
             return
+        show_findings(findings(rows, margin=margin / 100))
+        show(terminal_table(rows, prices=prices))
         verdicts = [check_requirement(rows, text) for text in require or ()]
         page = run.with_suffix(".html")
         with step("Writing the report"):
@@ -133,8 +142,20 @@ def compare(
     if verdicts:
         write_junit(verdicts, run.with_suffix(".xml"))
     show(f"Report: {page}. Rows: {run}.")
-    outcomes = {verdict.outcome for verdict in verdicts}
-    raise typer.Exit(EXIT_CODES["fail" if "fail" in outcomes else max(outcomes, default="pass")])
+    raise typer.Exit(EXIT_CODES[_worst({verdict.outcome for verdict in verdicts})])
+
+
+def _worst(outcomes: Collection[Outcome]) -> Outcome:
+    """Return ``"fail"`` before ``"undecided"`` before ``"pass"``."""
+    return "fail" if "fail" in outcomes else "undecided" if "undecided" in outcomes else "pass"
+
+
+def _check_contexts(items: Sequence[Question], file: Path) -> None:
+    if not all(item.contexts for item in items):
+        raise InputError(
+            f"{file} has questions without contexts, which the system 'oracle' needs",
+            hint="name their column: --columns contexts=NAME",
+        )
 
 
 def _check_names(systems: str, require: Sequence[str]) -> Sequence[str]:

@@ -226,11 +226,7 @@ def _read(path: Path, name: str, root: Path, max_bytes: int) -> _File:
     if suffix and suffix not in KINDS:
         raise _UnreadableError(f"no known kind of file: {suffix}")
     try:
-        if not path.resolve().is_relative_to(root.resolve()) or not path.is_file():
-            raise _UnreadableError("not a regular file of this folder")
-        if path.stat().st_size > max_bytes:
-            raise _UnreadableError(f"more than {max_bytes:,} bytes")
-        data = path.read_bytes()
+        data = _bytes_of(path, root, max_bytes)
         suffix = suffix or kind_by_content(data)
         _check_kind(data, suffix)
         if suffix == ".mbox":
@@ -249,6 +245,14 @@ def _read(path: Path, name: str, root: Path, max_bytes: int) -> _File:
     file.title = file.title or stem
     file.metadata["path"] = name
     return file
+
+
+def _bytes_of(path: Path, root: Path, max_bytes: int) -> bytes:
+    if not path.resolve().is_relative_to(root.resolve()) or not path.is_file():
+        raise _UnreadableError("not a regular file of this folder")
+    if path.stat().st_size > max_bytes:
+        raise _UnreadableError(f"more than {max_bytes:,} bytes")
+    return path.read_bytes()
 
 
 def _suffix(name: str) -> str:

@@ -1,9 +1,9 @@
 """Evaluation: ask systems the same questions, store the answers, compare them, report and test them."""
 
+from surerag.evaluation.asking import EvaluationRun, aevaluate, evaluate
 from surerag.evaluation.gate import Verdict, check_requirement
 from surerag.evaluation.questions import Question, read_questions
 from surerag.evaluation.report import terminal_table, write_report
-from surerag.evaluation.run import EvaluationRun, aevaluate, evaluate
 from surerag.evaluation.statistics import Comparison, compare_systems, summarize
 from surerag.evaluation.systems import EvaluationAnswer, PipelineSetup, build_system
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 from surerag.evaluation.certainty import RIGHT
 from surerag.evaluation.questions import Question
-from surerag.evaluation.run import EvaluationRun, Row
+from surerag.evaluation.run import Row, Run
 from surerag.measures.closed import is_closed
 from surerag.measures.normalization import words_of
 from surerag.messages import Passage
@@ -80,7 +80,7 @@ class Causes:
             searched.
     """
 
-    run: EvaluationRun
+    run: Run
     metric: str
     names: Mapping[str, Sequence[str]] | None
 
@@ -136,7 +136,7 @@ class Causes:
         return {place: places.count(place) for place in PLACES}
 
 
-def causes_of(run: EvaluationRun) -> Causes:
+def causes_of(run: Run) -> Causes:
     """Return why answers of a run are wrong; the result is computed once."""
     if causes_of not in run.derived:
         metric = next((name for name in run.measures if name in run.metrics), "")

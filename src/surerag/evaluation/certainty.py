@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.evaluation.run import EvaluationRun
+from surerag.evaluation.run import Run
 from surerag.measures import auroc
 from surerag.measures.statistics import Estimate, Floats, group_numbers, mean_interval
 
@@ -52,7 +52,7 @@ class SurestAnswers:
         return "wrong answers" if lower > 0.5 else "the opposite" if upper < 0.5 else "nothing"
 
 
-def surest_answers(run: EvaluationRun, system: str) -> SurestAnswers | None:
+def surest_answers(run: Run, system: str) -> SurestAnswers | None:
     """Return how well certainty predicts a system's right answers; None if no answer has certainty and score.
 
     An answer counts as right if its score by the run's first metric is at least 0.5. The metrics "contains"
@@ -81,7 +81,7 @@ def surest_answers(run: EvaluationRun, system: str) -> SurestAnswers | None:
     return found
 
 
-def _surest_answers(run: EvaluationRun, system: str) -> SurestAnswers | None:
+def _surest_answers(run: Run, system: str) -> SurestAnswers | None:
     metric = next((name for name in run.measures if name in run.metrics), "")
     rows = run.certainty_rows(system, metric) if metric else []
     if not rows:
@@ -102,7 +102,7 @@ def _surest_answers(run: EvaluationRun, system: str) -> SurestAnswers | None:
     )
 
 
-def surest_answers_by_system(run: EvaluationRun) -> dict[str, SurestAnswers]:
+def surest_answers_by_system(run: Run) -> dict[str, SurestAnswers]:
     """Return :func:`surest_answers` of each comparable system whose answers have a certainty."""
     found = ((system, surest_answers(run, system)) for system in run.comparable)
     return {system: surest for system, surest in found if surest is not None}

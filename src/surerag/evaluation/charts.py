@@ -11,7 +11,7 @@ from typing import Any
 from surerag.errors import MissingExtraError, extra
 from surerag.evaluation.certainty import SurestAnswers
 from surerag.evaluation.findings import search_share
-from surerag.evaluation.run import EvaluationRun
+from surerag.evaluation.run import Run
 from surerag.evaluation.statistics import summarize
 from surerag.measures.statistics import Estimate
 from surerag.text import printable
@@ -22,7 +22,7 @@ _WIDTH = 4.8
 """Width of a chart in inches; it fits the screen of a telephone."""
 
 
-def bar_charts(run: EvaluationRun, baseline: str = "") -> str:
+def bar_charts(run: Run, baseline: str = "") -> str:
     """Return charts of the first metric with intervals, of searches and of costs, with a line per system."""
     systems = run.comparable
     shares = {s: Estimate(100 * v, None, 0) for s in systems if (v := search_share(run, s)) is not None}

@@ -9,7 +9,7 @@ from surerag.certainty import DEFAULT_MEASURE, NO_WORDS
 from surerag.evaluation.causes import Causes, causes_of, remedy
 from surerag.evaluation.certainty import SurestAnswers, surest_answers_by_system
 from surerag.evaluation.passages import excludes_loss, fewest, passage_counts, questions_to_exclude
-from surerag.evaluation.run import FAILURES, EvaluationRun
+from surerag.evaluation.run import FAILURES, Run
 from surerag.evaluation.statistics import (
     COSTS,
     SIGNIFICANCE,
@@ -42,12 +42,12 @@ _ALWAYS_SEARCH = ("plain", "rewritten", "compressed", "selected", "answered", "r
 _NEVER_SEARCH = ("none", "oracle")
 
 
-def base_of(run: EvaluationRun, system: str) -> str:
+def base_of(run: Run, system: str) -> str:
     """Return the pipeline of a system, such as ``"lazy"`` for lazy@0.8; empty if it is not one of ours."""
     return str(run.settings(system).get("system", "")).partition("+")[0].partition("@")[0]
 
 
-def search_share(run: EvaluationRun, system: str) -> float | None:
+def search_share(run: Run, system: str) -> float | None:
     """Return the share of questions for which a system searched; None if it is not known."""
     base = base_of(run, system)
     if base in (*_ALWAYS_SEARCH, *_NEVER_SEARCH):
@@ -58,7 +58,7 @@ def search_share(run: EvaluationRun, system: str) -> float | None:
 
 
 def findings(
-    run: EvaluationRun,
+    run: Run,
     baseline: str = "",
     labels: Mapping[str, str] | None = None,
     margin: float = MARGIN,
@@ -82,14 +82,12 @@ def findings(
     ]
 
 
-def names_of(run: EvaluationRun, labels: Mapping[str, str] | None = None) -> dict[str, str]:
+def names_of(run: Run, labels: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return names to show for the systems of a run."""
     return {system: printable((labels or {}).get(system, system)) for system in run.systems}
 
 
-def comparisons(
-    run: EvaluationRun, baseline: str, names: Mapping[str, str], margin: float = MARGIN
-) -> list[str]:
+def comparisons(run: Run, baseline: str, names: Mapping[str, str], margin: float = MARGIN) -> list[str]:
     """Return a recommendation, then the difference and the costs of each system against the baseline."""
     systems = run.comparable
     baseline = baseline or (systems[0] if systems else "")
@@ -113,7 +111,7 @@ def comparisons(
     return list(filter(None, sentences))
 
 
-def gates(run: EvaluationRun, names: Mapping[str, str]) -> list[str]:
+def gates(run: Run, names: Mapping[str, str]) -> list[str]:
     """Return a sentence for each method that could not use its default gate or metric with this model."""
     sentences = []
     for system in run.comparable:
@@ -156,7 +154,7 @@ def _missing_in(answers: Sequence[EvaluationAnswer]) -> str:
     )
 
 
-def causes(run: EvaluationRun, found: Causes, baseline: str, names: Mapping[str, str]) -> list[str]:
+def causes(run: Run, found: Causes, baseline: str, names: Mapping[str, str]) -> list[str]:
     """Return a sentence that says what to mend for the baseline's wrong answers; empty if it is not known."""
     baseline = baseline or next(iter(run.comparable), "")
     sentence = remedy(found, baseline, names[baseline]) if baseline in names else ""
@@ -164,7 +162,7 @@ def causes(run: EvaluationRun, found: Causes, baseline: str, names: Mapping[str,
 
 
 def certainties(
-    run: EvaluationRun, found: Mapping[str, SurestAnswers], baseline: str, names: Mapping[str, str]
+    run: Run, found: Mapping[str, SurestAnswers], baseline: str, names: Mapping[str, str]
 ) -> list[str]:
     """Return what the certainty of answers tells: in detail for the baseline, in short for other systems."""
     systems = sorted(run.comparable, key=lambda system: system != baseline)
@@ -225,12 +223,12 @@ def _percent(estimate: Estimate) -> str:
     return f"{100 * estimate.value:.0f} %"
 
 
-def _lacks_logprobs(run: EvaluationRun, system: str) -> bool:
+def _lacks_logprobs(run: Run, system: str) -> bool:
     answers = [row.answer for row in run.answered(system).values() if row.answer]
     return _missing_in(answers) == "no log-probabilities"
 
 
-def numbers_of_passages(run: EvaluationRun, margin: float = MARGIN) -> list[str]:
+def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
     """Return how few passages are enough, if the run has plain RAG with several numbers of passages."""
     counts = passage_counts(run, margin)
     if not counts:
@@ -266,7 +264,7 @@ def _points(difference: Estimate) -> str:
     return f"{difference.text('+', 100, 1)} points"
 
 
-def problems(run: EvaluationRun, names: Mapping[str, str]) -> list[str]:
+def problems(run: Run, names: Mapping[str, str]) -> list[str]:
     """Return which systems failed, or were asked too few questions to be compared."""
     sentences, comparable = [], run.comparable
     for system in run.systems:
@@ -286,7 +284,7 @@ def problems(run: EvaluationRun, names: Mapping[str, str]) -> list[str]:
 
 
 def _recommendation(
-    run: EvaluationRun,
+    run: Run,
     compared: Mapping[str, Comparison],
     baseline: str,
     names: Mapping[str, str],
@@ -318,7 +316,7 @@ _WORTH_MORE = (
 )
 
 
-def _is_cheaper(run: EvaluationRun, system: str, baseline: str, margin: float, tests: int) -> bool:
+def _is_cheaper(run: Run, system: str, baseline: str, margin: float, tests: int) -> bool:
     """Whether a system saves 10 % of a cost, takes at most 10 % more of any other cost, and loses little.
 
     Costs are searches, tokens, calls and seconds. The level of the intervals, 5 %, is divided by ``tests``,
@@ -344,7 +342,7 @@ def _is_cheaper(run: EvaluationRun, system: str, baseline: str, margin: float, t
 
 
 def _difference(
-    run: EvaluationRun,
+    run: Run,
     measure: str,
     one: Comparison,
     baseline: str,
@@ -391,7 +389,7 @@ def _no_difference(difference: Estimate, margin: float | None) -> str:
     return f"They did equally well here, and may still differ by {100 * most:.0f} points."
 
 
-def _costs(run: EvaluationRun, system: str, baseline: str) -> str:
+def _costs(run: Run, system: str, baseline: str) -> str:
     """Return a sentence about a system's searches and costs, compared with the baseline."""
     parts = []
     units = (("tokens", "tokens", "fewer"), ("calls", "calls", "fewer"), ("seconds", "time", "less"))
@@ -414,7 +412,7 @@ def _costs(run: EvaluationRun, system: str, baseline: str) -> str:
     return f"{text}." if text else ""
 
 
-def _change(run: EvaluationRun, system: str, baseline: str, cost: str) -> float | None:
+def _change(run: Run, system: str, baseline: str, cost: str) -> float | None:
     """Return the relative change of a mean cost against the baseline, on the questions of both."""
     a, b = run.values(system, cost), run.values(baseline, cost)
     keys = [key for key in a if key in b]

@@ -29,7 +29,7 @@ import numpy as np
 
 from surerag.calibration import grouped_betting_p_value, paired_p_value
 from surerag.errors import ConfigurationError, extra
-from surerag.evaluation.run import METRIC_ALIASES, METRICS, EvaluationRun
+from surerag.evaluation.run import METRIC_ALIASES, METRICS, Run
 from surerag.evaluation.statistics import COSTS, is_binary, pairs
 from surerag.measures.statistics import Bounds, Floats, Groups, effective_size, group_numbers
 
@@ -120,13 +120,18 @@ class Requirement:
                 f"the requirement {self.text!r} asks that {self.measure} is {'large' if worse else 'small'}",
                 hint=f"write {'<=' if worse else '>='}",
             )
-        bounded = self.measure not in (*COSTS, *scores) or self.measure in _RANGES
-        if bounded and (self.share is not None or self.cap is not None):
+        is_bounded = self.measure not in (*COSTS, *scores) or self.measure in _RANGES
+        self._check_form(is_bounded)
+
+    def _check_form(self, is_bounded: bool) -> None:
+        """Check that a mean is of bounded values, and that only unbounded values have a share or a cap."""
+        has_bound = self.share is not None or self.cap is not None
+        if is_bounded and has_bound:
             raise ConfigurationError(
                 f"the requirement {self.text!r}: {self.measure} takes no share of questions and no cap",
                 hint='leave out "in … % of questions" or "capped at …"',
             )
-        if not bounded and self.share is None and self.cap is None:
+        if not is_bounded and not has_bound:
             raise ConfigurationError(
                 f"the requirement {self.text!r} is about the mean of {self.measure}, which no sample can "
                 "bound: a rare large value that is not in the sample may make the mean arbitrarily large",
@@ -169,7 +174,7 @@ def parse_requirement(text: str) -> Requirement:
     return Requirement(text, measure, system, at_most, reference, float(factor or 1), offset, share, cap)
 
 
-def check_requirement(run: EvaluationRun, text: str, confidence: float = 0.95) -> Verdict:
+def check_requirement(run: Run, text: str, confidence: float = 0.95) -> Verdict:
     """Test a requirement on the questions that both systems answered.
 
     Forms: ``accuracy(lazy) >= 0.7``, ``f1(lazy) >= f1(plain) - 0.05``, ``tokens(lazy) <= 0.8 * tokens(plain)

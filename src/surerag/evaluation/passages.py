@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
-from surerag.evaluation.run import EvaluationRun
+from surerag.evaluation.run import Run
 from surerag.evaluation.statistics import POWER, SIGNIFICANCE, pairs
 from surerag.measures.statistics import Estimate, paired_difference
 
@@ -34,7 +34,7 @@ class PassageCount:
     loses_nothing: bool
 
 
-def passage_counts(run: EvaluationRun, margin: float) -> list[PassageCount]:
+def passage_counts(run: Run, margin: float) -> list[PassageCount]:
     """Return the systems of plain RAG, such as ``plain@2`` and ``plain@10``, those with most passages first.
 
     Systems are tested in this order, up to the first system that may lose the margin or more. Because of this

@@ -15,7 +15,7 @@ from rich.markup import escape as escape_markup
 from rich.table import Table
 
 from surerag.errors import writing
-from surerag.evaluation.causes import PLACES, SKIPPED, Causes, causes_of, remedy_of
+from surerag.evaluation.causes import PLACES, SKIPPED, Causes, Place, causes_of, remedy_of
 from surerag.evaluation.certainty import RIGHT, SHARES, SurestAnswers, surest_answers_by_system
 from surerag.evaluation.charts import bar_charts, certainty_charts
 from surerag.evaluation.findings import (
@@ -33,7 +33,7 @@ from surerag.evaluation.findings import (
 )
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.passages import passage_counts
-from surerag.evaluation.run import EvaluationRun, Row
+from surerag.evaluation.run import Row, Run
 from surerag.evaluation.statistics import COSTS, compare_systems, summarize
 from surerag.measures.closed import is_closed
 from surerag.measures.cost import api_cost
@@ -48,9 +48,7 @@ MAX_CHARACTERS = 800
 """Most characters of a passage that a page shows."""
 
 
-def table_columns(
-    run: EvaluationRun, baseline: str = "", prices: Prices = (0.0, 0.0)
-) -> dict[str, Mapping[str, str]]:
+def table_columns(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) -> dict[str, Mapping[str, str]]:
     """Return cells by column and system: metrics, differences and costs of the comparable systems."""
     measures, systems = run.measures, run.comparable
     baseline = baseline or next(iter(systems), "")
@@ -66,7 +64,7 @@ def table_columns(
 
 
 def _comparison_columns(
-    run: EvaluationRun, measure: str, systems: Sequence[str], baseline: str
+    run: Run, measure: str, systems: Sequence[str], baseline: str
 ) -> dict[str, dict[str, str]]:
     difference = {system: "baseline" if system == baseline else "–" for system in systems}
     adjusted = dict.fromkeys(systems, "–")
@@ -76,7 +74,7 @@ def _comparison_columns(
     return {f"Δ {measure}": difference, "p (Holm)": adjusted}
 
 
-def _cost_columns(run: EvaluationRun, systems: Sequence[str], prices: Prices) -> dict[str, dict[str, str]]:
+def _cost_columns(run: Run, systems: Sequence[str], prices: Prices) -> dict[str, dict[str, str]]:
     columns: dict[str, dict[str, str]] = {}
     shares = {system: search_share(run, system) for system in systems}
     if any(share is not None for share in shares.values()):
@@ -97,7 +95,7 @@ def _cells(values: Mapping[str, float | None], form: Callable[[float], str]) -> 
     return {name: "–" if value is None else form(value) for name, value in values.items()}
 
 
-def terminal_table(run: EvaluationRun, baseline: str = "", prices: Prices = (0.0, 0.0)) -> Table:
+def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) -> Table:
     """Return a table for a terminal, a column for each system.
 
     Args:
@@ -123,7 +121,7 @@ def terminal_table(run: EvaluationRun, baseline: str = "", prices: Prices = (0.0
     return table
 
 
-def notes(run: EvaluationRun) -> str:
+def notes(run: Run) -> str:
     """Return an explanation of the table's columns: its intervals, its test and its costs."""
     measures, questions = run.measures, run.questions
     text = "n: questions asked. Intervals are at 95 %. Costs are means per question, money is the sum."
@@ -174,14 +172,14 @@ def number_text(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
-def money_spent(run: EvaluationRun, system: str, prices: Prices) -> float | None:
+def money_spent(run: Run, system: str, prices: Prices) -> float | None:
     """Return what the answers of a system cost; None if the system reports no tokens."""
     names = ("prompt_tokens", "completion_tokens", "thinking_tokens")
     read, written, thought = (sum(run.values(system, name).values()) for name in names)
     return api_cost(read, written + thought, *prices) if run.values(system, "tokens") else None
 
 
-def forecast(run: EvaluationRun, n: int, prices: Prices = (0.0, 0.0)) -> str:
+def forecast(run: Run, n: int, prices: Prices = (0.0, 0.0)) -> str:
     """Return what ``n`` questions would cost, with intervals, extrapolated from a run of fewer questions."""
     lines = []
     for system in run.systems:
@@ -206,7 +204,7 @@ def forecast(run: EvaluationRun, n: int, prices: Prices = (0.0, 0.0)) -> str:
 
 
 def write_report(
-    run: EvaluationRun,
+    run: Run,
     path: str | Path,
     *,
     baseline: str = "",
@@ -256,7 +254,7 @@ def write_report(
         Path(path).write_text(page, encoding="utf-8")
 
 
-def notebook_html(run: EvaluationRun) -> str:
+def notebook_html(run: Run) -> str:
     """Return a run's findings and its table as HTML for a notebook."""
     table = _table("system", table_columns(run)) if run.comparable else ""
     return f"{_list(findings(run))}{table}<p><small>{_html(notes(run))}</small></p>"
@@ -320,21 +318,12 @@ def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[s
     return f"{section}{_table('system', certainty_columns(found))}<p><small>{_html(note)}</small></p>{curves}"
 
 
-def _causes_section(run: EvaluationRun, why: Causes, sentences: Sequence[str]) -> str:
+def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
     """Return a section that shows why answers are wrong, a bar per system; empty if no cause is known."""
-    counts = {system: why.count(system) for system in run.comparable}
     if not sentences:
         return ""
-    bars = ""
-    for system, of in counts.items():
-        total = sum(of.values())
-        parts = "".join(
-            f'<span class="{place}" style="width:{100 * of[place] / total:.2f}%">'
-            f"{f'{100 * of[place] / total:.0f} %' if of[place] / total > 0.08 else ''}</span>"
-            for place in PLACES
-            if of[place]
-        )
-        bars += f'<dt>{_html(system)}: {total} wrong</dt><dd><div class="bar">{parts}</div></dd>'
+    counts = {system: why.count(system) for system in run.comparable}
+    bars = "".join(_causes_bar(system, of) for system, of in counts.items())
     places = [place for place in PLACES if why.names is not None or place != "nowhere"]
     texts = {place: remedy_of(why, place) for place in places}
     legend = "".join(
@@ -342,29 +331,47 @@ def _causes_section(run: EvaluationRun, why: Causes, sentences: Sequence[str]) -
         for place, (what, text) in texts.items()
     )
     note = "Words are compared as the metric contains does; a reference in other words is not found."
-    left_out = sum(
-        why.place(row) is None and _right_or_wrong(run.values(system, why.metric).get(key)) == "wrong"
-        for system in run.comparable
-        for key, row in run.answered(system).items()
-    )
-    if left_out:
+    if left_out := _wrong_without_cause(run, why):
         note += (
             f" Left out: {left_out} wrong answer{'s' if left_out > 1 else ''} whose reference is yes, no or "
             "a letter, which nearly every text contains."
         )
-    skipped = run.about.get(SKIPPED, "").splitlines()
-    files = "".join(f"<li>{_html(line)}</li>" for line in skipped) if skipped != ["none"] else ""
-    if files:
-        many = f"{len(skipped)} files" if len(skipped) > 1 else "One file"
-        files = (
-            f"<details><summary>{many} of the folder could not be read</summary><ul>{files}</ul></details>"
-        )
     text = f"<p>{_html(' '.join(sentences))}</p><dl>{bars}</dl>"
     legend = f'<ul class="legend">{legend}</ul><p><small>{_html(note)}</small></p>'
-    return f'<section class="causes">{text}{legend}{files}</section>'
+    return f'<section class="causes">{text}{legend}{_skipped_files(run)}</section>'
 
 
-def _passages_section(run: EvaluationRun, margin: float) -> str:
+def _causes_bar(system: str, counts: Mapping[Place, int]) -> str:
+    """Return a bar with a part for each place of a reference; parts that are wide enough show their share."""
+    total, parts = sum(counts.values()), ""
+    for place, n in counts.items():
+        if n:
+            percent = 100 * n / total
+            label = f"{percent:.0f} %" if percent > 8 else ""
+            parts += f'<span class="{place}" style="width:{percent:.2f}%">{label}</span>'
+    return f'<dt>{_html(system)}: {total} wrong</dt><dd><div class="bar">{parts}</div></dd>'
+
+
+def _wrong_without_cause(run: Run, why: Causes) -> int:
+    """Return how many wrong answers have a reference that is not looked for."""
+    return sum(
+        why.place(row) is None and _right_or_wrong(run.values(system, why.metric).get(key)) == "wrong"
+        for system in run.comparable
+        for key, row in run.answered(system).items()
+    )
+
+
+def _skipped_files(run: Run) -> str:
+    """Return the files of the folder that were not read; empty if all were."""
+    skipped = run.about.get(SKIPPED, "none").splitlines()
+    if skipped in ([], ["none"]):
+        return ""
+    files = "".join(f"<li>{_html(line)}</li>" for line in skipped)
+    many = f"{len(skipped)} files" if len(skipped) > 1 else "One file"
+    return f"<details><summary>{many} of the folder could not be read</summary><ul>{files}</ul></details>"
+
+
+def _passages_section(run: Run, margin: float) -> str:
     """Return a section on how many passages are enough; empty without plain RAG with several numbers."""
     counts = passage_counts(run, margin)
     if not counts:
@@ -399,7 +406,7 @@ _KINDS = {
 }
 
 
-def _question_list(run: EvaluationRun, why: Causes) -> str:
+def _question_list(run: Run, why: Causes) -> str:
     """Return the questions in groups: systems differ, all are wrong, all are right, no reference."""
     systems = run.comparable
     metric = next((name for name in run.measures if name in run.metrics), "")
@@ -427,42 +434,54 @@ def _right_or_wrong(score: float | None) -> str:
 
 
 def _question_details(
-    run: EvaluationRun,
+    run: Run,
     rows: Sequence[Row],
     metric: str,
     scores: Mapping[str, Mapping[str, float]],
     why: Causes,
 ) -> str:
-    question = rows[0].question
-    answers, passages, sources = [], dict[str, int](), dict[str, str]()
-    is_wrong = any(_right_or_wrong(scores[row.system].get(question.key)) == "wrong" for row in rows)
-    for row in rows:
-        score = scores[row.system].get(question.key)
-        kind = _right_or_wrong(score)
-        text = row.error if row.answer is None else row.answer.text
-        shown = () if row.answer is None else row.answer.contexts
-        numbers = [passages.setdefault(passage, len(passages) + 1) for passage in shown]
-        sources |= dict(zip(shown, () if row.answer is None else row.answer.sources, strict=False))
-        detail = [kind or metric] if score in (0, 1) else [] if score is None else [f"{metric} {score:.2f}"]
-        detail += _details(run, row)
-        if numbers:
-            detail.append(f"saw passage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}")
-        detail.append(_where(why, row))
-        small = f"<small>{_html('; '.join(filter(None, detail)))}</small>"
-        answers.append(f'<dt>{_html(row.system)}</dt><dd class="{kind}">{_html(text)}<br>{small}</dd>')
+    question, key = rows[0].question, rows[0].question.key
+    answers = ""
     if question.references:
-        answers.insert(0, f"<dt>reference</dt><dd>{_html(' | '.join(question.references))}</dd>")
-    seen = ""
-    for text in passages:
-        head = [
-            sources.get(text, ""),
-            "holds the reference" if is_wrong and why.holds(text, question) else "",
-        ]
-        head = [f"<b>{_html(': '.join(filter(None, head)))}</b>\n"] if any(head) else []
-        excerpt = f"{text[:MAX_CHARACTERS]} …" if len(text) > MAX_CHARACTERS else text
-        seen += f"<li>{''.join(head)}{_html(excerpt)}</li>"
-    seen = f"<details><summary>passages</summary><ol>{seen}</ol></details>" if seen else ""
-    return f"<details><summary>{_html(question.text)}</summary><dl>{''.join(answers)}</dl>{seen}</details>"
+        answers = f"<dt>reference</dt><dd>{_html(' | '.join(question.references))}</dd>"
+    passages, sources = dict[str, int](), dict[str, str]()  # numbers and sources of the shown passages
+    for row in rows:
+        score, numbers = scores[row.system].get(key), list[int]()
+        if row.answer is not None:
+            numbers = [passages.setdefault(one, len(passages) + 1) for one in row.answer.contexts]
+            sources |= dict(zip(row.answer.contexts, row.answer.sources, strict=False))
+        detail = [_score_text(metric, score), *_details(run, row), _saw(numbers), _where(why, row)]
+        text = row.error if row.answer is None else row.answer.text
+        small = f"<small>{_html('; '.join(filter(None, detail)))}</small>"
+        kind = _right_or_wrong(score)
+        answers += f'<dt>{_html(row.system)}</dt><dd class="{kind}">{_html(text)}<br>{small}</dd>'
+    is_wrong = any(_right_or_wrong(scores[row.system].get(key)) == "wrong" for row in rows)
+    listed = "".join(
+        _passage_item(text, sources.get(text, ""), holds=is_wrong and why.holds(text, question))
+        for text in passages
+    )
+    seen = f"<details><summary>passages</summary><ol>{listed}</ol></details>" if listed else ""
+    return f"<details><summary>{_html(question.text)}</summary><dl>{answers}</dl>{seen}</details>"
+
+
+def _score_text(metric: str, score: float | None) -> str:
+    """Return a score in words; empty for None."""
+    if score is None:
+        return ""
+    return _right_or_wrong(score) if score in (0, 1) else f"{metric} {score:.2f}"
+
+
+def _saw(numbers: Sequence[int]) -> str:
+    """Return which passages an answer was made from; empty if there are none."""
+    return f"saw passage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}" if numbers else ""
+
+
+def _passage_item(text: str, source: str, *, holds: bool) -> str:
+    """Return a passage for the list, with its source, and whether it holds the reference."""
+    head = ": ".join(filter(None, [source, "holds the reference" if holds else ""]))
+    head = f"<b>{_html(head)}</b>\n" if head else ""
+    excerpt = f"{text[:MAX_CHARACTERS]} …" if len(text) > MAX_CHARACTERS else text
+    return f"<li>{head}{_html(excerpt)}</li>"
 
 
 def _where(why: Causes, row: Row) -> str:
@@ -478,7 +497,7 @@ def _where(why: Causes, row: Row) -> str:
 _ACTED = {"rewritten": ("rewrote the question", "left the question as it is")}
 
 
-def _details(run: EvaluationRun, row: Row) -> list[str]:
+def _details(run: Run, row: Row) -> list[str]:
     """Return in words what a system did for an answer, how uncertain it was, and its number of tokens."""
     answer, base, settings = row.answer, base_of(run, row.system), run.settings(row.system)
     if answer is None:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from surerag.errors import InputError
-from surerag.evaluation.run import EvaluationRun
+from surerag.evaluation.run import Run
 from surerag.measures.statistics import (
     Estimate,
     Floats,
@@ -67,7 +67,7 @@ class Comparison:
     adjusted: float
 
 
-def summarize(run: EvaluationRun, measure: str) -> dict[str, Estimate | None]:
+def summarize(run: Run, measure: str) -> dict[str, Estimate | None]:
     """Return the mean of a metric or cost for each system; None for a system without values.
 
     Intervals are those of :func:`~surerag.measures.statistics.mean_interval`.
@@ -86,7 +86,7 @@ def summarize(run: EvaluationRun, measure: str) -> dict[str, Estimate | None]:
     return summary
 
 
-def pairs(run: EvaluationRun, first: str, second: str, measure: str) -> Pairs:
+def pairs(run: Run, first: str, second: str, measure: str) -> Pairs:
     """Return the values of two systems on the questions that both have a value for.
 
     Raises:
@@ -103,7 +103,7 @@ def pairs(run: EvaluationRun, first: str, second: str, measure: str) -> Pairs:
     return Pairs([a[key] for key in keys], [b[key] for key in keys], [groups[key] for key in keys])
 
 
-def compare_systems(run: EvaluationRun, measure: str, baseline: str = "") -> list[Comparison]:
+def compare_systems(run: Run, measure: str, baseline: str = "") -> list[Comparison]:
     """Compare every system with the baseline.
 
     Systems that were asked only some of the questions are left out (``run.comparable``), so that they take no

@@ -133,11 +133,7 @@ def as_answer(value: Any) -> EvaluationAnswer:
         InputError: If the value has no answer, or scores are not finite numbers.
     """
     if isinstance(value, EvaluationAnswer) and isinstance(value.text, str):
-        if not all(map(math.isfinite, value.scores.values())):
-            raise InputError(
-                f"expected finite numbers as scores of a system, got {value.scores}",
-                hint="leave out a score that is not known",
-            )
+        _check_scores(value.scores)
         return value
     if isinstance(value, str):
         return EvaluationAnswer(value)
@@ -147,27 +143,39 @@ def as_answer(value: Any) -> EvaluationAnswer:
             f"a system returned a {type(value).__name__} without an answer: {ascii(value)[:80]}",
             hint="return a text, a mapping with 'answer' and 'contexts', or an EvaluationAnswer",
         )
-    found = [items for name in _CONTEXTS if (items := _value_at(value, name)) and not _is_text(items)]
-    read = [
-        (
-            item if _is_text(item) else _first_value(item, _PASSAGES, _is_text),
-            _first_value(item, _SOURCES, _is_text) or "",
-        )
-        for item in chain(*found)
-    ]
-    shown = [(passage, source) for passage, source in read if passage is not None]
+    contexts, sources = _passages_and_sources(value)
     uncertainty = _first_value(value, _UNCERTAINTIES, _is_number)
     return EvaluationAnswer(
         text,
-        tuple(passage for passage, _ in shown),
+        contexts,
         _usage(_first_value(value, _USAGES, bool)),
         str(_first_value(value, _FINISHES, bool) or ""),
         None if uncertainty is None else float(uncertainty),
         _first_value(value, _ACTED, lambda one: isinstance(one, bool)),
         certainty=_certainty(value),
         gate=_first_value(value, _GATES, _is_text) or "",
-        sources=tuple(source for _, source in shown) if any(source for _, source in shown) else (),
+        sources=sources if any(sources) else (),
     )
+
+
+def _check_scores(scores: Mapping[str, float]) -> None:
+    if not all(map(math.isfinite, scores.values())):
+        raise InputError(
+            f"expected finite numbers as scores of a system, got {scores}",
+            hint="leave out a score that is not known",
+        )
+
+
+def _passages_and_sources(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the texts of the passages that an answer was made from, and the source of each passage."""
+    found = [items for name in _CONTEXTS if (items := _value_at(value, name)) and not _is_text(items)]
+    passages, sources = [], []
+    for item in chain(*found):
+        passage = item if _is_text(item) else _first_value(item, _PASSAGES, _is_text)
+        if passage is not None:
+            passages.append(passage)
+            sources.append(_first_value(item, _SOURCES, _is_text) or "")
+    return tuple(passages), tuple(sources)
 
 
 # Paths to answers, contexts and decisions. Query engines of LlamaIndex put the decision, the costs and the

@@ -1,6 +1,6 @@
 """Readers, that is, models that answer, with one protocol; and base classes for readers over clients."""
 
-from surerag.readers.calls import AWAITING, BLOCKING, Blocking
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking, items_of
 from surerag.readers.client_reader import ClientReader, Keywords, Request
 from surerag.readers.failures import (
     client_failure,
@@ -21,6 +21,6 @@ __all__ = [
     "ANY_VOCABULARY", "AWAITING", "BLOCKING", "THINKING_TOKENS", "BaseReader", "Blocking", "Capabilities",
     "ClientReader", "Keywords", "OpenReading", "Reader", "Reading", "ReplyPart", "Request", "answer_tokens",
     "as_reader", "client_failure", "described", "entries_of", "finish_of", "in_plain_words", "in_thread",
-    "is_secret_name", "next_reply_part", "reply_parts", "secrets_in", "split_thoughts", "trace_of_answer",
-    "usage_of", "without_credentials",
+    "is_secret_name", "items_of", "next_reply_part", "reply_parts", "secrets_in", "split_thoughts",
+    "trace_of_answer", "usage_of", "without_credentials",
 ]  # fmt: skip

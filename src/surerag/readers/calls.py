@@ -31,12 +31,8 @@ class Blocking:
         """Yield the items that a method streams; close the stream after the last item taken."""
         items = await self.call(owner, method, *arguments, **keywords)
         try:
-            if hasattr(items, "__anext__"):
-                async for item in items:
-                    yield item
-            else:
-                for item in items:
-                    yield item
+            async for item in items_of(items):
+                yield item
         finally:
             await self.close(items)
 
@@ -104,6 +100,16 @@ class Awaiting(Blocking):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
+
+
+async def items_of(items: Any) -> AsyncGenerator[Any]:
+    """Yield the items of an iterator or async iterator."""
+    if hasattr(items, "__anext__"):
+        async for item in items:
+            yield item
+    else:
+        for item in items:
+            yield item
 
 
 BLOCKING, AWAITING = Blocking(), Awaiting()

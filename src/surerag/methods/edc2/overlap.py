@@ -140,7 +140,9 @@ def word_share(sentence: str, source: str) -> float:
     return sum(word in there for word in content) / len(content) if content else 0.0
 
 
-_CONTENT = ("word", "name", "number", "letter")
+_STRICT = ("name", "number", "letter")
+"""Kinds of tokens that a source must have as they are; of words it may have other forms."""
+_CONTENT = ("word", *_STRICT)
 
 
 def _composed(text: str) -> str:
@@ -181,19 +183,15 @@ def _units(source: str, names: frozenset[str]) -> Iterator[list[_Token]]:
 
 def _share(claim: Sequence[_Token], unit: Sequence[_Token]) -> float:
     texts = {token.text for token in unit}
-    content = [token for token in claim if token.kind in _CONTENT]
-    strict = [token for token in content if token.kind in ("name", "number", "letter")]
-    if not content or not all(token.text in texts for token in strict):
+    strict = [token.text for token in claim if token.kind in _STRICT]
+    words = [token.text for token in claim if token.kind == "word"]
+    if not (strict or words) or not texts.issuperset(strict):
         return 0.0
-    words = [token for token in content if token.kind == "word"]
-    found = sum(any(_same(token.text, text) for text in texts) for token in words)
-    if (
-        found <= len(words) / 2 < len(words)
-        or _denies(claim) != _denies(unit, claim)
-        or not _in_place(claim, unit)
-    ):
+    found = sum(any(_same(word, text) for text in texts) for word in words)
+    few_found = bool(words) and found <= len(words) / 2
+    if few_found or _denies(claim) != _denies(unit, claim) or not _in_place(claim, unit):
         return 0.0
-    return (len(strict) + found) / len(content)
+    return (len(strict) + found) / (len(strict) + len(words))
 
 
 def _same(first: str, second: str) -> bool:
