@@ -143,8 +143,8 @@ def notes(run: EvaluationRun) -> str:
         )
     if closed := sum(any(map(is_closed, question.references)) for question in questions):
         text += (
-            f" {closed} questions have a reference of yes or no, true or false, one letter or an article; "
-            "contains and f1 compare such a reference with what the answer says, not with its words."
+            f" {closed} questions have a reference of yes or no, true or false, one letter, an article or "
+            '"I do not know."; contains and f1 compare such a reference with what the answer says.'
         )
     if (at_a_time := max((row.at_a_time for row in run.rows), default=1)) > 1:
         text += (
@@ -349,8 +349,8 @@ def _causes_section(run: EvaluationRun, why: Causes, sentences: Sequence[str]) -
     )
     if left_out:
         note += (
-            f" Left out: {left_out} wrong answer{'s' if left_out > 1 else ''} whose reference is yes, no or "
-            "a letter, which nearly every text contains."
+            f" Left out: {left_out} wrong answer{'s' if left_out > 1 else ''} whose reference is yes, no, a "
+            'letter or "I do not know.": the words of a passage do not tell whether they are right.'
         )
     skipped = run.about.get(SKIPPED, "").splitlines()
     files = "".join(f"<li>{_html(line)}</li>" for line in skipped) if skipped != ["none"] else ""
