@@ -1,14 +1,16 @@
-"""A web service: answers as server-sent events, each with how sure the model was, and whether to show it.
+r"""A web service: answers as server-sent events, each with how sure the model was, and whether to show it.
 
     pip install ".[langchain,demo]" langchain-community faiss-cpu langchain-huggingface langchain-openai
     pip install fastapi uvicorn
     python cookbooks/service.py      # the demo's model and text; then, in another terminal:
-    curl -N localhost:8000/ask --json '{"question": "When was the Battle of Hastings?"}'
+    curl -N localhost:8000/ask -H 'Content-Type: application/json' \
+        -d '{"question": "When was the Battle of Hastings?"}'
 
 The answer arrives as events named ``token``. The last event is ``end``, with the uncertainty and ``shown``.
 If ``shown`` is false, the page that displays the tokens must replace them by ``answer``, which then is
-"I do not know.". With ``{"question": …, "draft": false}`` no word is sent before the service knows whether
-the answer may be shown. A failure is an event named ``error``, without details of the servers behind.
+"I do not know.". ``probability`` (that the answer is right) is null unless a policy gives it. With
+``{"question": …, "draft": false}`` no word is sent before the service knows whether the answer may be shown.
+A failure is an event named ``error``, without details of the servers behind.
 
 Settings are environment variables:
 
@@ -18,7 +20,9 @@ Settings are environment variables:
 - ``POLICY``: a file that ``surerag calibrate run.db --max-risk 0.1 --output policy.json`` wrote. Without it,
   answers whose uncertainty exceeds 1 nat are not shown. This limit is a guess: calibrate it.
 
-Put your own documents, embeddings and prompt in the place of those in ``load_chain``.
+Put your own documents, embeddings and prompt in the place of those in ``load_chain``. The chain may end in a
+message, in a text, or in a mapping with ``answer`` or ``messages``. If it needs one input only, such as
+``question``, ``input`` or ``messages``, this input gets the question.
 """
 
 from __future__ import annotations
@@ -27,17 +31,20 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
-from langchain_core.messages import AIMessageChunk
+from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
-from pydantic import BaseModel, Field
+from langchain_core.runnables.utils import AddableDict
+from pydantic import BaseModel, StringConstraints
 
+from langchain_surerag import CertaintyChain
 from surerag import AbstentionPolicy, Certainty
+from surerag.errors import ConfigurationError, InputError
 
 SECONDS = 60.0  # for one answer
 NO_ANSWER = "I do not know."
@@ -49,7 +56,7 @@ logger = logging.getLogger(__name__)
 class Ask(BaseModel):
     """A question, in the body of a request: addresses end up in the logs of proxies."""
 
-    question: str = Field(min_length=1, max_length=2000)
+    question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2000)]
     draft: bool = True
 
 
@@ -67,7 +74,10 @@ def load_chain() -> Runnable[Any, Any]:
     from surerag.encoders import packaged_minilm_path
 
     if address := os.environ.get("BASE_URL"):
-        model: Any = ChatOpenAI(model=os.environ["MODEL"], base_url=address, timeout=SECONDS)
+        if not (name := os.environ.get("MODEL")):
+            raise ConfigurationError("MODEL is not set", hint="set it to the name of a model at BASE_URL")
+        # with_certainty asks the server for log-probabilities; a ChatReader gives them without it.
+        model: Any = with_certainty(ChatOpenAI(model=name, base_url=address, timeout=SECONDS))
     else:
         model = ChatReader(load_reader(), max_tokens=64)
     texts = [item for item in load_corpus() if item.metadata["title"] == "Normans"]
@@ -79,24 +89,53 @@ def load_chain() -> Runnable[Any, Any]:
 
     prompt = ChatPromptTemplate.from_template("Context: {context}\nQuestion: {question}\nAnswer:")
     search = store.as_retriever(search_kwargs={"k": 3})
-    return {"context": search | join, "question": RunnablePassthrough()} | prompt | with_certainty(model)
+    chain: Runnable[str, Any] = {"context": search | join, "question": RunnablePassthrough()} | prompt | model
+    return chain
+
+
+def name_input(chain: Runnable[Any, Any]) -> str:
+    """Return the name of the only input that a chain needs; empty if the chain takes the question alone.
+
+    Raises:
+        ConfigurationError: If the chain needs several inputs, or ends in something without an answer.
+    """
+    ends = chain.get_output_jsonschema()
+    keys, kind = [*ends.get("properties", ())], ends.get("type")
+    if kind in ("array", "boolean", "integer", "number") or (keys and not {"answer", "messages"} & {*keys}):
+        found = f"the keys {', '.join(keys)}" if keys else f"the type {kind}"
+        raise ConfigurationError(
+            f"the output of the chain has {found}, and the service finds no answer in it",
+            hint='end the chain in a message, in a text, or in a mapping with the key "answer"',
+        )
+    needed = [name for name in chain.get_input_jsonschema().get("required", ()) if name != "root"]
+    if len(needed) > 1:
+        raise ConfigurationError(
+            f"the chain needs the inputs {', '.join(needed)}, and the service has only a question",
+            hint='begin the chain with {"question": RunnablePassthrough(), …}, which fills the other inputs',
+        )
+    return needed[0] if needed else ""
 
 
 def create_app(load: Callable[[], Runnable[Any, Any]] = load_chain, seconds: float = SECONDS) -> FastAPI:
-    """Return the service of a chain that ends in a model with a certainty."""
+    """Return the service of a chain: see the top of this file for what the chain may end in."""
     path = os.environ.get("POLICY")
     policy = AbstentionPolicy.load(path) if path else None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.chain = await asyncio.to_thread(load)
+        chain = await asyncio.to_thread(load)
+        app.state.chain = chain if isinstance(chain, CertaintyChain) else CertaintyChain(chain)
+        app.state.input = name_input(chain)
         yield
 
     app = FastAPI(title="Answers, and how sure the model is of them", lifespan=lifespan)
 
     @app.post("/ask")
     async def ask(asked: Ask, request: Request) -> StreamingResponse:
-        events = answer_events(request.app.state.chain, policy, asked, seconds)
+        state, question = request.app.state, asked.question
+        value = [("user", question)] if state.input == "messages" else question
+        inputs = {state.input: value} if state.input else question
+        events = answer_events(state.chain, inputs, policy, asked.draft, seconds)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
@@ -109,46 +148,74 @@ def to_event(name: str, **data: Any) -> str:
 
 
 async def answer_events(
-    chain: Runnable[Any, Any], policy: AbstentionPolicy | None, asked: Ask, seconds: float
+    chain: Runnable[Any, Any], inputs: Any, policy: AbstentionPolicy | None, draft: bool, seconds: float
 ) -> AsyncIterator[str]:
     """Yield the tokens of an answer, then whether to show it; closing it closes the generation."""
-    whole = AIMessageChunk("")
+    answer, sent = None, ""
+    last: Mapping[str, Any] = {}
     try:
-        async with aclosing(read_stream(chain, asked.question, seconds)) as chunks:
-            async for chunk in chunks:
-                whole += chunk
-                if asked.draft and chunk.text:
-                    yield to_event("token", text=chunk.text)
-        end = decide(whole, policy)
+        async with aclosing(read_stream(chain, inputs, seconds)) as chunks:
+            async for last in chunks:
+                if (text := answer_in(last)) is None:
+                    continue
+                # A part of a stream continues the answer. Any other output holds the whole answer so far.
+                grows = isinstance(last, AddableDict) and "answer" in last
+                answer = (answer or "") + text if grows else text
+                if draft and len(answer) > len(sent) and answer.startswith(sent):
+                    yield to_event("token", text=answer[len(sent) :])
+                    sent = answer
+        end = decide(answer, last, policy)
     except TimeoutError:
         yield to_event("error", message=f"no answer within {seconds:g} seconds")
     except Exception:
         logger.exception("a question was not answered")
         yield to_event("error", message="the model did not answer")
     else:
-        if end["shown"] and not asked.draft:
-            yield to_event("token", text=whole.text)
+        if end["shown"] and not draft:
+            yield to_event("token", text=answer)
         yield to_event("end", **end)
 
 
-def decide(answer: AIMessageChunk, policy: AbstentionPolicy | None) -> dict[str, Any]:
-    """Return whether to show an answer, and its certainty."""
-    certainty = Certainty.from_dict(answer.response_metadata["certainty"])
-    if policy is None:
-        shown, probability = certainty.uncertainty is not None and certainty.uncertainty <= LIMIT, None
+def answer_in(output: Mapping[str, Any]) -> str | None:
+    """Return the answer in an output of a chain, or in an update of a graph's node; None if it has none."""
+    for state in (output, *(value for value in output.values() if isinstance(value, Mapping))):
+        answer, messages = state.get("answer"), state.get("messages")
+        if answer is None and isinstance(messages, list) and messages and isinstance(messages[-1], AIMessage):
+            answer = messages[-1]
+        if isinstance(answer, AIMessage) and not answer.tool_calls:
+            return str(answer.text)
+        if isinstance(answer, str):
+            return answer
+    return None
+
+
+def decide(answer: str | None, last: Mapping[str, Any], policy: AbstentionPolicy | None) -> dict[str, Any]:
+    """Return whether to show an answer, and its certainty, which is in the chain's last output."""
+    if answer is None:
+        raise InputError(
+            "the chain ended without an answer", hint='let it return a text, or {"answer": text}'
+        )
+    certainty = Certainty.from_dict(last["certainty"])
+    if certainty.uncertainty is None:
+        logger.warning("an answer is not shown, because its uncertainty is unknown: %s", certainty.reason)
+    probability = certainty.probability
+    if "abstained" in last:  # the chain is a SelectiveAnswer, which has decided
+        shown, probability = not last["abstained"], last["probability"]
+    elif policy is None:
+        shown = certainty.uncertainty is not None and certainty.uncertainty <= LIMIT
     else:
-        selected = policy.select(answer.text, certainty)
+        selected = policy.select(answer, certainty)
         shown, probability = not selected.abstained, selected.probability
-    text = answer.text if shown else NO_ANSWER
+    text = answer if shown else NO_ANSWER
     return {"shown": shown, "answer": text, "uncertainty": certainty.uncertainty, "probability": probability}
 
 
 async def read_stream(
-    chain: Runnable[Any, Any], question: str, seconds: float
-) -> AsyncIterator[AIMessageChunk]:
-    """Yield the pieces of an answer, all of them within a number of seconds."""
+    chain: Runnable[Any, Any], inputs: Any, seconds: float
+) -> AsyncGenerator[Mapping[str, Any]]:
+    """Yield the outputs of a chain, all of them within a number of seconds."""
     deadline = asyncio.get_running_loop().time() + seconds
-    async with aclosing(chain.astream(question)) as stream:  # type: ignore[type-var]
+    async with aclosing(chain.astream(inputs)) as stream:  # type: ignore[type-var]
         while True:
             async with asyncio.timeout_at(deadline):
                 chunk = await anext(stream, None)

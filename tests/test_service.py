@@ -11,13 +11,28 @@ from typing import Any
 
 import httpx
 import pytest
+from langchain.agents import create_agent
+from langchain_classic.chains import RetrievalQA, create_retrieval_chain
+from langchain_classic.chains.combine_documents import create_stuff_documents_chain
+from langchain_core.output_parsers import JsonOutputParser, StrOutputParser
 from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.retrievers import BaseRetriever
+from langchain_core.runnables import RunnableLambda
 from langchain_openai import ChatOpenAI
 
-from langchain_surerag import with_certainty
+from langchain_surerag import (
+    CertaintyChain,
+    ChatReader,
+    LazyRetrievalChain,
+    SelectiveAnswer,
+    with_certainty,
+)
+from surerag import AbstentionPolicy, FakeReader
+from surerag.errors import ConfigurationError
 from tests.servers.fake_openai import FakeOpenAI
 
 uvicorn = pytest.importorskip("uvicorn")
+TestClient = pytest.importorskip("fastapi.testclient").TestClient
 service = pytest.importorskip("cookbooks.service", exc_type=ImportError)
 
 
@@ -41,9 +56,15 @@ def started(app: Any) -> Iterator[str]:
     thread.join()
 
 
-def events(address: str, **body: Any) -> list[tuple[str, dict[str, Any]]]:
+def ask(chain: Any, **body: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Ask a service of a chain without a server, and return the names and the data of the events."""
+    with TestClient(service.create_app(lambda: chain)) as client:
+        return events("/ask", client.post, **body)
+
+
+def events(address: str, post: Any = httpx.post, **body: Any) -> list[tuple[str, dict[str, Any]]]:
     """Ask, and return the names and the data of the events."""
-    response = httpx.post(address, json=body, timeout=10)
+    response = post(address, json=body, timeout=10)
     assert response.headers["content-type"].startswith("text/event-stream")
     lines = [event.split("\n") for event in response.text.split("\n\n") if event]
     return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
@@ -75,8 +96,99 @@ def test_an_unsure_answer_is_not_shown(
     assert not end["shown"] and end["answer"] == service.NO_ANSWER
 
 
-def test_a_question_without_words_is_refused(address: str) -> None:
-    assert httpx.post(address, json={"question": ""}).status_code == 422
+class Nothing(BaseRetriever):
+    """A retriever that finds nothing."""
+
+    def _get_relevant_documents(self, query: str, *, run_manager: Any) -> list[Any]:
+        return []
+
+
+def model(answer: str = "Ada was born in Velm", entropy: float = 0.25) -> ChatReader:
+    return ChatReader(FakeReader([answer], entropy=entropy))
+
+
+ASK = ChatPromptTemplate.from_template("{question}")
+WITH_DOCUMENTS = ChatPromptTemplate.from_template("{context} {input}")
+POLICY = AbstentionPolicy(0.5, 0.1, 0.95, 100, 0.6, 0.05, (0.0, 1.0), (0.9, 0.1))
+CHAINS: dict[str, Callable[[], Any]] = {
+    "message": lambda: ASK | model(),
+    "model": model,
+    "text": lambda: ASK | model() | StrOutputParser(),
+    "function": lambda: ASK | model() | (lambda message: {"answer": message.text}),
+    "mapping of a message": lambda: {"answer": ASK | model()} | RunnableLambda(lambda found: found),
+    "json": lambda: ASK | model('{"answer": "Ada was born in Velm"}') | JsonOutputParser(),
+    "CertaintyChain": lambda: CertaintyChain(ASK | model() | StrOutputParser()),
+    "SelectiveAnswer": lambda: SelectiveAnswer(ASK | model(), POLICY),
+    "create_retrieval_chain": lambda: create_retrieval_chain(
+        Nothing(), create_stuff_documents_chain(model(), WITH_DOCUMENTS)
+    ),
+    "CertaintyChain of create_retrieval_chain": lambda: CertaintyChain(
+        create_retrieval_chain(Nothing(), create_stuff_documents_chain(model(), WITH_DOCUMENTS))
+    ),
+    "LazyRetrievalChain": lambda: LazyRetrievalChain(
+        llm=model(), retriever=Nothing(), summaries=Nothing(), summaries_are_public=True
+    ),
+    "agent": lambda: create_agent(model(), []),
+}
+
+
+@pytest.mark.parametrize("draft", [True, False])
+@pytest.mark.parametrize("name", CHAINS)
+def test_chains_may_end_in_all_that_holds_an_answer(name: str, draft: bool) -> None:
+    *tokens, (last, end) = ask(CHAINS[name](), question="Where was Ada born?", draft=draft)
+    assert last == "end" and end["shown"] and end["uncertainty"] == pytest.approx(0.25)
+    assert "".join(data["text"] for _, data in tokens) == end["answer"] == "Ada was born in Velm"
+
+
+@pytest.mark.parametrize("name", ["RetrievalQA", "number", "two inputs", "a function"])
+def test_a_chain_that_the_service_cannot_use_is_refused_at_the_start(name: str) -> None:
+    def count(text: str) -> int:
+        return len(text)
+
+    chain, reason = {
+        "RetrievalQA": (RetrievalQA.from_chain_type(model(), retriever=Nothing()), "has the keys result"),
+        "number": (ASK | model() | StrOutputParser() | count, "has the type integer"),
+        "two inputs": (WITH_DOCUMENTS | model(), "needs the inputs context, input"),
+        "a function": (count, "chain must be a chain, graph or agent, got a function"),
+    }[name]
+    with pytest.raises(ConfigurationError, match=reason), TestClient(service.create_app(lambda: chain)):
+        pass
+
+
+def test_a_withheld_answer_is_withheld_whatever_the_limit_of_the_service(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(service, "LIMIT", 9.0)
+    _, (_, end) = ask(SelectiveAnswer(ASK | model(entropy=2.0), POLICY), question="Where?")
+    assert not end["shown"] and end["probability"] == 0.1
+
+
+def test_the_log_says_why_no_answer_is_shown(
+    caplog: pytest.LogCaptureFixture, fake_openai: FakeOpenAI
+) -> None:
+    chat = ChatOpenAI(model="toy", base_url=fake_openai.base_url, api_key="k")
+    with pytest.warns(match="with_certainty"):
+        *_, (_, end) = ask(ASK | chat, question="Where?")
+    assert not end["shown"] and end["uncertainty"] is None
+    assert "the model was not asked for log-probabilities" in caplog.text
+
+
+def test_a_chain_that_ends_without_an_answer_is_named_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    chain = ASK | model() | (lambda message: {"text": 1})
+    assert ask(chain, question="Where?") == [("error", {"message": "the model did not answer"})]
+    assert "the chain ended without an answer" in caplog.text
+
+
+@pytest.mark.parametrize("question", ["", " \n\t", "x" * 2001, 7, None])
+def test_a_question_without_words_is_refused(question: Any, address: str) -> None:
+    assert httpx.post(address, json={"question": question}).status_code == 422
+
+
+def test_a_server_without_the_name_of_a_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BASE_URL", "http://localhost:1/v1")
+    monkeypatch.delenv("MODEL", raising=False)
+    with pytest.raises(ConfigurationError, match="MODEL is not set"):
+        service.load_chain()
 
 
 def test_a_failure_is_an_event_that_names_no_host(address: str, fake_openai: FakeOpenAI) -> None:

@@ -365,6 +365,10 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
             async for chunk in chunks:
                 yield chunk
 
+    def get_input_schema(self, config: RunnableConfig | None = None) -> type[Any]:
+        """Return the input schema of the chain that is wrapped."""
+        return self._chain.get_input_schema(config)
+
     @property
     def config_specs(self) -> list[Any]:
         """The configurable fields of the chain."""

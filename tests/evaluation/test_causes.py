@@ -96,4 +96,20 @@ def test_the_page_says_why_with_file_names_and_what_was_skipped(tmp_path: Path) 
     assert "the reference is in a passage that was not shown, from bo.pdf" in text
     assert "the reference is in no document" in text
     assert "2 files of the folder could not be read" in text and "a&lt;b.bin: no known kind" in text
-    assert "Left out: 1 wrong answer whose reference is yes, no or a letter" in text
+    assert "Left out: 1 wrong answer whose reference is yes, no, a letter or" in text
+
+
+def test_a_question_that_nothing_answers_asks_nobody_to_mend_the_folder(tmp_path: Path) -> None:
+    """The pages tell users to write this abstention as the right answer."""
+    questions = [
+        *(Question(f"Who is {n}?", ("I do not know.",)) for n in range(20)),
+        Question("Wer ist es?", ("I do not know.", "Das weiß ich nicht.")),
+    ]
+    answers = iter(["Ada", "I don't know. No passage says so.", "I do not know", *["Bo"] * 18])
+    run = evaluate({"plain": lambda question: next(answers)}, questions)
+    run.record_documents(documents_with_references(questions, PASSAGES))
+    assert sum(run.values("plain", "contains").values()) == 2
+    assert remedy(causes_of(run), "plain", "plain") == ""
+    write_report(run, tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text("utf-8")
+    assert "in no document" not in text and "Mend" not in text

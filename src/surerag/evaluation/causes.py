@@ -13,6 +13,7 @@ from surerag.evaluation.run import Row, Run
 from surerag.measures.closed import is_closed
 from surerag.measures.normalization import words_of
 from surerag.messages import Passage
+from surerag.text import is_abstention
 
 Place = Literal["shown", "elsewhere", "nowhere"]
 PLACES: tuple[Place, ...] = ("shown", "elsewhere", "nowhere")
@@ -30,7 +31,8 @@ def documents_with_references(
     """Return the names of documents that contain a reference answer, three at most, by question key.
 
     Words are compared as the metric ``contains`` compares them. Questions are left out if their references
-    are only yes, no or a single letter, because nearly every document contains these words.
+    are only yes, no or a single letter, because nearly every document contains these words, or if a reference
+    is the abstention "I do not know.", because no document should answer them.
 
     Example:
         >>> question, other = Question("Where?", ("Old Velm",)), Question("Who?", ("Bo",))
@@ -65,7 +67,9 @@ def source_of(passage: Passage) -> str:
 
 
 def _words_of_references(question: Question) -> list[list[str]]:
-    """Return the words of each reference, without references of yes, no or a letter."""
+    """Return the words of each reference but yes, no or a letter; empty if the right answer is to abstain."""
+    if any(map(is_abstention, question.references)):
+        return []
     return [words for one in question.references if not is_closed(one) and (words := words_of(one))]
 
 
@@ -116,7 +120,7 @@ class Causes:
         Returns:
             ``"shown"``, ``"elsewhere"`` or ``"nowhere"``. If the documents were not searched, a reference
             that is in no shown passage counts as ``"elsewhere"``. None for right and failed answers, and
-            for references that are only yes, no or a letter.
+            for references that are only yes, no or a letter, or that abstain.
         """
         return self._places[row.system, row.question.key]
 

@@ -141,8 +141,8 @@ def notes(run: Run) -> str:
         )
     if closed := sum(any(map(is_closed, question.references)) for question in questions):
         text += (
-            f" {closed} questions have a reference of yes or no, true or false, one letter or an article; "
-            "contains and f1 compare such a reference with what the answer says, not with its words."
+            f" {closed} questions have a reference of yes or no, true or false, one letter, an article or "
+            '"I do not know."; contains and f1 compare such a reference with what the answer says.'
         )
     if (at_a_time := max((row.at_a_time for row in run.rows), default=1)) > 1:
         text += (
@@ -333,8 +333,8 @@ def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
     note = "Words are compared as the metric contains does; a reference in other words is not found."
     if left_out := _wrong_without_cause(run, why):
         note += (
-            f" Left out: {left_out} wrong answer{'s' if left_out > 1 else ''} whose reference is yes, no or "
-            "a letter, which nearly every text contains."
+            f" Left out: {left_out} wrong answer{'s' if left_out > 1 else ''} whose reference is yes, no, a "
+            'letter or "I do not know.": the words of a passage do not tell whether they are right.'
         )
     text = f"<p>{_html(' '.join(sentences))}</p><dl>{bars}</dl>"
     legend = f'<ul class="legend">{legend}</ul><p><small>{_html(note)}</small></p>'

@@ -22,8 +22,8 @@ def exact_match(answer: str, references: Sequence[str]) -> bool:
 def contains(answer: str, references: Sequence[str]) -> bool:
     """Whether an answer contains the words of one of the references, in a row; for answers in sentences.
 
-    A reference of yes or no, true or false, a single letter or an article is compared by what the answer says
-    (:func:`surerag.measures.closed.says`).
+    A reference of yes or no, true or false, a single letter, an article or "I do not know." is compared by
+    what the answer says (:func:`surerag.measures.closed.says`).
 
     Example:
         >>> contains("It was built in 1889.", ["1889"]), contains("At 4:51, 3:08 later", ["308"])
@@ -61,7 +61,8 @@ def token_f1(answer: str, references: Sequence[str]) -> float:
     """Largest harmonic mean of token precision and recall over the references, in [0, 1].
 
     In scripts without spaces between words, each letter is a token (as in CMRC 2018 and MLQA). If a reference
-    is yes, no or a single letter, and the answer does not say it, the result is 0, as in HotpotQA.
+    is yes, no, a single letter or "I do not know.", and the answer does not say it, the result is 0, as in
+    HotpotQA.
 
     Example:
         >>> token_f1("river Orun", ["Orun"]), token_f1("no one", ["no"])

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF001 - words of other scripts are meant
-"""Answers of a few fixed forms: yes or no, true or false, a single letter, an article.
+"""Answers of a few fixed forms: yes or no, true or false, a single letter, an article, "I do not know.".
 
 Their words also occur in answers that say something else: "There is no information.", "It is a river." So we
 look for them clause by clause.
@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from surerag.measures.normalization import MARKS, UNSPACED, normalize_answer, unify_characters
+from surerag.text import is_abstention
 
 _YES = frozenset(
     "yes yeah yep oui ja sí si sì sim да так tak evet ναι כן نعم हाँ हां 是 是的 对 對 はい ええ 네 예 có "
@@ -42,18 +43,18 @@ _BETWEEN_SCRIPTS = re.compile("(?<=[A-Za-z])(?=[\uac00-\ud7af])")
 
 
 def is_closed(answer: str) -> bool:
-    """Whether an answer is yes or no, true or false, a single letter or an article, in any script.
+    """Whether an answer is yes or no, true or false, a single letter, an article, or "I do not know.".
 
     Example:
-        >>> [is_closed(one) for one in ("Yes.", "нет", "(B)", "the", "Velm", "7", "水")]
-        [True, True, True, True, False, False, False]
+        >>> [is_closed(one) for one in ("Yes.", "нет", "(B)", "the", "I don't know", "Velm", "7", "水")]
+        [True, True, True, True, True, False, False, False]
     """
     bare = normalize_answer(answer)
-    return bare in _YES | _NO | {"true", "false"} or _is_letter(bare)
+    return bare in _YES | _NO | {"true", "false"} or _is_letter(bare) or is_abstention(answer)
 
 
 def says(answer: str, closed: str) -> bool:
-    """Whether an answer says yes, no, true, false, a letter or an article, and does not also say another.
+    """Whether an answer says what ``closed`` says, and does not also say another yes, no or letter.
 
     Example:
         >>> [says(one, "no") for one in ("No, he was not.", "So the answer is no.", "No one knows.", "Yes.")]
@@ -62,7 +63,11 @@ def says(answer: str, closed: str) -> bool:
         [True, True, False, False]
         >>> says("It is not true.", "false"), says("Yes and no.", "yes")
         (True, False)
+        >>> says("I don't know. No passage says so.", "I do not know.")
+        True
     """
+    if is_abstention(closed):
+        return is_abstention(answer)
     said = normalize_answer(closed)
     clauses = [
         part.strip() for part in _BREAKS.split(_NUMERO.sub("", unify_characters(answer))) if part.strip()
