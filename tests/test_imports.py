@@ -48,7 +48,7 @@ def test_an_integration_loads_no_backend_and_not_the_other_framework(package: st
 def test_the_integrations_import_public_names_of_the_core_alone() -> None:
     root = Path(__file__).parents[1]
     page = (root / "docs/reference.md").read_text().split("## For integrators")[1]
-    public = {"surerag", *re.findall(r"^- `(surerag\.\w+)`", page, re.MULTILINE)}
+    public = {"surerag", *re.findall(r"^\| `(surerag\.\w+)`", page, re.MULTILINE)}
     used = set()
     for file in (root / "integrations").glob("*/*.py"):
         for node in ast.walk(ast.parse(file.read_text())):

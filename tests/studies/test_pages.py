@@ -14,7 +14,7 @@ SOURCED = [
     page
     for page in pages.pages()
     if page.parent.name in ("evidence", "methods")
-    or page.stem in ("README", "cost", "costs", "expect", "glossary", "papers")
+    or page.stem in ("README", "calibrate", "compare", "cost", "costs", "expect", "glossary", "papers")
     or page == ROOT / "docs" / "index.md"
 ]
 """Pages on which no figure may stand in a sentence without a source."""
