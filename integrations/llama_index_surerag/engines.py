@@ -78,7 +78,7 @@ _ALTERNATIVES = {
 
 
 def _without_llama_arguments(kind: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove LlamaIndex arguments that ask for the default behaviour; turn ``text_qa_template`` into a prompt.
+    """Remove LlamaIndex arguments that ask for the default; turn ``text_qa_template`` into a prompt.
 
     Raises:
         ConfigurationError: If an argument asks for different behaviour; the hint says what to do instead.
@@ -401,11 +401,11 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
         Args:
             retriever: The pipeline's index, or a retriever of it.
             llm: The LLM, or a reader of surerag; by default ``Settings.llm``.
-            summaries: An index of summaries (:func:`llama_index_surerag.summary_index`), your own retriever of
-                summaries, or, if there is only one document, its summary as text. A summary from an index is
-                put into the prompt only if ``retriever``, with its filters, may return every chunk that was
-                summarized, and no chunk has changed. By default, the summary of each document is its first
-                sentences; then ``retriever`` must be an index.
+            summaries: An index of summaries (:func:`llama_index_surerag.summary_index`), your own retriever
+                of summaries, or, if there is only one document, its summary as text. A summary from an index
+                is put into the prompt only if ``retriever``, with its filters, may return every chunk that
+                was summarized, and no chunk has changed. By default, the summary of each document is its
+                first sentences; then ``retriever`` must be an index.
             embed_model: Embeds the default summaries; if None, the index's own model embeds them.
             node_postprocessors: Applied to retrieved nodes, in order. LlamaIndex's postprocessors that mask
                 personal data or drop low scores are also applied to summaries; rerankers are not. If you use
@@ -426,7 +426,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
         settings = check_options(LazyRAGOptions, options, llm)
         if summary_postprocessors is None:
             applied = with_callbacks(callback_manager, "node_postprocessors", node_postprocessors)
-            # surerag's own postprocessors call the LLM; for summaries, these calls would precede every answer.
+            # surerag's own postprocessors call the LLM, and must not do so for summaries at every query.
             applied = [item for item in applied if not isinstance(item, MethodPostprocessor)]
         else:
             applied = with_callbacks(callback_manager, "summary_postprocessors", summary_postprocessors)
@@ -459,7 +459,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
 
 
 def _as_summary(node: NodeWithScore) -> NodeWithScore:
-    """Mark a node as a summary in its metadata, hidden from LLMs and embedding models, and return the node."""
+    """Mark a node as a summary in its metadata, hidden from all models, and return the node."""
     for hidden in (node.node.excluded_llm_metadata_keys, node.node.excluded_embed_metadata_keys):
         hidden.append(SUMMARY_KEY)
     node.node.metadata[SUMMARY_KEY] = True

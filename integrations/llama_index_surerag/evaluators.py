@@ -51,7 +51,7 @@ class MethodEvaluationResult(EvaluationResult, metaclass=PlainHelp):
 
 
 class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
-    """Base class of evaluators; a failure becomes an invalid result, a logged warning and a ``MethodEvent``."""
+    """Base class of evaluators; a failure gives an invalid result, a log line and a ``MethodEvent``."""
 
     METHOD: ClassVar[str]
     """The method's name in events."""
@@ -153,9 +153,10 @@ class DenseEvaluator(MethodEvaluator, DenseOptions):
     """Rephrases one context at a time, and measures whether the LLM's answer stays the same (DENSE).
 
     Each item needs ``query`` and ``contexts``, but no reference. ``score`` is 1 − DENSE / log(k + 1) for k
-    contexts: 1 means that no rephrasing changed the answer, and 0 that all answers differ. ``result.score`` is
-    DENSE in nats. ``passing`` is True if DENSE is at most ``threshold`` and no answer is empty or cut off. Without an ``entailer``, the LLM
-    judges whether two answers mean the same. Prompts are texts or LlamaIndex templates.
+    contexts: 1 means that no rephrasing changed the answer, and 0 that all answers differ. ``result.score``
+    is DENSE in nats. ``passing`` is True if DENSE is at most ``threshold`` and no answer is empty or cut off.
+    Without an ``entailer``, the LLM judges whether two answers mean the same. Prompts are texts or LlamaIndex
+    templates.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or ``llm`` is no LLM.
@@ -180,9 +181,9 @@ class DenseEvaluator(MethodEvaluator, DenseOptions):
         return {
             "score": 1 - result.score / largest,
             "passing": result.certain,
-            "feedback": f"The LLM is {'certain' if result.certain else 'uncertain'} with these contexts: DENSE is "
-            f"{result.score:.3f} of at most {largest:.3f} nats (lower is better). Rephrasing changed the answer "
-            f"for {changed} of {len(result.chunks)} contexts.",
+            "feedback": f"The LLM is {'certain' if result.certain else 'uncertain'} with these contexts: "
+            f"DENSE is {result.score:.3f} of at most {largest:.3f} nats (lower is better). Rephrasing "
+            f"changed the answer for {changed} of {len(result.chunks)} contexts.",
         }
 
 

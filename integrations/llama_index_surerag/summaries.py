@@ -79,12 +79,12 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
     """Return a summary of each document as a node.
 
     If chunks of a document have different metadata, each group of chunks with equal metadata gets its own
-    summary, so that a filter or an access list treats the summary like the chunks. (Metadata that LlamaIndex's
-    own parsers and extractors add to chunks are ignored here.) A summary node has the metadata that its
-    chunks share, hidden from LLMs and embedding models. Its id is a UUID made from the document's id. Its
-    relationships name the document, and the chunks with their hashes. If a document has no prose, its node
-    has the document's first words and the metadata key ``no_summary``; if this node is nearest to a question,
-    the lazy engine searches.
+    summary, so that a filter or an access list treats the summary like the chunks. (Metadata that
+    LlamaIndex's own parsers and extractors add to chunks are ignored here.) A summary node has the metadata
+    that its chunks share, hidden from LLMs and embedding models. Its id is a UUID made from the document's
+    id. Its relationships name the document, and the chunks with their hashes. If a document has no prose, its
+    node has the document's first words and the metadata key ``no_summary``; if this node is nearest to a
+    question, the lazy engine searches.
 
     Args:
         source: Documents, nodes, or an index with the nodes in its docstore.

@@ -1,4 +1,4 @@
-"""Tier 1 of lazy retrieval for LlamaIndex: retrieves the summaries that may be put into the prompt of a query.
+"""Tier 1 of lazy retrieval for LlamaIndex: retrieves the summaries that may be put into a prompt.
 
 A summary may be put into the prompt only if the pipeline's search may return every chunk that the summary was
 made from, and if no chunk has changed. If this cannot be checked, the construction of the engine fails.
@@ -33,8 +33,8 @@ from surerag.readers import in_thread
 
 SummarySource = BaseRetriever | BaseIndex[Any] | str
 _REMEDIES = (
-    "pass summaries=RETRIEVER, your own retriever of summaries, which returns only summaries that its user may "
-    "see; or, if everybody may see every summary, pass summaries_are_public=True"
+    "pass summaries=RETRIEVER, your own retriever of summaries, which returns only summaries that its user "
+    "may see; or, if everybody may see every summary, pass summaries_are_public=True"
 )
 
 
@@ -180,7 +180,7 @@ class _VisibleSummaries(InnerRetriever):
         self._warned_of: set[str] = set()
 
     def _current(self) -> BaseRetriever:
-        """Return the retriever of summaries, with the search's current filters if ``summaries`` is an index."""
+        """Return the retriever of summaries; if it is made from an index, it gets the search's filters."""
         if self._search is not None and (reason := self._search.unknown()):
             raise ConfigurationError(f"it is no longer known which summaries the user may see: {reason}")
         if isinstance(self._summaries, BaseRetriever):

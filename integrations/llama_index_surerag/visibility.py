@@ -64,7 +64,7 @@ _SETTINGS = frozenset(
         *("_kwargs", "callback_manager", "object_map", "_verbose"),
     }
 )
-"""The attributes that LlamaIndex gives a VectorIndexRetriever; any other attribute might exclude documents."""
+"""Attributes that LlamaIndex gives a VectorIndexRetriever; any other attribute might exclude documents."""
 _FAISS = {
     "llama_index.vector_stores.faiss.base.FaissVectorStore",
     "llama_index.vector_stores.faiss.map_store.FaissMapVectorStore",
