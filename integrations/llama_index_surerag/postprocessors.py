@@ -154,7 +154,7 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
     """Checks compressed texts, if ``guard="entailment"``."""
 
     tokenizer: Function[Callable[[str], Sequence[Any]] | None] = None
-    """Function that splits a text into tokens, to count them; None: the reader's, or ``Settings.tokenizer``."""
+    """Splits a text into tokens, to count them; None: the LLM's own tokenizer, or ``Settings.tokenizer``."""
 
     def __init__(
         self,
