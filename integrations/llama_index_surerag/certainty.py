@@ -1,4 +1,4 @@
-"""How sure an LLM is of its answers, in any engine or agent; and engines that show only sure answers."""
+"""Adds the LLM's certainty to answers of any engine or agent; engines can withhold uncertain answers."""
 
 from __future__ import annotations
 
@@ -73,23 +73,25 @@ def with_certainty(
 ) -> LLM:
     """Return the LLM with log-probabilities switched on, so that answers come with their certainty.
 
-    ``llm = with_certainty(OpenAI("gpt-4o-mini"))`` is all that a pipeline needs. It costs no call and no
-    token. The certainty, as :meth:`surerag.Certainty.to_dict` returns it, is in
+    ``llm = with_certainty(OpenAI("gpt-4o-mini"))`` is all that a pipeline needs. It adds no call and no
+    token. The certainty (the plain values of :meth:`surerag.Certainty.to_dict`) is in
     ``response.metadata["certainty"]`` of any query engine or chat engine, and in ``output["certainty"]`` of
-    an agent; for a stream, after it has been read. It is also reported as an event, which is a
-    ``MethodEvent`` with the name ``"surerag.certainty"``, and as ``surerag.certainty.…`` in the tags of the
-    spans that return the answer, and in the attributes of the OpenTelemetry span that is open then.
+    an agent. If the answer is streamed, the certainty is there after the stream has been read. The certainty
+    is also reported in three other places: in a ``MethodEvent`` with the name ``"surerag.certainty"``, as
+    ``surerag.certainty.…`` in the tags of the spans that return the answer, and in the attributes of the open
+    OpenTelemetry span.
 
-    The LLM is not wrapped: the function returns a copy with the two settings, and observes LlamaIndex's
-    instrumentation in all of this process. Models that think before they answer may refuse log-probabilities.
+    The function returns a copy of the LLM with ``logprobs`` and ``top_logprobs`` set, not a wrapper, and adds
+    handlers to LlamaIndex's instrumentation of this process. Servers may reject log-probabilities for models
+    that think before they answer.
 
     Args:
         llm: An LLM of OpenAI's API (``OpenAI``, ``AzureOpenAI``, ``OpenAILike`` for vLLM, Ollama, llama.cpp
             and other servers); an LLM of your own that returns log-probabilities in ``raw`` or ``logprobs``;
             or a reader of surerag, such as a ``TransformersReader``. By default ``Settings.llm``.
-        policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
-        measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
-        top_logprobs: Number of likeliest tokens to request for each token; entropies need them.
+        policy: Estimates the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
+        measure: The measure that gives ``uncertainty``; None for the policy's measure, or else the default.
+        top_logprobs: Number of alternatives to request for each token, 0 to 20; entropies need alternatives.
 
     Raises:
         CapabilityError: If the LLM's class returns no log-probabilities; the hint says what to do.
@@ -113,11 +115,11 @@ def with_certainty(
         llm = llm.model_copy(update={"logprobs": True, "top_logprobs": top_logprobs})
     elif family.name == "GoogleGenAI" and not _lists_logprobs(llm):
         raise ConfigurationError(
-            f"{name} is not set to return log-probabilities",
+            f"this {name} is built without log-probabilities",
             hint="build it with generation_config=GenerateContentConfig(response_logprobs=True, logprobs=5)",
         )
     elif not family.logprobs:
-        hint = family.hint or "take an LLM of OpenAI's API, or with_certainty(TransformersReader(…))"
+        hint = family.hint or "use an LLM of OpenAI's API, or with_certainty(TransformersReader(…))"
         raise CapabilityError(f"{name} returns no log-probabilities", hint=f"{hint}; {_SECOND_OPINION_HINT}")
     observe(llm, Wishes(policy, measure))
     return llm
@@ -129,14 +131,14 @@ def _lists_logprobs(gemini: LLM) -> bool:
 
 
 def certainty_in(response: Any) -> Certainty:
-    """Return the certainty that a response or an agent's output carries.
+    """Return the certainty that :func:`with_certainty` added to a response or to an agent's output.
 
     Args:
-        response: The response of a query engine or chat engine, or the output of an agent. Read a stream
-            first.
+        response: The response of a query engine or chat engine, or the output of an agent. If the response is
+            a stream, read it to its end first.
 
     Raises:
-        InputError: If there is no certainty.
+        InputError: If the response has no certainty.
     """
     values = response if isinstance(response, AgentOutput) else getattr(response, "metadata", None) or {}
     if KEY not in values:
@@ -144,12 +146,12 @@ def certainty_in(response: Any) -> Certainty:
             "the response carries no certainty",
             hint="build the LLM of the engine with with_certainty(llm); read streams to their end first",
         )
-    found: Any = values.get(KEY)
-    return Certainty.from_dict(found)
+    certainty: Any = values.get(KEY)
+    return Certainty.from_dict(certainty)
 
 
 class _Selecting(Shareable):
-    """Base of the engines that show an answer only if the LLM is sure enough of it."""
+    """Base class of engines that return an answer only if the LLM is sure enough of it."""
 
     _engine: Any
     _policy: AbstentionPolicy | None
@@ -177,7 +179,11 @@ class _Selecting(Shareable):
                 stacklevel=3,
             )
         if policy is not None and policy.threshold == -math.inf:
-            warnings.warn(f"no answer will be shown: it {policy.guarantee}", CalibrationWarning, stacklevel=3)
+            warnings.warn(
+                f"no answer will be shown; the policy's guarantee: {policy.guarantee}",
+                CalibrationWarning,
+                stacklevel=3,
+            )
         self._reader = ""
         self._prompts = self._prompts_now()
         self._check_engine()
@@ -187,7 +193,7 @@ class _Selecting(Shareable):
         return prompts_of(self._engine) if isinstance(self._engine, PromptMixin) else ""
 
     def _check_engine(self) -> None:
-        """Refuse to ask another engine than the policy's, or one whose prompts have changed since."""
+        """Raise a ConfigurationError if the engine's prompts have changed, or do not match the policy."""
         observe()
         prompts = self._prompts_now()
         if prompts != self._prompts:
@@ -204,16 +210,22 @@ class _Selecting(Shareable):
             self._policy.check({"prompt": prompts})
 
     async def _selected(self, question: Any, prefix: str) -> tuple[Any, bool, SelectedAnswer]:
-        """Return the engine's response, read to its end, with the certainty in its metadata.
+        """Query the engine, and decide whether its answer may be shown.
 
-        Also return whether it was a stream, and the text that may be shown. With the prefix "a", the
-        asynchronous methods are called.
+        Args:
+            question: A query bundle, or a message and its chat history.
+            prefix: ``"a"`` calls the engine's async methods; empty calls its blocking methods.
+
+        Returns:
+            The complete response with the certainty in its metadata, whether the engine returned a stream,
+                and
+            the text that may be shown.
         """
         self._check_engine()
         nothing: AbstractContextManager[list[Call]] = nullcontext([])
         with nothing if self._second_opinion is None else noted_calls() as calls:
-            asked = await maybe_await(_ask_engine(self._engine, question, prefix))
-            response = await maybe_await((aread_to_end if prefix else read_to_end)(asked))
+            returned = await maybe_await(_query_engine(self._engine, question, prefix))
+            response = await maybe_await((aread_to_end if prefix else read_to_end)(returned))
         answer = str(response) if response.response else ""
         if self._second_opinion is None:
             certainty = _measured(response)
@@ -226,15 +238,15 @@ class _Selecting(Shareable):
                 warn("certainty.unknown", reason=certainty.reason)
             certainty = self._policy.assess(certainty)
             selected = self._policy.select(answer, certainty, self._abstention)
-        told = {"abstained": selected.abstained, "probability": selected.probability}
-        response.metadata = {**(response.metadata or {}), KEY: certainty.to_dict(), **told}
+        decision = {"abstained": selected.abstained, "probability": selected.probability}
+        response.metadata = {**(response.metadata or {}), KEY: certainty.to_dict(), **decision}
         response.metadata.pop("original_answer", None)
         if selected.abstained and isinstance(self._engine, BaseChatEngine):
             await self._correct_memory(answer, prefix)
-        return response, response is not asked, selected
+        return response, response is not returned, selected
 
     async def _correct_memory(self, answer: str, prefix: str) -> None:
-        """Replace a withheld answer in a chat engine's memory by the abstention."""
+        """Replace a withheld answer in a chat engine's memory with the abstention."""
         memory = getattr(self._engine, "_memory", None)
         if not isinstance(memory, BaseMemory):
             return
@@ -246,7 +258,7 @@ class _Selecting(Shareable):
     async def _opinion_on(
         self, second_opinion: SecondOpinion, calls: Sequence[Call], answer: str, prefix: str
     ) -> Certainty:
-        """Ask the LLM, after the prompt that it answered, how sure it is."""
+        """Run the second opinion on the last LLM call, and return the certainty that it finds."""
         if not calls or calls[-1].prompt is None:
             return Certainty(reason=NOT_WRITTEN)
         prompt = calls[-1].prompt
@@ -260,18 +272,18 @@ class _Selecting(Shareable):
         return replace(opinion, scope={**calls[-1].scope, **prompts})
 
     def _check_reader(self, certainty: Certainty) -> None:
-        """Raise a ConfigurationError if another model than that of the first answer has answered."""
+        """Raise a ConfigurationError if the model differs from the model that wrote the first answer."""
         reader = certainty.scope.get("reader", "")
         self._reader = self._reader or reader
         if reader and reader != self._reader:
             raise ConfigurationError(
-                f"the answers came from the model {self._reader!r}, and now come from {reader!r}",
+                f"earlier answers came from the model {self._reader!r}, and this answer from {reader!r}",
                 hint="restore the model, or calibrate again",
             )
 
 
 def _measured(response: Any) -> Certainty:
-    """Return the certainty in a response; raise a ConfigurationError without log-probabilities."""
+    """Return a response's certainty; raise a ConfigurationError if no log-probabilities were requested."""
     has_certainty = KEY in (response.metadata or {})
     certainty = certainty_in(response) if has_certainty else Certainty(reason=NO_LOGPROBS_REQUESTED)
     if certainty.reason == NO_LOGPROBS_REQUESTED:
@@ -282,8 +294,8 @@ def _measured(response: Any) -> Certainty:
     return certainty
 
 
-def _ask_engine(engine: Any, question: Any, prefix: str) -> Any:
-    """Pass a query to a query engine, or a message (and its conversation, if any) to a chat engine."""
+def _query_engine(engine: Any, question: Any, prefix: str) -> Any:
+    """Send a query to a query engine, or a message with its chat history (or None) to a chat engine."""
     if isinstance(engine, BaseQueryEngine):
         return getattr(engine, f"{prefix}query")(question)
     message = question.query_str if isinstance(question, QueryBundle) else question[0]
@@ -292,42 +304,42 @@ def _ask_engine(engine: Any, question: Any, prefix: str) -> Any:
 
 
 def method_engines(engine: object) -> Iterator[MethodEngine[Any]]:
-    """Yield the method engines inside an engine; LlamaIndex's engines hold other engines in attributes."""
+    """Yield the engines of surerag's methods inside an engine, which holds other engines in attributes."""
     if isinstance(engine, MethodEngine):
         yield engine
         return
     for value in vars(engine).values():
         inner = list(value.values()) if isinstance(value, dict) else value
-        for one in inner if isinstance(inner, list | tuple) else [inner]:
-            if isinstance(one, BaseQueryEngine):
-                yield from method_engines(one)
+        for item in inner if isinstance(inner, list | tuple) else [inner]:
+            if isinstance(item, BaseQueryEngine):
+                yield from method_engines(item)
 
 
 class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
-    """Shows the answer of another engine only if the LLM was sure enough of it, else "I do not know.".
+    """Returns the answer of another engine if the LLM was sure enough of it, else "I do not know.".
 
-    ``response.metadata`` has the ``certainty`` of the answer, whether it is withheld (``abstained``), and the
-    ``probability`` that it is right. A withheld answer is nowhere in the response; an empty answer, or one
-    that is cut off, is withheld, too. Streams are read to their end before a word is shown; the response is
-    then a stream of one piece.
+    ``response.metadata`` has the ``certainty`` of the answer, whether the answer is withheld (``abstained``),
+    and the ``probability`` that the answer is right. The text of a withheld answer is nowhere in the
+    response. Empty answers and answers that were cut off are withheld, too. If the inner engine streams, its
+    stream is read to the end before the decision, and the response is a stream of one piece.
 
-    For every answer we check that model and prompts are those of the calibration.
+    Every answer is checked: its model and prompts must be the model and prompts of the calibration.
 
     Args:
         engine: Any query engine or chat engine whose LLM is made by :func:`with_certainty`; or a
-            ``LazyRetrievalQueryEngine`` or ``UncertaintyRewriteQueryEngine``, over any LLM that returns
+            ``LazyRetrievalQueryEngine`` or ``UncertaintyRewriteQueryEngine`` with any LLM that returns
             log-probabilities.
-        policy: From :func:`surerag.calibrate_abstention`, with answers of the same engine. None shows all
-            answers with their certainty, to collect rows for a calibration.
-        abstention: Text in place of a withheld answer.
+        policy: From :func:`surerag.calibrate_abstention`, with answers of the same engine. With None, all
+            answers are returned with their certainty, for example to collect rows for a calibration.
+        abstention: Text that replaces a withheld answer.
         second_opinion: For an LLM without log-probabilities: :class:`surerag.AreYouSure` or
             :class:`surerag.SampleAgreement`, which call the LLM again (their docstrings state the cost).
         callback_manager: Receives LlamaIndex's callbacks.
 
     Raises:
-        ConfigurationError: If the abstention is empty, the policy was calibrated for another model, gate,
-            retriever or prompt, or the LLM is not asked for log-probabilities; some of these errors are
-            raised only at the first answer.
+        ConfigurationError: If the abstention is empty, if the policy was calibrated for another model, gate,
+            retriever or prompt, or if no log-probabilities are requested from the LLM. Some of these errors
+            are raised only at the first answer.
     """
 
     def __init__(
@@ -362,23 +374,23 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
 
 
 def _response_with(response: Any, selected: SelectedAnswer) -> RESPONSE_TYPE:
-    """Return a response that shows the selected text; a structured answer stays, unless it is withheld."""
+    """Return a response with the selected text, or a structured response unchanged unless it is withheld."""
     if isinstance(response, PydanticResponse) and not selected.abstained:
         return response
     return Response(selected.text, response.source_nodes, response.metadata)
 
 
 class AbstainingChatEngine(_Selecting, BaseChatEngine):
-    """Shows the answers of another chat engine only if the LLM was sure enough, else "I do not know.".
+    """Returns the answer of another chat engine if the LLM was sure enough of it, else "I do not know.".
 
-    ``response.metadata`` are the same as for :class:`AbstainingQueryEngine`. In the engine's memory, the
-    abstention replaces a withheld answer. ``stream_chat`` yields the answer in one piece, when it is clear
-    that it may be shown.
+    ``response.metadata`` has the same keys as for :class:`AbstainingQueryEngine`. In the engine's memory, the
+    abstention replaces a withheld answer. ``stream_chat`` waits for the complete answer, and then yields the
+    answer or the abstention in one piece.
 
     Args:
-        engine: The chat engine whose answers are shown or withheld.
+        engine: The chat engine whose answers are returned or withheld.
         policy: From :func:`surerag.calibrate_abstention`, as for :class:`AbstainingQueryEngine`.
-        abstention: Text in place of a withheld answer.
+        abstention: Text that replaces a withheld answer.
         second_opinion: As for :class:`AbstainingQueryEngine`.
 
     Raises:
@@ -397,24 +409,24 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
         self._set_up(engine, policy, abstention, second_opinion)
 
     def chat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
-        """Answer a message."""
+        """Answer a message, or abstain."""
         return _as_chat(*run_blocking(self._selected((message, chat_history), "")))
 
     async def achat(self, message: str, chat_history: list[ChatMessage] | None = None) -> AgentChatResponse:
-        """Like ``chat``."""
+        """Answer as ``chat`` does, without blocking the event loop."""
         return _as_chat(*await self._selected((message, chat_history), "a"))
 
     def stream_chat(
         self, message: str, chat_history: list[ChatMessage] | None = None
     ) -> StreamingAgentChatResponse:
-        """Answer a message in a stream of one piece."""
+        """Answer a message, or abstain, in a stream of one piece."""
         whole = self.chat(message, chat_history)
         return _as_stream(whole, chat_stream=_message(whole.response))
 
     async def astream_chat(
         self, message: str, chat_history: list[ChatMessage] | None = None
     ) -> StreamingAgentChatResponse:
-        """Like ``stream_chat``."""
+        """Answer as ``stream_chat`` does, without blocking the event loop."""
         whole = await self.achat(message, chat_history)
         return _as_stream(whole, achat_stream=_amessage(whole.response))
 
@@ -430,18 +442,18 @@ class AbstainingChatEngine(_Selecting, BaseChatEngine):
 
 
 def _as_chat(response: Any, _: bool, selected: SelectedAnswer) -> AgentChatResponse:
-    """Return what to show of a chat engine's response; a withheld answer's sources are left out."""
+    """Return a chat response with the selected text; if the answer is withheld, omit its tool outputs."""
     sources = [] if selected.abstained else response.sources
     nodes = response.source_nodes
     return AgentChatResponse(selected.text, sources, nodes, metadata=response.metadata)
 
 
 def _as_stream(whole: AgentChatResponse, **stream: Any) -> StreamingAgentChatResponse:
-    """Return a response as a stream, which is not written to the memory again."""
+    """Return a complete response as a stream that LlamaIndex does not write to the memory a second time."""
     response = StreamingAgentChatResponse(
         sources=whole.sources, source_nodes=whole.source_nodes, is_writing_to_memory=False, **stream
     )
-    response.metadata = whole.metadata  # type: ignore[attr-defined]  # as that of whole responses
+    response.metadata = whole.metadata  # type: ignore[attr-defined]  # as AgentChatResponse has it
     return response
 
 

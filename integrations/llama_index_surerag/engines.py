@@ -1,4 +1,4 @@
-"""Query engines of methods: L-RAG and DynQR."""
+"""LlamaIndex query engines for two methods: L-RAG and DynQR."""
 
 from __future__ import annotations
 
@@ -58,30 +58,30 @@ from surerag.readers import Reader
 from surerag.signatures import takes_options
 
 NOTHING = "Empty Response"
-"""The answer of LlamaIndex's synthesizers if there are no nodes."""
+"""The text that LlamaIndex's synthesizers return if there are no nodes."""
 SUMMARY_KEY = "is_summary"
-"""Key in the metadata of a summary among an answer's sources."""
+"""Metadata key that marks a source node of an answer as a summary."""
 C = TypeVar("C", bound=Component[Any])
 M = TypeVar("M", bound=Options)
 
 
 _ALTERNATIVES = {
-    "output_cls": "the answer is a text; make an object of it with "
+    "output_cls": "the answer is a text; convert it to an object with "
     "llm.structured_predict(Answer, PromptTemplate('{text}'), text=str(response))",
     "response_synthesizer": "the engine writes the answer itself; pass prompts={…}",
-    "refine_template": "the engine answers in one prompt, and refines nothing; pass prompts={…}",
+    "refine_template": "the engine answers in one prompt and never refines an answer; pass prompts={…}",
     "summary_template": "the engine answers in one prompt; pass prompts={…}",
     "simple_template": "for answers without passages pass prompts={'closed_book': …}",
     "use_async": "call await engine.aquery(question)",
 }
-"""By argument of LlamaIndex's engines that ours do not take: what to do instead."""
+"""Arguments of LlamaIndex's engines that these engines reject, each with the hint in its error."""
 
 
 def _without_llama_arguments(kind: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options without LlamaIndex's arguments that ask for what these engines do anyway.
+    """Remove LlamaIndex arguments that ask for the default; turn ``text_qa_template`` into a prompt.
 
     Raises:
-        ConfigurationError: If an argument asks for something else; the hint says what to do instead.
+        ConfigurationError: If an argument asks for different behaviour; the hint says what to do instead.
     """
     ours = dict(options)
     for name in _ALTERNATIVES.keys() & ours.keys():
@@ -94,8 +94,8 @@ def _without_llama_arguments(kind: type[Options], options: Mapping[str, Any]) ->
     mode = ours.pop("response_mode", ResponseMode.COMPACT)
     if mode not in (ResponseMode.COMPACT, ResponseMode.SIMPLE_SUMMARIZE):
         raise ConfigurationError(
-            f"response_mode={mode!r} asks an LLM several times, or never",
-            hint="leave it out: the engine answers in one prompt with what fits, as 'simple_summarize' does",
+            f"this engine answers in one prompt, but response_mode={mode!r} needs several calls or none",
+            hint="omit response_mode: the prompt has the passages that fit, as with 'simple_summarize'",
         )
     if "text_qa_template" in ours:
         if kind is not DynQROptions:
@@ -109,7 +109,7 @@ def _without_llama_arguments(kind: type[Options], options: Mapping[str, Any]) ->
 
 
 def check_options(kind: type[M], options: Mapping[str, Any], llm: object) -> M:
-    """Return a method's options, checked; prompts may be LlamaIndex templates."""
+    """Check a method's options and return them; ``prompts`` may hold LlamaIndex templates."""
     options = _without_llama_arguments(kind, options)
     if isinstance(options.get("prompts"), Mapping):
         options = {**options, "prompts": as_templates(options["prompts"], llm)}
@@ -125,7 +125,7 @@ def connect(
     manager: CallbackManager | None,
     **services: Any,
 ) -> C:
-    """Return a method with a pipeline's services; postprocessors report to the engine's callback manager."""
+    """Build a method that uses a pipeline's retriever, LLM and postprocessors."""
     reader, settings = reader_of(llm), options.options()
     applied = with_callbacks(manager, "node_postprocessors", postprocessors)
     nodes = NodeRetriever(retriever_of(retriever, settings["top_n"]), applied)
@@ -133,7 +133,13 @@ def connect(
 
 
 def with_callbacks(manager: CallbackManager | None, name: str, value: Any) -> list[BaseNodePostprocessor]:
-    """Return an argument's postprocessors, checked; they report to the engine's callback manager."""
+    """Check postprocessors, set their callback manager to the engine's, and return them.
+
+    Args:
+        manager: The engine's callback manager; ``Settings.callback_manager`` if None.
+        name: Name of the argument that holds the postprocessors, for errors.
+        value: The postprocessors.
+    """
     applied = checked_postprocessors(value, name)
     for postprocessor in applied:
         postprocessor.callback_manager = manager_of(manager)
@@ -148,14 +154,14 @@ def make_rewriter(
     postprocessors: Sequence[BaseNodePostprocessor] | None = None,
     manager: CallbackManager | None = None,
 ) -> UncertaintyRewriter:
-    """Return DynQR with a pipeline's retriever and LLMs."""
-    other = None if rewriter is None else reader_of(rewriter)
+    """Build DynQR, the method that rewrites queries, with a pipeline's retriever and LLMs."""
+    rewriter = None if rewriter is None else reader_of(rewriter)
     settings = check_options(DynQROptions, options, llm)
-    return connect(UncertaintyRewriter, settings, retriever, llm, postprocessors, manager, rewriter=other)
+    return connect(UncertaintyRewriter, settings, retriever, llm, postprocessors, manager, rewriter=rewriter)
 
 
 class MethodPart(Shareable, Generic[C]):
-    """Base of the components around a method: its options, its prompts as templates, and its services."""
+    """Base class of LlamaIndex components that wrap a surerag method."""
 
     _core: Any
 
@@ -164,12 +170,12 @@ class MethodPart(Shareable, Generic[C]):
 
     @property
     def core(self) -> C:
-        """The method with its options and services; pass it to a calibration."""
+        """The wrapped method, with its options and services."""
         core: C = self._core
         return core
 
     def to_dict(self) -> dict[str, Any]:
-        """Return options, prompts and the models' names as plain values, without keys."""
+        """Return options, prompts and model names as plain values, without API keys."""
         return self.core.to_dict()
 
     @property
@@ -192,8 +198,9 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
     """A query engine around a method that answers questions."""
 
     SIGNAL: ClassVar[str]
-    """Metadata key of the uncertainty."""
+    """Key of the uncertainty in ``response.metadata``."""
     COMPONENT: ClassVar[type[Component[Any]]]
+    """Class of the wrapped method."""
 
     def __init__(
         self, core: C, *, streaming: bool = False, callback_manager: CallbackManager | None = None
@@ -211,15 +218,15 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         super().__init__(callback_manager=manager_of(callback_manager))
 
     def retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Return the retriever's nodes after the postprocessors, whatever the method would decide."""
+        """Retrieve and postprocess nodes, without running the method."""
         return self._retriever.nodes(bundle_of(query_bundle))[: self._core.top_n]
 
     async def aretrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
-        """Like ``retrieve``."""
+        """Retrieve as ``retrieve`` does, without blocking the event loop."""
         return (await self._retriever.anodes(bundle_of(query_bundle)))[: self._core.top_n]
 
     def _services(self, bundle: QueryBundle) -> Services:
-        """Return the services of one query: its retrievers search with its bundle."""
+        """Return services for one query, whose retrievers search with the query's bundle."""
         services: Services = self._core.services
         reader: Any = services.reader
         tokens, window = getattr(reader, "window", None), None
@@ -234,19 +241,19 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         return replace(services, retriever=retriever, summaries=summaries)
 
     def _nodes(self, result: Any) -> list[NodeWithScore]:
-        """Return the nodes that the reader saw."""
+        """Return the nodes that the prompt of the answer contained."""
         return nodes_of(result.passages)
 
     def _decision_metadata(self, result: Any) -> dict[str, Any]:
-        """Return the decisions before the answer begins, as plain values."""
+        """Return the metadata that are known before the answer begins, as plain values."""
         return dict(result.to_dict())
 
     def _answer_metadata(self, result: Any) -> dict[str, Any]:
-        """Return how the answer ended and what it cost, as plain values."""
+        """Return the finish reason and the cost of the answer as plain values."""
         raise NotImplementedError
 
     def _final_metadata(self, result: Any) -> dict[str, Any]:
-        """Return how the answer ended, and how sure the reader was of it, as plain values."""
+        """Return the finish reason, the cost and the certainty of the answer as plain values."""
         certainty = replace(result.certainty, scope=scope_of(self._core))
         return {**self._answer_metadata(result), "certainty": certainty.to_dict()}
 
@@ -261,7 +268,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
     async def _respond(
         self, bundle: QueryBundle, run: Callable[..., Any], stream: Callable[..., Any]
     ) -> RESPONSE_TYPE:
-        """Answer by a pair of drivers, blocking or awaited."""
+        """Answer a query with the drivers ``run`` and ``stream``; either both block, or both are async."""
         response: RESPONSE_TYPE
         payload: dict[str, Any] = {EventPayload.QUERY_STR: bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:
@@ -311,10 +318,10 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
 
 
 class ClosingResponse(AsyncStreamingResponse):
-    """A response that closes its own stream, and the server's, when its reader stops."""
+    """A streaming response that closes the LLM's stream when the caller stops iterating."""
 
     async def async_response_gen(self) -> AsyncGenerator[str]:
-        """Yield the answer in pieces."""
+        """Yield the answer in pieces of text."""
         try:
             async for piece in super().async_response_gen():
                 yield piece
@@ -327,19 +334,19 @@ async def _nothing() -> AsyncGenerator[str]:
 
 
 def read_to_end(response: Any) -> Any:
-    """Return a complete response; a stream is read to its end."""
+    """Return a complete response, after reading a streaming response to its end."""
     return response.get_response() if isinstance(response, StreamingResponse) else response
 
 
 async def aread_to_end(response: Any) -> Any:
-    """Like ``read_to_end``, also for async streams."""
+    """Return a complete response, after reading a blocking or async streaming response to its end."""
     if isinstance(response, AsyncStreamingResponse):
         return await response.get_response()
     return read_to_end(response)
 
 
 def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
-    """Return an answer's finish and cost as plain values; warn if the answer is cut off or empty."""
+    """Return an answer's finish reason and cost as plain values; warn if the answer is cut off or empty."""
     if answer.finish != "stop":
         warn("answer.incomplete", finish=answer.finish)
     costs = asdict(usage)
@@ -347,19 +354,20 @@ def answer_metadata(answer: Generation, usage: Usage) -> dict[str, Any]:
 
 
 class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
-    """Answers from document summaries, and retrieves only if a gate decides that the reader is unsure.
+    """Answers from document summaries, and retrieves only if a gate decides that the LLM is unsure.
 
-    ``response.metadata`` holds the decision (``retrieve``, ``reason``, ``gate``, ``score``, ``interval``,
-    ``threshold``), ``passage_ids`` and ``summary_ids``, how the answer ended (``finish``: ``"stop"``,
-    ``"length"``, ``"content_filter"`` or ``"empty"``), and the cost. ``source_nodes`` are the nodes that the
-    reader saw: the retrieved nodes, if the gate opened, and the summaries, whose metadata have
-    ``is_summary``. If a retrieved node repeats a summary, the prompt has the text once. A stream has the
-    decision before its first word, and ``finish`` and costs after its last.
+    ``response.metadata`` holds the gate's decision (``retrieve``, ``reason``, ``gate``, ``score``,
+    ``interval``, ``threshold``), ``passage_ids`` and ``summary_ids``, the finish reason (``finish``:
+    ``"stop"``, ``"length"``, ``"content_filter"`` or ``"empty"``), ``certainty``, and the cost in calls,
+    tokens and seconds. ``source_nodes`` are the nodes in the prompt: the retrieved nodes, if there was a
+    search, and the summaries, which have ``is_summary`` in their metadata. If a retrieved node repeats a
+    summary, the prompt has the text once. If the answer is streamed, the metadata hold the decision before
+    the first word; ``finish``, ``certainty`` and the cost follow after the last word.
 
-    Build it with :meth:`from_args`.
+    Build the engine with :meth:`from_args`.
 
     Args:
-        core: The method over a :class:`NodeRetriever`.
+        core: The method, whose retriever is a :class:`NodeRetriever`.
         streaming: Whether ``query`` returns a stream.
         callback_manager: Receives LlamaIndex's callbacks.
     """
@@ -393,33 +401,33 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
         Args:
             retriever: The pipeline's index, or a retriever of it.
             llm: The LLM, or a reader of surerag; by default ``Settings.llm``.
-            summaries: Tier 1: an index of summaries (:func:`llama_index_surerag.summary_index`), your own
-                retriever of summaries, or the summary of the only document as text. A summary of an index is
-                shown only if ``retriever``, with its filters, may return every chunk of the summary's
-                document, and no chunk has changed. The default, the first sentences of each document, needs
-                an index as ``retriever``.
-            embed_model: Embeds the default summaries; the index's own model if None.
-            node_postprocessors: Applied to retrieved nodes, in order. LlamaIndex's masks of personal data and
-                cut-offs by score are also applied to summaries; rerankers are not. If there are other
-                postprocessors, such as an access list, pass ``summary_postprocessors``.
-            summary_postprocessors: Applied to summaries instead, usually masks and access lists.
-            summaries_are_public: Whether everybody may see every summary. If False, construction fails for a
-                ``retriever`` or a postprocessor with settings that we cannot analyse.
+            summaries: An index of summaries (:func:`llama_index_surerag.summary_index`), your own retriever
+                of summaries, or, if there is only one document, its summary as text. A summary from an index
+                is put into the prompt only if ``retriever``, with its filters, may return every chunk that
+                was summarized, and no chunk has changed. By default, the summary of each document is its
+                first sentences; then ``retriever`` must be an index.
+            embed_model: Embeds the default summaries; if None, the index's own model embeds them.
+            node_postprocessors: Applied to retrieved nodes, in order. LlamaIndex's postprocessors that mask
+                personal data or drop low scores are also applied to summaries; rerankers are not. If you use
+                other postprocessors, such as an access list, pass ``summary_postprocessors``, too.
+            summary_postprocessors: The only postprocessors of summaries, usually masks and access lists.
+            summaries_are_public: Whether everybody may see every summary. If False, construction fails if we
+                cannot analyse which nodes the settings of ``retriever`` or of a postprocessor exclude.
             streaming: Whether ``query`` returns a stream.
             callback_manager: Receives LlamaIndex's callbacks.
             **options: Options of :class:`surerag.LazyRAGOptions`; prompts may be LlamaIndex templates.
 
         Raises:
             ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds, or if
-                we cannot know whether the retriever may return a summary's chunks.
+                we cannot know whether the retriever may return the chunks that a summary was made from.
             CapabilityError: If the gate needs log-probabilities that the LLM does not return.
             PromptError: If a replaced prompt is unknown or lacks slots.
         """
         settings = check_options(LazyRAGOptions, options, llm)
         if summary_postprocessors is None:
             applied = with_callbacks(callback_manager, "node_postprocessors", node_postprocessors)
-            # Postprocessors with a method would call the LLM before its first answer.
-            applied = [one for one in applied if not isinstance(one, MethodPostprocessor)]
+            # surerag's own postprocessors call the LLM, and must not do so for summaries at every query.
+            applied = [item for item in applied if not isinstance(item, MethodPostprocessor)]
         else:
             applied = with_callbacks(callback_manager, "summary_postprocessors", summary_postprocessors)
         tier = tier_one(
@@ -428,7 +436,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
             settings.n_summaries,
             embed_model,
             postprocessors=applied,
-            unexamined=summary_postprocessors is None,
+            for_chunks=summary_postprocessors is None,
             are_public=summaries_are_public,
         )
         core = connect(
@@ -451,7 +459,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
 
 
 def _as_summary(node: NodeWithScore) -> NodeWithScore:
-    """Return a node whose metadata mark it as a summary; the mark is hidden from models."""
+    """Mark a node as a summary in its metadata, hidden from all models, and return the node."""
     for hidden in (node.node.excluded_llm_metadata_keys, node.node.excluded_embed_metadata_keys):
         hidden.append(SUMMARY_KEY)
     node.node.metadata[SUMMARY_KEY] = True
@@ -461,17 +469,19 @@ def _as_summary(node: NodeWithScore) -> NodeWithScore:
 class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
     """Answers, rewrites the query only if the answer is uncertain, and returns the less uncertain answer.
 
-    ``response.metadata`` holds the decision and the cost: ``query``, ``uncertainty``, ``original_answer`` and
-    ``original_uncertainty``, ``acted``, ``rewritten``, ``candidates``, ``reason``, ``finish``, and the cost.
-    ``source_nodes`` are the nodes that the reader saw for the returned answer.
+    ``response.metadata`` holds ``query`` and ``uncertainty`` of the returned answer, ``original_answer`` and
+    ``original_uncertainty``, the ``threshold``, ``acted`` (whether the first answer was uncertain),
+    ``rewritten`` (whether the returned answer comes from a rewrite), the number of ``candidates``,
+    ``abstained``, ``reason``, ``finish``, ``certainty``, and the cost in calls, tokens and seconds.
+    ``source_nodes`` are the nodes in the prompt of the returned answer.
 
     There is no streaming, because the engine chooses between two answers when both are complete. To stream,
     use your own engine with an ``UncertaintyRewriteRetriever``.
 
-    Build it with :meth:`from_args`.
+    Build the engine with :meth:`from_args`.
 
     Args:
-        core: The method over a :class:`NodeRetriever`.
+        core: The method, whose retriever is a :class:`NodeRetriever`.
         callback_manager: Receives LlamaIndex's callbacks.
     """
 
@@ -497,8 +507,8 @@ class UncertaintyRewriteQueryEngine(MethodEngine[UncertaintyRewriter]):
 
         Args:
             retriever: The pipeline's index, or a retriever of it.
-            llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
-            rewriter: An LLM or reader that rewrites the query in place of ``llm``.
+            llm: The LLM, or a reader of surerag; by default ``Settings.llm``.
+            rewriter: An LLM or reader that rewrites the query; by default ``llm`` rewrites it.
             node_postprocessors: Applied to retrieved nodes, in order.
             callback_manager: Receives LlamaIndex's callbacks.
             **options: Options of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.

@@ -1,4 +1,4 @@
-"""ΔSePer and DENSE as LlamaIndex evaluators: they measure one item at a time; no failure ends a batch."""
+"""ΔSePer and DENSE as LlamaIndex evaluators; a failed item becomes an invalid result and no exception."""
 
 from __future__ import annotations
 
@@ -31,13 +31,14 @@ Texts = Sequence[str] | None
 
 
 class MethodEvaluationResult(EvaluationResult, metaclass=PlainHelp):
-    """A measurement of one item.
+    """The result of measuring one item: a question with its contexts.
 
-    An item that could not be measured has ``invalid_result`` and ``invalid_reason``, and no score.
+    If the item could not be measured, ``invalid_result`` is True, ``invalid_reason`` says why, and ``score``
+    is None.
 
     Attributes:
         result: The method's whole result, with answers, calls and tokens: a :class:`surerag.SePerResult` or a
-            :class:`surerag.DenseResult`; None for an item that could not be measured.
+            :class:`surerag.DenseResult`; None if the item could not be measured.
     """
 
     result: Any = None
@@ -50,16 +51,16 @@ class MethodEvaluationResult(EvaluationResult, metaclass=PlainHelp):
 
 
 class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
-    """An evaluator around a method; a failure is an invalid result, with a warning and a ``MethodEvent``."""
+    """Base class of evaluators; a failure gives an invalid result, a log line and a ``MethodEvent``."""
 
     METHOD: ClassVar[str]
     """The method's name in events."""
 
     llm: Service[LLM | Reader | None] = None
-    """The reader: a LlamaIndex LLM, or a reader of surerag; ``Settings.llm`` if None."""
+    """A LlamaIndex LLM, or a reader of surerag; ``Settings.llm`` if None."""
 
     entailer: Service[Judge] = None
-    """Judges whether answers mean the same: an entailer of surerag, or a model that judges in words."""
+    """Judges whether two answers mean the same: an entailer of surerag, or an LLM with a prompt."""
 
     def __init__(self, llm: LLM | Reader | None = None, entailer: Judge = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "entailer": entailer, **options})
@@ -79,9 +80,9 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
 
         Args:
             query: The question.
-            response: The pipeline's answer; it is only copied into the result.
+            response: The pipeline's answer; it is copied into the result, but not measured.
             contexts: Texts of the retrieved nodes; blank texts are ignored.
-            **kwargs: ``reference``, if the method needs it; arguments of other evaluators are ignored.
+            **kwargs: ``reference``, the right answers, if the method needs them; other arguments are ignored.
         """
         return run_blocking(self._measure_item(query, response, contexts, kwargs, run))
 
@@ -89,25 +90,25 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
     async def aevaluate(
         self, query: str | None = None, response: str | None = None, contexts: Texts = None, **kwargs: Any
     ) -> MethodEvaluationResult:
-        """Like ``evaluate``, without blocking the event loop."""
+        """Measure one item as ``evaluate`` does, without blocking the event loop."""
         return await self._measure_item(query, response, contexts, kwargs, arun)
 
     def evaluate_response(
         self, query: str | None = None, response: RESPONSE_TYPE | None = None, **kwargs: Any
     ) -> MethodEvaluationResult:
-        """Measure the source nodes of a response, in the text that an LLM sees."""
+        """Measure the source nodes of a response, with their texts as an LLM sees them."""
         return self.evaluate(query, *_parts(read_to_end(response)), **kwargs)
 
     async def aevaluate_response(
         self, query: str | None = None, response: RESPONSE_TYPE | None = None, **kwargs: Any
     ) -> MethodEvaluationResult:
-        """Like ``evaluate_response``."""
+        """Measure a response as ``evaluate_response`` does, without blocking the event loop."""
         return await self.aevaluate(query, *_parts(await aread_to_end(response)), **kwargs)
 
     async def _measure_item(
         self, query: Any, response: Any, contexts: Any, others: Mapping[str, Any], run: Callable[..., Any]
     ) -> MethodEvaluationResult:
-        """Measure one item by a driver, blocking or awaited."""
+        """Measure one item with the driver ``run``, which blocks or is async."""
         try:
             program = self._core.program(*self._case(*_check_item(query, contexts), others))
             result = await maybe_await(run(program, self._core.services, on_event=dispatch))
@@ -116,16 +117,20 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
             reason = described(error)
             warn(f"{self.METHOD}.invalid", query=str(query), reason=reason)
             fields = {"invalid_result": True, "invalid_reason": reason, "feedback": reason}
-        listed = None if contexts is None or isinstance(contexts, str) else [str(one) for one in contexts]
+        listed = None if contexts is None or isinstance(contexts, str) else [str(text) for text in contexts]
         response = response if isinstance(response, str) else None
         query = query if isinstance(query, str) else None
         return MethodEvaluationResult(query=query, response=response, contexts=listed, **fields)
 
 
 def _check_item(query: Any, contexts: Any) -> tuple[str, list[Passage]]:
-    """Return a question and its contexts with text; raise an InputError if one is missing or no text."""
+    """Return the question, and the contexts that are not blank.
+
+    Raises:
+        InputError: If ``query`` is not a text, or ``contexts`` is not a list of texts, or has no text.
+    """
     if not isinstance(query, str):
-        raise InputError("there is no query", hint="pass query=…")
+        raise InputError(f"query must be a text, got {type(query).__name__}", hint="pass query=…")
     if isinstance(contexts, str) or not all(isinstance(text, str) for text in contexts or ()):
         raise InputError("contexts must be a list of texts", hint="pass contexts=[…]")
     passages = [Passage(text) for text in contexts or () if text.strip()]
@@ -145,11 +150,12 @@ def _parts(response: Any) -> tuple[str | None, list[str] | None]:
 
 
 class DenseEvaluator(MethodEvaluator, DenseOptions):
-    """Rephrases one context at a time, and measures whether the reader's answer stays the same (DENSE).
+    """Rephrases one context at a time, and measures whether the LLM's answer stays the same (DENSE).
 
-    Needs ``query`` and ``contexts``, no reference. ``score`` is 1 − DENSE / log(k + 1), in [0, 1], higher is
-    better (``result.score`` is DENSE in nats); ``passing`` is whether the contexts are certain. Without an
-    ``entailer`` the LLM itself judges in words whether answers mean the same. Prompts are texts or LlamaIndex
+    Each item needs ``query`` and ``contexts``, but no reference. ``score`` is 1 − DENSE / log(k + 1) for k
+    contexts: 1 means that no rephrasing changed the answer, and 0 that all answers differ. ``result.score``
+    is DENSE in nats. ``passing`` is True if DENSE is at most ``threshold`` and no answer is empty or cut off.
+    Without an ``entailer``, the LLM judges whether two answers mean the same. Prompts are texts or LlamaIndex
     templates.
 
     Raises:
@@ -168,26 +174,27 @@ class DenseEvaluator(MethodEvaluator, DenseOptions):
         outcomes = [chunk.outcome for chunk in result.chunks]
         if "rephrased" not in outcomes:
             raise InputError(
-                f"no context could be rephrased ({', '.join(outcomes)}), so nothing was tested",
+                f"no context could be rephrased ({', '.join(outcomes)}), so DENSE could not be measured",
                 hint="raise rephrase_max_tokens, or use another LLM or another prompt 'rephrase'",
             )
         largest, changed = math.log(len(result.answers)), sum(chunk.link < 1 for chunk in result.chunks)
         return {
             "score": 1 - result.score / largest,
             "passing": result.certain,
-            "feedback": f"Contexts {'' if result.certain else 'not '}understood: DENSE {result.score:.3f} "
-            f"of at most {largest:.3f} nats (lower is better); rephrasing changed the answer for {changed} "
-            f"of {len(result.chunks)} contexts.",
+            "feedback": f"The LLM is {'certain' if result.certain else 'uncertain'} with these contexts: "
+            f"DENSE is {result.score:.3f} of at most {largest:.3f} nats (lower is better). Rephrasing "
+            f"changed the answer for {changed} of {len(result.chunks)} contexts.",
         }
 
 
 class DeltaSePerEvaluator(MethodEvaluator, SePerOptions):
-    """Measures how much the contexts raise the reader's belief in the right answers (ΔSePer).
+    """Measures how much the contexts raise the LLM's probability of a right answer (ΔSePer).
 
-    Needs ``query``, ``contexts`` and ``reference`` (one right answer or several) for each item; ``response``
-    is only copied into the result. ``score`` is ΔSePer, in [−1, 1]; ``feedback`` explains the belief without
-    and with contexts in words; ``result`` has all numbers. If an LLM gives no log-probabilities, its answers
-    are weighted by their frequency. Prompts are texts or LlamaIndex templates.
+    Each item needs ``query``, ``contexts`` and ``reference`` (one right answer or several). ``response`` is
+    only copied into the result. ``score`` is ΔSePer in [−1, 1]: the probability of a right answer with the
+    contexts, minus the probability without contexts. ``feedback`` explains the result in several lines, and
+    ``result`` has all numbers. If the LLM returns no log-probabilities, sampled answers are weighted by their
+    frequency. Prompts are texts or LlamaIndex templates.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or ``llm`` is no LLM.
@@ -208,8 +215,10 @@ class DeltaSePerEvaluator(MethodEvaluator, SePerOptions):
     def _case(self, query: str, passages: list[Passage], others: Mapping[str, Any]) -> tuple[Any, ...]:
         reference = others.get("reference")
         references = list(reference) if isinstance(reference, list | tuple | set) else [reference]
-        if not references or not all(isinstance(one, str) and one.strip() for one in references):
-            raise InputError("there is no reference", hint="pass reference=…, one right answer or a list")
+        if not references or not all(isinstance(text, str) and text.strip() for text in references):
+            raise InputError(
+                "reference must be a right answer or a list of right answers", hint="pass reference=…"
+            )
         return query, references, passages
 
     def _evaluation_fields(self, result: SePerResult) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A method's decisions and fallbacks for LlamaIndex's instrumentation, and for the streams of workflows."""
+"""Reports a method's decisions and fallbacks to LlamaIndex's instrumentation and to workflow streams."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ dispatcher = get_dispatcher(__name__)
 logger = logging.getLogger("surerag")
 
 _listeners: ContextVar[tuple[Callable[[Event], None], ...]] = ContextVar("surerag_listeners", default=())
-"""Further listeners of a method's events; a program uses the listeners of its caller's context."""
+"""Additional listeners of method events, which hold for the context in which ``streamed_to`` was called."""
 
 
 class MethodEvent(BaseEvent, metaclass=PlainHelp):
     """A decision or a fallback of a method, for LlamaIndex's event handlers.
 
     Attributes:
-        name: Name of the event, such as ``"lazy_rag.gate"``, which comes before the answer.
-        data: Plain values. A decision has ``question``, ``retrieve`` or ``rewrite``, ``reason``, the score
-            and its ``threshold``; an infinite number is None.
-        warning: Whether the method fell back to something else after a failure.
+        name: Name of the event, such as ``"lazy_rag.gate"`` for the decision whether to retrieve.
+        data: Details as plain values. A decision has ``question``, ``retrieve`` or ``rewrite``, ``reason``,
+            the score and its ``threshold``; an infinite number becomes None.
+        warning: Whether the event reports a problem, such as a fallback after a failure.
     """
 
     name: str
@@ -43,7 +43,7 @@ class MethodEvent(BaseEvent, metaclass=PlainHelp):
 
     @classmethod
     def class_name(cls) -> str:
-        """Name in traces."""
+        """Return the name of the event class in traces."""
         return "SureragMethodEvent"
 
 
@@ -51,9 +51,9 @@ class MethodStreamEvent(WorkflowEvent, metaclass=PlainHelp):
     """A decision or a fallback of a method, in the stream of a workflow.
 
     Attributes:
-        name: As of :class:`MethodEvent`.
-        data: As of :class:`MethodEvent`.
-        warning: Whether a fallback was taken.
+        name: Name of the event, as in :class:`MethodEvent`.
+        data: Details as plain values, as in :class:`MethodEvent`.
+        warning: Whether the event reports a problem, such as a fallback after a failure.
     """
 
     name: str
@@ -62,9 +62,9 @@ class MethodStreamEvent(WorkflowEvent, metaclass=PlainHelp):
 
 
 def dispatch(event: Event, span_id: str | None = None) -> None:
-    """Pass a method's event on to listeners and to LlamaIndex's dispatcher.
+    """Send a method's event to the listeners and to LlamaIndex's dispatcher.
 
-    The event belongs to the span ``span_id``; by default to the open span.
+    The dispatcher records it under the span ``span_id``, or, by default, under the currently open span.
     """
     for listener in _listeners.get():
         listener(event)
@@ -73,7 +73,7 @@ def dispatch(event: Event, span_id: str | None = None) -> None:
 
 
 def warn(name: str, **data: Any) -> None:
-    """Log a warning, and pass it on to LlamaIndex's instrumentation."""
+    """Log a warning, and send it to LlamaIndex's instrumentation as an event."""
     event = Event(name, data, warning=True)
     logger.warning("%s", sentence_of(event))
     dispatch(event)
@@ -81,10 +81,10 @@ def warn(name: str, **data: Any) -> None:
 
 @contextmanager
 def streamed_to(ctx: Context) -> Iterator[None]:
-    """Write the decisions of all methods in this block to a workflow's stream, as ``MethodStreamEvent``.
+    """Write the events of all methods in a ``with`` block to a workflow's stream, as ``MethodStreamEvent``.
 
     Args:
-        ctx: The context of a step, or of an agent's tool, async or not.
+        ctx: The context of a workflow step or of an agent's tool, which may be async or blocking.
 
     Raises:
         ConfigurationError: If no workflow runs with this context.
@@ -93,7 +93,7 @@ def streamed_to(ctx: Context) -> Iterator[None]:
 
     def write(event: Event) -> None:
         streamed = MethodStreamEvent(name=event.name, data=dict(event.data), warning=event.warning)
-        # A blocking component may work in another thread.
+        # A blocking component may run in another thread than the event loop.
         loop.call_soon_threadsafe(ctx.write_event_to_stream, streamed)
 
     token = _listeners.set((*_listeners.get(), write))
@@ -104,15 +104,15 @@ def streamed_to(ctx: Context) -> Iterator[None]:
 
 
 def _loop_of(ctx: Context) -> asyncio.AbstractEventLoop:
-    """Return the event loop of a workflow; steps and tools that are not async work in other threads."""
+    """Return the event loop of a workflow, also in the threads of blocking steps and tools."""
     check_kind(Context, "the context of a workflow's step", ctx=ctx)
     with suppress(RuntimeError):
         return asyncio.get_running_loop()
-    found: Any = ctx
-    for name in ("_face", "_internal_adapter", "_queues", "complete"):  # the loop has no public name
-        found = getattr(found, name, None)
-    if isinstance(found, asyncio.Task):
-        return found.get_loop()
+    task: Any = ctx
+    for name in ("_face", "_internal_adapter", "_queues", "complete"):  # no public attribute has the loop
+        task = getattr(task, name, None)
+    if isinstance(task, asyncio.Task):
+        return task.get_loop()
     raise ConfigurationError(
         "no workflow runs with this context",
         hint="enter streamed_to(ctx) within a step, or a tool of an agent",

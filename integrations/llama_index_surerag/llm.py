@@ -1,8 +1,8 @@
-"""Any LlamaIndex LLM as a reader.
+"""Any LlamaIndex LLM as a reader, which is surerag's interface to language models.
 
-The reader calls only ``chat`` or ``complete`` and their variants, and copies nothing of the LLM, so that
-callbacks and a changed ``llm.model`` apply. It passes OpenAI's keywords. It reads answers and
-log-probabilities from ``response.raw``, or else from ``response.logprobs``; otherwise it reads only text.
+The reader calls only ``chat`` or ``complete`` and their streaming and async variants, with OpenAI's keywords.
+It keeps no copy of the LLM's settings, so that callbacks and a later change of ``llm.model`` take effect. It
+takes answers and log-probabilities from ``response.raw``, or log-probabilities from ``response.logprobs``.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ from surerag.readers import (
 from surerag.services import Entailer
 
 _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens")
-"""Names that LLM classes have for the maximum length of an answer, in tokens."""
+"""Names of the field for the maximum length of an answer, in tokens, in various LLM classes."""
 _FINISH = ("finish_reason", "stop_reason", "done_reason")
 _COUNTS = {
     "prompt_tokens": ("prompt_tokens", "prompt_token_count", "input_tokens", "prompt_eval_count"),
     "completion_tokens": ("completion_tokens", "candidates_token_count", "output_tokens", "eval_count"),
     "total_tokens": ("total_tokens", "total_token_count"),
 }
-"""Names that services have for the numbers of tokens."""
+"""Our names of token counts, each with the names that various services use for it."""
 
 Judge = Entailer | Reader | LLM | None
-"""Judges whether answers mean the same: an entailer of surerag, or a model that judges in words."""
+"""Judges whether two answers mean the same: an entailer of surerag, or an LLM, which judges in a prompt."""
 
 WAYS_OUT = (
-    'pass gate="abstention" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; an '
-    "OpenAIReader for an OpenAI-compatible server; or a TransformersReader for a model in this process"
+    'pass gate="abstention" (L-RAG) or metric="semantic_entropy" (DynQR), which need only text; or use an '
+    "OpenAIReader for an OpenAI-compatible server, or a TransformersReader for a model in this process"
 )
 
 
@@ -66,17 +66,17 @@ def _no_settings(_: Any) -> Keywords:
 
 
 class ModelFamily(NamedTuple):
-    """LLM classes that take the same keywords.
+    """A class of LLMs and its subclasses, which take the same keywords in calls.
 
     Attributes:
         module: The module of the class.
-        name: The name of the class; its subclasses belong to the family, too.
+        name: The name of the class.
         keywords: Function that turns OpenAI's keywords into the keywords of the class.
         logprobs: Whether the class returns log-probabilities of the sampled tokens.
         several: Whether one request can return several answers.
         hint: How to get log-probabilities, if the class returns none.
-        own: Function that returns an LLM's settings that override the keywords of a call.
-        takes_limit: Whether a call can set the answer's maximum length, if the class has a name for it.
+        own: Function that returns the settings of an LLM that override the keywords of a call.
+        takes_limit: Whether a call can set the maximum length of the answer.
     """
 
     module: str
@@ -90,7 +90,10 @@ class ModelFamily(NamedTuple):
 
 
 def _gemini_keywords(keywords: Keywords) -> Keywords:
-    """Return OpenAI's keywords as a ``generation_config``, without a limit: the class raises at its limit."""
+    """Return OpenAI's keywords as a ``generation_config``.
+
+    The maximum length is left out, because the class raises an error when an answer reaches it.
+    """
     names = {
         "temperature": "temperature",
         "seed": "seed",
@@ -110,7 +113,7 @@ def _openai_or_temperature_keywords(keywords: Keywords) -> Keywords:
 
 
 def _openai_settings(llm: Any) -> Keywords:
-    """Return the settings that the class sends in place of a call's keywords."""
+    """Return the settings of an OpenAI LLM that replace the keywords of a call."""
     listed = {"top_logprobs": llm.top_logprobs} if llm.logprobs else {}
     limit = {} if llm.max_tokens is None else {"max_tokens": llm.max_tokens}
     return {**limit, **listed, **llm.additional_kwargs}
@@ -131,14 +134,14 @@ FAMILIES = (
         "llama_index.llms.ollama",
         "Ollama",
         _no_settings,
-        hint='ask its server as OpenAILike(api_base="http://localhost:11434/v1", is_chat_model=True), since '
-        "this class passes no keyword of a call on",
+        hint='use its server with OpenAILike(api_base="http://localhost:11434/v1", is_chat_model=True), '
+        "because the class Ollama ignores the keywords of a call",
     ),
     ModelFamily(
         "llama_index.llms.huggingface",
         "HuggingFaceLLM",
         _no_settings,
-        hint="pass TransformersReader(model, tokenizer) with those that the LLM was built from",
+        hint="pass TransformersReader(model, tokenizer) with the model and tokenizer of the LLM",
     ),
 )
 
@@ -147,7 +150,7 @@ _OWN = ModelFamily("", "LLM", _openai_or_temperature_keywords, logprobs=True, ta
 
 
 def family_of(llm: LLM) -> ModelFamily:
-    """Return the family of an LLM; a user's own class may return log-probabilities."""
+    """Return the family of an LLM; classes outside LlamaIndex's packages may return log-probabilities."""
     for family in FAMILIES:
         for kind in type(llm).__mro__:
             if kind.__name__ == family.name and kind.__module__.startswith(family.module):
@@ -164,19 +167,22 @@ def reader_from_llm(
     max_concurrency: int = 8,
     thinking: Literal[True, "unmarked"] | None = None,
 ) -> LLMReader:
-    """Return a LlamaIndex LLM as a reader.
+    """Return a reader, surerag's interface to language models, that calls a LlamaIndex LLM.
 
     Args:
         llm: Any LLM.
-        logprobs: Whether the LLM returns log-probabilities. None means: as we know for LlamaIndex's packages;
-            your own class is expected to return them, in ``raw`` in OpenAI's form, or in ``logprobs``.
-        top_logprobs: Number of likeliest tokens to request; None is 20, or 5 if the LLM is no chat model.
+        logprobs: Whether the LLM returns log-probabilities. None is right for the classes of LlamaIndex's
+            packages, which are known. With None, your own class is expected to return log-probabilities in
+            ``raw``, in OpenAI's form, or in ``logprobs``.
+        top_logprobs: Number of alternatives to request for each token; None is 20, or 5 if the LLM is not a
+            chat model.
         max_concurrency: Maximum number of simultaneous requests.
-        thinking: True adds tokens for thoughts from the first request on; ``"unmarked"`` means, besides, that
-            answers begin inside the thoughts, and that only the end of the thoughts is marked.
+        thinking: True for a model that thinks: every request allows more tokens, for the thoughts.
+            ``"unmarked"`` for a model that thinks and whose text has a mark at the end of the thoughts, but
+            none at their beginning.
 
     Warns:
-        UserWarning: If the LLM was built with settings that override those of a method.
+        UserWarning: If the LLM was built with settings that override the settings of a method.
 
     Raises:
         ConfigurationError: If ``llm`` is not an LLM, or a setting is out of bounds.
@@ -187,14 +193,14 @@ def reader_from_llm(
 
 
 def reader_of(llm: LLM | Reader | None) -> Reader:
-    """Return a reader for an LLM (None is ``Settings.llm``); return a reader unchanged."""
+    """Return a reader unchanged, or a new reader that calls an LLM (``Settings.llm`` for None)."""
     if isinstance(llm, Reader):
         return llm
     return LLMReader(Settings.llm if llm is None else llm)
 
 
 def judge_of(judge: Judge) -> Entailer | Reader | None:
-    """Return a reader for an LLM; return a reader, an entailer or None unchanged."""
+    """Return a reader that calls an LLM, or an entailer, a reader or None unchanged."""
     kinds = LLM | Reader | Entailer | None
     check_kind(kinds, "an LLM, or an entailer of surerag", entailer=judge, hint="pass entailer=…")
     return reader_of(judge) if isinstance(judge, LLM) else judge
@@ -209,11 +215,11 @@ _OVERRIDING_SETTINGS = (
     "n",
     "stop",
 )
-"""Settings of an LLM that disturb a method if they override the method's own."""
+"""Settings of an LLM that spoil a method's result if they override the method's settings."""
 
 
 class LLMReader(Shareable, ClientReader):
-    """A LlamaIndex LLM as a reader; :func:`reader_from_llm` makes it."""
+    """A reader that calls a LlamaIndex LLM; :func:`reader_from_llm` makes it."""
 
     thinking_hint = "build the LLM without max_tokens, or switch thinking off in the LLM"
 
@@ -232,7 +238,7 @@ class LLMReader(Shareable, ClientReader):
             )
         if isinstance(llm, StructuredLLM):
             raise ConfigurationError(
-                "a StructuredLLM writes JSON, which its streams repeat with each piece, in place of answers",
+                "a StructuredLLM writes JSON, but the methods need answers as plain text",
                 hint="pass the LLM inside it (.llm), and structure the answers after the pipeline",
             )
         super().__init__(thinking=thinking)
@@ -251,35 +257,34 @@ class LLMReader(Shareable, ClientReader):
         self._warn_of_settings()
 
     def _warn_of_settings(self) -> None:
-        """Warn of the LLM's settings that override those of a method."""
         most = self._top_requested or (20 if self._chats else 5)
-        said = [
+        overriding = [
             f"{name}={value!r}"
             for name, value in self._family.own(self.llm).items()
             if name in _OVERRIDING_SETTINGS and not (name == "top_logprobs" and value >= most)
         ]
-        if said:
+        if overriding:
             warnings.warn(
-                f"{type(self.llm).__name__} was built with settings that override those of a method: "
-                f"{', '.join(said)}. Answers may be longer than needed and then cut, entropies less exact, "
-                "and samples all equal. Build the LLM without these settings",
+                f"{type(self.llm).__name__} was built with settings that override the settings of a method: "
+                f"{', '.join(overriding)}. Answers may be too long or cut off, entropies less exact, and "
+                "samples all equal. Build the LLM without these settings",
                 stacklevel=4,
             )
 
     @property
     def name(self) -> str:
-        """Name of the model that the LLM uses now."""
+        """Name of the model that the LLM calls at present."""
         return self.llm.metadata.model_name or self.llm.class_name()
 
     @property
     def described(self) -> str:
-        """The LLM in messages: the name of its class."""
+        """Name of the LLM's class, for error messages."""
         return type(self.llm).__name__
 
     @property
     def capabilities(self) -> Capabilities:
-        """What this LLM can do: log-probabilities and streams depend on its class."""
-        # CustomLLM inherits async calls that block the event loop; we call such an LLM in threads.
+        """Capabilities of this LLM; log-probabilities and streaming depend on its class."""
+        # The async methods of a CustomLLM block the event loop, so its blocking methods run in threads.
         call = type(self.llm).achat if self._chats else type(self.llm).acomplete
         blocking = call.__qualname__.startswith(("CustomLLM.", "HuggingFaceLLM."))
         return Capabilities(
@@ -293,7 +298,7 @@ class LLMReader(Shareable, ClientReader):
 
     @property
     def max_tokens(self) -> int | None:
-        """The maximum length of an answer, in tokens, that the LLM was built with, or None."""
+        """The LLM's own maximum length of an answer, in tokens; None if the LLM sets no maximum."""
         own = getattr(self.llm, self._limit_name, None) if self._limit_name else None
         output = self.llm.metadata.num_output
         named = own if isinstance(own, int) else None if output == DEFAULT_NUM_OUTPUTS else output
@@ -305,11 +310,11 @@ class LLMReader(Shareable, ClientReader):
 
     @property
     def window(self) -> int:
-        """Tokens that prompt and answer may have together."""
+        """Size of the context window, which prompt and answer share, in tokens."""
         return self.llm.metadata.context_window
 
     def count_tokens(self, text: str) -> int:
-        """Return how many tokens a text has for ``Settings.tokenizer``."""
+        """Count the tokens of a text with ``Settings.tokenizer``."""
         return len(Settings.tokenizer(text))
 
     @property
@@ -342,11 +347,11 @@ class LLMReader(Shareable, ClientReader):
         optional = {
             "seed": (sampling.seed, sampling.temperature > 0),
             "n": (sampling.n, sampling.n > 1),
-            # Stop texts belong to the answer, and may occur in the thoughts.
+            # Stop sequences are for the answer, but would also stop the model in its thoughts.
             "stop": (list(sampling.stop), sampling.stop and not request.budget),
             "logprobs": (True if self._chats else top, request.top is not None),
             "top_logprobs": (top, request.top is not None and self._chats),
-            # With the server's count of tokens we can detect a stream that sends each piece twice.
+            # The server's token count shows whether a stream has sent each piece twice.
             "stream_options": ({"include_usage": True}, request.streamed and self._family.several),
         }
         limited = sampling.max_tokens is not None
@@ -365,14 +370,14 @@ class LLMReader(Shareable, ClientReader):
             self._warned = True
             warnings.warn(
                 f"all {sampling.n} samples of {self.name} are the same: {type(self.llm).__name__} may ignore "
-                "the temperature of a call, and then samples do not measure certainty; build it with "
+                "the temperature of a call, and then samples do not measure certainty; build the LLM with "
                 "temperature=1",
                 stacklevel=2,
             )
         return rows
 
     async def _call_llm(self, request: Request, keywords: Keywords, calls: Blocking, kind: str) -> Any:
-        """Make one of the LLM's public calls; ``kind`` is the prefix of ``chat`` or ``complete``."""
+        """Call the LLM's ``chat`` or ``complete``; the prefix ``kind`` is empty, or ``"stream_"``."""
         own_keywords = self._family.keywords(keywords)
         if self._sends_limit and "max_tokens" in keywords:
             own_keywords[self._limit_name] = keywords["max_tokens"]
@@ -387,7 +392,7 @@ class LLMReader(Shareable, ClientReader):
         return reply_parts(response, logprobs=request.top is not None)
 
     async def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[ReplyPart]:
-        shown, says_end = "", False
+        text_so_far, has_end = "", False
         try:
             responses = await self._call_llm(request, keywords, calls, "stream_")
         except NotImplementedError:
@@ -398,59 +403,63 @@ class LLMReader(Shareable, ClientReader):
         try:
             async with aclosing(items_of(responses)) as each:
                 async for response in each:
-                    part, shown = reply_part(response, shown, logprobs=request.top is not None)
-                    says_end = says_end or part.finish is not None or has_choices(response.raw)
+                    part, text_so_far = reply_part(response, text_so_far, logprobs=request.top is not None)
+                    has_end = has_end or part.finish is not None or has_choices(response.raw)
                     yield part
-            if not says_end:
+            if not has_end:
                 yield ReplyPart(finish="")
         finally:
             await _close(responses)
 
 
 def has_choices(raw: Any) -> bool:
-    """Whether a raw response, or a piece of a stream, has choices like OpenAI's."""
+    """Whether a raw response, or a piece of a stream, has the field ``choices`` of OpenAI's API."""
     return bool(raw.get("choices") if isinstance(raw, Mapping) else getattr(raw, "choices", None))
 
 
 async def _close(stream: Any) -> None:
-    """Close a stream and the streams that it reads from, the outermost first.
+    """Close a stream, and then the streams inside it, from the outermost to the innermost.
 
-    LlamaIndex's wrappers do not close the streams inside them; the garbage collector does. Until then the
-    server generates on, and OpenAI's client deadlocks if the collector runs while it sends a request.
+    LlamaIndex's wrappers leave the inner streams open until the garbage collector closes them. Until then,
+    the server goes on generating. OpenAI's client deadlocks if the collector runs while the client sends a
+    request.
     """
     chain = [stream]
-    for one in chain:
-        chain += [inner for inner in _inner_streams(one) if not any(inner is other for other in chain)]
-    for one in chain:
-        if hasattr(one, "aclose"):
-            await one.aclose()
-        elif hasattr(one, "close"):
-            one.close()
+    for item in chain:
+        chain += [inner for inner in _inner_streams(item) if not any(inner is other for other in chain)]
+    for item in chain:
+        if hasattr(item, "aclose"):
+            await item.aclose()
+        elif hasattr(item, "close"):
+            item.close()
 
 
 def _inner_streams(stream: Any) -> list[Any]:
     """Return the generators that a generator reads from."""
-    held = gc.get_referents(stream) if isgenerator(stream) or isasyncgen(stream) else []
-    held += [cell.cell_contents for cell in held if isinstance(cell, CellType)]
+    referents = gc.get_referents(stream) if isgenerator(stream) or isasyncgen(stream) else []
+    referents += [cell.cell_contents for cell in referents if isinstance(cell, CellType)]
     # A stream of OpenAI's client reads from its own generator.
-    held += [getattr(one, "_iterator", None) for one in held]
-    return [one for one in held if isgenerator(one) or isasyncgen(one)]
+    referents += [getattr(item, "_iterator", None) for item in referents]
+    return [item for item in referents if isgenerator(item) or isasyncgen(item)]
 
 
 def reply_parts(response: Any, *, logprobs: bool) -> list[ReplyPart]:
-    """Return the answers of a whole response: all choices of its raw response, else the response itself."""
+    """Return the answers of a complete response: all choices of the raw response, or the response's text."""
     raw = plain(response.raw)
     if isinstance(raw, Mapping) and "choices" in raw and (raw["choices"] or not _text_of(response)):
         return readers.reply_parts(raw, logprobs=logprobs)
     return [_own_part(response, raw, _text_of(response), "", logprobs=logprobs)]
 
 
-def reply_part(response: Any, shown: str, *, logprobs: bool) -> tuple[ReplyPart, str]:
-    """Return a stream's next piece, and all text so far; ``shown`` is the text of the earlier pieces."""
+def reply_part(response: Any, so_far: str, *, logprobs: bool) -> tuple[ReplyPart, str]:
+    """Return a stream's next piece, and a text to pass as ``so_far`` with the piece after it.
+
+    ``so_far`` is empty at first; later it holds the thoughts and the text of all earlier pieces.
+    """
     raw = plain(response.raw)
     if isinstance(raw, Mapping) and "choices" in raw:
-        return next_reply_part(raw, logprobs=logprobs), shown
-    thoughts, _, text = shown.rpartition("\0")
+        return next_reply_part(raw, logprobs=logprobs), so_far
+    thoughts, _, text = so_far.rpartition("\0")
     text_now, thoughts_now = _text_of(response), _thoughts_of(response)
     delta = text_now.removeprefix(text) if response.delta is None else response.delta
     part = _own_part(response, raw, delta, thoughts, logprobs=logprobs)
@@ -458,9 +467,9 @@ def reply_part(response: Any, shown: str, *, logprobs: bool) -> tuple[ReplyPart,
 
 
 def plain(raw: Any) -> Any:
-    """Return a client's objects as the JSON values that they were made of.
+    """Return a client's objects as the JSON values that they were made from.
 
-    Log-probabilities stay objects: there are a dozen to each token, and copying them takes the most time.
+    Log-probabilities stay objects, because copying a dozen for each token would take most of the time.
     """
     if hasattr(raw, "model_dump"):
         if not has_choices(raw):
@@ -469,12 +478,14 @@ def plain(raw: Any) -> Any:
         return {"choices": choices, "usage": plain(getattr(raw, "usage", None))}
     if isinstance(raw, Mapping):
         return {name: plain(value) for name, value in raw.items()}
-    return [plain(one) for one in raw] if isinstance(raw, list) else raw
+    return [plain(item) for item in raw] if isinstance(raw, list) else raw
 
 
-def _shallow(one: Any, *inner: str) -> dict[str, Any]:
-    """Return a client's object, and the objects in it, as mappings; objects that are None are omitted."""
-    values = dict(one) if isinstance(one, Mapping) else vars(one) | (getattr(one, "model_extra", None) or {})
+def _shallow(item: Any, *inner: str) -> dict[str, Any]:
+    """Return an object, and the objects in its fields ``inner``, as dictionaries without copying values."""
+    values = (
+        dict(item) if isinstance(item, Mapping) else vars(item) | (getattr(item, "model_extra", None) or {})
+    )
     for name in inner:
         if (value := values.pop(name, None)) is not None:
             values[name] = _shallow(value)
@@ -482,11 +493,11 @@ def _shallow(one: Any, *inner: str) -> dict[str, Any]:
 
 
 def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bool) -> ReplyPart:
-    """Return an answer from LlamaIndex's own fields, for a raw response without choices."""
-    known = raw if isinstance(raw, Mapping) else {}
-    finish = next((str(known[name]) for name in _FINISH if known.get(name)), None)
-    entries = _own_entries(response, known, text) if logprobs else []
-    return ReplyPart(text, _thoughts_of(response).removeprefix(thoughts), entries, finish, _usage_in(known))
+    """Return an answer from LlamaIndex's own fields, for a raw response without the field ``choices``."""
+    fields = raw if isinstance(raw, Mapping) else {}
+    finish = next((str(fields[name]) for name in _FINISH if fields.get(name)), None)
+    entries = _own_entries(response, fields, text) if logprobs else []
+    return ReplyPart(text, _thoughts_of(response).removeprefix(thoughts), entries, finish, _usage_in(fields))
 
 
 def _usage_in(raw: Mapping[str, Any]) -> Usage | None:
@@ -503,7 +514,7 @@ def _usage_in(raw: Mapping[str, Any]) -> Usage | None:
 
 
 def _own_entries(response: Any, raw: Mapping[str, Any], text: str) -> Sequence[Mapping[str, Any]]:
-    """Return the tokens of Gemini's result, or of ``response.logprobs``: lists of the likeliest tokens."""
+    """Return tokens and log-probabilities, in OpenAI's form, of Gemini's result or ``response.logprobs``."""
     if result := raw.get("logprobs_result"):
         return entries_of(result)
     entries, rest = list[Mapping[str, Any]](), text.lstrip()
@@ -519,11 +530,11 @@ def _own_entries(response: Any, raw: Mapping[str, Any], text: str) -> Sequence[M
 
 
 def _sampled_token(listed: Sequence[Any], rest: str, *, first: bool) -> Any:
-    """Return the first of the likeliest tokens that continues the text; None at the text's end."""
-    for one in listed:
-        token = one.token.lstrip() if first else one.token
+    """Return the first listed token with which the rest of the text begins; None if no text is left."""
+    for item in listed:
+        token = item.token.lstrip() if first else item.token
         if token and rest.startswith(token):
-            return one
+            return item
     if rest.strip():
         raise LogprobsError(f"no token in response.logprobs continues with {rest[:40]!r}")
     return None

@@ -1,4 +1,4 @@
-"""LlamaIndex nodes as passages and back."""
+"""Converts LlamaIndex nodes to surerag's passages, and passages to nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from surerag import SOURCES_KEY, Passage
 
 
 def copy_of(node: NodeWithScore) -> NodeWithScore:
-    """Return a copy of a node that may be changed without changing the node in the store."""
+    """Return a copy of a node; changes of the copy do not change the node in the store."""
     inner = node.node.model_copy(
         update={
             "metadata": dict(node.node.metadata),
@@ -24,12 +24,12 @@ def copy_of(node: NodeWithScore) -> NodeWithScore:
 
 
 def has_text(node: NodeWithScore) -> bool:
-    """Whether a node has its own text; an image has none."""
+    """Whether a node has text, which an image node has not."""
     return bool(node.node.get_content(metadata_mode=MetadataMode.NONE).strip())
 
 
 def has_picture(node: NodeWithScore) -> bool:
-    """Whether a node carries an image, a sound or a film beside its text."""
+    """Whether a node holds an image, audio or video."""
     inner = node.node
     if isinstance(inner, ImageNode):
         return True
@@ -38,7 +38,11 @@ def has_picture(node: NodeWithScore) -> bool:
 
 
 def passages_of(nodes: Iterable[NodeWithScore], *, vectors: bool = False) -> list[Passage]:
-    """Return the nodes that have text as passages, in the text that their templates show to an LLM."""
+    """Return nodes as passages, without nodes that have no text.
+
+    The text of a passage is the text that an LLM sees, with metadata as the node's template arranges them.
+    With ``vectors``, passages keep the embeddings of their nodes.
+    """
     return [
         Passage(
             text=node.node.get_content(metadata_mode=MetadataMode.LLM),
@@ -54,15 +58,16 @@ def passages_of(nodes: Iterable[NodeWithScore], *, vectors: bool = False) -> lis
 
 
 def nodes_of(passages: Iterable[Passage]) -> list[NodeWithScore]:
-    """Return passages as nodes: copies of their original nodes, or new nodes."""
+    """Return passages as nodes: copies of the original nodes, or new nodes if there are no original nodes."""
     return [node_of(passage) for passage in passages]
 
 
 def node_of(passage: Passage) -> NodeWithScore:
-    """Return a passage as a node; a passage merged from several lists its sources in the metadata.
+    """Return a passage as a node: a copy of its original node, a chunk of its document, or a new node.
 
-    A merged node has the id, score, relationships and metadata of its best source; an LLM sees only the
-    metadata that all sources share.
+    If the passage was merged from several passages, the node has the id, score, relationships and metadata of
+    the best source, and lists all sources in its metadata. An LLM sees only the metadata that all sources
+    share.
     """
     origin = passage.origin
     if isinstance(origin, BaseNode):
@@ -91,7 +96,7 @@ def node_of(passage: Passage) -> NodeWithScore:
 
 
 def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:
-    """Return a chunk of a document as LlamaIndex's own parsers make it, with its offsets."""
+    """Return a chunk of a document as a node like those of LlamaIndex's own parsers, with its offsets."""
     [node] = build_nodes_from_splits([passage.text], document, id_func=lambda *_: passage.id)
     node.embedding = None
     node.metadata = dict(document.metadata)
@@ -100,5 +105,5 @@ def _chunk_of(document: BaseNode, passage: Passage) -> TextNode:
 
 
 def text_for_llm(passage: Passage) -> str:
-    """Return the text of a passage that a pipeline's LLM sees."""
+    """Return a passage's text as the pipeline's LLM sees it, with the metadata of its node."""
     return node_of(passage).node.get_content(metadata_mode=MetadataMode.LLM) if passage.text else ""

@@ -1,8 +1,9 @@
-"""Finds the LLM call that wrote an engine's answer, and how sure the LLM was; no engine is wrapped.
+"""Finds the LLM call that wrote an engine's answer, and measures how sure the LLM was; wraps no engine.
 
-LlamaIndex reports calls and spans to its dispatcher. Each call is kept with the spans around it, so that
-concurrent queries of one engine, in tasks or in threads, are never mixed up. If a span returns a response,
-the newest call that wrote the response's text gives its certainty.
+LlamaIndex reports LLM calls and spans to its dispatcher. Each call is stored with the spans around it, so
+that concurrent queries of one engine, in tasks or in threads, are never mixed up. If a span returns a
+response, the newest call in this span that wrote the response's text determines the certainty of the
+response.
 """
 
 from __future__ import annotations
@@ -72,13 +73,13 @@ KEY = "certainty"
 """Key of the certainty in the metadata of a response, and in the output of an agent."""
 NO_LOGPROBS_REQUESTED = "the model was not asked for log-probabilities"
 _EMPTY_RESPONSE = "Empty Response"
-"""Text that LlamaIndex shows in place of an answer without words."""
-NOT_WRITTEN = "no single call of a model wrote the answer as it is shown"
+"""Text that LlamaIndex returns in place of an empty answer."""
+NOT_WRITTEN = "no single call of a model wrote the text of the answer"
 UNREADABLE = "the log-probabilities of the answer could not be read"
 
 _END: Any = object()
 _CALLS_KEPT = 32
-"""Number of newest calls that an open span keeps; the answer is among them. Agents may run for days."""
+"""Number of newest calls that an open span stores; a limit saves memory, because agents may run for days."""
 _LOCK = Lock()
 
 
@@ -87,14 +88,14 @@ _SETTINGS = (
     "top_logprobs", "additional_kwargs", "generate_kwargs", "generation_config", "_generation_config",
     "reasoning_effort", "system_prompt",
 )  # fmt: skip
-"""Settings of LLMs, and of their calls, that change answers or their measurement."""
+"""Settings of LLMs, and of their calls, that change answers or the measured certainty."""
 
 
 class Wishes(NamedTuple):
-    """What a user wants to know about the answers of an LLM.
+    """What the user passed to ``with_certainty`` for an LLM.
 
     Attributes:
-        policy: Tells the probability that an answer is right.
+        policy: Estimates the probability that an answer is right; None for no estimate.
         measure: The measure of the uncertainty; None for the default.
     """
 
@@ -103,10 +104,10 @@ class Wishes(NamedTuple):
 
 
 class Source:
-    """The writer of a text: a call of an LLM, or an engine inside another engine.
+    """Origin of a text in an answer: a call of an LLM, or the answer of an engine inside another engine.
 
     Attributes:
-        wishes: What the user wants to know about the text; None for nothing.
+        wishes: The user's settings for the LLM that wrote the text; None if the LLM is not observed.
     """
 
     wishes: Wishes | None = None
@@ -116,14 +117,14 @@ class Source:
         self._listeners: list[Callable[[], None]] = []
 
     def end(self) -> None:
-        """Note that the text is complete."""
+        """Mark the text as complete, and call the listeners."""
         with _LOCK:
             self._ended, listeners, self._listeners = True, self._listeners, []
         for listener in listeners:
             listener()
 
     def when_ended(self, listener: Callable[[], None]) -> None:
-        """Call a listener as soon as the text is complete."""
+        """Call ``listener`` as soon as the text is complete, which may be at once."""
         with _LOCK:
             if not self._ended:
                 self._listeners.append(listener)
@@ -131,9 +132,9 @@ class Source:
         listener()
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of a text as plain values; None if another source wrote the text.
+        """Return the certainty of the text ``shown`` as plain values; None if another source wrote it.
 
-        If ``shown`` is None, it is the certainty of everything that was written.
+        If ``shown`` is None, return the certainty of this source's whole text.
         """
         raise NotImplementedError
 
@@ -142,9 +143,8 @@ class Answer(Source):
     """The answer of an engine or agent.
 
     Args:
-        values: Object that gets the certainty under :data:`KEY`: metadata of a response, or an agent's
-            output.
-        text: The answer; None if it is not known yet, or is not a text.
+        values: The metadata of a response, or an agent's output; the certainty is added under :data:`KEY`.
+        text: The answer; None if it is not complete yet, or is not a text.
     """
 
     def __init__(self, values: Any, text: str | None = None) -> None:
@@ -156,21 +156,21 @@ class Answer(Source):
         self._tagged: list[BaseSpan] = []
 
     def passes(self, span: _Span, span_id: str) -> None:
-        """Note that a span returns the answer; the records of other handlers about the span will get tags."""
+        """Record that a span returns the answer, and collect other handlers' records of the span for tags."""
         self._span_id = self._span_id or span_id
         if isinstance(span.instance, BaseQueryEngine):
             self._engine = span.instance
         for handler in root_dispatcher.span_handlers:
-            if (other := handler.open_spans.get(span_id)) is not None:
-                self._tagged.append(other)
+            if (span_record := handler.open_spans.get(span_id)) is not None:
+                self._tagged.append(span_record)
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of the answer; None if another text is shown."""
+        """Return the certainty of the answer; None if ``shown`` is another text."""
         same = shown is None or self.text is None or shown.strip() == self.text.strip()
         return self.values.get(KEY) if same else None
 
     def report(self, *, as_event: bool) -> None:
-        """Report the certainty: as an event, and as attributes of the spans that return the answer."""
+        """Report the certainty in the attributes of the spans that return the answer, and in an event."""
         certainty = self.values.get(KEY)
         if certainty is None:
             return
@@ -189,26 +189,26 @@ class Answer(Source):
 
 
 def _assessed(certainty: Certainty, policy: AbstentionPolicy) -> Certainty:
-    """Return a certainty with the policy's probability, or the reason why the policy gives none."""
+    """Add the policy's probability to a certainty, or the reason if the policy does not fit."""
     try:
         return policy.assess(certainty)
     except ConfigurationError as error:
-        warnings.warn(f"no probability is told: {error}", stacklevel=2)
+        warnings.warn(f"the policy cannot estimate the probability: {error}", stacklevel=2)
         reason = "the policy was calibrated for another reader or other settings"
         return replace(certainty, probability=None, reason=reason)
 
 
 def prompts_of(engine: PromptMixin) -> str:
-    """Return a fingerprint of all prompts of an engine, and of the engines inside it."""
+    """Return a fingerprint of all prompts of an engine and of the components inside it."""
     return _fingerprint(tuple(_prompt_texts(engine)))
 
 
 def _prompt_texts(part: PromptMixin) -> Iterator[str]:
-    # LlamaIndex makes spans of these methods, and copies all templates in get_prompts.
+    # Unwrapped methods open no spans; the public get_prompts would copy all templates.
     def call(name: str) -> Mapping[str, Any]:
         method = getattr(type(part), name)
-        found: Mapping[str, Any] = getattr(method, "__wrapped__", method)(part)
-        return found
+        prompts: Mapping[str, Any] = getattr(method, "__wrapped__", method)(part)
+        return prompts
 
     for prompt in call("_get_prompts").values():
         yield prompt.get_template()
@@ -222,14 +222,14 @@ def _fingerprint(texts: tuple[str, ...]) -> str:
 
 
 def _attributes(certainty: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the certainty as attributes of a span: its numbers and their names."""
-    told = {name: certainty[name] for name in ("uncertainty", "probability", "measure", "tokens", "is_cut")}
-    told |= certainty["uncertainties"]
-    return {f"surerag.certainty.{name}": value for name, value in told.items() if value not in (None, "")}
+    """Return the certainty as attributes of a span, with ``surerag.certainty.`` before each name."""
+    values = {name: certainty[name] for name in ("uncertainty", "probability", "measure", "tokens", "is_cut")}
+    values |= certainty["uncertainties"]
+    return {f"surerag.certainty.{name}": value for name, value in values.items() if value not in (None, "")}
 
 
 class Call(Source):
-    """One call of an LLM; its response, whole or in pieces, is read only if it is the answer.
+    """One call of an LLM, with its response, which is parsed only if it is part of an answer.
 
     Args:
         llm: The LLM that is called.
@@ -237,8 +237,7 @@ class Call(Source):
         prompt: The prompt of the call, a text or messages; None if it is unknown.
 
     Attributes:
-        scope: Scope of a calibration with the answer: the name of the model, and a fingerprint of its
-            settings.
+        scope: What a calibration depends on: the name of the model, and a fingerprint of its settings.
     """
 
     def __init__(
@@ -258,18 +257,18 @@ class Call(Source):
         self._so_far = ""
 
     def feed(self, response: Any) -> None:
-        """Take the next piece of a stream."""
+        """Add the next piece of a streaming response."""
         if isinstance(response.raw, Generation):
             self._generation = response.raw
         elif has_choices(response.raw):
-            # Each response holds all text so far; keeping only its raw piece saves memory.
+            # Each response holds all text so far; its raw piece needs less memory.
             self._pieces.append(response.raw)
         else:
             part, self._so_far = reply_part(response, self._so_far, logprobs=True)
             self._pieces.append(part)
 
     def finish(self, response: Any) -> None:
-        """Take the whole response, or the last piece of a stream whose other pieces were fed."""
+        """End the call: add the response, unless its pieces were added by ``feed``."""
         if isinstance(getattr(response, "raw", None), Generation):
             self._generation = response.raw
         elif not self._pieces and response is not None:
@@ -283,13 +282,16 @@ class Call(Source):
         )
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of a text that ends the call's text, for example after thoughts or steps."""
+        """Return the certainty of the text ``shown``; None if the call's text does not end with it.
+
+        Thoughts or the steps of an agent may precede ``shown`` in the call's text.
+        """
         try:
-            found = self._certainty(shown)
+            certainty = self._certainty(shown)
         except SureragError as error:
             logger.warning("certainty.unreadable: %s", error.message)
-            found = Certainty(reason=UNREADABLE, scope=self.scope)
-        return None if found is None else found.to_dict()
+            certainty = Certainty(reason=UNREADABLE, scope=self.scope)
+        return None if certainty is None else certainty.to_dict()
 
     def _certainty(self, shown: str | None) -> Certainty | None:
         parts = [part for piece in self._pieces for part in _parts_in(piece)]
@@ -314,7 +316,10 @@ class Call(Source):
         return "".join(part.text for part in parts).strip(), _is_cut(parts)
 
     def _trace(self, parts: Sequence[ReplyPart], answer: str, *, behind: bool) -> TokenTrace | None:
-        """Return the trace of an answer, or None; with ``behind``, other tokens may precede the answer."""
+        """Return the answer's tokens with log-probabilities; None if there are none.
+
+        With ``behind``, other tokens, such as thoughts, may precede the answer.
+        """
         if self._generation is not None:
             return _trace_within(self._generation.trace, answer, behind=behind)
         entries = [entry for part in parts for entry in part.entries]
@@ -322,7 +327,11 @@ class Call(Source):
 
 
 def _shown_of(whole: str, shown: str | None) -> str | None:
-    """Return the part of a call's text that is shown; None if the shown text comes from somewhere else."""
+    """Return ``shown`` without white space around it, or ``whole`` if ``shown`` is None.
+
+    Return None if ``whole`` does not end with ``shown``: then another call wrote the text. Thoughts or the
+    steps of an agent may precede the text in ``whole``.
+    """
     if shown is None or (not whole and shown == _EMPTY_RESPONSE):
         return whole
     shown = shown.strip()
@@ -333,7 +342,7 @@ def _shown_of(whole: str, shown: str | None) -> str | None:
 
 
 def _parts_in(piece: Any) -> Sequence[ReplyPart]:
-    """Return a kept response, or a kept piece of a stream, as parts of the call's answer."""
+    """Parse a stored response, or a stored piece of a stream."""
     if isinstance(piece, ReplyPart):
         return [piece]
     if isinstance(piece, ChatResponse | CompletionResponse):
@@ -347,19 +356,19 @@ def _is_cut(parts: Sequence[ReplyPart]) -> bool:
 
 
 def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> TokenTrace | None:
-    """Return the answer's part of a trace; with ``behind``, other tokens may precede the answer."""
+    """Return the answer's part of a trace; without ``behind``, the whole trace is the answer."""
     if trace is None or not behind:
         return trace
-    inside = answer_tokens(trace.tokens, answer, thought=True)
-    own = slice(inside.start, inside.stop)
+    positions = answer_tokens(trace.tokens, answer, thought=True)
+    part = slice(positions.start, positions.stop)
     entropy = trace.entropy and EntropyTrace(
-        trace.entropy.lower[own], trace.entropy.upper[own], trace.entropy.exact
+        trace.entropy.lower[part], trace.entropy.upper[part], trace.entropy.exact
     )
-    return TokenTrace(trace.tokens[own], trace.logprobs[own], entropy)
+    return TokenTrace(trace.tokens[part], trace.logprobs[part], entropy)
 
 
 class _Span:
-    """An open span: the texts written within the span, and the span around it."""
+    """An open span, with the sources of texts that were written within it, and the span around it."""
 
     def __init__(self, around: _Span | None, instance: Any, keywords: Mapping[str, Any]) -> None:
         self.around = around
@@ -367,57 +376,57 @@ class _Span:
         self.keywords = keywords
         self.sources: deque[Source] = deque(maxlen=_CALLS_KEPT)
 
-    def with_those_around(self) -> Iterator[_Span]:
-        """Yield this span, and the spans around it."""
+    def with_outer_spans(self) -> Iterator[_Span]:
+        """Yield this span and then all spans around it, from the inside to the outside."""
         span: _Span | None = self
         while span is not None:
             yield span
             span = span.around
 
     def add(self, source: Source) -> None:
-        """Keep a source with this span, the spans around it, and the span of the stream being read."""
-        for span in self.with_those_around():
+        """Store a source in this span, in all spans around it, and in the span of the stream being read."""
+        for span in self.with_outer_spans():
             span.sources.append(source)
-        read = _READ.get()
-        if read is not None and (not read.sources or read.sources[-1] is not source):
-            read.sources.append(source)
+        stream_span = _STREAM_SPAN.get()
+        if stream_span is not None and (not stream_span.sources or stream_span.sources[-1] is not source):
+            stream_span.sources.append(source)
 
     @property
     def newest(self) -> Source | None:
-        """The newest source."""
+        """The newest source; None if no text was written within the span."""
         return self.sources[-1] if self.sources else None
 
     def certainty(self, text: str | None) -> tuple[Mapping[str, Any] | None, Wishes | None]:
-        """Return the certainty of a text by the newest source that wrote it, and the wishes for this source.
+        """Return a text's certainty from the newest source that wrote the text, and the source's settings.
 
-        Both are None if no user wants to know the certainty.
+        Both are None if the LLMs in the span are not observed and return no log-probabilities.
         """
         sources = list(self.sources)
-        found, wishes = None, None
+        certainty, wishes = None, None
         for source in reversed(sources):
-            if (found := source.certainty(text)) is not None:
+            if (certainty := source.certainty(text)) is not None:
                 wishes = source.wishes
                 if isinstance(source, Call) and (noted := _NOTED.get()) is not None:
                     noted.append(source)
                 break
-        if found is None:
-            found = Certainty(reason=NOT_WRITTEN if sources else NO_WORDS).to_dict()
+        if certainty is None:
+            certainty = Certainty(reason=NOT_WRITTEN if sources else NO_WORDS).to_dict()
         calls = [source for source in sources if isinstance(source, Call)]
-        wanted = not calls or any(call.wishes is not None for call in calls)
-        return (found, wishes) if wanted or found["uncertainty"] is not None else (None, None)
+        is_observed = not calls or any(call.wishes is not None for call in calls)
+        return (certainty, wishes) if is_observed or certainty["uncertainty"] is not None else (None, None)
 
 
 def _writes(instance: object) -> bool:
-    """Whether this LLM writes texts itself; a structured LLM lets another LLM write."""
+    """Whether an object is an LLM that writes texts itself; a StructuredLLM calls another LLM."""
     return isinstance(instance, LLM) and not isinstance(instance, StructuredLLM)
 
 
 class _Spans(BaseSpanHandler[BaseSpan]):
-    """Keeps the calls within each open span, and adds the certainty to a response that a span returns."""
+    """Span handler that records the open spans, and adds the certainty to responses that spans return."""
 
     @classmethod
     def class_name(cls) -> str:
-        """Name in traces."""
+        """Return the name of this handler in traces."""
         return "SureragCertaintySpans"
 
     def span_enter(
@@ -435,7 +444,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
     def span_exit(
         self, id_: str, bound_args: Any, instance: Any = None, result: Any = None, **_: Any
     ) -> None:
-        """Note that a span ends, and the value that it returns."""
+        """Record that a span ends, and add the certainty to the response that it returns."""
         span = _OPEN.pop(id_, None)
         if span is None:
             return
@@ -447,7 +456,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
                 _note_unreported(span, result)
             else:
                 _note_answer(span, id_, result)
-        except Exception:  # LlamaIndex would drop it in silence
+        except Exception:  # LlamaIndex would ignore the error silently
             logger.exception("certainty.failed")
 
     def span_drop(self, id_: str, bound_args: Any, instance: Any = None, err: Any = None, **_: Any) -> None:
@@ -455,34 +464,34 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         _OPEN.pop(id_, None)
 
     def new_span(self, *_: Any, **__: Any) -> None:
-        """Do nothing: this handler keeps its own spans."""
+        """Do nothing, because this handler records spans itself."""
 
     def prepare_to_exit_span(self, *_: Any, **__: Any) -> None:
-        """Do nothing: this handler makes no spans of LlamaIndex."""
+        """Do nothing, because ``span_exit`` does everything."""
 
     def prepare_to_drop_span(self, *_: Any, **__: Any) -> None:
-        """Do nothing: this handler makes no spans of LlamaIndex."""
+        """Do nothing, because ``span_drop`` does everything."""
 
 
-# Tuples, because isinstance is called for every event of the process.
+# isinstance with a tuple is faster than with a union, and is called for every event of the process.
 _PIECES = (LLMChatInProgressEvent, LLMCompletionInProgressEvent)
 _STARTS = (LLMChatStartEvent, LLMCompletionStartEvent)
 _ENDS = (LLMChatEndEvent, LLMCompletionEndEvent)
 
 
 class _Events(BaseEventHandler):
-    """Collects the responses of LLMs, whole or in pieces."""
+    """Event handler that collects the responses of LLMs, complete or in pieces."""
 
     @classmethod
     def class_name(cls) -> str:
-        """Name in traces."""
+        """Return the name of this handler in traces."""
         return "SureragCertaintyEvents"
 
     def handle(self, event: BaseEvent, **_: Any) -> None:
-        """Take an event of an LLM."""
+        """Record the start, a piece, or the end of an LLM call; ignore other events."""
         try:
             self._take(event)
-        except Exception:  # LlamaIndex would drop it in silence
+        except Exception:  # LlamaIndex would ignore the error silently
             logger.exception("certainty.failed")
 
     def _take(self, event: BaseEvent) -> None:
@@ -504,39 +513,40 @@ class _Events(BaseEventHandler):
 _SPANS, _EVENTS = _Spans(), _Events()
 _OPEN: dict[str, _Span] = {}
 _CALLS: WeakValueDictionary[str, Call] = WeakValueDictionary()
-"""Running calls by the ids of their spans; the spans around a call, or its stream, keep the call alive."""
+"""Running calls, by the ids of their spans; the open spans and streams of a call keep it in memory."""
 _STREAMS: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
-"""The writers of streams that may still be read."""
-_READ: ContextVar[_Span | None] = ContextVar("surerag_read", default=None)
-"""The span of the response whose stream is being read: LlamaIndex calls some LLMs only then."""
+"""Sources of the streams that may still be read, by stream."""
+_STREAM_SPAN: ContextVar[_Span | None] = ContextVar("surerag_stream_span", default=None)
+"""The span of the response whose stream is being read; LlamaIndex calls some LLMs only during this time."""
 _NOTED: ContextVar[list[Call] | None] = ContextVar("surerag_noted", default=None)
 _WISHES: dict[int, tuple[ReferenceType[LLM], Wishes]] = {}
-"""What users want to know of LLMs, by the LLMs' ``id``: they have no hash."""
+"""The observed LLMs with the users' settings, by ``id`` because LLMs cannot be hashed."""
 
 
 def observe(llm: LLM | None = None, wishes: Wishes = Wishes()) -> None:  # noqa: B008 (it is immutable)
-    """Add the certainty of answers to all responses in this process; further calls change nothing.
+    """Add the handlers to LlamaIndex's dispatcher, unless they are there already, and register an LLM.
 
-    If ``llm`` gives no log-probabilities, its responses say so; responses of other LLMs stay unchanged.
+    A response of a registered LLM without log-probabilities gets the reason in its certainty. A response of
+    another LLM without log-probabilities stays unchanged.
     """
     if llm is not None:
         _WISHES[id(llm)] = ref(llm), wishes
         finalize(llm, _WISHES.pop, id(llm), None)
     if not any(handler is _SPANS for handler in root_dispatcher.span_handlers):
-        # It runs before the handlers that end their spans, so that these spans still accept attributes.
+        # Our handler is first, because other handlers end their spans, which then accept no attributes.
         root_dispatcher.span_handlers.insert(0, _SPANS)
     if not any(handler is _EVENTS for handler in root_dispatcher.event_handlers):
         root_dispatcher.event_handlers.insert(0, _EVENTS)
 
 
 def _wishes_for(llm: LLM) -> Wishes | None:
-    known, wishes = _WISHES.get(id(llm), (None, None))
-    return wishes if known is not None and known() is llm else None
+    reference, wishes = _WISHES.get(id(llm), (None, None))
+    return wishes if reference is not None and reference() is llm else None
 
 
 @contextmanager
 def noted_calls() -> Iterator[list[Call]]:
-    """Note the calls that write answers in this context; the last one is the outermost engine's."""
+    """Collect the calls that write answers in this context; the last call wrote the outermost answer."""
     calls: list[Call] = []
     token = _NOTED.set(calls)
     try:
@@ -546,23 +556,23 @@ def noted_calls() -> Iterator[list[Call]]:
 
 
 def _requested_top(llm: LLM, keywords: Mapping[str, Any]) -> int | None:
-    """Return how many of the likeliest tokens a call requests; None if unknown."""
-    own = getattr(llm, "top_logprobs", None) if getattr(llm, "logprobs", None) else None
-    asked = keywords.get("top_logprobs", own)
-    return asked if isinstance(asked, int) else None
+    """Return how many alternatives for each token a call requests; None if the number is unknown."""
+    default = getattr(llm, "top_logprobs", None) if getattr(llm, "logprobs", None) else None
+    top = keywords.get("top_logprobs", default)
+    return top if isinstance(top, int) else None
 
 
 def _settings_of(llm: LLM, keywords: Mapping[str, Any]) -> str:
-    """Return a fingerprint of the LLM's settings and the call's own settings."""
-    known = {**vars(llm), **(getattr(llm, "__pydantic_private__", None) or {}), **keywords}
-    found = [f"{name}={known[name]!r}" for name in _SETTINGS if known.get(name) is not None]
-    return _fingerprint(tuple(found))
+    """Return a fingerprint of the LLM's settings and the keywords of the call."""
+    values = {**vars(llm), **(getattr(llm, "__pydantic_private__", None) or {}), **keywords}
+    settings = [f"{name}={values[name]!r}" for name in _SETTINGS if values.get(name) is not None]
+    return _fingerprint(tuple(settings))
 
 
 def _note_unreported(span: _Span, response: Any) -> None:
-    """Keep the response of an LLM whose methods report no events."""
-    kept = isinstance(span.newest, Call) and span.newest.returned(response)
-    if _writes(span.instance) and not kept:
+    """Record the response of an LLM whose methods report no events."""
+    is_recorded = isinstance(span.newest, Call) and span.newest.returned(response)
+    if _writes(span.instance) and not is_recorded:
         call = Call(span.instance, span.keywords)
         call.finish(response)
         span.add(call)
@@ -571,51 +581,51 @@ def _note_unreported(span: _Span, response: Any) -> None:
 def _note_answer(span: _Span, span_id: str, result: Any) -> None:
     """Add the certainty to the response or agent output that a span returns."""
     if isinstance(result, StopEvent):
-        # The last step of an agent returns the same event, and has no instance.
+        # The span of the agent's last step returns the same event, but has no instance.
         output = result.result if isinstance(span.instance, Workflow) else None
         if isinstance(output, AgentOutput):
-            _judge_whole(span, span_id, Answer(output, output.response.content or ""))
+            _measure_complete(span, span_id, Answer(output, output.response.content or ""))
     elif isinstance(result, StreamingResponse | AsyncStreamingResponse):
         _follow_stream(span, span_id, result)
     elif isinstance(result, StreamingAgentChatResponse):
         _follow_chat(span, span_id, result)
     elif isinstance(result, Response | PydanticResponse | AgentChatResponse):
         text = result.response if isinstance(result.response, str) else None
-        _judge_whole(span, span_id, Answer(_metadata_of(result), text))
+        _measure_complete(span, span_id, Answer(_metadata_of(result), text))
 
 
 def _metadata_of(response: Any) -> dict[str, Any]:
-    """Return a response's metadata; create them if there are none."""
+    """Return a response's metadata, after replacing None by an empty dictionary."""
     if getattr(response, "metadata", None) is None:
         response.metadata = {}
     metadata: dict[str, Any] = response.metadata
     return metadata
 
 
-def _judge_whole(span: _Span, span_id: str, answer: Answer) -> None:
-    """Add the certainty to an answer that a span returns; spans around it may return the same answer."""
+def _measure_complete(span: _Span, span_id: str, answer: Answer) -> None:
+    """Add the certainty to a complete answer; report an event, unless an inner span returned the answer."""
     inner = span.newest
-    again = isinstance(inner, Answer) and inner.values is answer.values
-    answer.wishes = inner.wishes if inner is not None and again else None
+    is_repeated = isinstance(inner, Answer) and inner.values is answer.values
+    answer.wishes = inner.wishes if inner is not None and is_repeated else None
     answer.passes(span, span_id)
-    _judge(span, answer, as_event=not again)
-    if not again and span.around is not None:
+    _measure(span, answer, as_event=not is_repeated)
+    if not is_repeated and span.around is not None:
         span.around.add(answer)
 
 
-def _judge(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
-    """Give an answer the certainty of its writer, unless it has one, and report the certainty."""
-    is_known = KEY in answer.values
-    if not is_known or _NOTED.get() is not None:
-        found, wishes = span.certainty(answer.text)
-        if found is not None and not is_known:
-            answer.values[KEY], answer.wishes = dict(found), wishes
+def _measure(span: _Span, answer: Answer, *, as_event: bool = True) -> None:
+    """Add the certainty to an answer, unless it has a certainty already, and report it."""
+    is_measured = KEY in answer.values
+    if not is_measured or _NOTED.get() is not None:
+        certainty, wishes = span.certainty(answer.text)
+        if certainty is not None and not is_measured:
+            answer.values[KEY], answer.wishes = dict(certainty), wishes
     answer.report(as_event=as_event)
     answer.end()
 
 
 def _follow_stream(span: _Span, span_id: str, response: Any) -> None:
-    """Add the certainty to a response when its stream has been read."""
+    """Wrap the stream of a response, so that the certainty is added after the stream has been read."""
     answer = _STREAMS.get(response.response_gen)
     if not isinstance(answer, Answer):
         answer = Answer(_metadata_of(response))
@@ -628,57 +638,56 @@ def _follow_stream(span: _Span, span_id: str, response: Any) -> None:
 
 
 def _pieces(stream: Any, span: _Span, answer: Answer) -> Generator[Any]:
-    """Yield the pieces of a response; after the last one its certainty is known."""
-    read, stream = list[str](), iter(stream)
+    """Yield the pieces of a response, and then add the certainty to its metadata."""
+    pieces, stream = list[str](), iter(stream)
     try:
         while True:
             with _reading(span):
                 piece = next(stream, _END)
             if piece is _END:
                 break
-            read.append(str(piece))
+            pieces.append(str(piece))
             yield piece
     finally:
         if hasattr(stream, "close"):
             stream.close()
-    answer.text = "".join(read)
-    _judge(span, answer)
+    answer.text = "".join(pieces)
+    _measure(span, answer)
 
 
 async def _apieces(stream: Any, span: _Span, answer: Answer) -> AsyncGenerator[Any]:
-    """Like ``_pieces``."""
-    read = list[str]()
+    pieces = list[str]()
     try:
         while True:
             with _reading(span):
                 piece = await anext(stream, _END)
             if piece is _END:
                 break
-            read.append(str(piece))
+            pieces.append(str(piece))
             yield piece
     finally:
         if hasattr(stream, "aclose"):
             await stream.aclose()
-    answer.text = "".join(read)
-    _judge(span, answer)
+    answer.text = "".join(pieces)
+    _measure(span, answer)
 
 
 @contextmanager
 def _reading(span: _Span) -> Iterator[None]:
-    """In this context, calls belong to the response whose stream is read."""
-    token = _READ.set(span)
+    """Assign LLM calls in this context to the span of the response whose stream is read."""
+    token = _STREAM_SPAN.set(span)
     try:
         yield
     finally:
-        _READ.reset(token)
+        _STREAM_SPAN.reset(token)
 
 
 def _follow_chat(span: _Span, span_id: str, response: Any) -> None:
-    """Add the certainty to a chat engine's response, which a thread or task reads, at its end."""
+    """Add the certainty to a chat engine's streaming response when LlamaIndex has its last piece."""
     answer = Answer(_metadata_of(response))
     answer.passes(span, span_id)
     newest = span.newest
     if newest is None:
-        _judge(span, answer)
+        _measure(span, answer)
     else:
-        newest.when_ended(lambda: _judge(span, answer))
+        newest.when_ended(lambda: _measure(span, answer))

@@ -1,6 +1,6 @@
-"""Pickles without the keys of the models, retrievers and stores inside a component.
+"""Pickles components without the API keys of the models, retrievers and stores inside them.
 
-When a pickle is loaded, clients read their keys from the environment, as LlamaIndex's own classes do.
+When a pickle is loaded, clients read their keys from environment variables, as LlamaIndex's own classes do.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from surerag.options import Options
 from surerag.readers import is_secret_name, without_credentials
 
 _DATA = (BaseNode, IndexStruct, SimpleKVStore, SimpleVectorStoreData)
-"""Classes of data, which hold no client and may be large."""
+"""Classes whose objects hold data and no client; they may be large, and are pickled as usual."""
 _OWN_PACKAGES = {"llama_index", "llama_index_surerag", "surerag"}
 
 
 class _Pickler(pickle.Pickler):
-    """Writes objects of LlamaIndex and surerag without their keys."""
+    """A pickler that omits the API keys in objects of LlamaIndex and surerag."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, type):
@@ -37,7 +37,7 @@ class _Pickler(pickle.Pickler):
             return *reduced[:2], _without_keys(reduced[2])
         own: Any = type(value)
         if isinstance(value, WithoutKeys) and isinstance(value, Options):
-            # The object is built again from its options; callbacks belong to a process.
+            # The object is built again from its options, without callbacks, which belong to this process.
             names = value.model_fields_set - {"callback_manager"}
             return partial(own, **{name: getattr(value, name) for name in names}), ()
         if isinstance(value, _DATA) or own.__reduce_ex__ is not object.__reduce_ex__:
@@ -55,20 +55,20 @@ class _Pickler(pickle.Pickler):
 
 
 def _without_keys(value: Any, name: object = "") -> Any:
-    """Return a state in which every key is None, and no address holds a password."""
+    """Return a copy of an object's state in which API keys are None and URLs have no passwords."""
     if isinstance(value, str | SecretStr) and value and name != "key" and is_secret_name(name):
-        return None  # the key of a filter names a field of metadata
+        return None  # a field called "key" is no API key: it names the metadata field of a filter
     if isinstance(value, str):
         return without_credentials(value)
     if type(value) is dict:
-        return {name: _without_keys(one, name) for name, one in value.items()}
+        return {name: _without_keys(item, name) for name, item in value.items()}
     if type(value) in (list, tuple):
         return type(value)(map(_without_keys, value))
     return value
 
 
 class WithoutKeys:
-    """A mixin whose pickles hold no key; list it before base classes with their own ``__getstate__``."""
+    """A mixin whose pickles contain no API keys; list it before bases that define ``__getstate__``."""
 
     def __reduce__(self) -> Any:
         written = BytesIO()
@@ -77,7 +77,7 @@ class WithoutKeys:
 
 
 class Shareable(WithoutKeys):
-    """A mixin for plain classes: copies share the models, with their keys."""
+    """A mixin for plain classes, whose copies share the models (and their API keys) with the original."""
 
     def __copy__(self) -> Self:
         copied = object.__new__(type(self))

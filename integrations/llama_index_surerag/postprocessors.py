@@ -45,37 +45,37 @@ R = TypeVar("R")
 
 
 class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Generic[R]):
-    """A postprocessor around a method that selects or compresses nodes; the input nodes are not changed."""
+    """Base class of postprocessors that select or compress nodes; the input nodes are not changed."""
 
     METHOD: ClassVar[str]
     """The method's name in events."""
 
     llm: Service[LLM | Reader | None] = None
-    """A LlamaIndex LLM, of which only text is needed, or a reader of surerag; ``Settings.llm`` if None."""
+    """A LlamaIndex LLM (log-probabilities are not needed) or a reader of surerag; None: ``Settings.llm``."""
 
     @classmethod
     def class_name(cls) -> str:
-        """Name in serialised forms."""
+        """Return the class name for serialisation."""
         return cls.__name__
 
     @abstractmethod
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[R]:
-        """Return the method's program for one query."""
+        """Return a generator of the method's steps for one query, which a driver runs."""
 
     @abstractmethod
     def _n_kept(self, n_nodes: int) -> int:
-        """Return the maximum number of returned nodes for this number of input nodes."""
+        """Return the maximum number of output nodes for ``n_nodes`` input nodes."""
 
     @abstractmethod
     def _nodes_of(self, result: R, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-        """Return a result as nodes."""
+        """Return the method's result as nodes; ``nodes`` are the input nodes."""
 
     def compress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
         """Return the method's whole result for one query, with decisions, calls and tokens."""
         return run_blocking(self._result(nodes, query, run))
 
     async def acompress(self, nodes: Sequence[NodeWithScore], query: QueryType) -> R:
-        """Like ``compress``, without blocking the event loop."""
+        """Compute the result as ``compress`` does, without blocking the event loop."""
         return await self._result(nodes, query, arun)
 
     def _postprocess_nodes(
@@ -91,7 +91,7 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
 
     async def _result(self, nodes: Sequence[NodeWithScore], query: QueryType, run: Callable[..., Any]) -> R:
         bundle = bundle_of(query)
-        # Making the program may read documents from a store.
+        # _program may read documents from a store, which would block the event loop.
         make = in_thread if run is arun else lambda program, *case: program(*case)
         program = await maybe_await(make(self._program, nodes, bundle))
         services = bound_services(self._core.services, bundle)
@@ -122,23 +122,23 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
 
 
 class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Options):
-    """Keeps the nodes that help to answer, unchanged; other variants compress clusters of similar nodes.
+    """Keeps the nodes that help to answer, or compresses clusters of similar nodes (EDC²-RAG).
 
-    By default it returns the most relevant third of the nodes, at least three; with ``variant="copy"`` it
-    returns compressed nodes. A compressed node has its best source's id, score, relationships and metadata;
-    ``compressed_from`` in its metadata lists all sources with their ids, scores and metadata,
-    ``compressed_sentences`` the source of each sentence. Other nodes are returned as copies; nodes without
-    text come last, and so do nodes with pictures if nodes are compressed. The input nodes are not changed. An
-    LLM sees only the metadata that all sources share.
+    By default, the most relevant third of the nodes is returned, and at least three nodes. With
+    ``variant="copy"``, compressed nodes are returned. A compressed node has the id, score, relationships and
+    metadata of its best source. In its metadata, ``compressed_from`` lists all sources with their ids, scores
+    and metadata, and ``compressed_sentences`` names the source of each sentence. An LLM sees only the
+    metadata that all sources share. Nodes without text are returned last and unchanged; if nodes are
+    compressed, nodes with pictures are, too. The input nodes are not changed.
 
-    If the LLM fails, the nodes (or those of one cluster) are returned unchanged, with a warning and a
-    ``MethodEvent``; without a query, the first nodes are returned. Prompts are texts or LlamaIndex templates.
-    With ``task="answer"`` each node is a cluster's answer with its evidence; use
-    ``surerag.prompts.SELECT_ANSWER`` as ``text_qa_template``. With ``task="verify"`` the query is a statement
-    to check.
+    If the LLM fails, the nodes (or the nodes of one cluster) are returned unchanged, with a warning and a
+    ``MethodEvent``. Without a query, the first nodes are returned. Prompts are texts or LlamaIndex templates.
+    With ``task="answer"``, each node is the answer of one cluster with its evidence; then pass
+    ``surerag.prompts.SELECT_ANSWER`` as ``text_qa_template``. With ``task="verify"``, the query is a
+    statement to check.
 
-    The selection is our own step. Section 4.3 of the paper, as printed, is ``variant="paper", guard="off",
-    min_tokens=0``.
+    The default selection is not in the paper. For the method of the paper's section 4.3, pass
+    ``variant="paper", guard="off", min_tokens=0``.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or ``llm`` is no LLM.
@@ -151,10 +151,10 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
     """Embeds nodes without embeddings, and the query; ``Settings.embed_model`` if None."""
 
     entailer: Service[Entailer | None] = None
-    """For ``guard="entailment"``."""
+    """Checks compressed texts, if ``guard="entailment"``."""
 
     tokenizer: Function[Callable[[str], Sequence[Any]] | None] = None
-    """Function from a text to its tokens, to count them; if None, the model's or ``Settings.tokenizer``."""
+    """Splits a text into tokens, to count them; None: the LLM's own tokenizer, or ``Settings.tokenizer``."""
 
     def __init__(
         self,
@@ -182,10 +182,10 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
 
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[EDC2Result]:
         passages = passages_of([node for node in nodes if not self._passes(node)], vectors=True)
-        # The index's model made the query's vector and the nodes'; we can use them only together.
-        carried = all(passage.embedding is not None for passage in passages)
+        # The query's vector is comparable only with the nodes' vectors, which the same model has made.
+        have_vectors = all(passage.embedding is not None for passage in passages)
         program: Program[EDC2Result] = self._core.program(
-            bundle.query_str, passages, bundle.embedding if carried else None
+            bundle.query_str, passages, bundle.embedding if have_vectors else None
         )
         return program
 
@@ -193,21 +193,21 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
         return [*nodes_of(result.passages), *(copy_of(node) for node in nodes if self._passes(node))]
 
     def _passes(self, node: NodeWithScore) -> bool:
-        """Whether a node is returned unchanged: it has no text, or a picture that compression would lose."""
+        """Whether a node is returned unchanged, because it has no text, or a picture that would be lost."""
         return not has_text(node) or (self.compresses and has_picture(node))
 
 
 class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRefinerOptions):
-    """Measures whether the LLM understands its nodes, and refines the context until it does (DENSE-RAG).
+    """Measures whether the LLM is certain with its nodes, and replaces nodes until it is (DENSE-RAG).
 
-    The first ``top_n`` nodes are the context, and the others are candidates, so retrieve more nodes than
-    ``top_n``. Candidates that resemble the helpful nodes replace the nodes that confuse the reader. With a
-    ``retriever``, more candidates come from the index; with ``documents``, they are new semantic chunks of
-    these documents. Put masks and access lists after this postprocessor, so that they see these nodes, too.
-    ``dense`` in the metadata of a refined node has the context's score and the node's label. The input nodes
-    are not changed.
+    The first ``top_n`` nodes are the context, and the other nodes are candidates, so retrieve more nodes than
+    ``top_n``. Candidates that resemble the helpful nodes replace the nodes that confuse the LLM. With a
+    ``retriever``, more candidates come from the index. With ``documents``, new semantic chunks of the
+    documents are candidates, too. Put masks and access lists after this postprocessor, so that they are also
+    applied to new nodes. The metadata key ``dense`` of a returned node has the context's score and the node's
+    label. The input nodes are not changed.
 
-    If a model fails, the best context so far is returned, with a warning; without a query, the first nodes
+    If a model fails, the best context so far is returned, with a warning. Without a query, the first nodes
     are returned. Prompts are texts or LlamaIndex templates.
 
     Raises:
@@ -218,20 +218,19 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
     METHOD = "dense_refiner"
 
     entailer: Service[Judge] = None
-    """Judges whether answers mean the same: an entailer of surerag, or a model that judges in words."""
+    """Judges whether two answers mean the same: an entailer of surerag, or an LLM with a prompt."""
 
     embed_model: Service[BaseEmbedding | Encoder | None] = None
     """Embeds nodes without embeddings; ``Settings.embed_model`` if None."""
 
     retriever: Service[BaseRetriever | BaseIndex[Any] | None] = None
-    """Called once, for four times ``top_n`` nodes, when no candidate is left."""
+    """Retrieves four times ``top_n`` further nodes, once, when no candidate is left."""
 
     documents: Service[BaseDocumentStore | Sequence[BaseNode] | None] = None
-    """Whole documents, by the nodes' ``ref_doc_id``; they are cut into new chunks if an answer is uncertain.
-    """
+    """Complete documents, found by the nodes' ``ref_doc_id``; if the LLM is uncertain, new chunks are cut."""
 
     chunker: Service[SemanticChunker | None] = None
-    """Cuts ``documents`` into chunks; a chunker with default options if None."""
+    """Cuts ``documents`` into chunks; by default a chunker with default options."""
 
     def __init__(self, llm: LLM | Reader | None = None, entailer: Judge = None, **options: Any) -> None:
         super().__init__(**{"llm": llm, "entailer": entailer, **options})
@@ -239,11 +238,13 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
     @model_validator(mode="after")
     def _connect(self) -> Self:
         documents, chunker = self.documents, self.chunker
-        listed = isinstance(documents, list | tuple) and all(isinstance(one, BaseNode) for one in documents)
-        if not listed and not isinstance(documents, BaseDocumentStore | None):
+        is_list = isinstance(documents, list | tuple) and all(
+            isinstance(item, BaseNode) for item in documents
+        )
+        if not is_list and not isinstance(documents, BaseDocumentStore | None):
             raise ConfigurationError(
                 f"documents must be documents or a store of documents, got {type(documents).__name__}",
-                hint="pass a list of documents, or index.docstore if that holds them whole",
+                hint="pass a list of documents, or index.docstore if it holds the complete documents",
             )
         if chunker is None and self.documents is not None:
             chunker = SemanticChunker(
@@ -267,24 +268,24 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
 
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[DenseRefinerResult]:
         passages = passages_of(nodes, vectors=True)
-        documents = self._documents_behind(nodes)
+        documents = self._documents_of(nodes)
         program: Program[DenseRefinerResult] = self._core.program(bundle.query_str, passages, documents)
         return program
 
     def _nodes_of(self, result: DenseRefinerResult, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-        """Return the best context as nodes, followed by the first nodes without text, unchanged."""
+        """Return the best context as nodes, and then the nodes without text among the first ``top_n``."""
         best = next((item.measured for item in reversed(result.rounds) if item.best), None)
         refined = nodes_of(result.passages)
         if best is not None:
             facts = {"score": best.score, "certain": best.certain, "stopped": result.stopped}
-            for copied, label in zip(refined, best.labels, strict=True):
-                copied.node.metadata["dense"] = {**facts, "label": label}
-                copied.node.excluded_llm_metadata_keys.append("dense")
-                copied.node.excluded_embed_metadata_keys.append("dense")
+            for item, label in zip(refined, best.labels, strict=True):
+                item.node.metadata["dense"] = {**facts, "label": label}
+                item.node.excluded_llm_metadata_keys.append("dense")
+                item.node.excluded_embed_metadata_keys.append("dense")
         return refined + [copy_of(node) for node in nodes[: self.top_n] if not has_text(node)]
 
-    def _documents_behind(self, nodes: Sequence[NodeWithScore]) -> list[Passage]:
-        """Return the documents that nodes were cut from, each once; missing documents are left out."""
+    def _documents_of(self, nodes: Sequence[NodeWithScore]) -> list[Passage]:
+        """Return the documents that nodes were cut from, each once; warn about missing documents."""
         if self.documents is None:
             return []
         names = list(dict.fromkeys(node.node.ref_doc_id or node.node.node_id for node in nodes))

@@ -1,4 +1,4 @@
-"""surerag's prompts as LlamaIndex templates, and LlamaIndex templates as surerag's prompts."""
+"""Converts surerag's prompts to LlamaIndex templates, and LlamaIndex templates to surerag's prompts."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from surerag.messages import Message, Prompt, Template, as_messages
 from surerag.options import Options
 
 _SLOT_NAMES = {"query_str": ("question", "query", "statement"), "context_str": ("context", "passages")}
-"""By a slot's name in LlamaIndex's templates: our names of the slot."""
+"""Slot names in LlamaIndex's templates, each with the names in surerag's prompts that it may replace."""
 
 
 @dataclass(frozen=True)
 class TemplatePrompt:
-    """A LlamaIndex template as a surerag prompt; ``aliases`` maps the names of its slots to our names."""
+    """A LlamaIndex template as a surerag prompt; ``aliases`` maps its slot names to surerag's slot names."""
 
     name: str
     template: BasePromptTemplate = field(hash=False)
@@ -34,36 +34,43 @@ class TemplatePrompt:
 
     @property
     def text(self) -> str:
-        """The template's text, for people to read."""
+        """The template's text with its slots."""
         return self.template.get_template()
 
     def require(self, *slots: str) -> TemplatePrompt:
-        """Return this prompt with aliases; raise a PromptError unless it has exactly these slots."""
+        """Return this prompt with aliases for LlamaIndex's slot names.
+
+        Raises:
+            PromptError: If the template's slots differ from ``slots``.
+        """
         aliases = {
-            theirs: mine for theirs, ours in _SLOT_NAMES.items() for mine in reversed(ours) if mine in slots
+            theirs: ours for theirs, names in _SLOT_NAMES.items() for ours in reversed(names) if ours in slots
         }
         prompt = TemplatePrompt(self.name, self.template, aliases)
-        mine = prompt._slots()
-        missing, unknown = frozenset(slots) - mine, mine - frozenset(slots)
+        actual = prompt._slots()
+        missing, unknown = frozenset(slots) - actual, actual - frozenset(slots)
         # A function mapping may use any slot, because it receives all values.
         if unknown or (missing and not self.template.function_mappings):
             raise PromptError(
-                f"prompt {self.name!r} must have the slots {sorted(slots)}, has {sorted(mine)}",
-                hint="keep the slots of the prompt that this one replaces; query_str and context_str will do",
+                f"prompt {self.name!r} must have the slots {sorted(slots)}, has {sorted(actual)}",
+                hint="use the slots of the default prompt, or LlamaIndex's names query_str and context_str",
             )
         return prompt
 
     def render(self, **values: str) -> Prompt:
-        """Fill the slots with values as data (:mod:`surerag.framing`): a text, or a chat template's turns."""
+        """Return the prompt with filled slots: a text, or chat messages if the template is a chat template.
+
+        Lines of a value that imitate lines of the template are marked (:mod:`surerag.framing`).
+        """
         data = as_data(_frame(self.template), values)
-        filled: dict[str, Any] = {**data, **{theirs: data[mine] for theirs, mine in self.aliases.items()}}
+        filled: dict[str, Any] = {**data, **{theirs: data[ours] for theirs, ours in self.aliases.items()}}
         rich = isinstance(self.template, RichPromptTemplate) and self.template.is_chat_template
         if isinstance(self.template, ChatPromptTemplate) or rich:
             return from_chat_messages(self.template.format_messages(**filled))
         return self.template.format(**filled)
 
     def _slots(self) -> frozenset[str]:
-        mapped = {theirs: mine for mine, theirs in (self.template.template_var_mappings or {}).items()}
+        mapped = {theirs: ours for ours, theirs in (self.template.template_var_mappings or {}).items()}
         variables = (mapped.get(variable, variable) for variable in self.template.template_vars)
         filled = {*self.template.kwargs, *(self.template.function_mappings or {})}
         slots = {self.aliases.get(name, name) for name in variables}
@@ -71,7 +78,7 @@ class TemplatePrompt:
 
 
 def _frame(template: BasePromptTemplate) -> str:
-    """Return a template's text in the core's form: slots in single braces, without tags."""
+    """Return a template's text in surerag's format: slots in single braces, and no Jinja tags."""
     text = template.get_template()
     if isinstance(template, RichPromptTemplate):
         text = re.sub(r"{%.*?%}", "\n", text, flags=re.DOTALL)
@@ -80,7 +87,10 @@ def _frame(template: BasePromptTemplate) -> str:
 
 
 def as_templates(prompts: Mapping[str, Any], llm: object = None) -> dict[str, Template | str]:
-    """Return a user's prompts in the form that the core takes; selector templates choose by the LLM."""
+    """Wrap the LlamaIndex templates among a user's prompts as surerag prompts; keep other prompts unchanged.
+
+    ``llm`` decides which template a SelectorPromptTemplate selects.
+    """
     templates: dict[str, Template | str] = {}
     for name, prompt in prompts.items():
         template = prompt
@@ -94,7 +104,7 @@ def as_templates(prompts: Mapping[str, Any], llm: object = None) -> dict[str, Te
 
 
 def llama_templates(prompts: Mapping[str, Template]) -> PromptDictType:
-    """Return every prompt as a LlamaIndex template, as ``get_prompts`` does."""
+    """Return surerag prompts as LlamaIndex templates, for ``get_prompts``."""
     return {
         name: prompt.template if isinstance(prompt, TemplatePrompt) else PromptTemplate(prompt.text)
         for name, prompt in prompts.items()
@@ -102,15 +112,17 @@ def llama_templates(prompts: Mapping[str, Template]) -> PromptDictType:
 
 
 def changed_prompts(prompts: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prompts that differ from the current prompts; the unchanged prompts need no check."""
+    """Return those of the prompts that differ from the current prompts ``now``."""
     return {name: prompt for name, prompt in prompts.items() if name not in now or now[name] != prompt}
 
 
 def update_nested_prompts(part: PromptMixin, prompts: PromptDictType) -> None:
-    """Replace prompts of a component and of its inner components; ``a:b`` is the prompt ``b`` of ``a``.
+    """Replace prompts of a component and of its inner components.
+
+    The name ``a:b`` means the prompt ``b`` of the inner component ``a``.
 
     Raises:
-        PromptError: If there is no component of this name.
+        PromptError: If the component has no inner component with a given name.
     """
     modules = part._get_prompt_modules()
     of_parts: dict[str, PromptDictType] = {}
@@ -125,21 +137,21 @@ def update_nested_prompts(part: PromptMixin, prompts: PromptDictType) -> None:
 
 
 class NestedPrompts(PromptMixin):
-    """A mixin for components around others; ``update_prompts`` replaces prompts at any depth."""
+    """A mixin for components that contain components; ``update_prompts`` replaces prompts at any depth."""
 
     def update_prompts(self, prompts_dict: PromptDictType) -> None:
-        """Replace prompts by their names in ``get_prompts``; other prompts are kept."""
+        """Replace prompts, given by their names in ``get_prompts``; the other prompts stay as they are."""
         update_nested_prompts(self, prompts_dict)
 
 
 class WithPrompts(Options, PromptMixin):
-    """Options whose prompts may be LlamaIndex templates, and the method that is made of them."""
+    """Base class of components with a method's options as fields; prompts may be LlamaIndex templates."""
 
     _core: Any = PrivateAttr()
 
     @property
     def core(self) -> Any:
-        """The method with its options and services."""
+        """The wrapped method, with its options and services."""
         return self._core
 
     @field_validator("prompts", mode="before", check_fields=False)
@@ -159,7 +171,7 @@ class WithPrompts(Options, PromptMixin):
 
 
 def chat_messages(llm: LLM, prompt: Prompt) -> list[ChatMessage]:
-    """Return a prompt as chat turns, after the LLM's own system prompt if it has one."""
+    """Return a prompt as chat messages, with the LLM's own system prompt, if any, as the first message."""
     own = [ChatMessage(role=MessageRole.SYSTEM, content=llm.system_prompt)] if llm.system_prompt else []
     return [*own, *_turns(prompt)]
 
@@ -169,7 +181,7 @@ def _turns(prompt: Prompt) -> list[ChatMessage]:
 
 
 def completion_text(llm: LLM, prompt: Prompt) -> str:
-    """Return a prompt inside the LLM's own templates, as ``llm.predict`` would send it."""
+    """Return a prompt as text in the LLM's own templates, as ``llm.predict`` would send it."""
     turns, text = as_messages(prompt), plain_text(prompt)
     if len(turns) == 1 and turns[0].role == "user":
         text = llm.completion_to_prompt(text) if llm.completion_to_prompt else text
@@ -181,12 +193,12 @@ def completion_text(llm: LLM, prompt: Prompt) -> str:
 
 
 def plain_text(prompt: Prompt) -> str:
-    """Return the contents of a prompt's turns, one below the other."""
+    """Return the contents of a prompt's messages, joined by line breaks."""
     return "\n".join(message.content for message in as_messages(prompt))
 
 
 def from_chat_messages(messages: list[ChatMessage]) -> tuple[Message, ...]:
-    """Return the text of LlamaIndex messages as surerag messages; unknown roles become ``"user"``."""
+    """Convert LlamaIndex messages to surerag messages with text only; unknown roles become ``"user"``."""
     roles = {"system": "system", "developer": "system", "assistant": "assistant"}
     return tuple(
         Message(roles.get(message.role.value, "user"), message.content or "")  # type: ignore[arg-type]  # our three roles

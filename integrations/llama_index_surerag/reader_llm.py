@@ -1,4 +1,4 @@
-"""A reader of surerag as an LLM of LlamaIndex, so that a local model can give log-probabilities."""
+"""Makes a reader (surerag's interface to a model) an LLM of LlamaIndex with log-probabilities."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ R = TypeVar("R", ChatResponse, CompletionResponse)
 class ReaderLLM(LLM, metaclass=PlainHelp):
     """An LLM of LlamaIndex that calls a reader of surerag.
 
-    The ``raw`` of a response, or of the last response of a stream, is the
-    :class:`surerag.messages.Generation` with the log-probabilities and entropies of its tokens.
+    ``response.raw`` is a :class:`surerag.messages.Generation` with the log-probabilities and entropies of the
+    answer's tokens. In a stream, only the last response has it.
 
     Attributes:
         reader: The reader, such as a :class:`surerag.TransformersReader`.
         temperature: Temperature of the answers; 0 is greedy decoding.
-        max_tokens: Maximum length of an answer, in tokens; None is the reader's own limit.
+        max_tokens: Maximum length of an answer, in tokens; None for the reader's own maximum.
     """
 
     reader: Reader = Field(exclude=True)
@@ -47,7 +47,7 @@ class ReaderLLM(LLM, metaclass=PlainHelp):
 
     @classmethod
     def class_name(cls) -> str:
-        """Name in traces."""
+        """Return the name of the class in traces."""
         return "surerag_reader_llm"
 
     @property
@@ -71,40 +71,40 @@ class ReaderLLM(LLM, metaclass=PlainHelp):
 
     @llm_chat_callback()
     def chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        """Return the answer to messages."""
+        """Return the model's answer to chat messages."""
         [[answer]] = self.reader.generate([_turns(messages)], self._sampling(kwargs))
         return _chat(answer.text, None, answer)
 
     @llm_chat_callback()
     def stream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseGen:
-        """Yield the answer to messages piece by piece."""
+        """Yield the model's answer to chat messages in pieces."""
         return _stream(self.reader.stream(_turns(messages), self._sampling(kwargs)), _chat)
 
     @llm_chat_callback()
     async def achat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponse:
-        """Like ``chat``."""
+        """Answer as ``chat`` does, without blocking the event loop."""
         [[answer]] = await self.reader.agenerate([_turns(messages)], self._sampling(kwargs))
         return _chat(answer.text, None, answer)
 
     @llm_chat_callback()
     async def astream_chat(self, messages: Sequence[ChatMessage], **kwargs: Any) -> ChatResponseAsyncGen:
-        """Like ``stream_chat``."""
+        """Answer as ``stream_chat`` does, without blocking the event loop."""
         return _astream(self.reader.astream(_turns(messages), self._sampling(kwargs)), _chat)
 
     @llm_completion_callback()
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """Return the answer to a prompt."""
+        """Return the model's answer to a prompt."""
         [[answer]] = self.reader.generate([prompt], self._sampling(kwargs))
         return _completion(answer.text, None, answer)
 
     @llm_completion_callback()
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        """Yield the answer to a prompt piece by piece."""
+        """Yield the model's answer to a prompt in pieces."""
         return _stream(self.reader.stream(prompt, self._sampling(kwargs)), _completion)
 
     @llm_completion_callback()
     async def acomplete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
-        """Like ``complete``."""
+        """Answer as ``complete`` does, without blocking the event loop."""
         [[answer]] = await self.reader.agenerate([prompt], self._sampling(kwargs))
         return _completion(answer.text, None, answer)
 
@@ -112,7 +112,7 @@ class ReaderLLM(LLM, metaclass=PlainHelp):
     async def astream_complete(
         self, prompt: str, formatted: bool = False, **kwargs: Any
     ) -> CompletionResponseAsyncGen:
-        """Like ``stream_complete``."""
+        """Answer as ``stream_complete`` does, without blocking the event loop."""
         return _astream(self.reader.astream(prompt, self._sampling(kwargs)), _completion)
 
 

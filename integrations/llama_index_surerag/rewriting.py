@@ -1,4 +1,4 @@
-"""DynQR before a pipeline's own engine: as a query transform, and as a retriever."""
+"""DynQR (query rewriting) for a pipeline's own engine: as a query transform and as a retriever."""
 
 from __future__ import annotations
 
@@ -26,36 +26,40 @@ from surerag.signatures import takes_options
 
 
 class DecidedNode(NodeWithScore):
-    """A node with its decision beside the metadata, whose hashes fusion retrievers compare."""
+    """A node with DynQR's decision in a field of its own.
+
+    The decision is not in the metadata, because fusion retrievers compare hashes that include metadata.
+    """
 
     decision: dict[str, Any]
 
 
 @takes_options(DynQROptions)
 class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTransform):
-    """Rewrites a query if the LLM's answer to it is uncertain, and passes the better query on (DynQR).
+    """Rewrites a query if the LLM's answer to it is uncertain, and returns the better query (DynQR).
 
-    In a ``TransformQueryEngine``, the search uses the rewrite and the LLM answers the original question. (The
-    rewrite is in ``custom_embedding_strs``, which retrievers by embedding read, but BM25 does not.) For a
-    ``TransformRetriever``, pass ``replace=True``: the rewrite then replaces the question.
+    In a ``TransformQueryEngine``, the search uses the rewrite, and the LLM answers the original question.
+    (The rewrite is in ``custom_embedding_strs``, which embedding retrievers use, but BM25 does not.) In a
+    ``TransformRetriever``, pass ``replace=True``, so that the rewrite replaces the question.
 
-    The cost is one search and one answer if the LLM is certain; otherwise two of each, and the rewriting. The
-    pipeline then searches and answers again. The transform blocks the event loop, because LlamaIndex's
-    transforms have no async hook: in a web service, use :class:`UncertaintyRewriteRetriever`. The decision is
-    in the events ``dynqr.gate`` and ``dynqr.decided``, but not in the pipeline's response.
+    If the LLM is certain, the transform costs one search and one answer. Otherwise it costs two searches, two
+    answers and the rewriting. The pipeline then searches and answers again. The transform blocks the event
+    loop, because LlamaIndex's transforms have no async method: in a web service, use
+    :class:`UncertaintyRewriteRetriever`. The decision is in the events ``dynqr.gate`` and ``dynqr.decided``,
+    but not in the pipeline's response.
 
     If a model or the retriever fails, the query stays unchanged, with a warning.
 
     Args:
         retriever: The pipeline's index, or a retriever of it.
-        llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
+        llm: The LLM, or a reader of surerag; by default ``Settings.llm``.
         replace: Whether the rewrite replaces the question.
-        rewriter: An LLM or reader that rewrites the query in place of ``llm``.
+        rewriter: An LLM or reader that rewrites the query; by default ``llm`` rewrites it.
         node_postprocessors: Applied to retrieved nodes, in order.
         **options: Options of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.
 
     Raises:
-        ConfigurationError: As of :meth:`UncertaintyRewriteQueryEngine.from_args`.
+        ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds.
         CapabilityError: If the metric needs log-probabilities that the LLM does not return.
     """
 
@@ -85,11 +89,11 @@ class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTran
 
 @takes_options(DynQROptions)
 class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever):
-    """Retrieves with the query, and also with a rewrite of it if the LLM's answer is uncertain (DynQR).
+    """Retrieves with the query and, if the LLM's answer is uncertain, also with a rewritten query (DynQR).
 
-    It works, sync and async, in any engine, chat engine or agent. The cost is one search and one answer if
-    the LLM is certain; otherwise two of each, and the rewriting. The pipeline then answers once more; an
-    :class:`UncertaintyRewriteQueryEngine` saves this last answer.
+    The retriever works in any engine, chat engine or agent, sync and async. If the LLM is certain, it costs
+    one search and one answer. Otherwise it costs two searches, two answers and the rewriting. The pipeline
+    then generates its own answer; an :class:`UncertaintyRewriteQueryEngine` needs no such further answer.
 
     The decision is in the :class:`MethodEvent` ``dynqr.gate``, and in the field ``decision`` of each node.
     Nodes without text are left out. If a model fails, the nodes of the original query are returned, with a
@@ -97,14 +101,14 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
 
     Args:
         retriever: The pipeline's index, or a retriever of it.
-        llm: The LLM, or a reader of surerag; ``Settings.llm`` if left out.
-        rewriter: An LLM or reader that rewrites the query in place of ``llm``.
+        llm: The LLM, or a reader of surerag; by default ``Settings.llm``.
+        rewriter: An LLM or reader that rewrites the query; by default ``llm`` rewrites it.
         node_postprocessors: Applied to retrieved nodes, in order.
         callback_manager: Receives LlamaIndex's callbacks.
         **options: Options of :class:`surerag.DynQROptions`; prompts may be LlamaIndex templates.
 
     Raises:
-        ConfigurationError: As of :meth:`UncertaintyRewriteQueryEngine.from_args`.
+        ConfigurationError: If an option or argument is unknown, of the wrong kind or out of bounds.
         CapabilityError: If the metric needs log-probabilities that the LLM does not return.
     """
 
@@ -140,7 +144,7 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
 async def _attempt(
     part: MethodPart[UncertaintyRewriter], bundle: QueryBundle, run: Callable[..., Any]
 ) -> DynQRResult | None:
-    """Return DynQR's result for a query, by the driver ``run``; None, with a warning, if it fails."""
+    """Run DynQR for a query with the driver ``run``; if it fails, warn and return None."""
     try:
         program, services = part.core.program(bundle.query_str), bound_services(part.core.services, bundle)
         result: DynQRResult = await maybe_await(run(program, services, on_event=dispatch))

@@ -29,23 +29,22 @@ _BATCH = 64
 class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
     """Cuts documents between dissimilar sentences, into chunks of at most ``chunk_size`` tokens.
 
-    Chunks are verbatim and in order; together they have all text but white space. Ids, metadata,
-    relationships and offsets are those of LlamaIndex's own parsers; the offsets are exact even if a text
-    repeats itself. A document without words has no chunks. The size of a chunk is the size of its text,
-    without metadata that a pipeline puts before it.
+    Chunks are unchanged parts of the text, in order; together they cover the whole text except for white
+    space. Nodes have ids, metadata, relationships and offsets as from LlamaIndex's own parsers; the offsets
+    are right even if a sentence occurs twice. A document without words has no chunks. ``chunk_size`` limits
+    the text of a chunk, without the metadata that a pipeline may put before the text.
 
     ``to_dict`` holds every setting and the name of the embedding model, for the cache of ingestion pipelines.
 
     Raises:
-        ConfigurationError: If an option is unknown or out of bounds, or ``embed_model`` is no embedding
-            model.
+        ConfigurationError: If an option is unknown or out of bounds, or ``embed_model`` has a wrong type.
     """
 
     embed_model: Service[BaseEmbedding | Encoder | None] = None
     """A LlamaIndex embedding model, or an encoder of surerag; ``Settings.embed_model`` if None."""
 
     tokenizer: Function[Callable[[str], Sequence[Any]] | None] = None
-    """Function from a text to its tokens, to count them; ``Settings.tokenizer`` if None."""
+    """Function that splits a text into tokens, to count them; ``Settings.tokenizer`` if None."""
 
     _core: SemanticChunker = PrivateAttr()
 
@@ -53,18 +52,18 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
         if "breakpoint_percentile_threshold" in options:
             raise ConfigurationError(
                 "this parser takes no breakpoint_percentile_threshold",
-                hint="fit the similarity to your documents: parser.with_quantile(documents, 0.75)",
+                hint="derive the threshold from your documents: parser.with_quantile(documents, 0.75)",
             )
         super().__init__(**{"embed_model": embed_model, **options})
 
     @classmethod
     def from_defaults(cls, embed_model: BaseEmbedding | Encoder | None = None, **options: Any) -> Self:
-        """Build a parser, as LlamaIndex's own parsers are built."""
+        """Build a parser, as ``from_defaults`` of LlamaIndex's own parsers does."""
         return cls(embed_model, **options)
 
     @classmethod
     def class_name(cls) -> str:
-        """Name in serialised settings."""
+        """Return the class name for serialised settings."""
         return "SemanticNodeParser"
 
     @model_validator(mode="after")
@@ -77,15 +76,15 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
 
     @property
     def core(self) -> SemanticChunker:
-        """The method with its options and services."""
+        """The chunker that this parser wraps, with its options and services."""
         return self._core
 
     def with_quantile(self, documents: Sequence[BaseNode], quantile: float = 0.75) -> Self:
-        """Return a copy whose threshold is this quantile of the similarities of neighbouring sentences.
+        """Return a copy whose similarity threshold is a quantile of the similarities of adjacent sentences.
 
         Args:
-            documents: A sample of the corpus; a few dozen are enough.
-            quantile: A number in [0, 1]; 0.75 joins every fourth sentence to the sentence before it.
+            documents: A sample of the corpus; a few dozen documents are enough.
+            quantile: A number in [0, 1]; with 0.75, about every fourth sentence joins the sentence before it.
 
         Raises:
             ConfigurationError: If ``quantile`` is out of range.
@@ -95,20 +94,20 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
         return self.with_options(similarity_threshold=fitted.similarity_threshold)
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return settings, and the names of embedding model and tokenizer, as plain values."""
+        """Return the settings, and the names of the embedding model and the tokenizer, as plain values."""
         tokenizer = self.tokenizer or Settings.tokenizer
-        named = getattr(tokenizer, "__qualname__", type(tokenizer).__qualname__)
+        name = getattr(tokenizer, "__qualname__", type(tokenizer).__qualname__)
         return {
             **super().to_dict(**kwargs),
             "encoder": encoder_of(self.embed_model).name,
-            "counted_by": f"{getattr(tokenizer, '__module__', '')}.{named}",
+            "counted_by": f"{getattr(tokenizer, '__module__', '')}.{name}",
         }
 
     @classmethod
     def from_dict(cls, data: dict[str, Any], **kwargs: Any) -> Self:
-        """Rebuild from :meth:`to_dict`; models and functions are passed in, as to the constructor."""
-        left_out = ("encoder", "counted_by", "class_name", "id_func", "callback_manager")
-        return cls(**{**{name: value for name, value in data.items() if name not in left_out}, **kwargs})
+        """Build a parser from the result of :meth:`to_dict`; pass models and functions as keywords."""
+        excluded = ("encoder", "counted_by", "class_name", "id_func", "callback_manager")
+        return cls(**{**{name: value for name, value in data.items() if name not in excluded}, **kwargs})
 
     def _parse_nodes(
         self, nodes: Sequence[BaseNode], show_progress: bool = False, **kwargs: Any
@@ -135,7 +134,7 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
         self, nodes: Sequence[BaseNode], chunked: Sequence[Sequence[SemanticChunk]]
     ) -> Iterator[TextNode]:
         for node, chunks in zip(nodes, chunked, strict=True):
-            # An image without words is still an image.
+            # An image without words still gets a node.
             empty = [""] if isinstance(node, ImageDocument) else []
             parts = build_nodes_from_splits(
                 [chunk.text for chunk in chunks] or empty, node, id_func=self.id_func
@@ -143,14 +142,14 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
             for part, chunk in zip(parts, chunks, strict=False):
                 part.start_char_idx, part.end_char_idx = chunk.start, chunk.end
                 if not isinstance(part, ImageNode):
-                    # A document's vector is not a chunk's vector.
+                    # The parts were copied from the document, whose vector does not fit a part.
                     part.embedding = None
             yield from parts
 
     def _postprocess_parsed_nodes(
         self, nodes: list[BaseNode], parent_doc_map: dict[str, Document]
     ) -> list[BaseNode]:
-        """Complete nodes as LlamaIndex does, but keep the exact offsets, which it would search for."""
+        """Complete nodes as LlamaIndex does, but keep the exact offsets, which LlamaIndex would guess."""
         offsets = [(node.start_char_idx, node.end_char_idx) for node in nodes if isinstance(node, TextNode)]
         nodes = super()._postprocess_parsed_nodes(nodes, parent_doc_map)
         texts = [node for node in nodes if isinstance(node, TextNode)]

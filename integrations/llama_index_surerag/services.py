@@ -1,4 +1,4 @@
-"""A pipeline's own embedding models and retrievers as services of surerag."""
+"""Adapters that let surerag use a pipeline's own embedding models and retrievers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ class EmbeddingEncoder(Shareable):
     """Encodes texts with a LlamaIndex embedding model, and L2-normalises the vectors.
 
     Args:
-        embed_model: Any LlamaIndex embedding model; None is ``Settings.embed_model``, read in each call.
+        embed_model: Any LlamaIndex embedding model; with None, each call uses the current
+            ``Settings.embed_model``.
 
     Raises:
         ConfigurationError: If ``embed_model`` is not an embedding model.
@@ -55,7 +56,11 @@ class EmbeddingEncoder(Shareable):
         return Settings.embed_model if self._own_model is None else self._own_model
 
     def encode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
-        """Return L2-normalised vectors [texts, dimensions]; a vector of zeros is a ServiceError."""
+        """Return L2-normalised vectors [texts, dimensions].
+
+        Raises:
+            ServiceError: If the model fails, or returns a vector of zeros.
+        """
         model = self._model
         try:
             if kind == "query":
@@ -66,7 +71,7 @@ class EmbeddingEncoder(Shareable):
         raise failure
 
     async def aencode(self, texts: Sequence[str], kind: Kind) -> NDArray[np.float32]:
-        """Like ``encode``, with the model's own async methods, or in a thread if the model has none."""
+        """Encode texts as ``encode`` does, with the model's async methods, or else in a thread."""
         model = self._model
         if not _has_own_async(model, "_aget_text_embedding", BaseEmbedding):
             return await in_thread(self.encode, texts, kind)
@@ -81,28 +86,31 @@ class EmbeddingEncoder(Shareable):
 
 
 def encoder_of(model: BaseEmbedding | Encoder | None) -> Encoder:
-    """Return an encoder for a model (None is ``Settings.embed_model``); return an encoder unchanged."""
+    """Return an encoder unchanged, or a new encoder for a model (``Settings.embed_model`` for None)."""
     return model if isinstance(model, Encoder) else EmbeddingEncoder(model)
 
 
 def _has_own_async(service: object, method: str, base: type) -> bool:
-    """Whether a class has its own async method; names are compared, as LlamaIndex wraps inherited methods."""
+    """Whether an object's class overrides an async method of its base class.
+
+    Qualified names are compared, because LlamaIndex wraps inherited methods in new functions.
+    """
     return str(getattr(type(service), method).__qualname__) != f"{base.__name__}.{method}"
 
 
 class NodeRetriever(Shareable):
     """Retrieves nodes with a LlamaIndex retriever, applies postprocessors, and returns passages.
 
-    Nodes are copied first, so that neither a postprocessor nor a caller changes the nodes in the index.
+    Nodes are copied before postprocessing, so that the nodes in the index never change.
 
     Args:
         retriever: Any LlamaIndex retriever, or an index.
         postprocessors: Applied in order, as in LlamaIndex's query engines.
-        bundle: The pipeline's own query bundle, which may have other strings to embed; it is used in searches
-            for its text.
+        bundle: A query bundle, for example with a vector or with other strings to embed. A search for the
+            bundle's text uses the bundle; a search for another text does not.
 
     Raises:
-        ConfigurationError: If an argument is of the wrong kind.
+        ConfigurationError: If an argument has a wrong type.
     """
 
     def __init__(
@@ -117,19 +125,19 @@ class NodeRetriever(Shareable):
 
     @property
     def name(self) -> str:
-        """Class name of the retriever, which is part of a calibration's scope."""
+        """Class name of the retriever; a calibrated threshold is valid only for this class."""
         return getattr(self._retriever, "kind", type(self._retriever).__name__)
 
     def bound_to(self, bundle: QueryBundle) -> NodeRetriever:
-        """Return a retriever that searches with this query bundle."""
+        """Return a copy of this retriever that searches for the bundle's text with the bundle."""
         return NodeRetriever(self._retriever, self._postprocessors, bundle)
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Return passages, best first, ``k`` at most; each has its node as ``origin``."""
+        """Return at most ``k`` passages (None: all), best first; the ``origin`` of a passage is its node."""
         return passages_of(self.nodes(self._query(query)))[:k]
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Like ``retrieve``, without blocking the event loop."""
+        """Retrieve passages as ``retrieve`` does, without blocking the event loop."""
         return passages_of(await self.anodes(self._query(query)))[:k]
 
     def nodes(self, bundle: QueryBundle) -> list[NodeWithScore]:
@@ -140,7 +148,7 @@ class NodeRetriever(Shareable):
         return nodes
 
     async def anodes(self, bundle: QueryBundle) -> list[NodeWithScore]:
-        """Like ``nodes``; a retriever without its own async method works in a thread."""
+        """Retrieve as ``nodes`` does, in a thread if the retriever has no async method of its own."""
         if _has_own_async(self._retriever, "_aretrieve", BaseRetriever):
             retrieved = await self._retriever.aretrieve(replace(bundle))
         else:
@@ -156,14 +164,14 @@ class NodeRetriever(Shareable):
 
 
 def bound_services(services: Services, bundle: QueryBundle) -> Services:
-    """Return the services of one query: the retriever searches with the query's bundle."""
+    """Return services for one query, whose retriever searches with the query's bundle."""
     if not isinstance(services.retriever, NodeRetriever):
         return services
     return replace(services, retriever=services.retriever.bound_to(bundle))
 
 
 def bundle_of(query: Any) -> QueryBundle:
-    """Return a query as a bundle, or raise InputError."""
+    """Return a query as a bundle; raise an InputError if it is not a str or a QueryBundle."""
     if not isinstance(query, str | QueryBundle):
         kind = type(query).__name__
         raise InputError(f"a query is a text, got a {kind}", hint="pass a str or a QueryBundle")
@@ -171,26 +179,33 @@ def bundle_of(query: Any) -> QueryBundle:
 
 
 def checked_postprocessors(postprocessors: Any, name: str = "postprocessors") -> list[BaseNodePostprocessor]:
-    """Return a list of postprocessors, empty for None; anything else is a ConfigurationError."""
+    """Return postprocessors as a list (empty for None); raise a ConfigurationError for other types.
+
+    ``name`` is the argument's name in the error.
+    """
     hint = "pass a list of LlamaIndex's node postprocessors"
     check_kind(list | tuple | None, "a list", hint=hint, **{name: postprocessors})
-    for one in postprocessors or ():
-        if not isinstance(one, BaseNodePostprocessor):
-            raise ConfigurationError(f"{name} holds a {type(one).__name__}", hint=hint)
+    for item in postprocessors or ():
+        if not isinstance(item, BaseNodePostprocessor):
+            raise ConfigurationError(f"{name} holds a {type(item).__name__}", hint=hint)
     return list(postprocessors or ())
 
 
 def manager_of(callback_manager: CallbackManager | None) -> CallbackManager:
-    """Return a callback manager, LlamaIndex's own for None, or raise ConfigurationError."""
-    hint = "put handlers into one: CallbackManager([handler])"
+    """Return a callback manager (``Settings.callback_manager`` for None).
+
+    Raises:
+        ConfigurationError: If ``callback_manager`` has another type.
+    """
+    hint = "pass a handler inside a manager: CallbackManager([handler])"
     check_kind(CallbackManager | None, "a CallbackManager", hint=hint, callback_manager=callback_manager)
     return callback_manager or Settings.callback_manager
 
 
 class InnerRetriever(Shareable, BaseRetriever):
-    """A retriever around another retriever, which itself reports the retrieved nodes.
+    """Base class of retrievers that call another retriever, which reports the retrieved nodes.
 
-    It has no callbacks: they would add events to a trace that the query's trace never resets.
+    This class itself sends no events to callbacks: they would be added to a trace that is never reset.
     """
 
     def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
@@ -198,12 +213,15 @@ class InnerRetriever(Shareable, BaseRetriever):
         return self._retrieve(bundle_of(str_or_query_bundle))
 
     async def aretrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:
-        """Like ``retrieve``."""
+        """Retrieve as ``retrieve`` does, without blocking the event loop."""
         return await self._aretrieve(bundle_of(str_or_query_bundle))
 
 
 class _IndexRetriever(InnerRetriever):
-    """Searches an index's current nodes; the index's own retriever searches the nodes at its creation."""
+    """Searches the current nodes of an index, by a new LlamaIndex retriever for each query.
+
+    A LlamaIndex retriever searches only the nodes that were in the index when the retriever was made.
+    """
 
     def __init__(self, index: BaseIndex[Any], options: Mapping[str, Any]) -> None:
         super().__init__()
@@ -218,7 +236,10 @@ class _IndexRetriever(InnerRetriever):
 
 
 def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -> BaseRetriever:
-    """Return a retriever unchanged, or a retriever for an index, with ``k`` nodes (None: the default)."""
+    """Return a retriever unchanged, or a new retriever for an index.
+
+    The new retriever returns ``k`` nodes, or LlamaIndex's default number if ``k`` is None.
+    """
     if isinstance(source, BaseRetriever):
         return source
     if isinstance(source, BaseIndex):
@@ -229,25 +250,36 @@ def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -
     )
 
 
-# How many retrieved passages an engine shows to its LLM: as many as the context window holds
+# The prompt of an engine has as many retrieved passages as fit into the LLM's context window.
 
 _MARGIN, _LEAST = 256, 32
-"""Tokens of the window for the prompt's own words and a chat template, and the minimum for a passage."""
+"""Tokens reserved for the prompt's own words and the chat template, and the minimum tokens of a passage."""
 
 
 class EmptyIndexError(InputError):
-    """Nothing was retrieved to answer from; the engine raises and catches it inside one query."""
+    """Nothing was retrieved for a query; the engine catches this error and returns an empty response."""
 
 
 class Window:
-    """Counts the tokens that a reader's context window still has for the passages of one query."""
+    """Counts how many tokens are left in an LLM's context window for the passages of one query.
+
+    Args:
+        reader: The LLM, which counts tokens.
+        window: Size of the context window, in tokens.
+        question: The query.
+        max_tokens: Maximum length of the answer, in tokens, which also needs a part of the window.
+    """
 
     def __init__(self, reader: BaseReader, window: int, question: str, *, max_tokens: int) -> None:
         self._count = reader.count_tokens
         self._left = window - max_tokens - self._count(question) - _MARGIN
 
     def fit(self, passages: list[Passage], *, stay: bool) -> list[Passage]:
-        """Return the first passages that fit, or one cut passage; ``stay``: their tokens count as used."""
+        """Return the first passages that fit; if none fits, return the beginning of the first passage.
+
+        ``stay`` tells whether the passages stay in all later prompts of the query, so that their tokens are
+        no longer free.
+        """
         total, fitting = 0, list[Passage]()
         for passage in passages:
             tokens = self._count(passage.text) + 5
@@ -256,8 +288,10 @@ class Window:
                     fitting.append(self._cut(passage, max(self._left - 5, _LEAST)))
                     total = self._left
                 if len(passages) > len(fitting):
-                    shown = len(fitting)
-                    warn("window.passages_dropped", retrieved=len(passages), shown=shown, tokens=self._left)
+                    n_fitting = len(fitting)
+                    warn(
+                        "window.passages_dropped", retrieved=len(passages), shown=n_fitting, tokens=self._left
+                    )
                 break
             total += tokens
             fitting.append(passage)
@@ -265,7 +299,7 @@ class Window:
         return fitting
 
     def _cut(self, passage: Passage, limit: int) -> Passage:
-        """Return the beginning of a passage, and of the node that it was made from."""
+        """Return the beginning of a passage, at most ``limit`` tokens; its node is cut in the same way."""
         text, tokens = passage.text, self._count(passage.text)
         before = tokens
         while tokens > limit:
@@ -276,14 +310,22 @@ class Window:
         if isinstance(origin, NodeWithScore):
             origin = copy_of(origin)
             content = origin.node.get_content(metadata_mode=MetadataMode.NONE)
-            # Metadata are before the text, unless the user's template puts them elsewhere.
+            # The passage's text is the node's text after its metadata, unless the user's template differs.
             origin.node.set_content(content[: max(len(content) - len(passage.text) + len(text), 0)])
             text = origin.node.get_content(metadata_mode=MetadataMode.LLM)
         return replace(passage, text=text, origin=origin)
 
 
 class QueryRetriever:
-    """Retrieves for a query, and fits passages into the LLM's window; ``others`` are the later tiers."""
+    """Retrieves passages for one query, as many as fit into the LLM's context window.
+
+    Args:
+        retriever: Retrieves the passages.
+        window: The free tokens of the context window; None for no limit.
+        others: Retrievers for later steps of the query. If ``retriever`` finds nothing, they are called, too,
+            to find out whether the index is empty.
+        required: Whether to raise an EmptyIndexError if all retrievers find nothing.
+    """
 
     def __init__(
         self, retriever: NodeRetriever, window: Window | None, *others: NodeRetriever, required: bool
@@ -294,14 +336,18 @@ class QueryRetriever:
         self._required = required
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Return passages, best first; raise an EmptyIndexError if no tier has any."""
+        """Return at most ``k`` passages, best first.
+
+        Raises:
+            EmptyIndexError: If neither the retriever nor the other retrievers find anything.
+        """
         passages = self._retriever.retrieve(query, k)
-        return self._fit(passages, passages or [one.retrieve(query, 1) for one in self._others])
+        return self._fit(passages, passages or [other.retrieve(query, 1) for other in self._others])
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Like ``retrieve``, without blocking the event loop."""
+        """Retrieve passages as ``retrieve`` does, without blocking the event loop."""
         passages = await self._retriever.aretrieve(query, k)
-        return self._fit(passages, passages or [await one.aretrieve(query, 1) for one in self._others])
+        return self._fit(passages, passages or [await other.aretrieve(query, 1) for other in self._others])
 
     def _fit(self, passages: list[Passage], found: Sequence[Any]) -> list[Passage]:
         if self._required and not any(found):

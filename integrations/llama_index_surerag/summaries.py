@@ -1,4 +1,4 @@
-"""Summaries of documents: as nodes, and as an ordinary LlamaIndex index, which a folder can keep.
+"""Summaries of documents, as nodes or as an ordinary LlamaIndex index, which can be saved to a folder.
 
 Example::
 
@@ -49,8 +49,8 @@ from surerag.retrieval import summarizer_of, with_summaries
 from surerag.signatures import PlainHelp
 
 Summarize = int | str | Callable[[BaseNode], str] | LLM | Reader | DocumentSummaryIndex
-"""How to summarize: a number of lead sentences, a metadata key, a function of the document, a model, or an
-index of LlamaIndex that has summaries already."""
+"""How to summarize a document: the number of its first sentences, the metadata key of an existing summary, a
+function that summarizes the document, a model, or a DocumentSummaryIndex that has the summaries already."""
 
 _CHUNK_METADATA = frozenset(
     {
@@ -58,9 +58,9 @@ _CHUNK_METADATA = frozenset(
         *("next_section_summary", "questions_this_excerpt_can_answer", "excerpt_keywords"),
     }
 )
-"""Metadata that LlamaIndex's own parsers and extractors add to each chunk; no access rights are in it."""
+"""Metadata keys that LlamaIndex's own parsers and extractors add to chunks; they hold no access rights."""
 _IDS = UUID("6f0f1a52-3f0e-4b0b-9c53-0a8f5a1f7e11")
-"""Name space of the summaries' ids; some vector stores take only UUIDs."""
+"""Namespace of the summaries' ids, which are UUIDs because some vector stores accept no other ids."""
 _INDEX_ID = "surerag-summaries"
 _FILES = frozenset(
     {
@@ -68,24 +68,29 @@ _FILES = frozenset(
         *("default__vector_store.json", "image__vector_store.json"),
     }
 )
-"""The files in which LlamaIndex keeps an index."""
+"""Names of the files that LlamaIndex writes when it saves an index."""
 _N_AT_ONCE = 256
-"""Number of summaries that a model writes before they are saved."""
+"""Number of summaries that a model writes before the folder is saved."""
 _NO_TEXT = "there is no document with text to summarize"
-_NO_TEXT_HINT = "pass the documents; an index whose vector store holds the texts itself has no documents"
+_NO_TEXT_HINT = "if you passed an index, pass the documents: some vector stores leave the docstore empty"
 
 
 def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summarize = 2) -> list[TextNode]:
-    """Return a summary of each document as a node; ``source`` is documents, or an index with a docstore.
+    """Return a summary of each document as a node.
 
-    Chunks of one document with different metadata are summarized separately, so that a filter or an access
-    list treats a summary as it treats the chunks. (Metadata that LlamaIndex's own parsers and extractors add
-    to chunks make no difference.) A summary has the metadata that its chunks share, hidden from models. Its
-    id is a UUID made from the document's id. Its relationships name the document, and the chunks with their
-    hashes. A document without prose has no summary: the node has the document's beginning instead, and the
-    key ``no_summary``; if this node is the nearest, the engine searches.
+    If chunks of a document have different metadata, each group of chunks with equal metadata gets its own
+    summary, so that a filter or an access list treats the summary like the chunks. (Metadata that
+    LlamaIndex's own parsers and extractors add to chunks are ignored here.) A summary node has the metadata
+    that its chunks share, hidden from LLMs and embedding models. Its id is a UUID made from the document's
+    id. Its relationships name the document, and the chunks with their hashes. If a document has no prose, its
+    node has the document's first words and the metadata key ``no_summary``; if this node is nearest to a
+    question, the lazy engine searches.
 
-    If ``summarize`` is a function, it gets the chunks' text as a document, and must summarize this text.
+    Args:
+        source: Documents, nodes, or an index with the nodes in its docstore.
+        summarize: The number of first sentences that are the summary, the metadata key of a summary, an LLM,
+            a ``DocumentSummaryIndex``, or a function that gets a ``Document`` with the text to summarize and
+            returns the summary.
 
     Raises:
         InputError: If there is no document with text, or a metadata key is missing.
@@ -97,33 +102,33 @@ def summary_nodes(source: BaseIndex[Any] | Iterable[BaseNode], summarize: Summar
 
 
 class DocumentSummarizer(WithoutKeys, TransformComponent, metaclass=PlainHelp):
-    """Summarizes documents in an ``IngestionPipeline``, which keeps the summaries in any vector store.
+    """Summarizes documents in an ``IngestionPipeline``, which can write the summaries to any vector store.
 
     With ``docstore_strategy=DocstoreStrategy.UPSERTS_AND_DELETE``, only new and changed documents are
     summarized, and the summaries of documents that are no longer passed are deleted.
 
     Args:
-        summarize: How to summarize, see :func:`summary_nodes`.
+        summarize: How to summarize, as for :func:`summary_nodes`.
 
     Raises:
-        ConfigurationError: If ``summarize`` is not a way to summarize.
+        ConfigurationError: If ``summarize`` is of another type.
     """
 
     summarize: Service[Any] = 2
 
     def __init__(self, summarize: Summarize = 2) -> None:
-        _summarizer(summarize)  # raises if it is not a way to summarize
+        _summarizer(summarize)  # raises a ConfigurationError for other types
         super().__init__(summarize=summarize)
 
     def to_dict(self, **kwargs: Any) -> dict[str, Any]:
-        """Return the settings as plain values, on which the pipeline's cache depends; a model is named."""
+        """Return the settings as plain values, from which the pipeline makes the key of its cache."""
         how = self.summarize
-        told = (
+        name = (
             how
             if isinstance(how, int | str)
             else _model_name(how) or getattr(how, "__qualname__", str(type(how)))
         )
-        return {**super().to_dict(**kwargs), "summarize": told}
+        return {**super().to_dict(**kwargs), "summarize": name}
 
     def __call__(self, nodes: Sequence[BaseNode], **kwargs: Any) -> list[TextNode]:
         """Return a summary of each document."""
@@ -141,14 +146,14 @@ def summary_index(
 
     Args:
         source: Documents, their nodes, or an index with the nodes in its docstore.
-        summarize: How to summarize, see :func:`summary_nodes`.
-        embed_model: Model that embeds the summaries, or its name in LlamaIndex; ``Settings.embed_model`` if
-            None.
-        persist_dir: Folder for the summaries and nothing else. Existing summaries are loaded from it. Only
-            new and changed documents are summarized and embedded; with another embedding model, all summaries
-            are embedded anew. If ``source`` is a list of documents, their summaries are added; if it is an
-            index, summaries of documents that it no longer has are also deleted. Only one process at a time
-            may write to a folder.
+        summarize: How to summarize, as for :func:`summary_nodes`.
+        embed_model: Model that embeds the summaries, or its name in LlamaIndex; by default
+            ``Settings.embed_model``.
+        persist_dir: Folder that holds only the summaries. If it has summaries already, they are loaded, and
+            only new and changed documents are summarized and embedded. If the embedding model has changed,
+            all summaries are embedded again. If ``source`` is a list, summaries of other documents stay in
+            the folder; if ``source`` is an index, summaries of documents that are not in the index are
+            deleted. Only one process at a time may write to a folder.
 
     Raises:
         InputError: If there is no document with text, or a metadata key is missing.
@@ -178,7 +183,7 @@ def summary_index(
 
 
 def _embedding_model(model: BaseEmbedding | str | None) -> BaseEmbedding | None:
-    """Return the embedding model, which may be named."""
+    """Return an embedding model unchanged, or the model with a given name."""
     try:
         return resolve_embed_model(model) if isinstance(model, str) else model
     except ValueError as error:
@@ -190,11 +195,11 @@ def _update_by_model(
 ) -> bool:
     """Have a model write the summaries of new and changed contents; return whether the index changed.
 
-    The folder is saved after each portion, because the model's work is dear.
+    The folder is saved after each batch, so that an interruption loses at most one batch of model calls.
     """
-    kept = {part.id: node for part in parts if (node := part.kept_in(index)) is not None}
-    changed = update(index, [*kept.values()])
-    missing = [part for part in parts if part.id not in kept]
+    reused = {part.id: node for part in parts if (node := part.reusable_summary(index)) is not None}
+    changed = update(index, [*reused.values()])
+    missing = [part for part in parts if part.id not in reused]
     for start in range(0, len(missing), _N_AT_ONCE):
         changed = update(index, _summarize(missing[start : start + _N_AT_ONCE], model)) or changed
         folder.save(index)
@@ -203,17 +208,17 @@ def _update_by_model(
 
 @dataclass(frozen=True)
 class _SummaryOrigin:
-    """The source of one summary: chunks of a document with the same metadata, or the whole document."""
+    """The text that one summary is made from: chunks of a document with equal metadata, or the document."""
 
     id: str
     document: str
     chunks: tuple[BaseNode, ...]
     maker: str
-    """Name of the model that writes the summary; empty if no model does."""
+    """Name of the model that writes the summary; empty if the summary is made without a model."""
 
     @property
     def relationships(self) -> dict[NodeRelationship, Any]:
-        """The summary's document and chunks, and the model that wrote it."""
+        """The relationships of the summary's node: the document, the chunks, and the name of the model."""
         made = {"summarized_by": self.maker} if self.maker else {}
         if len(self.chunks) == 1 and isinstance(self.chunks[0], Document):
             whole = RelatedNodeInfo(node_id=self.document, hash=self.chunks[0].hash, metadata=made)
@@ -221,31 +226,38 @@ class _SummaryOrigin:
         chunks = sorted(self.chunks, key=lambda chunk: chunk.node_id)
         return {
             NodeRelationship.SOURCE: RelatedNodeInfo(node_id=self.document, metadata=made),
-            NodeRelationship.CHILD: [RelatedNodeInfo(node_id=one.node_id, hash=one.hash) for one in chunks],
+            NodeRelationship.CHILD: [
+                RelatedNodeInfo(node_id=part.node_id, hash=part.hash) for part in chunks
+            ],
         }
 
     def joined(self) -> Document:
-        """Return the chunks as a document, with the metadata that they share."""
+        """Return the chunks as one document, with the metadata that all chunks share."""
         first, *others = [chunk.metadata for chunk in self.chunks]
-        shared = {key: value for key, value in first.items() if all(one.get(key) == value for one in others)}
+        shared = {
+            key: value for key, value in first.items() if all(item.get(key) == value for item in others)
+        }
         return Document(id_=self.document, text=_join_chunks(self.chunks), metadata=shared)
 
-    def kept_in(self, index: VectorStoreIndex) -> TextNode | None:
-        """Return the index's summary of the same contents by the same model, or None."""
-        kept = index.docstore.get_document(self.id, raise_error=False)
-        if not isinstance(kept, TextNode) or _contents(kept.relationships) != _contents(self.relationships):
+    def reusable_summary(self, index: VectorStoreIndex) -> TextNode | None:
+        """Return the index's summary of the same contents by the same model; None if there is none."""
+        node = index.docstore.get_document(self.id, raise_error=False)
+        if not isinstance(node, TextNode) or _contents(node.relationships) != _contents(self.relationships):
             return None
-        return kept.model_copy(update={"relationships": self.relationships})
+        return node.model_copy(update={"relationships": self.relationships})
 
 
 def _contents(relationships: Mapping[NodeRelationship, Any]) -> tuple[Any, ...]:
-    """Return the origin of a summary: document, hashes and model, without the ids of chunks."""
+    """Return what identifies a summary's contents: document, hashes and model.
+
+    The ids of chunks are left out, because an index that is built again gives its chunks new ids.
+    """
     source, chunks = relationships[NodeRelationship.SOURCE], relationships.get(NodeRelationship.CHILD, [])
     return source.node_id, source.hash, source.metadata, sorted(str(chunk.hash) for chunk in chunks)
 
 
 def _to_summarize(nodes: Sequence[BaseNode], summarize: Summarize) -> list[_SummaryOrigin]:
-    """Return the sources of summaries: the chunks with text, grouped by document and metadata."""
+    """Group nodes by document and metadata, and return the groups that have text."""
     grouped: dict[str, dict[str, list[BaseNode]]] = {}
     maker = _model_name(summarize)
     for node in nodes:
@@ -257,17 +269,15 @@ def _to_summarize(nodes: Sequence[BaseNode], summarize: Summarize) -> list[_Summ
                 "[Document(text=item.text, id_=item.id, metadata=dict(item.metadata)) "
                 "for item in loaded.documents]",
             )
-        # The summaries of a DocumentSummaryIndex are of whole documents.
-        apart = {} if isinstance(summarize, DocumentSummaryIndex) else node.metadata
-        told = {key: value for key, value in apart.items() if key not in _CHUNK_METADATA}
-        written = json.dumps(told, sort_keys=True, default=str)
-        grouped.setdefault(document_of(node), {}).setdefault(written, []).append(node)
+        # A DocumentSummaryIndex has one summary for each whole document.
+        metadata = {} if isinstance(summarize, DocumentSummaryIndex) else node.metadata
+        own_metadata = {key: value for key, value in metadata.items() if key not in _CHUNK_METADATA}
+        group = json.dumps(own_metadata, sort_keys=True, default=str)
+        grouped.setdefault(document_of(node), {}).setdefault(group, []).append(node)
     return [
-        _SummaryOrigin(
-            summary_id(document, written if len(groups) > 1 else ""), document, tuple(chunks), maker
-        )
+        _SummaryOrigin(summary_id(document, group if len(groups) > 1 else ""), document, tuple(chunks), maker)
         for document, groups in grouped.items()
-        for written, chunks in groups.items()
+        for group, chunks in groups.items()
         if any(chunk.get_content(metadata_mode=MetadataMode.NONE).strip() for chunk in chunks)
     ]
 
@@ -276,19 +286,19 @@ def _summarize(parts: Sequence[_SummaryOrigin], summarize: Summarize = 2) -> lis
     summarizer = _summarizer(summarize)
     documents = [part.joined() for part in parts]
     plain = [
-        PlainDocument(one.node_id, one.text, str(one.metadata.get("title") or ""), one.metadata)
-        for one in documents
+        PlainDocument(item.node_id, item.text, str(item.metadata.get("title") or ""), item.metadata)
+        for item in documents
     ]
     return [
         TextNode(
             id_=part.id,
-            text=one.text,
-            metadata=dict(one.metadata),
-            excluded_llm_metadata_keys=list(one.metadata),
-            excluded_embed_metadata_keys=list(one.metadata),
+            text=summary.text,
+            metadata=dict(summary.metadata),
+            excluded_llm_metadata_keys=list(summary.metadata),
+            excluded_embed_metadata_keys=list(summary.metadata),
             relationships=part.relationships,
         )
-        for part, one in zip(parts, with_summaries(plain, summarizer(plain, documents)), strict=True)
+        for part, summary in zip(parts, with_summaries(plain, summarizer(plain, documents)), strict=True)
     ]
 
 
@@ -298,7 +308,7 @@ def _summarizer(summarize: Summarize) -> Callable[[Sequence[PlainDocument], Sequ
 
 
 def _model_name(summarize: Summarize) -> str:
-    """Return the name of the model that writes summaries; empty if no model does."""
+    """Return the name of the model that writes summaries; empty if ``summarize`` is not a model."""
     return reader_of(summarize).name if isinstance(summarize, LLM | Reader) else ""
 
 
@@ -313,45 +323,51 @@ def _summaries_in(index: DocumentSummaryIndex) -> Callable[[BaseNode], str]:
 
 
 def update(index: VectorStoreIndex, nodes: Sequence[TextNode]) -> bool:
-    """Add new and changed summaries to an index; return whether there were any.
+    """Add new and changed summaries to an index; return whether any summary was new or changed.
 
-    A summary replaces the former summary with the same id; if embedding fails, the former is kept. An
-    unchanged text is not embedded again.
+    A summary replaces the old summary with the same id. If embedding fails, the old summary stays in the
+    index. A summary whose text has not changed is not embedded again.
     """
-    fresh = []
+    changed_nodes = []
     for node in nodes:
-        kept = index.docstore.get_document(node.node_id, raise_error=False)
-        if kept is None or (kept.hash, kept.relationships) != (node.hash, node.relationships):
-            same = kept is not None and kept.get_content() == node.text
+        old = index.docstore.get_document(node.node_id, raise_error=False)
+        if old is None or (old.hash, old.relationships) != (node.hash, node.relationships):
+            same = old is not None and old.get_content() == node.text
             vector = index.vector_store.get(node.node_id) if same else None  # type: ignore[attr-defined]  # in memory
-            fresh.append(node.model_copy(update={"embedding": vector}))
-    if fresh:
-        index.insert_nodes(fresh)
-    return bool(fresh)
+            changed_nodes.append(node.model_copy(update={"embedding": vector}))
+    if changed_nodes:
+        index.insert_nodes(changed_nodes)
+    return bool(changed_nodes)
 
 
 def _delete_others(index: VectorStoreIndex, stay: Collection[str], documents: Collection[str] | None) -> bool:
-    """Delete summaries of these documents (None: all) except ``stay``; return whether any were deleted."""
+    """Delete the summaries of some documents, and return whether any were deleted.
+
+    Args:
+        index: The index of summaries.
+        stay: Ids of summaries that are not deleted.
+        documents: Ids of the documents; None for all documents.
+    """
     if documents is None:
         names = list(index.index_struct.nodes_dict)
     else:
         listed = [index.docstore.get_ref_doc_info(document) for document in documents]
         names = [name for info in listed if info is not None for name in info.node_ids]
-    gone = [name for name in names if name not in stay]
-    if gone:
-        index.delete_nodes(gone, delete_from_docstore=True)
-    return bool(gone)
+    deleted = [name for name in names if name not in stay]
+    if deleted:
+        index.delete_nodes(deleted, delete_from_docstore=True)
+    return bool(deleted)
 
 
 def replace_summaries(index: VectorStoreIndex, documents: Collection[str], nodes: Sequence[BaseNode]) -> None:
-    """Update the summaries of these documents, whose current nodes are ``nodes``."""
+    """Replace the summaries of documents, given by their ids, by summaries of their current nodes."""
     parts = _to_summarize(nodes, 2)
     _delete_others(index, {part.id for part in parts}, documents)
     update(index, _summarize(parts))
 
 
 class _Folder:
-    """A folder with an index of summaries, and nothing else.
+    """A folder that holds an index of summaries and no other files.
 
     Raises:
         ConfigurationError: If the folder holds other files.
@@ -367,7 +383,7 @@ class _Folder:
             empty = VectorStoreIndex([], embed_model=embed_model)
             empty.set_index_id(_INDEX_ID)
             return empty
-        # LlamaIndex's own loading checks the type of each number of each vector, twice.
+        # LlamaIndex's own loader is slower: it checks the type of each number of each vector twice.
         vectors = json.loads((self._path / "default__vector_store.json").read_text(encoding="utf-8"))
         stored = StorageContext.from_defaults(
             docstore=SimpleDocumentStore.from_persist_dir(str(self._path)),
@@ -376,13 +392,13 @@ class _Folder:
         )
         index: Any = load_index_from_storage(stored, index_id=_INDEX_ID, embed_model=embed_model)
         ids = [index.docstore.docs, index.index_struct.nodes_dict, index.vector_store.data.embedding_dict]
-        if any(one.keys() != ids[0].keys() for one in ids):
-            # Another process was writing the files, or was stopped.
+        if any(item.keys() != ids[0].keys() for item in ids):
+            # Another process is writing the files, or was stopped before it had written all files.
             return _embed_again(index, embed_model)
-        return index  # type: ignore[no-any-return]  # it was one
+        return index  # type: ignore[no-any-return]  # a VectorStoreIndex was saved
 
     def save(self, index: VectorStoreIndex) -> None:
-        """Write an index; each file replaces the former file when it is complete."""
+        """Write an index to temporary files, which then replace the old files."""
         self._check()
         self._path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=self._path.parent, prefix=f".{self._path.name}-") as written:
@@ -401,8 +417,8 @@ class _Folder:
         elif not self._path.exists():
             return False
         raise ConfigurationError(
-            f"{self._path} holds other files than summaries, which would be lost",
-            hint=f"keep the summaries in another folder: persist_dir={str(self._path / 'summaries')!r}",
+            f"{self._path} holds files that are not summaries and would be lost",
+            hint=f"store the summaries in another folder: persist_dir={str(self._path / 'summaries')!r}",
         )
 
 
@@ -414,16 +430,16 @@ def _indices_in(folder: Path) -> list[str]:
 
 
 def _embed_again(index: VectorStoreIndex, embed_model: BaseEmbedding | None) -> VectorStoreIndex:
-    """Return an index of the same summaries, embedded by this model."""
-    anew = VectorStoreIndex(list(index.docstore.docs.values()), embed_model=embed_model)
-    anew.set_index_id(_INDEX_ID)
-    return anew
+    """Return a new index of the same summaries, embedded by ``embed_model``."""
+    new_index = VectorStoreIndex(list(index.docstore.docs.values()), embed_model=embed_model)
+    new_index.set_index_id(_INDEX_ID)
+    return new_index
 
 
 def _encoder_name(model: BaseEmbedding) -> str:
     """Return a text that identifies the embedding model and its number of dimensions."""
-    told = [type(model).__name__, EmbeddingEncoder(model).name, getattr(model, "dimensions", None)]
-    return " ".join(str(one) for one in told if one is not None)
+    parts = [type(model).__name__, EmbeddingEncoder(model).name, getattr(model, "dimensions", None)]
+    return " ".join(str(part) for part in parts if part is not None)
 
 
 def _nodes_in(source: BaseIndex[Any] | Iterable[BaseNode]) -> list[BaseNode]:
@@ -433,19 +449,23 @@ def _nodes_in(source: BaseIndex[Any] | Iterable[BaseNode]) -> list[BaseNode]:
 
 
 def document_of(node: BaseNode) -> str:
-    """Return the id of a node's document; the node's own id if it has no document."""
+    """Return the id of a node's document, or the node's own id if it belongs to no document."""
     return node.node_id if isinstance(node, Document) else node.ref_doc_id or node.node_id
 
 
 def summary_id(document: str, part: str = "") -> str:
-    """Return the id of the summary of a document, or of a part of it."""
+    """Return the id of the summary of a document.
+
+    ``part`` is empty, or the metadata as JSON if the summary covers only the chunks with these metadata.
+    """
     return str(uuid5(_IDS, f"{document}:summary:{part}" if part else f"{document}:summary"))
 
 
 def _join_chunks(nodes: Sequence[BaseNode]) -> str:
-    """Return the text of a document; text that two chunks share appears once.
+    """Join chunks to the text of their document; text in which two neighbours overlap appears once.
 
-    Chunks of chunks have offsets within the larger chunks: these offsets repeat, and do not fit the document.
+    Chunks are sorted by their offsets, unless two chunks have the same offset. Offsets repeat if they count
+    from the start of larger chunks, as a hierarchical parser sets them.
     """
     chunks = [
         (getattr(node, "start_char_idx", None) or 0, node.get_content(metadata_mode=MetadataMode.NONE))

@@ -1,7 +1,7 @@
-"""Tier 1 of lazy retrieval for LlamaIndex: the summaries that may be shown for a query.
+"""Tier 1 of lazy retrieval for LlamaIndex: retrieves the summaries that may be put into a prompt.
 
-A summary is shown only if the pipeline's search may return every chunk that it was made of, and no chunk has
-changed. If this cannot be known, the construction of the engine fails.
+A summary may be put into the prompt only if the pipeline's search may return every chunk that the summary was
+made from, and if no chunk has changed. If this cannot be checked, the construction of the engine fails.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from llama_index_surerag.events import warn
 from llama_index_surerag.nodes import copy_of
 from llama_index_surerag.services import EmbeddingEncoder, InnerRetriever, NodeRetriever, retriever_of
 from llama_index_surerag.summaries import document_of, replace_summaries
-from llama_index_surerag.visibility import Search, effect_on_summaries, listed_ids, reason_unknown
+from llama_index_surerag.visibility import Search, listed_ids, reason_unknown, use_for_summaries
 from surerag.errors import ConfigurationError, check_kind
 from surerag.messages import NO_SUMMARY
 from surerag.readers import in_thread
 
 SummarySource = BaseRetriever | BaseIndex[Any] | str
 _REMEDIES = (
-    "pass summaries=RETRIEVER, your own retriever of summaries, which leaves out summaries that its user may "
-    "not see; or, if everybody may see every summary, summaries_are_public=True"
+    "pass summaries=RETRIEVER, your own retriever of summaries, which returns only summaries that its user "
+    "may see; or, if everybody may see every summary, pass summaries_are_public=True"
 )
 
 
@@ -45,36 +45,40 @@ def tier_one(
     embed_model: BaseEmbedding | None,
     *,
     postprocessors: Sequence[BaseNodePostprocessor] = (),
-    unexamined: bool = True,
+    for_chunks: bool = True,
     are_public: bool = False,
 ) -> NodeRetriever | str:
-    """Return the summary tier of an engine.
+    """Return a retriever of the summaries that an engine may use, or the only summary as text.
 
     Args:
         source: The index or retriever that the engine searches.
-        summaries: An index of summaries, a retriever or text of the user's own, or None.
-        n_summaries: Number of summaries to show.
-        embed_model: Embeds the summaries that we make, if ``summaries`` is None.
+        summaries: An index of summaries, the user's own retriever of summaries, the only summary as text, or
+            None for the first sentences of each document.
+        n_summaries: Maximum number of summaries in a prompt.
+        embed_model: Embeds the first sentences, if ``summaries`` is None.
         postprocessors: Postprocessors for the summaries.
-        unexamined: Whether the postprocessors were written for chunks; if so, unknown classes are refused.
+        for_chunks: Whether the postprocessors were passed for chunks. If True, rerankers are skipped, and
+            unknown classes are rejected.
         are_public: Whether everybody may see every summary.
 
     Raises:
         ConfigurationError: If we cannot know whether the search may return the chunks of a summary.
     """
-    hint = f"make them of an index: summaries=summary_index(index). {_REMEDIES}"
+    hint = f"make them from an index: summaries=summary_index(index). {_REMEDIES}"
     check_kind(bool, "True or False", summaries_are_public=are_public)
     if isinstance(summaries, str):
         return summaries
     kinds: Any = BaseRetriever | BaseIndex | None
-    check_kind(kinds, "an index, a retriever of one or a text", hint=hint, summaries=summaries)
-    retriever_of(source)  # raises if it is not a retriever or index
+    check_kind(kinds, "an index of summaries, a retriever or a text", hint=hint, summaries=summaries)
+    retriever_of(source)  # raises a ConfigurationError for other types
     own = isinstance(summaries, BaseRetriever)
-    if unexamined:
+    if for_chunks:
         postprocessors = _postprocessors_for_summaries(postprocessors, own=own, are_public=are_public)
     reason = reason_unknown(source)
     if reason and not (own or are_public):
-        raise ConfigurationError(f"it is not known which summaries may be shown: {reason}", hint=_REMEDIES)
+        raise ConfigurationError(
+            f"it is not known which summaries the user may see: {reason}", hint=_REMEDIES
+        )
     if summaries is None:
         summaries = _updated_retriever(source, n_summaries, embed_model)
     elif isinstance(summaries, BaseIndex):
@@ -88,25 +92,25 @@ def tier_one(
 def _postprocessors_for_summaries(
     postprocessors: Sequence[BaseNodePostprocessor], *, own: bool, are_public: bool
 ) -> list[BaseNodePostprocessor]:
-    """Return the postprocessors of chunks that do the same to summaries.
+    """Return the postprocessors of chunks that must also be applied to summaries.
 
     Args:
-        postprocessors: Postprocessors that were written for chunks.
+        postprocessors: Postprocessors that the user passed for chunks.
         own: Whether the user passed a retriever of summaries.
         are_public: Whether everybody may see every summary.
 
     Raises:
-        ConfigurationError: If it is not known what a postprocessor does to summaries that not all may see.
+        ConfigurationError: If the class of a postprocessor is unknown, and summaries may be confidential.
     """
-    effects = [effect_on_summaries(one) for one in postprocessors]
-    if "unknown" in effects and not (own or are_public):
-        kind = type(postprocessors[effects.index("unknown")]).__name__
+    uses = [use_for_summaries(item) for item in postprocessors]
+    if "unknown" in uses and not (own or are_public):
+        kind = type(postprocessors[uses.index("unknown")]).__name__
         raise ConfigurationError(
-            f"it is not known which summaries a {kind} would leave out or change",
+            f"it is not known which summaries a {kind} would drop or change",
             hint=f"{_REMEDIES}; or pass postprocessors for summaries: summary_postprocessors=[…]",
         )
-    meant = ("alike", "unknown") if own else ("alike",)
-    return [one for one, effect in zip(postprocessors, effects, strict=True) if effect in meant]
+    accepted = ("apply", "unknown") if own else ("apply",)
+    return [item for item, use in zip(postprocessors, uses, strict=True) if use in accepted]
 
 
 def _updated_retriever(
@@ -115,22 +119,22 @@ def _updated_retriever(
     if isinstance(source, BaseIndex):
         return _IndexSummaries(source, n_summaries, embed_model)
     raise ConfigurationError(
-        f"a {type(source).__name__} has no summaries",
-        hint="pass summaries=summary_index(index), or the index itself in the place of its retriever",
+        f"the default summaries need an index, got a {type(source).__name__}",
+        hint="pass summaries=summary_index(index), or pass the index itself as retriever",
     )
 
 
 def _check_index(summaries: BaseIndex[Any], source: BaseRetriever | BaseIndex[Any]) -> None:
-    """Raise a ConfigurationError if an index has whole chunks, or cannot apply the filters of the search."""
+    """Raise a ConfigurationError if an index cannot hold summaries, or cannot apply the search's filters."""
     searched = source if isinstance(source, BaseIndex) else getattr(source, "_index", None)
     if isinstance(summaries, DocumentSummaryIndex):
         raise ConfigurationError(
             "a DocumentSummaryIndex returns the chunks of documents, not their summaries",
-            hint="use its summaries: summaries=summary_index(index, document_summary_index)",
+            hint="pass an index of its summaries: summaries=summary_index(index, document_summary_index)",
         )
     if type(summaries) is not VectorStoreIndex or summaries is searched:
         raise ConfigurationError(
-            "summaries must be a VectorStoreIndex of summaries, not the index that is searched"
+            "summaries must be a VectorStoreIndex of summaries, but it is the index of chunks"
             if summaries is searched
             else f"summaries must be a VectorStoreIndex, got a {type(summaries).__name__}",
             hint="make one: summaries=summary_index(index)",
@@ -140,8 +144,8 @@ def _check_index(summaries: BaseIndex[Any], source: BaseRetriever | BaseIndex[An
             build_metadata_filter_fn(lambda _: {}, getattr(source, "_filters", None))("")
         except ValueError as error:
             raise ConfigurationError(
-                f"the summaries' vector store cannot filter as the search does: {error}",
-                hint="keep the summaries in a vector store of the same kind: "
+                f"the vector store of the summaries cannot apply the filters of the search: {error}",
+                hint="store the summaries in a vector store of the same class as the chunks: "
                 "VectorStoreIndex(summary_nodes(documents), storage_context=…)",
             ) from error
 
@@ -153,18 +157,18 @@ def _check_same_restrictions(source: BaseRetriever | BaseIndex[Any], summaries: 
         mine = getattr(source, name, None)
         if mine and mine != getattr(summaries, name):
             raise ConfigurationError(
-                "the retriever is restricted to some documents, but the summaries are not in the same way",
-                hint="pass the index of summaries itself, or its retriever with the same filters and doc_ids",
+                "the retriever of summaries has other filters or doc_ids than the retriever of chunks",
+                hint="pass the index of summaries, or give both retrievers the same filters and doc_ids",
             )
 
 
 class _VisibleSummaries(InnerRetriever):
-    """Retrieves summaries that the search may show; it warns once of each outdated summary.
+    """Retrieves the summaries that the user may see, and warns once about each outdated summary.
 
     Args:
         summaries: An index of summaries, which gets the filters of the search, or a retriever of summaries.
-        search: The search for chunks; None if the user is responsible for which summaries are shown.
-        top_n: Number of summaries that an index returns.
+        search: The search for chunks; None if every retrieved summary may be used without a check.
+        top_n: Number of summaries to retrieve from an index.
     """
 
     def __init__(self, summaries: BaseRetriever | BaseIndex[Any], search: Search | None, top_n: int) -> None:
@@ -176,9 +180,9 @@ class _VisibleSummaries(InnerRetriever):
         self._warned_of: set[str] = set()
 
     def _current(self) -> BaseRetriever:
-        """Return the retriever of summaries with the current filters of the search."""
+        """Return the retriever of summaries; if it is made from an index, it gets the search's filters."""
         if self._search is not None and (reason := self._search.unknown()):
-            raise ConfigurationError(f"it is no longer known which summaries may be shown: {reason}")
+            raise ConfigurationError(f"it is no longer known which summaries the user may see: {reason}")
         if isinstance(self._summaries, BaseRetriever):
             return self._summaries
         filters, documents = (self._search.filters, self._search.doc_ids) if self._search else (None, None)
@@ -186,24 +190,24 @@ class _VisibleSummaries(InnerRetriever):
             similarity_top_k=self._top_n, filters=filters, doc_ids=documents or None
         )
 
-    def _visible(self, found: list[NodeWithScore]) -> list[NodeWithScore]:
-        search, shown = self._search, list[NodeWithScore]()
+    def _visible(self, summaries: list[NodeWithScore]) -> list[NodeWithScore]:
+        search, visible = self._search, list[NodeWithScore]()
         if search is None:
-            return found
-        for one in found:
-            if isinstance(self._summaries, BaseRetriever) and not _is_made_here(one.node):
-                shown.append(one)
+            return summaries
+        for summary in summaries:
+            if isinstance(self._summaries, BaseRetriever) and not _is_made_here(summary.node):
+                visible.append(summary)
                 continue
-            verdict = search.verdict(one.node)
+            verdict = search.verdict(summary.node)
             if verdict == "outdated":
-                self._warn_outdated(one.node)
-                # If the outdated summary is the nearest, the engine searches.
-                outdated = copy_of(one)
+                self._warn_outdated(summary.node)
+                # NO_SUMMARY lets the engine search if the outdated summary is nearest to the question.
+                outdated = copy_of(summary)
                 outdated.node.metadata[NO_SUMMARY] = True
-                shown.append(outdated)
-            elif verdict == "shown":
-                shown.append(one)
-        return shown
+                visible.append(outdated)
+            elif verdict == "allowed":
+                visible.append(summary)
+        return visible
 
     def _warn_outdated(self, summary: BaseNode) -> None:
         if summary.node_id not in self._warned_of:
@@ -218,26 +222,26 @@ class _VisibleSummaries(InnerRetriever):
 
 
 def _is_made_here(summary: BaseNode) -> bool:
-    """Whether a node names its chunks or its document's hash, as the nodes of ``summary_nodes`` do."""
+    """Whether ``summary_nodes`` made a node, which then names its chunks or the hash of its document."""
     source = summary.source_node
     return bool(summary.child_nodes or (source is not None and source.hash))
 
 
 class _IndexSummaries(InnerRetriever):
-    """Summaries of the documents in an index, which follow its insertions, updates and deletions.
+    """Summarizes the documents of an index by their first sentences, and updates the summaries at each query.
 
-    Each query compares the hashes in the index's docstore with the hashes at the query before (for 100,000
-    nodes this takes a quarter of the time of LlamaIndex's own search in memory). Only new and changed
-    summaries are embedded.
+    Each query compares the hashes in the index's docstore with the hashes at the previous query (for 100,000
+    nodes, the comparison takes a quarter of the time of LlamaIndex's own search in memory). Only new and
+    changed summaries are embedded.
     """
 
     def __init__(self, index: BaseIndex[Any], top_n: int, embed_model: BaseEmbedding | None) -> None:
         super().__init__()
-        EmbeddingEncoder(embed_model)  # raises if it is not an embedding model
+        EmbeddingEncoder(embed_model)  # raises a ConfigurationError for other types
         store = getattr(index, "vector_store", None)
         if not index.docstore.docs and getattr(store, "stores_text", False):
             raise ConfigurationError(
-                f"{type(store).__name__} holds the texts itself, so there are no documents to summarize",
+                f"the docstore is empty, because {type(store).__name__} holds the texts itself",
                 hint="pass summaries=summary_index(documents)",
             )
         self._source = index
@@ -261,7 +265,7 @@ class _IndexSummaries(InnerRetriever):
         ids, hashes = listed_ids(self._source), self._source.docstore.get_all_document_hashes()
         if ids == self._ids and hashes == self._hashes:
             return
-        # Two nodes with equal contents have the same hash; the ids tell which node was added or deleted.
+        # Two nodes with equal contents have the same hash; so ids are compared, too.
         changed = ids.keys() ^ self._ids.keys() | {name for _, name in hashes.items() ^ self._hashes.items()}
         names, nodes = self._to_summarize(changed, ids)
         replace_summaries(self._made, names, nodes)
@@ -273,13 +277,15 @@ class _IndexSummaries(InnerRetriever):
     def _to_summarize(self, changed: set[str], ids: dict[str, None]) -> tuple[set[str], list[BaseNode]]:
         """Return the ids of the changed nodes' documents, and all current nodes of these documents."""
         store = self._source.docstore
-        come = {node.node_id: node for node in store.get_nodes(list(changed & ids.keys()), raise_error=False)}
-        names = {self._documents.get(name, name) for name in changed} | {*map(document_of, come.values())}
-        listed = [store.get_ref_doc_info(name) for name in names if name not in come]
+        nodes = {
+            node.node_id: node for node in store.get_nodes(list(changed & ids.keys()), raise_error=False)
+        }
+        names = {self._documents.get(name, name) for name in changed} | {*map(document_of, nodes.values())}
+        listed = [store.get_ref_doc_info(name) for name in names if name not in nodes]
         parts = names | {part for info in listed if info is not None for part in info.node_ids}
-        stayed = store.get_nodes(list(parts & ids.keys() - come.keys()), raise_error=False)
-        come |= {node.node_id: node for node in stayed}
-        return names, [come[name] for name in ids if name in come]
+        unchanged = store.get_nodes(list(parts & ids.keys() - nodes.keys()), raise_error=False)
+        nodes |= {node.node_id: node for node in unchanged}
+        return names, [nodes[name] for name in ids if name in nodes]
 
     def _search(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         with self._lock:

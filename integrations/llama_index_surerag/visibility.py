@@ -1,7 +1,7 @@
-"""Finds out which chunks of an index a search may return now.
+"""Finds out which chunks of an index a search may return.
 
-L-RAG's tier 1 shows a summary only if the search may return each chunk that the summary was made of. We
-refuse what we cannot analyse: a user's own class, an unknown setting, a store that cannot list its nodes.
+L-RAG puts a summary into the prompt only if the search may return every chunk that the summary was made from.
+The analysis rejects classes of the user, unknown settings, and vector stores that cannot list their nodes.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _INDICES = (
     RAKEKeywordTableIndex,
     DocumentSummaryIndex,
 )
-"""Indices whose search may return every chunk that they list."""
+"""Classes of indices whose search may return every chunk that the index lists."""
 _SETTINGS = frozenset(
     {
         *("_index", "_vector_store", "_docstore", "_embed_model", "_similarity_top_k", "_sparse_top_k"),
@@ -64,7 +64,7 @@ _SETTINGS = frozenset(
         *("_kwargs", "callback_manager", "object_map", "_verbose"),
     }
 )
-"""Attributes of a VectorIndexRetriever that we know; any other attribute may leave documents out."""
+"""Attributes that LlamaIndex gives a VectorIndexRetriever; any other attribute might exclude documents."""
 _FAISS = {
     "llama_index.vector_stores.faiss.base.FaissVectorStore",
     "llama_index.vector_stores.faiss.map_store.FaissMapVectorStore",
@@ -79,7 +79,7 @@ _COMPARISONS = (
     FilterOperator.IN,
     FilterOperator.NIN,
 )
-"""Operators that mean the same in every vector store, if both values are of one type."""
+"""Operators with the same meaning in every vector store, if both values have the same type."""
 
 _RANKING = (
     LLMRerank,
@@ -91,7 +91,7 @@ _RANKING = (
     AutoPrevNextNodePostprocessor,
     SentenceEmbeddingOptimizer,
 )
-"""Postprocessors that only rank or select by relevance; they do not hide confidential text."""
+"""Postprocessors that rank nodes, select by relevance or add neighbours, but hide no confidential text."""
 _RANKING_ELSEWHERE = {
     f"llama_index.postprocessor.{name}"
     for name in (
@@ -103,25 +103,25 @@ _RANKING_ELSEWHERE = {
         "voyageai_rerank.base.VoyageAIRerank",
     )
 }
-_ALIKE_FOR_SUMMARIES = (SimilarityPostprocessor, PIINodePostprocessor, NERPIINodePostprocessor)
-"""Postprocessors that treat a summary in the same way as a chunk."""
+_ALSO_FOR_SUMMARIES = (SimilarityPostprocessor, PIINodePostprocessor, NERPIINodePostprocessor)
+"""Postprocessors that must also be applied to summaries."""
 
 
 def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
-    """Return why we cannot know which nodes a search excludes; an empty text if we can know this."""
+    """Return why we cannot know which nodes a search excludes; an empty text if we can know it."""
     index: Any = source
     if isinstance(source, BaseRetriever):
         if not isinstance(source, VectorIndexRetriever) or type(source) is not VectorIndexRetriever:
-            return f"a {type(source).__name__} may leave documents out in its own way"
+            return f"a {type(source).__name__} may exclude documents in its own way"
         if others := sorted(vars(source).keys() - _SETTINGS):
-            return f"the retriever has attributes that LlamaIndex does not know: {', '.join(others)}"
+            return f"the retriever has attributes that LlamaIndex's class does not have: {', '.join(others)}"
         if source._kwargs:
-            return f"vector_store_kwargs may leave documents out: {', '.join(source._kwargs)}"
+            return f"vector_store_kwargs may exclude documents: {', '.join(source._kwargs)}"
         index = source._index
         if source.object_map or source._vector_store is not index.vector_store:
-            return "the retriever has an object_map, or another vector store than its index"
+            return "the retriever has an object_map, or its index has a different vector store"
     if type(index) not in _INDICES or _has_own_methods(index):
-        return f"a {type(index).__name__} may leave documents out in its own way"
+        return f"a {type(index).__name__} may exclude documents in its own way"
     if index._object_map:
         return "the index has an object_map, which replaces the contents of its nodes"
     if type(index) is not VectorStoreIndex:
@@ -131,62 +131,64 @@ def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
 
 
 def _unknown_in_filters(store: Any, filters: MetadataFilters | None) -> str:
-    """Return why we cannot know which nodes filters exclude; we can for LlamaIndex's in-memory store."""
+    """Return why we cannot know which nodes filters exclude; an empty text if we can know it."""
     if filters is None or isinstance(store, SimpleVectorStore):
         return ""
-    for one in filters.filters:
-        if isinstance(one, MetadataFilters):
-            if found := _unknown_in_filters(store, one):
-                return found
-        elif one.operator not in _COMPARISONS:
-            return f"what the operator {one.operator.value!r} leaves out differs between vector stores"
+    for item in filters.filters:
+        if isinstance(item, MetadataFilters):
+            if reason := _unknown_in_filters(store, item):
+                return reason
+        elif item.operator not in _COMPARISONS:
+            return f"vector stores disagree about the meaning of the filter operator {item.operator.value!r}"
     return ""
 
 
 def _unknown_in_store(store: Any) -> str:
     kind = type(store)
     name = f"{kind.__module__}.{kind.__qualname__}"
-    can_be_asked = (
+    can_list_nodes = (
         name.startswith("llama_index.vector_stores.")
         and store.stores_text
         and kind.get_nodes is not BasePydanticVectorStore.get_nodes
     )
     if _has_own_methods(store):
-        return f"a method of the {kind.__name__} was replaced, which may leave documents out"
-    if kind is SimpleVectorStore or name in _FAISS or can_be_asked:
+        return f"a method of the {kind.__name__} was replaced, so that a search may exclude documents"
+    if kind is SimpleVectorStore or name in _FAISS or can_list_nodes:
         return ""
-    return f"a {kind.__name__} cannot tell which nodes it would leave out, or has deleted"
+    return (
+        f"a {kind.__name__} cannot list its nodes, so we cannot know which nodes it excludes or has deleted"
+    )
 
 
 def _has_own_methods(value: Any) -> bool:
-    """Whether a method of an object's class was replaced in the object."""
+    """Whether an attribute of the object overrides a method of its class, as a monkey patch does."""
     return any(callable(getattr(type(value), name, None)) for name in vars(value))
 
 
-def effect_on_summaries(postprocessor: BaseNodePostprocessor) -> Literal["alike", "none", "unknown"]:
-    """Return how a postprocessor of chunks must be applied to summaries.
+def use_for_summaries(postprocessor: BaseNodePostprocessor) -> Literal["apply", "skip", "unknown"]:
+    """Return whether a postprocessor of chunks must also be applied to summaries.
 
-    ``"alike"`` means: as to chunks. ``"none"`` means: not at all, because it selects by relevance or adds
-    neighbours.
+    ``"skip"``: The postprocessor hides nothing; it ranks nodes, selects by relevance or adds neighbours.
+    ``"unknown"``: The class is unknown, so that it might hide or mask nodes.
     """
     kind: Any = type(postprocessor)
-    if kind in _ALIKE_FOR_SUMMARIES:
-        return "alike"
+    if kind in _ALSO_FOR_SUMMARIES:
+        return "apply"
     if kind is MetadataReplacementPostProcessor and postprocessor.target_metadata_key == "window":  # type: ignore[attr-defined]  # of this class
-        return "none"
+        return "skip"
     is_ranking = kind in _RANKING or f"{kind.__module__}.{kind.__qualname__}" in _RANKING_ELSEWHERE
-    return "none" if is_ranking else "unknown"
+    return "skip" if is_ranking else "unknown"
 
 
 def listed_ids(index: BaseIndex[Any]) -> dict[str, None]:
-    """Return the ids of the chunks that an index lists and its vector store has not deleted, in order.
+    """Return the ids of an index's chunks, in order, without chunks that were deleted from its vector store.
 
-    A docstore may be shared with other indices, and may hold deleted chunks.
+    The docstore's own list is no substitute: a docstore may hold deleted chunks and chunks of other indices.
     """
     struct, store = index.index_struct, getattr(index, "vector_store", None)
     match struct:
         case IndexDict() if not struct.nodes_dict and getattr(store, "stores_text", False):
-            # The docstore may belong to an ingestion pipeline, which keeps the documents there.
+            # The docstore may belong to an ingestion pipeline, which stores the documents there.
             hashed = index.docstore.get_all_document_hashes().values()
             return dict.fromkeys([*_parts_of_documents(index), *hashed])
         case IndexDict():
@@ -196,17 +198,17 @@ def listed_ids(index: BaseIndex[Any]) -> dict[str, None]:
         case IndexDocumentSummary():
             names = dict.fromkeys(list(struct.node_id_to_summary_id))
         case KeywordTable():
-            held = {name for found in list(struct.table.values()) for name in found}
-            in_order = [name for name in _parts_of_documents(index) if name in held]
-            names = dict.fromkeys([*in_order, *sorted(held)])
+            in_table = {name for ids in list(struct.table.values()) for name in ids}
+            in_order = [name for name in _parts_of_documents(index) if name in in_table]
+            names = dict.fromkeys([*in_order, *sorted(in_table)])
         case _:
             names = {}
-    there = None
+    stored = None
     if isinstance(struct, IndexDict) and isinstance(store, SimpleVectorStore):
-        there = store.data.embedding_dict
+        stored = store.data.embedding_dict
     elif isinstance(struct, IndexDict):
-        there = getattr(store, "_node_id_to_faiss_id_map", None)
-    return names if there is None else {name: None for name in names if name in there}
+        stored = getattr(store, "_node_id_to_faiss_id_map", None)
+    return names if stored is None else {name: None for name in names if name in stored}
 
 
 def _parts_of_documents(index: BaseIndex[Any]) -> list[str]:
@@ -215,12 +217,12 @@ def _parts_of_documents(index: BaseIndex[Any]) -> list[str]:
 
 
 class Search:
-    """A search with known settings, which tells the chunks that it may return now.
+    """Decides whether a search of an index may return the chunks that a summary was made from.
 
     Args:
         source: The index, or a retriever of it.
-        restricted: Whether the retriever's filters, ``doc_ids`` and ``node_ids`` apply; if not, every chunk
-            in the index may be returned.
+        restricted: Whether the retriever's filters, ``doc_ids`` and ``node_ids`` count. If False, the search
+            may return every chunk in the index.
     """
 
     def __init__(self, source: BaseRetriever | BaseIndex[Any], *, restricted: bool = True) -> None:
@@ -229,24 +231,28 @@ class Search:
 
     @property
     def filters(self) -> MetadataFilters | None:
-        """The current filters."""
+        """The retriever's current metadata filters; None if there are none."""
         return self._setting("_filters")  # type: ignore[no-any-return]  # of LlamaIndex's retriever
 
     @property
     def doc_ids(self) -> list[str] | None:
-        """The ids of the documents that are searched now; None or empty for all documents."""
+        """The ids of the documents that the retriever searches; None or empty for all documents."""
         return self._setting("_doc_ids")  # type: ignore[no-any-return]  # of LlamaIndex's retriever
 
     def unknown(self) -> str:
-        """Return why we cannot know which nodes the search excludes now; empty if we can know this."""
+        """Return why we cannot know which nodes the search excludes now; an empty text if we can know it."""
         return reason_unknown(self._source)
 
-    def verdict(self, summary: BaseNode) -> Literal["shown", "denied", "outdated"]:
-        """Return whether the search may return every chunk of a summary, and whether all are unchanged."""
-        chunks = self._chunks_behind(summary)
+    def verdict(self, summary: BaseNode) -> Literal["allowed", "denied", "outdated"]:
+        """Return whether a summary may be put into the prompt.
+
+        ``"denied"``: The search may not return one of the chunks that the summary was made from.
+        ``"outdated"``: One of these chunks was changed or deleted.
+        """
+        chunks = self._summarized_chunks(summary)
         if chunks is None:
             return "outdated"
-        return "shown" if all(self._admitted_chunks(chunks)) else "denied"
+        return "allowed" if all(self._admitted_chunks(chunks)) else "denied"
 
     def _setting(self, name: str) -> Any:
         return getattr(self._source, name, None) if self._restricted else None
@@ -257,72 +263,78 @@ class Search:
 
     @property
     def _store(self) -> Any:
-        """The vector store if it holds the texts itself, else None."""
+        """The vector store, if it holds the texts itself; else None."""
         store = getattr(self._index, "vector_store", None) if type(self._index) is VectorStoreIndex else None
         holds_text = store is not None and store.stores_text and not isinstance(store, SimpleVectorStore)
         return store if holds_text else None
 
-    def _chunks_behind(self, summary: BaseNode) -> list[BaseNode] | None:
-        """Return the chunks that a summary was made of; None if a chunk was deleted or changed."""
-        made_of, document = summary.child_nodes or [], summary.source_node
-        if made_of:
-            return self._same_chunks(made_of, document)
+    def _summarized_chunks(self, summary: BaseNode) -> list[BaseNode] | None:
+        """Return the chunks that a summary was made from; None if one of them was deleted or changed."""
+        children, document = summary.child_nodes or [], summary.source_node
+        if children:
+            return self._same_chunks(children, document)
         if document is None:
             return None
-        found = self._chunks_of(document.node_id)
-        whole = found and _has_all_neighbours(found) and self._is_unchanged(document, found)
-        return found if whole else None
+        chunks = self._chunks_of(document.node_id)
+        is_complete = chunks and _has_all_neighbours(chunks) and self._is_unchanged(document, chunks)
+        return chunks if is_complete else None
 
     def _is_unchanged(self, document: RelatedNodeInfo, chunks: Sequence[BaseNode]) -> bool:
-        """Whether the chunks of a document are of the document with this hash."""
+        """Whether chunks were cut from the version of the document that has the hash ``document.hash``."""
         if document.hash is None:
             return True
         hashes = [
             self._hashes(chunk) if chunk.source_node is None else {chunk.source_node.hash} for chunk in chunks
         ]
-        if all(one == {None} for one in hashes):
+        if all(item == {None} for item in hashes):
             hashes = [{self._index.docstore.get_document_hash(document.node_id)}]
-        return all(document.hash in one for one in hashes)
+        return all(document.hash in item for item in hashes)
 
     def _same_chunks(
-        self, made_of: Sequence[RelatedNodeInfo], document: RelatedNodeInfo | None
+        self, expected: Sequence[RelatedNodeInfo], document: RelatedNodeInfo | None
     ) -> list[BaseNode] | None:
-        """Return the chunks with these ids and hashes; None if a chunk was deleted or changed."""
-        held = {chunk.node_id: chunk for chunk in self._held_chunks([one.node_id for one in made_of])}
+        """Return the chunks with the expected ids and hashes; None if a chunk was deleted or changed."""
+        chunks = {chunk.node_id: chunk for chunk in self._current_chunks([info.node_id for info in expected])}
         if all(
-            one.node_id in held and one.hash in (None, *self._hashes(held[one.node_id])) for one in made_of
+            info.node_id in chunks and info.hash in (None, *self._hashes(chunks[info.node_id]))
+            for info in expected
         ):
-            return list(held.values())
-        # An index that was built again gives its chunks new ids.
-        found = [] if document is None else self._chunks_of(document.node_id)
-        alike = [next((chunk for chunk in found if one.hash in self._hashes(chunk)), None) for one in made_of]
-        same = [chunk for chunk in alike if chunk is not None]
-        return same if len(same) == len(made_of) else None
+            return list(chunks.values())
+        # If an index is built again, its chunks get new ids, but have the same hashes.
+        current = [] if document is None else self._chunks_of(document.node_id)
+        matching = [
+            next((chunk for chunk in current if info.hash in self._hashes(chunk)), None) for info in expected
+        ]
+        same = [chunk for chunk in matching if chunk is not None]
+        return same if len(same) == len(expected) else None
 
     def _hashes(self, chunk: BaseNode) -> set[str | None]:
-        """Return a chunk's current hash, and its hash before a restart, if the index has it."""
+        """Return the hash of a chunk, and the hash that the docstore recorded for it.
+
+        The two may differ after a restart, because a loaded chunk may have another hash than the saved chunk.
+        """
         return {chunk.hash, self._index.docstore.get_document_hash(chunk.node_id)}
 
-    def _held_chunks(self, names: Collection[str]) -> list[BaseNode]:
-        """Return the chunks with these ids that the index holds now."""
+    def _current_chunks(self, names: Collection[str]) -> list[BaseNode]:
+        """Return the chunks with the ids ``names``, without chunks that are no longer in the index."""
         if not names:
             return []
         if self._store is not None:
             return list(self._store.get_nodes(node_ids=list(names), filters=None))
         listed = listed_ids(self._index)
-        kept = [name for name in names if name in listed]
-        return list(self._index.docstore.get_nodes(kept, raise_error=False))
+        current = [name for name in names if name in listed]
+        return list(self._index.docstore.get_nodes(current, raise_error=False))
 
     def _chunks_of(self, document: str) -> list[BaseNode]:
-        """Return the chunks of a document that the index holds now."""
+        """Return the current chunks of the document with the id ``document``."""
         if self._store is not None:
             only = MetadataFilters(filters=[MetadataFilter(key="doc_id", value=document)])
             return list(self._store.get_nodes(node_ids=None, filters=only))
         info = self._index.docstore.get_ref_doc_info(document)
-        return self._held_chunks([document] if info is None else info.node_ids)
+        return self._current_chunks([document] if info is None else info.node_ids)
 
     def _admitted_chunks(self, chunks: Iterable[BaseNode]) -> Iterator[bool]:
-        """Yield whether the search may return each chunk."""
+        """Yield for each chunk whether the search may return it."""
         filters, documents, names = self.filters, self.doc_ids, self._setting("_node_ids")
         store = getattr(self._index, "vector_store", None)
         listed = set(names) if names else None
@@ -338,33 +350,34 @@ class Search:
 
 
 def _has_all_neighbours(chunks: Sequence[BaseNode]) -> bool:
-    """Whether no chunk was deleted: a parser's chunks name their neighbours."""
-    beside = {near.node_id for chunk in chunks for near in (chunk.prev_node, chunk.next_node) if near}
-    return beside <= {chunk.node_id for chunk in chunks}
+    """Whether no chunk of a document was deleted; a parser's chunks name their neighbours."""
+    neighbours = {near.node_id for chunk in chunks for near in (chunk.prev_node, chunk.next_node) if near}
+    return neighbours <= {chunk.node_id for chunk in chunks}
 
 
 def matches(node: BaseNode, filters: MetadataFilters) -> bool | None:
-    """Return whether filters match in every vector store; None if stores may differ.
+    """Return whether a node passes filters in every vector store; None if vector stores may disagree.
 
-    Stores differ if a key is missing, if types differ, and in operators on texts and lists.
+    Vector stores may disagree if the node lacks a key, if the types of the two values differ, or if an
+    operator compares parts of texts or lists.
     """
     metadata = {"doc_id": node.ref_doc_id, "ref_doc_id": node.ref_doc_id, **node.metadata}
-    found = {
-        matches(node, one) if isinstance(one, MetadataFilters) else _matches_one(metadata, one)
-        for one in filters.filters
+    results = {
+        matches(node, item) if isinstance(item, MetadataFilters) else _matches_filter(metadata, item)
+        for item in filters.filters
     }
     if filters.condition is FilterCondition.OR:
-        return True in found or (None if None in found else False)
-    # NOT: none of them matches.
-    wanted = filters.condition is not FilterCondition.NOT
-    return None if None in found else found <= {wanted}
+        return True in results or (None if None in results else False)
+    # The condition NOT means that no filter may match.
+    required = filters.condition is not FilterCondition.NOT
+    return None if None in results else results <= {required}
 
 
-def _matches_one(metadata: dict[str, Any], one: Any) -> bool | None:
-    value = metadata.get(one.key)
-    if value is None or one.operator not in _COMPARISONS:
+def _matches_filter(metadata: dict[str, Any], item: Any) -> bool | None:
+    value = metadata.get(item.key)
+    if value is None or item.operator not in _COMPARISONS:
         return None
-    kinds = {type(other) for other in (one.value if isinstance(one.value, list) else [one.value])}
+    kinds = {type(other) for other in (item.value if isinstance(item.value, list) else [item.value])}
     if not kinds <= {type(value)} and not kinds | {type(value)} <= {int, float}:
         return None
-    return build_metadata_filter_fn(lambda _: metadata, MetadataFilters(filters=[one]))("")
+    return build_metadata_filter_fn(lambda _: metadata, MetadataFilters(filters=[item]))("")

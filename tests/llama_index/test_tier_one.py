@@ -327,7 +327,7 @@ def test_an_index_of_chunks_is_no_index_of_summaries() -> None:
     for summaries, message in (
         (theirs, r"summary_index\(index, document_summary_index"),
         (SummaryIndex(corpus.nodes()), "must be a VectorStoreIndex, got a SummaryIndex"),
-        (index, "not the index that is searched"),
+        (index, "but it is the index of chunks"),
     ):
         with pytest.raises(ConfigurationError, match=message):
             built(index, index.as_retriever(), summaries=summaries)
