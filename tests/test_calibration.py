@@ -423,5 +423,5 @@ def test_a_policy_whose_threshold_is_no_number_is_refused() -> None:
     """It would be above no uncertainty and below none, and so never act."""
     rows = [CalibrationRow(number, 1.0, 1.0) for number in range(200)]
     values = calibrate_threshold(rows).to_dict()
-    with pytest.raises(InputError, match="threshold is no number"):
+    with pytest.raises(InputError, match="threshold is NaN"):
         calibration.ThresholdPolicy.from_dict({**values, "threshold": "nan"})

@@ -66,7 +66,7 @@ def test_it_comes_back_from_its_plain_values() -> None:
     unlikely = certainty_of(TokenTrace(("x",), (-9999.0,)), measure="perplexity")
     assert json.loads(json.dumps(unlikely.to_dict()))["uncertainty"] is None
     for wrong in ({}, {"uncertainties": 3}, {**values, "uncertainties": None}):
-        with pytest.raises(InputError, match="no values of a certainty"):
+        with pytest.raises(InputError, match="expected the values of a certainty"):
             Certainty.from_dict(wrong)
 
 

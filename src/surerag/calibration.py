@@ -1,12 +1,14 @@
-"""Thresholds with a guarantee, calibrated on questions whose answers were scored with and without acting.
+"""Calibrate uncertainty thresholds with a statistical guarantee, from questions with scored answers.
 
-The method is Learn then Test (Angelopoulos et al., arXiv 2110.01052) with fixed-sequence testing: thresholds
-are tested in ascending order, each at the full level, until the first threshold that cannot be certified.
-Between two uncertainties of the sample the p-value is constant, so only the sample's own values need a test.
-Answers that are right or wrong are tested exactly (:func:`paired_p_value`), graded scores by betting
+A threshold decides when a method acts (retrieves, rewrites or compresses), or which answers are withheld. The
+procedure is Learn then Test (Angelopoulos et al., arXiv 2110.01052) with fixed-sequence testing. Thresholds
+are tested in ascending order, each at the full significance level, until the first threshold fails. The
+p-value changes only at uncertainties that occur in the sample, so only these values are tested.
+
+Binary scores have an exact test (:func:`paired_p_value`). Graded scores have a test by betting
 (:func:`betting_p_value`). Rows of one group, such as the questions about one document, depend on each other.
-For such rows, the exact tests use the number of independent rows with the same information
-(:func:`surerag.measures.statistics.effective_size`), and bets are made on whole groups.
+For grouped rows, the exact tests use an effective sample size
+(:func:`surerag.measures.statistics.effective_size`), and each bet is on a whole group.
 """
 
 from __future__ import annotations
@@ -44,36 +46,37 @@ from surerag.text import ABSTENTION, check_abstention, is_abstention
 Verdict = Literal["holds", "no gain shown", "infeasible"]
 
 TEST_EACH = 4000
-"""Up to this number of distinct uncertainties, each is tested. Beyond it, the uncertainties of some rows that
-are set aside are tested."""
+"""Largest number of distinct uncertainties that are all tested as thresholds. In a larger sample, thresholds
+are taken from ``_SET_ASIDE`` rows and tested on the other rows."""
 _SET_ASIDE = 1000
-"""Number of rows to set aside."""
+"""Number of rows that only supply thresholds if a sample has more than ``TEST_EACH`` of them."""
 _NUISANCE_LEVEL = 0.01
-"""Share of the level that the exact test spends on its nuisance parameter."""
+"""Share of the significance level that :func:`paired_p_value` spends on the interval of its nuisance
+parameter."""
 _NUISANCE_POINTS = 32
 _PRIOR_DISCORDANT = 0.5
-"""Added to the number of discordant questions when outcomes are ordered, in units of the losses that the
-bound allows. It keeps the variance of small samples from looking small; it changes the power of the test, not
+"""Pseudo-count of discordant questions in the statistic of :func:`paired_p_value`, as a multiple of the loss
+that the bound allows. It avoids tiny variances in small samples. It changes the power of the test, but not
 its level."""
 _FEWEST_RIGHT = 0.05
 _LEVEL_OF_ALL = 0.1
-"""Share of the level for the test whether everything can be answered; the sequence of tests has the rest."""
+"""Share of the significance level for the test whether all questions can be answered."""
 _ERRORS_AT_FIRST = 1
-"""The first test of the sequence for abstention can certify the risk with this many wrong answers."""
+"""Number of wrong answers with which the first test of an abstention threshold can still pass."""
 _REMEDIES = {
     "settings": (
-        "both are fingerprints: calibrate again, or restore what was set then, such as temperature, "
-        "max_tokens, top_logprobs, prompts, top_n and summaries"
+        "the two values are hashes of settings: calibrate again, or restore the settings of the calibration, "
+        "such as temperature, max_tokens, top_logprobs, prompts, top_n and summaries"
     ),
-    "prompt": "both are fingerprints: calibrate again, or restore the template of the prompt",
+    "prompt": "the two values are hashes of prompts: calibrate again, or restore the template of the prompt",
 }
-"""What to do if a part of a policy's scope differs."""
+"""Hints for an error message, by the part of a policy's scope that differs."""
 _FOLDS, _ROUNDS = 5, 4
-"""Number of folds, and of repetitions, of the cross-validation of probabilities."""
+"""Number of folds and number of repetitions of the cross-validation of probabilities."""
 
 
 class CalibrationWarning(UserWarning):
-    """A calibration sample or policy does not support the way it is used."""
+    """A sample is too poor to calibrate on, or a policy is used where its guarantee may not hold."""
 
 
 # Samples, policies, and the scope of a policy
@@ -81,15 +84,19 @@ class CalibrationWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class CalibrationRow:
-    """One question, answered with and without acting (retrieving, rewriting, compressing).
+    """The uncertainty and scores of one question, for calibration.
+
+    A method acts on a question if it retrieves, rewrites the query or compresses the passages for it.
 
     Attributes:
-        uncertainty: Known before acting; larger is less certain; ``math.inf`` for an empty first answer.
+        uncertainty: Uncertainty of the answer before the method acts; larger means less certain. Use
+            ``math.inf`` for an empty answer.
         score_without: Score in [0, 1] of the answer without acting; None if it was not scored.
         score_with: Score in [0, 1] of the answer after acting; None if it was not scored.
         id: Name of the question.
-        group: Name of what the question is about, such as a document; rows of one group depend on each other.
-        scope: Reader, gate, retriever and settings of the uncertainty, if known; see :func:`scope_of`.
+        group: Name of the group of questions, such as the document that they are about. Rows of one group
+            are treated as dependent.
+        scope: Names of the reader, gate and retriever, and a hash of the settings; see :func:`scope_of`.
 
     Raises:
         InputError: If the uncertainty is not a number, or a score is outside [0, 1].
@@ -108,7 +115,8 @@ class CalibrationRow:
         for value, low, high in ((self.uncertainty, -math.inf, math.inf), *((one, 0, 1) for one in scores)):
             if not isinstance(value, Real | np.bool_) or not low <= float(value) <= high:
                 raise InputError(
-                    f"row {self.id!r}: expected a number, and None or scores in [0, 1], got {value!r}",
+                    f"row {self.id!r}: expected a number as uncertainty, and a number in [0, 1] or None as "
+                    f"score, got {value!r}",
                     hint="write math.inf as the uncertainty of an empty first answer",
                 )
 
@@ -123,16 +131,16 @@ class CalibrationRow:
     ) -> Self:
         """Make the row of one answer, for :func:`calibrate_abstention`.
 
-        An answer without words, or one that was cut off, is infinitely uncertain.
+        An empty or truncated answer gets an infinite uncertainty.
 
         Args:
-            certainty: The certainty that came with the answer, as an object or as a mapping in metadata.
+            certainty: The answer's certainty: a ``Certainty``, or the result of its ``to_dict``.
             score: Score in [0, 1] of the answer: 1 if it is right, 0 if it is wrong.
             id: Name of the question.
-            group: Name of what the question is about, such as a document.
+            group: Name of the group of questions, such as the document that they are about.
 
         Raises:
-            InputError: If the certainty has no uncertainty though the answer has words.
+            InputError: If the answer has words, but its certainty has no measured uncertainty.
         """
         if not isinstance(certainty, Certainty):
             certainty = Certainty.from_dict(certainty)
@@ -141,7 +149,10 @@ class CalibrationRow:
 
 
 def _comparable(certainty: Certainty) -> float:
-    """Return the number that a policy compares with its threshold."""
+    """Return the uncertainty of an answer for a comparison with a threshold.
+
+    It is infinite for an empty or truncated answer.
+    """
     if certainty.is_cut or certainty.reason == NO_WORDS:
         return math.inf  # the missing part of the answer was not measured
     if certainty.uncertainty is None:
@@ -153,13 +164,16 @@ def _comparable(certainty: Certainty) -> float:
 
 
 def scope_of(component: Any) -> dict[str, str]:
-    """Return the scope of a component (``LazyRAG``, ``UncertaintyRewriter``), a certainty, a scope or None.
+    """Return the scope of a component: the names and settings for which a calibrated policy is valid.
 
-    A policy is valid only for the scope on which it was calibrated. The parts of a component's scope are
-    ``reader`` (its name without an address), ``gate`` (its name with every setting that changes its scale),
-    ``retriever`` (its name) and ``settings`` (a hash of the prompts and options that change the answers). A
-    part that is not known is empty. A :class:`surerag.Certainty` has the scope that came with the answer. The
-    scope of a mapping is a copy of it, and the scope of None is empty.
+    The scope of a component has four parts. ``reader`` and ``retriever`` are names; the reader's server
+    address is replaced by a hash. ``gate`` is the gate with the settings that change its scale. ``settings``
+    is a hash of the prompts and options. An unknown part is an empty text.
+
+    Args:
+        component: A component such as ``LazyRAG`` or ``UncertaintyRewriter``. For a
+            :class:`surerag.Certainty`, its own scope is returned; for a mapping, a copy of the mapping; for
+            None, an empty scope.
     """
     if isinstance(component, Certainty):
         component = component.scope
@@ -178,7 +192,7 @@ def scope_of(component: Any) -> dict[str, str]:
 
 
 class _Policy:
-    """Base of policies: they are saved as files, and check that they are used in their scope."""
+    """Base of policies: reads and writes JSON files, and checks that a policy is used in its scope."""
 
     __slots__ = ()
     __pydantic_config__ = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
@@ -186,7 +200,7 @@ class _Policy:
     scope: Mapping[str, str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the policy as JSON values; infinities become texts."""
+        """Return the policy as JSON values; infinity becomes the text ``"Infinity"``."""
         return dict(json.loads(TypeAdapter(type(self)).dump_json(self)))
 
     @classmethod
@@ -199,7 +213,7 @@ class _Policy:
         try:
             policy = TypeAdapter(cls).validate_python(values)
             if math.isnan(policy.threshold):
-                raise ValueError("its threshold is no number")
+                raise ValueError("its threshold is NaN")
             return policy
         except ValueError as error:
             raise InputError(
@@ -229,16 +243,16 @@ class _Policy:
         return cls.from_dict(values)
 
     def check(self, component: Any) -> None:
-        """Check that the reader, gate, measure, retriever and settings are those of the calibration.
+        """Check that a component has the reader, gate, measure, retriever and settings of the calibration.
 
         Args:
-            component: The method that takes the policy as its threshold, a certainty, or a scope.
+            component: The method that uses the policy, a certainty, or a scope from :func:`scope_of`.
 
         Raises:
-            ConfigurationError: If a part of the scope differs.
+            ConfigurationError: If a part of the component's scope differs from the policy's scope.
 
         Warns:
-            CalibrationWarning: If the policy does not record a part of its scope.
+            CalibrationWarning: If the policy's scope lacks a part that the component's scope has.
         """
         scope = scope_of(component)
         for part, mine in self.scope.items():
@@ -258,26 +272,26 @@ class _Policy:
 
 
 class HasCalibrationRows(Protocol):
-    """A run of :func:`surerag.evaluate` that holds both answers of each question."""
+    """An object that supplies calibration rows, such as a run of :func:`surerag.evaluate`."""
 
     def calibration_rows(self) -> list[CalibrationRow]:
-        """Return one row per question."""
+        """Return one row for each question."""
 
 
 def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats, Floats, Floats]:
-    """Return uncertainties and scores without and with acting as arrays, NaN for a missing score."""
+    """Return arrays of uncertainties, scores without acting and scores with acting; NaN is no score."""
     rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
     if not rows:
-        raise InputError("there are no rows to calibrate on", hint="the papers take 100 questions or more")
+        raise InputError("there are no rows to calibrate on", hint="pass rows of 100 questions or more")
     check_items(CalibrationRow, rows, "pass surerag.CalibrationRow(uncertainty, score_without, score_with)")
     table = [(row.uncertainty, row.score_without, row.score_with) for row in rows]
     uncertainty, without, with_ = np.array(table, np.float64).T  # None becomes NaN
     right = int(((without >= 0.5) | (with_ >= 0.5)).sum())
-    # A strict metric counts every whole sentence as wrong.
+    # Few right answers often mean a metric that is too strict: exact match counts whole sentences as wrong.
     if not np.isnan([without, with_]).all() and right < len(rows) * _FEWEST_RIGHT:
         warnings.warn(
-            f"{right} of {len(rows)} questions have a right answer: look at some, and take a metric that "
-            'fits how the model answers (metrics=["contains"] for sentences)',
+            f"{right} of {len(rows)} questions have a right answer: look at some answers, and choose a "
+            'metric that fits them (metrics=["contains"] for answers in sentences)',
             CalibrationWarning,
             stacklevel=3,
         )
@@ -285,10 +299,10 @@ def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats
 
 
 class _ThresholdSums(NamedTuple):
-    """Distinct finite uncertainties in ascending order, and sums over the questions at or below each."""
+    """Candidate thresholds in ascending order, and sums over the questions at or below each threshold."""
 
-    thresholds: Floats
-    skipped: NDArray[np.int_]
+    thresholds: Floats  # distinct finite uncertainties
+    skipped: NDArray[np.int_]  # number of questions without acting
     repaired: Floats  # score that acting would add
     spoiled: Floats  # score that acting would take away
 
@@ -306,24 +320,25 @@ def _threshold_sums(uncertainty: Floats, benefit: Floats) -> _ThresholdSums:
 
 @dataclass(frozen=True, slots=True)
 class ThresholdPolicy(_Policy):
-    """Act (retrieve, rewrite, compress) iff the uncertainty exceeds a threshold, with a guarantee.
+    """A threshold above which a method acts (retrieves, rewrites or compresses), with a guarantee.
 
-    The guarantee holds for the mean over questions that are drawn like the sample, with the same reader,
-    prompts and documents. It does not hold if one of these changes. At most a share of 1 - ``confidence`` of
-    all calibrations gives a policy that breaks the guarantee.
+    The guarantee bounds the loss of mean score compared with always acting. It holds for questions that are
+    drawn like the sample, with the same reader, prompts and documents. Of all calibrations, at most a share
+    of 1 - ``confidence`` yields a policy that breaks its guarantee.
 
     Attributes:
-        threshold: The policy acts above this uncertainty: -inf always acts, inf never acts.
-        max_loss: Allowed loss of the mean score against always acting.
-        confidence: Confidence of the guarantee.
+        threshold: The method acts if the uncertainty is above this value: with -inf always, with inf never.
+        max_loss: Largest allowed loss of mean score, compared with always acting.
+        confidence: Confidence level of the guarantee.
         n: Number of questions in the sample.
         rate: Share of the sample's questions on which the policy acts.
-        loss: Loss of the mean score on the sample, against always acting.
-        gain: Gain of the mean score on the sample, over acting at random equally often.
-        verdict: ``"holds"``: the guarantee holds, and there is a gain. ``"no gain shown"``: the guarantee
-            holds, but acting at random equally often may be as good. ``"infeasible"``: no threshold could be
+        loss: Loss of mean score in the sample, compared with always acting.
+        gain: Gain of mean score in the sample, compared with acting equally often at random.
+        verdict: ``"holds"`` if the guarantee holds and the gain is significant; ``"no gain shown"`` if the
+            guarantee holds, but acting at random may be as good; ``"infeasible"`` if no threshold could be
             certified.
-        needed: If infeasible, about how many questions are needed; None if no number of questions is enough.
+        needed: For an infeasible calibration, about how many questions are needed; None if more questions
+            would not help. For other verdicts, None.
         scope: The scope in which the policy is valid; see :func:`scope_of`.
     """
 
@@ -340,7 +355,7 @@ class ThresholdPolicy(_Policy):
 
     @property
     def guarantee(self) -> str:
-        """The guarantee and the estimates, in words."""
+        """A sentence that states the guarantee and the estimated gain."""
         if self.verdict == "infeasible":
             more = ", and more questions of this kind would not help"
             if self.needed is not None:
@@ -366,24 +381,25 @@ def calibrate_threshold(
     confidence: float = 0.95,
     component: Any = None,
 ) -> ThresholdPolicy:
-    """Return a policy that acts as rarely as possible, and loses at most ``max_loss`` against always acting.
+    """Return the policy that acts most rarely among those that lose at most ``max_loss``.
 
-    If no threshold can be certified, the policy always acts, and its verdict is ``"infeasible"``.
+    The loss is the loss of mean score compared with always acting. If no threshold can be certified, the
+    policy always acts, and its verdict is ``"infeasible"``.
 
     Args:
-        rows: One row per question, drawn like future questions; or a run. A bound of 2 points at 0.95 needs
-            at least 150 questions.
-        max_loss: Allowed loss of mean score, in (0, 1].
-        confidence: In (0, 1).
-        component: The method that the policy is for, or its scope; the policy refuses any other scope.
+        rows: One row for each question, or a run of :func:`surerag.evaluate`. The questions must be drawn
+            like future questions. The defaults need at least 150 questions.
+        max_loss: Largest allowed loss of mean score, in (0, 1]; 0.02 is two points.
+        confidence: Confidence level of the guarantee, in (0, 1).
+        component: The method that will use the policy, or its scope; the policy refuses any other scope.
 
     Raises:
-        ConfigurationError: If a bound is out of range.
+        ConfigurationError: If ``max_loss`` or ``confidence`` is out of range.
         InputError: If there are no rows, or scores are missing.
         MissingExtraError: If scipy is not installed.
 
     Warns:
-        CalibrationWarning: If fewer than one in twenty questions has a right answer, with or without acting.
+        CalibrationWarning: If less than 5 % of the questions have a right answer.
 
     Example:
         >>> rows = [CalibrationRow(i, score_without=i < 300, score_with=True) for i in range(400)]
@@ -395,7 +411,8 @@ def calibrate_threshold(
     rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
     if not 0 < max_loss <= 1:
         raise ConfigurationError(
-            f"max_loss must be in (0, 1], got {max_loss!r}", hint="no finite sample shows a loss of exactly 0"
+            f"max_loss must be in (0, 1], got {max_loss!r}",
+            hint="pass for example 0.02; no finite sample can guarantee a loss of 0",
         )
     uncertainty, without, with_ = _sample(rows)
     benefit, n, level = with_ - without, len(uncertainty), 1 - confidence
@@ -436,13 +453,13 @@ def _threshold_of_loss(
     max_loss: float,
     level: float,
 ) -> float | None:
-    """Return the largest certified threshold that loses at most ``max_loss``; None if there is none."""
-    # Bets need an order that does not depend on the uncertainty. Groups stay whole.
+    """Return the largest threshold whose loss is certified to be at most ``max_loss``; None without any."""
+    # Bets need an order of rows that does not depend on the uncertainty. Rows of a group stay together.
     order = np.argsort(np.random.default_rng(0).permutation(groups.max() + 1)[groups], kind="stable")
     uncertainty, benefit, groups = uncertainty[order], benefit[order], groups[order]
     grid = np.unique(uncertainty[np.isfinite(uncertainty)])
     if len(grid) > TEST_EACH:
-        # The grid must be independent of the rows on which it is tested.
+        # The thresholds must be independent of the rows on which they are tested.
         grid = np.unique(uncertainty[:_SET_ASIDE][np.isfinite(uncertainty[:_SET_ASIDE])])
         rest = ~np.isin(groups, groups[:_SET_ASIDE])
         uncertainty, benefit, groups = uncertainty[rest], benefit[rest], groups[rest]
@@ -457,7 +474,7 @@ def _threshold_of_loss(
 
 
 def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float) -> tuple[int, int, int]:
-    """Return the effective numbers of questions, losses and gains, rounded to the safe side."""
+    """Return the effective numbers of questions, losses and gains; losses are rounded up, the others down."""
     n = effective_size(losses, groups, 1 - 2 * level, alike)
     share = n / len(losses)
     return int(n), math.ceil(share * int((losses > 0).sum())), int(share * int((losses < 0).sum()))
@@ -466,10 +483,14 @@ def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float
 def _needed_for_loss(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], max_loss: float, level: float
 ) -> int | None:
-    """Return about how many questions certify a threshold that skips 5 % of them; None if no number does."""
+    """Return about how many questions are needed to certify a threshold that skips 5 % of the questions.
+
+    Return None if no number of questions would be enough.
+    """
     with extra("evaluation"):
         from scipy.stats import norm
-    # A normal approximation with the rates of the sample: this number is enough for every second sample.
+    # A normal approximation with the rates of the sample. With this number, a calibration succeeds with a
+    # probability of about 1/2.
     at = _threshold_sums(uncertainty, benefit)
     least = math.ceil(math.log(level * (1 - _NUISANCE_LEVEL)) / math.log1p(-max_loss)) if max_loss < 1 else 1
     n, loss = len(uncertainty), (at.repaired - at.spoiled) / len(uncertainty)
@@ -486,9 +507,12 @@ def _needed_for_loss(
 def _gain(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], threshold: float, confidence: float
 ) -> Estimate:
-    """Return the gain of acting above a threshold over acting at random equally often: their covariance."""
+    """Return the gain in mean score of acting above a threshold over acting equally often at random.
+
+    The gain is the covariance of acting and of the benefit of acting.
+    """
     # The threshold was chosen on the same questions, so the interval must hold for all thresholds of a grid
-    # at once: it comes from a bootstrap of the largest studentised deviation, with whole groups.
+    # at once. It comes from a bootstrap of the largest studentised deviation; groups are resampled whole.
     finite, n = uncertainty[np.isfinite(uncertainty)], len(uncertainty)
     grid = np.quantile(finite, np.linspace(0.04, 0.96, 24)) if len(finite) else np.empty(0)
     acts = uncertainty[:, None] > np.append(threshold, grid)[None, :]
@@ -513,21 +537,22 @@ def _gain(
 
 @lru_cache(maxsize=65536)
 def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: float = 0.001) -> float:
-    """Return the exact p-value of "the loss is ``bound`` or more", for answers that are right or wrong.
+    """Return the exact p-value of the hypothesis that a policy loses ``bound`` or more, for binary scores.
 
-    For a bound of 0 it is the one-sided sign test; a negative bound is a gain that has to be exceeded.
+    The estimated loss is (``repaired`` - ``spoiled``) / n. A bound of 0 gives the one-sided sign test. A
+    negative bound tests whether the policy gains more than -``bound``.
 
-    The estimated loss is (``repaired`` - ``spoiled``) / n. Outcomes are ordered by the studentised
-    difference. The tail probability is maximised over the share of discordant questions within its
-    Clopper-Pearson interval of level 1 - ``slip``, and ``slip`` is added to it (Berger & Boos, JASA 89, 1994,
-    applied to the exact unconditional test of Hsueh, Liu & Chen, Biometrics 57, 2001).
+    The test is the exact unconditional test of Hsueh, Liu & Chen (Biometrics 57, 2001), with outcomes ordered
+    by the studentised difference. Its nuisance parameter is the share of discordant questions. Following
+    Berger & Boos (JASA 89, 1994), the tail probability is maximised over the Clopper-Pearson interval of
+    this share at confidence 1 - ``slip``, and ``slip`` is added to the maximum.
 
     Args:
-        n: Questions in the sample.
-        repaired: Questions on which the policy does not act, though acting would make the answer right.
-        spoiled: Questions on which the policy does not act, and acting would make the answer wrong.
+        n: Number of questions in the sample.
+        repaired: Number of questions without acting on which acting would turn a wrong answer right.
+        spoiled: Number of questions without acting on which acting would turn a right answer wrong.
         bound: Allowed loss, in [-1, 1].
-        slip: Level spent on the interval of the nuisance parameter.
+        slip: Significance level that is spent on the interval of the nuisance parameter.
 
     Raises:
         MissingExtraError: If scipy is not installed.
@@ -553,11 +578,12 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
     if highest <= abs(bound):  # loss and gain are at most the share of discordant questions
         return slip if bound > 0 else 1.0
     shares = np.linspace(max(lowest, abs(bound), 1e-12), highest, _NUISANCE_POINTS)
-    spread = 9 * np.sqrt(n * shares * (1 - shares)) + 9  # outcomes farther out have no weight
+    spread = 9 * np.sqrt(n * shares * (1 - shares)) + 9  # the probability of other outcomes is negligible
     low, high = math.floor((n * shares - spread).min()), math.ceil((n * shares + spread).max())
     counts = np.arange(max(0, low), min(n, high) + 1)
-    # The statistic z(t, d) = (t - n bound) / sqrt(d + c - t²/n) grows with the difference t: for each number
-    # d of discordant questions the region of smaller statistics ends at the smaller root of a quadratic.
+    # The statistic is z(t, d) = (t - n bound) / sqrt(d + c - t²/n), with the difference t and the number d of
+    # discordant questions. It grows with t. So for each d, the outcomes with smaller statistics end at the
+    # smaller root of a quadratic equation.
     more = _PRIOR_DISCORDANT * abs(expected)
     z_squared = (difference - expected) ** 2 / max(discordant + more - difference * difference / n, 1e-9)
     stretch = 1 + z_squared / n
@@ -573,11 +599,17 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
 def betting_p_value(
     losses: Floats, bound: float, confidence: float = 0.95, bounds: tuple[float, float] = (-1.0, 1.0)
 ) -> float:
-    """Return a p-value of "the mean of bounded losses is ``bound`` or more", by betting.
+    """Return a p-value of the hypothesis that the mean of losses is ``bound`` or more, by betting.
 
-    A gambler bets against the hypothesis; one divided by the gambler's largest capital is a p-value
-    (Waudby-Smith & Ramdas, JRSSB 86, 2024, with predictable plug-in bets). It is valid for any losses within
-    ``bounds``, if the order of the losses does not depend on their values.
+    A gambler bets against the hypothesis, and 1 / (the gambler's largest capital) is a p-value. The bets are
+    the predictable plug-in bets of Waudby-Smith & Ramdas (JRSSB 86, 2024). The p-value is valid for any
+    losses within ``bounds`` whose order does not depend on their values.
+
+    Args:
+        losses: One loss for each question.
+        bound: Allowed mean loss.
+        confidence: Confidence level for which the size of the bets is tuned, in (0, 1).
+        bounds: Smallest and largest possible loss.
 
     Example:
         >>> betting_p_value(np.zeros(250), 0.02) < 0.05 < betting_p_value(np.zeros(25), 0.02)
@@ -604,10 +636,11 @@ def grouped_betting_p_value(
     confidence: float = 0.95,
     bounds: tuple[float, float] = (-1.0, 1.0),
 ) -> float:
-    """Return :func:`betting_p_value` for grouped losses: each bet is on a group's loss beyond the bound.
+    """Return a p-value of the hypothesis that the mean of grouped losses is ``bound`` or more, by betting.
 
-    The p-value is valid if the groups are independent of each other; losses inside a group may depend on each
-    other in any way. If there is only one group, its losses are treated as independent.
+    Each bet is on the loss of a whole group beyond the bound. The p-value is valid if the groups are
+    independent; losses inside a group may depend on each other in any way. The losses of a single group are
+    treated as independent. For the other arguments see :func:`betting_p_value`.
 
     Example:
         >>> alone, alike = np.zeros(250), np.zeros(250)
@@ -628,11 +661,11 @@ def grouped_betting_p_value(
 
 
 class SelectedAnswer(NamedTuple):
-    """An answer to show, or the abstention in its place.
+    """An answer to show to a user, or an abstention in its place.
 
     Attributes:
-        text: The answer, or the abstention.
-        abstained: Whether the answer is withheld.
+        text: The reader's answer, or the abstention.
+        abstained: Whether ``text`` is the abstention.
         probability: Probability that the reader's answer is right; None if the policy gives no probabilities.
     """
 
@@ -643,24 +676,24 @@ class SelectedAnswer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AbstentionPolicy(_Policy):
-    """Answer iff the uncertainty is at most a threshold, with a bounded share of wrong answers.
+    """A threshold up to which answers are shown, with a guaranteed bound on the share of wrong answers.
 
-    The guarantee bounds the share of wrong answers among the answers given, for questions that are drawn like
-    the sample. For a single answer, the policy estimates a probability.
+    The guarantee concerns the answers that are shown, for questions that are drawn like the sample. For a
+    single answer, the policy estimates the probability that the answer is right.
 
     Attributes:
-        threshold: The policy answers up to this uncertainty; -inf never answers.
-        max_risk: Allowed share of wrong answers among the answers given.
-        confidence: Confidence of the guarantee.
+        threshold: An answer is shown if its uncertainty is at most this value; with -inf, none is shown.
+        max_risk: Largest allowed share of wrong answers among the shown answers.
+        confidence: Confidence level of the guarantee.
         n: Number of questions in the sample.
-        coverage: Share of the sample's questions that are answered.
-        risk: Share of wrong answers among the sample's answers given; None if no question is answered.
-        knots: Ascending uncertainties for which ``probabilities`` are known; values between them are
-            interpolated. It is empty if the uncertainty tells nothing: the interval of ``auroc`` contains
-            0.5.
+        coverage: Share of the sample's questions whose answer is shown.
+        risk: Share of wrong answers among the shown answers of the sample; None if no answer is shown.
+        knots: Ascending uncertainties, at which ``probabilities`` gives the probability of a right answer.
+            Other probabilities are interpolated. Empty if the uncertainty does not separate right from wrong
+            answers: the confidence interval of ``auroc`` contains 0.5.
         probabilities: Probability of a right answer at each knot.
-        auroc: How well the uncertainty tells wrong answers of the sample from right ones (AUROC), among
-            answers with words; None if all are right or all are wrong.
+        auroc: AUROC of the uncertainty as a detector of wrong answers, among the non-empty answers of the
+            sample; None if all of them are right or all are wrong.
         scope: The scope in which the policy is valid; see :func:`scope_of`.
 
     Example:
@@ -689,12 +722,12 @@ class AbstentionPolicy(_Policy):
 
         Args:
             answer: The reader's answer.
-            uncertainty: How uncertain the reader was of the answer. None counts as infinite. The scope of a
-                certainty is checked. An answer that was cut off or not measured is withheld.
-            abstention: What to return in place of an answer.
+            uncertainty: The answer's certainty, or its uncertainty as a number. None counts as infinite. If
+                a certainty is passed, its scope is checked, and a truncated or unmeasured answer is withheld.
+            abstention: Text to return in place of a withheld answer.
 
         Raises:
-            ConfigurationError: If the certainty belongs to another reader or setting.
+            ConfigurationError: If the certainty comes from another reader or other settings.
         """
         check_abstention(abstention)
         if isinstance(uncertainty, Certainty):
@@ -710,18 +743,18 @@ class AbstentionPolicy(_Policy):
         return SelectedAnswer(answer if show else abstention, not show, probability)
 
     def probability_at(self, uncertainty: float) -> float | None:
-        """Return the probability that an answer of this uncertainty is right; None if it is not known."""
+        """Return the probability that an answer with this uncertainty is right; None if it is unknown."""
         if uncertainty == math.inf:
             return 0.0
         return float(np.interp(uncertainty, self.knots, self.probabilities)) if self.knots else None
 
     def assess(self, certainty: Certainty) -> Certainty:
-        """Return a certainty with the probability that the answer is right, or the reason why it is missing.
+        """Return a copy of a certainty with the probability that the answer is right.
 
-        The measure of the calibration is used.
+        The copy uses the measure of the calibration. If there is no probability, its ``reason`` says why.
 
         Raises:
-            ConfigurationError: If the certainty belongs to another reader or setting.
+            ConfigurationError: If the certainty comes from another reader or other settings.
         """
         self.check(certainty)
         if "gate" in self.scope and "measure" not in self.scope:
@@ -736,12 +769,14 @@ class AbstentionPolicy(_Policy):
             return certainty
         if certainty.is_cut:
             return replace(certainty, probability=None, reason="the answer was cut off")
-        told = self.probability_at(certainty.uncertainty)
-        return replace(certainty, probability=told, reason="" if told is not None else self.withheld)
+        probability = self.probability_at(certainty.uncertainty)
+        return replace(
+            certainty, probability=probability, reason="" if probability is not None else self.withheld
+        )
 
     @property
     def withheld(self) -> str:
-        """Why the policy gives no probabilities, in words; empty if it gives them."""
+        """The reason why the policy gives no probabilities; empty if it gives probabilities."""
         if self.knots:
             return ""
         area = f": AUROC {self.auroc.text(digits=2)}" if self.auroc else ""
@@ -749,7 +784,7 @@ class AbstentionPolicy(_Policy):
 
     @property
     def guarantee(self) -> str:
-        """The guarantee and the coverage, in words."""
+        """A sentence that states the guarantee and the coverage."""
         if self.threshold == -math.inf:
             return (
                 f"cannot be guaranteed with {self.n:,} questions: no share of them can be answered with at "
@@ -770,35 +805,36 @@ def calibrate_abstention(
     confidence: float = 0.95,
     component: Any = None,
 ) -> AbstentionPolicy:
-    """Return a policy that answers as many questions as a bounded risk allows, for any pipeline.
+    """Return the policy that shows the most answers with a share of wrong answers of at most ``max_risk``.
 
-    The method is Learn then Test with a fixed sequence. The uncertainties of the sample are tested as
-    thresholds, from the smallest one on, each with a binomial test at 90 % of the level, until the first test
-    that does not certify the risk. (Geifman & El-Yaniv, NeurIPS 2017, test each threshold at a share of the
-    level.) The first threshold shows enough answers to pass the test with one wrong answer. The remaining
-    10 % of the level test whether everything can be answered. The level is exact if the share of wrong
-    answers grows with uncertainty; ``python -m studies.levels`` simulates other cases.
+    The policy works with any pipeline. The threshold comes from Learn then Test with a fixed sequence: the
+    uncertainties of the sample are tested as thresholds, in ascending order, each with a binomial test at
+    90 % of the significance level, until a test fails. (Geifman & El-Yaniv, NeurIPS 2017, split the level
+    among the thresholds.) The first tested threshold shows so many answers that the test allows one wrong
+    answer. The other 10 % of the level are for one test whether all answers can be shown. The level is exact
+    if the share of wrong answers grows with uncertainty; ``python -m studies.levels`` simulates other cases.
 
-    The probability of an answer comes from an isotonic fit. Cross-validation shrinks the fit towards the
-    share of right answers if it predicts other parts of the sample badly; rows of one group always stay
-    together. The policy gives no probabilities if the uncertainty tells nothing: the interval of the AUROC
-    contains 0.5.
+    The probability that an answer is right comes from an isotonic regression. If the regression predicts
+    held-out folds badly, its probabilities are shrunk towards the share of right answers. Folds keep the rows
+    of a group together. The policy gives no probabilities if the confidence interval of the AUROC contains
+    0.5, because then the uncertainty may not separate right from wrong answers.
 
     Args:
-        rows: Rows with ``uncertainty`` and ``score_without`` of the answer, made for example by
-            ``CalibrationRow.of(certainty, score)``; a score of 0.5 or more counts as right. Or a run.
-        max_risk: Allowed share of wrong answers among the answers given, in (0, 1).
-        confidence: In (0, 1).
-        component: The method that the policy is for, or its scope; None if the rows have a scope.
+        rows: Rows with ``uncertainty`` and ``score_without`` of the answer, for example from
+            ``CalibrationRow.of(certainty, score)``, or a run of :func:`surerag.evaluate`. A score of 0.5 or
+            more counts as right.
+        max_risk: Largest allowed share of wrong answers among the shown answers, in (0, 1).
+        confidence: Confidence level of the guarantee, in (0, 1).
+        component: The method that will use the policy, or its scope; None if the rows have a scope.
 
     Raises:
-        ConfigurationError: If a bound is out of range.
-        InputError: If there are no rows, one has no score, no uncertainty is finite, or the rows belong to
+        ConfigurationError: If ``max_risk`` or ``confidence`` is out of range.
+        InputError: If there are no rows, a row has no score, no uncertainty is finite, or the rows come from
             different readers, measures or settings.
         MissingExtraError: If scipy is not installed.
 
     Warns:
-        CalibrationWarning: If fewer than one in twenty answers is right.
+        CalibrationWarning: If less than 5 % of the answers are right.
 
     Example:
         >>> rows = [CalibrationRow(number / 200, score_without=number < 160) for number in range(200)]
@@ -815,7 +851,7 @@ def calibrate_abstention(
         raise InputError(f"{unscored} of {n} answers have no score", hint="pass reference answers")
     if not np.isfinite(uncertainty).any():
         raise InputError(
-            f"all {n} uncertainties are infinite, as after empty answers and abstentions",
+            f"all {n} uncertainties are infinite; empty answers and abstentions have an infinite uncertainty",
             hint="look at some answers; max_tokens may be too small, or the passages may lack the answers",
         )
     groups = group_numbers([row.group for row in rows], n)
@@ -839,7 +875,11 @@ def calibrate_abstention(
 
 
 def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
-    """Return the scope of all rows, or raise InputError; a row without words may lack the measure."""
+    """Return the scope that all rows share; a row may lack parts of it.
+
+    Raises:
+        InputError: If two rows have different values of a part, such as different readers.
+    """
     scope: dict[str, str] = {}
     for row in rows:
         for part, value in row.scope.items():
@@ -854,7 +894,10 @@ def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
 def _probabilities(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], area: Estimate | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return knots and the probability of a right answer at each; empty if uncertainty tells nothing."""
+    """Return uncertainties as knots, and the probability of a right answer at each knot.
+
+    Both are empty if the confidence interval of the AUROC (``area``) contains 0.5.
+    """
     if area is not None and (area.interval is None or area.interval.lower <= 0.5):
         return (), ()
     n, share = len(right), float(right.mean())
@@ -862,12 +905,15 @@ def _probabilities(
     probabilities = share + _slope(uncertainty, right, groups) * (fitted - share)
     probabilities = np.clip(probabilities, 1 / (n + 2), (n + 1) / (n + 2))
     changes = np.append(True, probabilities[1:] != probabilities[:-1])
-    ends = changes | np.append(changes[1:], True)  # first and last knot of each level
+    ends = changes | np.append(changes[1:], True)  # first and last knot of each constant stretch
     return tuple(knots[ends].tolist()), tuple(probabilities[ends].tolist())
 
 
 def _isotonic(uncertainty: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Return distinct finite uncertainties, and a fitted share of right answers that never increases."""
+    """Return the distinct finite uncertainties, and the fitted share of right answers at each of them.
+
+    The fit is an isotonic regression: the share never increases with uncertainty.
+    """
     with extra("evaluation"):
         from scipy.optimize import isotonic_regression
     at = _threshold_sums(uncertainty, right.astype(np.float64))
@@ -877,13 +923,13 @@ def _isotonic(uncertainty: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Fl
 
 
 def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp]) -> float:
-    """Return how well a fit on some groups predicts the answers of other groups, in [0, 1].
+    """Return how well an isotonic fit on some groups predicts the right answers of other groups, in [0, 1].
 
-    It is the slope of a regression of the outcomes on cross-validated predictions; the share of right answers
-    in the training folds is subtracted from both.
+    The result is the slope of a regression of outcomes on cross-validated predictions. The share of right
+    answers in the training folds is subtracted from the outcomes and from the predictions.
     """
     rng = np.random.default_rng(0)
-    told_and_true = told_squared = 0.0
+    covariance = variance = 0.0
     for _ in range(_ROUNDS):
         fold = (rng.permutation(groups.max() + 1) % _FOLDS)[groups]
         for part in range(_FOLDS):
@@ -891,26 +937,29 @@ def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.int
             if not others.any() or not own.any():
                 continue
             share = right[others].mean()
-            told = np.interp(uncertainty[own], *_isotonic(uncertainty[others], right[others])) - share
-            told_and_true += float(told @ (right[own] - share))
-            told_squared += float(told @ told)
-    return min(max(told_and_true / told_squared, 0.0), 1.0) if told_squared else 0.0
+            predicted = np.interp(uncertainty[own], *_isotonic(uncertainty[others], right[others])) - share
+            covariance += float(predicted @ (right[own] - share))
+            variance += float(predicted @ predicted)
+    return min(max(covariance / variance, 0.0), 1.0) if variance else 0.0
 
 
 def _threshold_of_risk(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], max_risk: float, level: float
 ) -> float:
-    """Return the largest certified threshold; -inf if there is none."""
+    """Return the largest threshold whose share of wrong answers is certified to be at most ``max_risk``.
+
+    Return -inf if no threshold can be certified.
+    """
     alike = group_correlation(right, groups)
 
     def certified(threshold: float, level: float) -> tuple[bool, float]:
-        """Return whether the answers up to a threshold certify the risk, and their effective number."""
+        """Return whether the test of a threshold passes, and the effective number of answers up to it."""
         answered = uncertainty <= threshold
         wrong = ~right[answered]
         n = effective_size(wrong, groups[answered], 1 - 2 * level, alike)
         return _binomial_cdf(n * float(wrong.mean()), n, max_risk) <= level, n
 
-    all_words = math.nextafter(math.inf, 0)  # an empty answer is never given
+    all_words = math.nextafter(math.inf, 0)  # shows all answers except empty ones, which are infinite
     if certified(all_words, _LEVEL_OF_ALL * level)[0]:
         return all_words
     level *= 1 - _LEVEL_OF_ALL
@@ -929,7 +978,7 @@ def _threshold_of_risk(
 
 
 def _binomial_cdf(count: float, n: float, share: float) -> float:
-    """Return the binomial probability of at most ``count`` of ``n``; both may be fractions."""
+    """Return the probability of at most ``count`` successes in ``n`` trials; both may be fractions."""
     with extra("evaluation"):
         from scipy.special import betainc
     return 1.0 if count >= n else float(betainc(n - count, count + 1, 1 - share))

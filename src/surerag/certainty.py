@@ -1,4 +1,4 @@
-"""How sure a model was of an answer: measures of its tokens, and (calibrated) how likely it is right."""
+"""How sure a model was of an answer: uncertainty measures of its tokens, and a calibrated probability."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ Measure = Literal[
 DEFAULT_MEASURE: Measure = "greatest_3_mean_entropy"
 """The default measure of an answer's ``uncertainty``."""
 WITHOUT_ALTERNATIVES: Measure = "negative_log_likelihood"
-"""The default measure if no entropy is known, because the server lists no alternatives to its tokens."""
+"""The default measure for answers of a server that returns no top log-probabilities, so that no entropy is
+known."""
 
 _OF_ENTROPIES: dict[Measure, Callable[[tuple[float, ...]], float]] = {
     "mean_entropy": mean_entropy,
@@ -59,17 +60,18 @@ class Certainty:
     """How sure a model was of one answer.
 
     Attributes:
-        uncertainties: Intervals of all available measures by name; larger means less certain. If a server
-            lists only some alternatives to a token, the ends of an interval of entropies differ; otherwise
-            both ends are equal. Perplexity is a number of at least 1; the other measures are in nats.
+        uncertainties: The interval of each available measure, by the measure's name; larger means less
+            certain. With a server that returns only the top log-probabilities, an entropy is known as an
+            interval; every other interval has two equal ends. Perplexity is at least 1 and has no unit; the
+            other measures are in nats.
         measure: Name of the measure that :attr:`uncertainty` returns; empty if no measure is available.
         tokens: Number of tokens of the answer.
-        is_cut: Whether the answer was cut off at its maximum length or withheld in part.
-        probability: Probability that the answer is right, in [0, 1]; None without a policy, or if the
-            calibration showed that uncertainty does not tell right answers from wrong ones.
-        reason: Why there is no measure, or no probability; empty otherwise.
-        scope: Name of the ``reader`` that answered, and a fingerprint of its ``settings``, if they are known.
-            A calibration is valid only for answers of the same scope.
+        is_cut: Whether the answer was truncated at its maximum length or withheld in part.
+        probability: Probability that the answer is right, in [0, 1]. None without an abstention policy, or
+            if the policy's calibration found that uncertainty does not separate right from wrong answers.
+        reason: Why the measure or the probability is missing; empty if nothing is missing.
+        scope: Name of the ``reader`` that answered, and a hash of its ``settings``, if they are known. A
+            calibration is valid only for answers with the same scope.
     """
 
     uncertainties: Mapping[str, Interval] = field(default_factory=dict)
@@ -82,24 +84,24 @@ class Certainty:
 
     @property
     def interval(self) -> Interval | None:
-        """Smallest and largest possible value of the uncertainty; None if there is no measure."""
+        """Smallest and largest possible value of :attr:`uncertainty`; None if no measure is available."""
         return self.uncertainties.get(self.measure)
 
     @property
     def uncertainty(self) -> float | None:
-        """The answer's uncertainty by :attr:`measure`; larger means less certain. None without a measure.
+        """The answer's uncertainty by :attr:`measure`: the middle of :attr:`interval`.
 
-        If the uncertainty is an interval, this is the middle of the interval.
+        Larger means less certain. None if no measure is available.
         """
         return None if self.interval is None else math.fsum(self.interval) / 2
 
     def by(self, measure: str) -> Self:
-        """Return a copy with another of the measures; if it is not available, ``reason`` tells why."""
+        """Return a copy whose :attr:`uncertainty` is another measure; ``reason`` says if it is missing."""
         missing = "" if measure in self.uncertainties else f"the answer was not measured by {measure}"
         return replace(self, measure=measure, probability=None, reason=missing)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for metadata, events and JSON; a number that JSON cannot hold becomes None."""
+        """Return plain values for metadata, events and JSON; an infinite number becomes None."""
         ends = None if self.interval is None else [_finite(end) for end in self.interval]
         return {
             "probability": self.probability,
@@ -117,21 +119,23 @@ class Certainty:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Return the certainty with the values of :meth:`to_dict`; only the measure's own interval is kept.
+        """Rebuild a certainty from the values that :meth:`to_dict` returned.
+
+        The chosen measure keeps its interval; each other measure becomes a single number.
 
         Raises:
-            InputError: If the values are not those of a certainty.
+            InputError: If the values do not come from :meth:`to_dict`.
         """
         try:
-            found = {name: _point(value) for name, value in values["uncertainties"].items()}
-            if values["measure"] in found and None not in (values["interval"] or [None]):
-                found[values["measure"]] = Interval(*values["interval"])
+            intervals = {name: _point(value) for name, value in values["uncertainties"].items()}
+            if values["measure"] in intervals and None not in (values["interval"] or [None]):
+                intervals[values["measure"]] = Interval(*values["interval"])
             others = ("measure", "tokens", "is_cut", "probability", "reason", "scope")
-            return cls(found, **{name: values[name] for name in others})
+            return cls(intervals, **{name: values[name] for name in others})
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f"these are no values of a certainty: {values!r:.120}",
-                hint="pass what Certainty.to_dict() returned, as metadata hold it",
+                f"expected the values of a certainty, got {values!r:.120}",
+                hint="pass the result of Certainty.to_dict(), for example from the metadata of an answer",
             ) from error
 
 
@@ -144,18 +148,19 @@ def certainty_of(
 ) -> Certainty:
     """Return how sure a model was of an answer, by all measures that the answer's trace allows.
 
-    This needs no call of a model.
+    No model is called.
 
     Args:
-        trace: Trace of the answer's tokens; without entropies in it, measures of entropies are missing.
-        measure: The measure for ``uncertainty``; None for ``DEFAULT_MEASURE``, or for
+        trace: Log-probabilities and entropies of the answer's tokens. Without entropies, the measures of
+            entropy are missing. None if the answer came without log-probabilities.
+        measure: The measure for ``uncertainty``. The default None chooses ``DEFAULT_MEASURE``, or
             ``WITHOUT_ALTERNATIVES`` if the trace has no entropies.
-        is_cut: Whether the answer was cut off or withheld in part.
-        scope: Name of the reader and fingerprint of its settings, if they are known.
+        is_cut: Whether the answer was truncated at its maximum length or withheld in part.
+        scope: Name of the reader and hash of its settings, if they are known.
 
     Returns:
-        The certainty. If the trace is missing or empty, or does not allow the requested measure, the
-        certainty has a reason in place of a measure.
+        The certainty. If the trace is missing or empty, or lacks the requested measure, ``uncertainty`` is
+        None, and ``reason`` says why.
 
     Example:
         >>> from surerag.messages import EntropyTrace
@@ -167,34 +172,34 @@ def certainty_of(
         >>> certainty_of(TokenTrace(("Velm",), (-0.1,))).measure, certainty_of(None).reason
         ('negative_log_likelihood', 'the answer came without log-probabilities')
     """
-    known = dict(scope or {})
+    known_scope = dict(scope or {})
     if trace is None or not len(trace):
-        return Certainty(is_cut=is_cut, reason=NO_LOGPROBS if trace is None else NO_WORDS, scope=known)
-    found: dict[str, Interval] = {}
+        return Certainty(is_cut=is_cut, reason=NO_LOGPROBS if trace is None else NO_WORDS, scope=known_scope)
+    intervals: dict[str, Interval] = {}
     if trace.entropy is not None:
         ends = trace.entropy.lower, trace.entropy.upper
         for name, of_entropies in _OF_ENTROPIES.items():
             lower, upper = map(of_entropies, ends)
-            found[name] = Interval(lower, upper)
+            intervals[name] = Interval(lower, upper)
     for name, of_logprobs in _OF_LOGPROBS.items():
         value = of_logprobs(trace.logprobs)
-        found[name] = Interval(value, value)
-    chosen = measure or (DEFAULT_MEASURE if DEFAULT_MEASURE in found else WITHOUT_ALTERNATIVES)
-    return Certainty(found, "", len(trace), is_cut, scope=known).by(chosen)
+        intervals[name] = Interval(value, value)
+    chosen = measure or (DEFAULT_MEASURE if DEFAULT_MEASURE in intervals else WITHOUT_ALTERNATIVES)
+    return Certainty(intervals, "", len(trace), is_cut, scope=known_scope).by(chosen)
 
 
 def without_address(reader: str) -> str:
-    """Return the name of a reader with a fingerprint in place of its address, which users must not see.
+    """Return the name of a reader with a hash in place of its server address, which must stay secret.
 
     Example:
         >>> without_address("ChatOpenAI(qwen@10.0.0.7:8000/v1)"), without_address("org/model")
         ('ChatOpenAI(qwen@174c8003)', 'org/model')
     """
-    return _ADDRESS.sub(lambda found: "@" + hashlib.sha256(found[1].encode()).hexdigest()[:8], reader)
+    return _ADDRESS.sub(lambda match: "@" + hashlib.sha256(match[1].encode()).hexdigest()[:8], reader)
 
 
 def check_measure(measure: object) -> None:
-    """Raise ConfigurationError unless this is the name of a measure, or None for the default."""
+    """Raise ConfigurationError unless ``measure`` is a name in :data:`MEASURES`, or None."""
     if measure is not None and measure not in MEASURES:
         raise ConfigurationError(f"measure must be one of {', '.join(MEASURES)}, got {measure!r}")
 

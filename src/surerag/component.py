@@ -1,6 +1,7 @@
-"""The verbs that the public classes of all methods share.
+"""Base class of all methods, with ``run``, ``arun``, ``run_many``, ``stream`` and their variants.
 
-A method's class names its services and makes a program for one case::
+A method's class declares its services, such as the model, and makes a program. A program is a generator that
+works on one case, such as one question::
 
     class LazyRAG(LazyRAGOptions, Component[LazyRAGResult]):
         reader: Service[Reader]
@@ -38,18 +39,19 @@ Function = Annotated[T, Field(exclude=True, repr=False)]
 
 
 class Component(Options, Generic[R]):
-    """A method with its options and services; ``R`` is the result of one case.
+    """A method with its options and services; ``R`` is the type of the result of one case.
 
-    Options and services are checked at construction and at each assignment.
+    A case is one input, such as a question. Options and services are checked at construction and at each
+    assignment.
 
     Raises:
-        ConfigurationError: If an option is out of bounds, or a service of the wrong kind.
+        ConfigurationError: If an option is out of bounds, or a service has the wrong type.
         MissingServiceError: If a service is missing.
-        CapabilityError: If a service cannot do what the method needs.
+        CapabilityError: If a service lacks a capability that the method needs.
     """
 
     on_event: Function[Listener | None] = None
-    """Called with decisions and warnings as they happen, in the context of the caller."""
+    """Function that is called with each decision and warning at once, in the caller's context variables."""
 
     _services: Services = PrivateAttr()
 
@@ -59,29 +61,32 @@ class Component(Options, Generic[R]):
         return self
 
     def _connect(self) -> Services:
-        """Check the services, and return them."""
+        """Check the fields that hold services, and return a ``Services`` object with them."""
         raise NotImplementedError
 
     @property
     def services(self) -> Services:
-        """The services; your own driver needs them together with :meth:`program`."""
+        """The models and retrievers of the method; a driver of your own runs :meth:`program` with them."""
         return self._services
 
     @property
     def answer_tokens(self) -> int | None:
-        """Longest answer in tokens: the option ``max_tokens``, or the reader's limit; None for no limit."""
+        """Maximum length of an answer in tokens: ``max_tokens``, or the reader's limit; None for no limit."""
         return self._services.answer_tokens(getattr(self, "max_tokens", None))
 
     def program(self, *case: Any, **more: Any) -> Program[R]:
-        """Return the method's generator for one case; a driver answers the effects that it yields."""
+        """Return the method's generator for one case.
+
+        The generator yields effects, such as calls of models; a driver sends the results back.
+        """
         raise NotImplementedError
 
     def run(self, *case: Any, **more: Any) -> R:
-        """Work on one case in this thread. Arguments and errors are those of :meth:`program`."""
+        """Return the result of one case; arguments and errors are those of :meth:`program`."""
         return drivers.run(self.program(*case, **more), self.services, on_event=self.on_event)
 
     async def arun(self, *case: Any, **more: Any) -> R:
-        """Work on one case without blocking the event loop."""
+        """Return the result of one case without blocking the event loop."""
         return await drivers.arun(self.program(*case, **more), self.services, on_event=self.on_event)
 
     def run_many(
@@ -92,13 +97,14 @@ class Component(Options, Generic[R]):
         progress: Progress = False,
         return_exceptions: bool = False,
     ) -> list[R]:
-        """Work on many cases at once; local models read them in merged batches.
+        """Return the results of many cases, in order; local models process the cases in batches.
 
         Args:
-            cases: The cases; a case with several arguments is a tuple.
-            window: Number of cases to work on at a time.
-            progress: True shows a bar on a terminal; a callable gets (done, total or None).
-            return_exceptions: Return the exception of a failed case in its place, and keep the other results.
+            cases: The arguments of :meth:`program` for each case; several arguments are a tuple.
+            window: Maximum number of cases that are in progress at once.
+            progress: True shows a progress bar on a terminal. A function is called with the number of
+                finished cases and the total number, which is None if ``cases`` has no length.
+            return_exceptions: Whether a failed case yields its exception as its result.
 
         Raises:
             Exception: The first failure, unless ``return_exceptions`` is true.
@@ -113,26 +119,33 @@ class Component(Options, Generic[R]):
         )
 
     async def arun_many(self, cases: Iterable[Any], **options: Any) -> list[R]:
-        """Work on many cases at once without blocking the event loop; options as for :meth:`run_many`."""
+        """Return the results of many cases without blocking the event loop.
+
+        Options and errors are those of :meth:`run_many`.
+        """
         return await drivers.arun_many(
             self._programs(cases), self.services, on_event=self.on_event, **options
         )
 
     def iter_many(self, cases: Iterable[Any], *, window: int = 64) -> Iterator[R]:
-        """Yield the result of each case in order as soon as it is ready; cases and results are not stored.
+        """Yield the result of each case, in order, as soon as it is ready; nothing is stored.
+
+        Args:
+            cases: As for :meth:`run_many`.
+            window: Maximum number of cases that are in progress at once.
 
         Raises:
-            Exception: The failure of a case, when its result is due. ``surerag.drivers.iter_many`` can yield
-                exceptions instead.
+            Exception: The error of the first failed case, in place of its result.
+                ``surerag.drivers.iter_many`` can yield exceptions instead.
         """
         return drivers.iter_many(self._each(cases), self.services, window=window, on_event=self.on_event)
 
     def aiter_many(self, cases: Iterable[Any], *, window: int = 64) -> AsyncIterator[R]:
-        """Yield results as :meth:`iter_many` does, without blocking the event loop."""
+        """Yield the result of each case without blocking the event loop; see :meth:`iter_many`."""
         return drivers.aiter_many(self._each(cases), self.services, window=window, on_event=self.on_event)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the options and the names of the models as JSON values, without clients and keys."""
+        """Return the options and the names of the services as JSON values; no API key is included."""
         names = {
             name: service.name
             for name in type(self).model_fields
@@ -143,7 +156,12 @@ class Component(Options, Generic[R]):
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any], **services: Any) -> Self:
-        """Rebuild a method from :meth:`to_dict`; pass its services, and options that are functions, again."""
+        """Rebuild a method from the result of :meth:`to_dict`.
+
+        Args:
+            settings: The result of :meth:`to_dict`.
+            services: The services, and options that are functions; JSON cannot hold them.
+        """
         options = {
             name: value
             for name, value in settings.items()
@@ -152,7 +170,7 @@ class Component(Options, Generic[R]):
         return cls(**{**options, **services})
 
     def _programs(self, cases: Iterable[Any]) -> Iterable[Program[R]]:
-        """Return the programs; as a list if the number of cases is known, so that a progress bar shows it."""
+        """Return the programs of all cases; a list if ``cases`` has a length, for the progress bar."""
         programs = self._each(cases)
         return list(programs) if isinstance(cases, Sized) else programs
 
@@ -160,7 +178,7 @@ class Component(Options, Generic[R]):
         if isinstance(cases, str) or not isinstance(cases, Iterable):
             raise InputError(
                 f"cases must be a list, got {'a text' if isinstance(cases, str) else type(cases).__name__}",
-                hint="pass [question], or call run or arun",
+                hint="pass [question] for one question, or call run or arun",
             )
         return (self._program_of(case) for case in cases)
 
@@ -175,21 +193,18 @@ class Component(Options, Generic[R]):
             ]
             raise InputError(
                 f"a case of {type(self).__name__} is ({', '.join(names)}), got {len(arguments)} values",
-                hint="pass a list of such tuples",
+                hint=f"pass a list of tuples ({', '.join(names)})",
             ) from None
         return self.program(*arguments)
 
 
 class AnsweringComponent(Component[R], Generic[R]):
-    """A method that answers questions, and acts if its uncertainty exceeds a threshold.
-
-    Answers can be streamed.
-    """
+    """A method that answers questions, can stream its answers, and acts above an uncertainty threshold."""
 
     def stream(self, *case: Any, **more: Any) -> AnswerStream[R]:
-        """Stream the answer; the stream's ``events`` hold the decisions that precede the first word."""
+        """Return a stream of the answer's text; its ``events`` hold the decisions before the first word."""
         return drivers.stream(self.program(*case, **more), self.services, on_event=self.on_event)
 
     async def astream(self, *case: Any, **more: Any) -> AsyncAnswerStream[R]:
-        """Stream the answer without blocking the event loop."""
+        """Return an asynchronous stream of the answer's text; see :meth:`stream`."""
         return await drivers.astream(self.program(*case, **more), self.services, on_event=self.on_event)

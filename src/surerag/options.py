@@ -1,7 +1,7 @@
-"""Options of a method: a pydantic model with plain error messages, and hints for misspelt names.
+"""Base class of all options: a pydantic model with short error messages, and hints for misspelt names.
 
-Each method has one class of options. The method's public class inherits from it and adds services as fields;
-the adapters of both frameworks inherit from it, too::
+Each method has one class of options. The method's public class inherits from its class of options and adds
+services as fields. The method's components for LangChain and LlamaIndex inherit from the same class::
 
     class EDC2Options(Options):
         first_cluster_size: int = Field(default=3, ge=1)
@@ -24,7 +24,7 @@ from surerag.prompts import PromptSet
 from surerag.signatures import PlainHelp, TypeText, field_lines
 
 PromptsOption = Annotated[Mapping[str, Any], SkipValidation, TypeText("Mapping[str, Any]")]
-"""Type of the option ``prompts``: templates or texts by name; other prompts keep the method's wording."""
+"""Type of the option ``prompts``: new templates or texts by the name of the prompt that they replace."""
 
 _ALIASES = {
     "k": ("top_n",),
@@ -39,11 +39,11 @@ _ALIASES = {
     "max_new_tokens": ("max_tokens",),
     "templates": ("prompts",),
 }
-"""Names of options in frameworks and papers, and the names of these options here."""
+"""Names of options in frameworks and papers, with the corresponding names in this package."""
 
 
 class Options(BaseModel, metaclass=PlainHelp):
-    """Base of all classes with options: it checks names and values, also on assignment and in copies.
+    """Base of all classes with options, which checks names and values at construction and assignment.
 
     Raises:
         ConfigurationError: If a name is unknown, or a value has the wrong type or is out of bounds.
@@ -67,11 +67,11 @@ class Options(BaseModel, metaclass=PlainHelp):
     )
 
     PROMPTS: ClassVar[PromptSet] = PromptSet()
-    """The method's own prompts, for classes with an option ``prompts``."""
+    """The method's default prompts, for classes with an option ``prompts``."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **settings: Any) -> None:
-        """Append types, defaults and descriptions of the fields to the docstring, which ``help`` shows."""
+        """Append the type, default and description of each field to the docstring, for ``help``."""
         super().__pydantic_init_subclass__(**settings)
         lines = field_lines(cls)
         if lines and (own := vars(cls).get("__doc__")):
@@ -85,7 +85,7 @@ class Options(BaseModel, metaclass=PlainHelp):
             raise _plain_error(type(self), error) from None
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Set a field if the value is valid; an invalid value raises and changes nothing."""
+        """Set a field; an invalid value raises an error and leaves the object unchanged."""
         if name.startswith("_"):
             super().__setattr__(name, value)
             return
@@ -101,22 +101,22 @@ class Options(BaseModel, metaclass=PlainHelp):
             raise
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with validated changes; the copy shares the services."""
+        """Return a copy with validated changes; models and retrievers are shared with the copy."""
         values = {name: getattr(self, name) for name in self.model_fields_set}
         return type(self)(**{**values, **(update or {})})
 
     def with_options(self, **changes: Any) -> Self:
-        """Return a copy with other options or services."""
+        """Return a copy with changed options or services."""
         return self.model_copy(update=changes)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> Self:
-        """Return a copy that shares the services: models are not copied."""
+        """Return a copy that shares models and retrievers with the original."""
         return self.model_copy()
 
     @classmethod
     @cache
     def option_names(cls) -> tuple[str, ...]:
-        """Return the names of the method's options, without services and fields of a framework."""
+        """Return the names of the method's options; fields for services and of a framework are left out."""
         declared = [
             kind
             for kind in cls.__mro__
@@ -125,7 +125,7 @@ class Options(BaseModel, metaclass=PlainHelp):
         return tuple(dict.fromkeys(name for kind in declared for name in getattr(kind, "model_fields", ())))
 
     def options(self) -> dict[str, Any]:
-        """Return the value of every option by its name."""
+        """Return the value of each option by the option's name."""
         return {name: getattr(self, name) for name in self.option_names()}
 
     @field_validator("prompts", mode="before", check_fields=False)
@@ -141,12 +141,12 @@ class Options(BaseModel, metaclass=PlainHelp):
 
 
 def prompts_field() -> Any:
-    """Return the field of the option ``prompts``; prompts that are not given keep the class's defaults."""
+    """Return the pydantic field of the option ``prompts``; by default all prompts are those of the class."""
     return Field(default_factory=dict, validate_default=True)
 
 
 def check_names(owner: type[BaseModel], names: Iterable[str]) -> None:
-    """Check that a class has fields with these names or aliases.
+    """Check that each of ``names`` is a field of a class, or the alias of a field.
 
     Raises:
         ConfigurationError: If a name is unknown; the hint suggests similar names.
@@ -168,7 +168,7 @@ def check_names(owner: type[BaseModel], names: Iterable[str]) -> None:
 
 
 def _plain_error(owner: type, error: ValidationError) -> SureragError:
-    """Return pydantic's first complaint as a ConfigurationError; errors of surerag are passed on."""
+    """Return a ConfigurationError for pydantic's first error; an error of surerag is returned unchanged."""
     complaint = error.errors(include_url=False)[0]
     cause = complaint.get("ctx", {}).get("error")
     if isinstance(cause, SureragError):

@@ -90,16 +90,16 @@ GUESSED = {
 SKIPPED = {
     "2021/empty.txt": "empty",
     "2021/core": "binary data",
-    "2021/backup": "a ZIP archive without a suffix",
+    "2021/backup": "a ZIP archive that is not an Office file or EPUB book",
     "2021/silent.srt": "no subtitles",
     "2021/old.ipynb": "not a notebook",
-    "2021/mail.msg": "no known kind of file: .msg",
+    "2021/mail.msg": "files that end in .msg are not supported",
     "2021/noise.txt": "binary data",
     "2022/archive.csv": "ZIP archive",
     "2022/letter.docx": "before 2007, or one with a password",
     "2022/cut.pdf": "damaged",
     "2023/broken.jsonl": "line 2, column 10: not JSON",
-    "2023/song.mp3": "no known kind of file: .mp3",
+    "2023/song.mp3": "files that end in .mp3 are not supported",
 }
 """Reasons of what is skipped."""
 

@@ -439,7 +439,7 @@ def test_a_file_that_cannot_be_converted_says_why(tmp_path: Path, monkeypatch: p
         skipped = load_documents(tmp_path).skipped
     assert skipped == {
         "cut.docx": "damaged: File is not a zip file",
-        "locked.pdf": "it opens with a password",
+        "locked.pdf": "it needs a password",
     }
     error = ModuleNotFoundError("no pdfminer", name="pdfminer")
     monkeypatch.setattr(pdf, "_dependency_exc_info", (type(error), error, None))
@@ -460,5 +460,5 @@ def test_no_folder_and_nothing_to_read_are_errors(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="folder not found"):
             load_documents(unset)
     (tmp_path / "song.mp3").write_bytes(b"x")
-    with pytest.raises(InputError, match=r"song.mp3 \(no known kind of file: .mp3\)"):
+    with pytest.raises(InputError, match=r"song.mp3 \(files that end in .mp3 are not supported\)"):
         load_documents(tmp_path)

@@ -555,7 +555,10 @@ async def test_a_second_opinion_that_fails_leaves_the_answer() -> None:
         model = chat(server)
         chain = CertaintyChain(lcel(model), second_opinion=AreYouSure(FakeReader(lambda prompt: 1 / 0)))  # type: ignore[arg-type, return-value]
         output = await chain.ainvoke("Where?")
-    assert (output["answer"], output["certainty"]["reason"]) == ("In Velm", "asking again failed")
+    assert (output["answer"], output["certainty"]["reason"]) == (
+        "In Velm",
+        "the second call of the model failed",
+    )
 
 
 # Parts of surerag.

@@ -1,8 +1,8 @@
-"""Documents: files of a local folder as texts.
+"""Load the files of a local folder as text documents.
 
-This module reads text, Markdown, reStructuredText, CSV and JSON; ``texts`` reads mail, notebooks, subtitles
-and TeX; ``converted`` reads HTML, PDF and office files. docs/documents.md lists what each kind of file
-becomes.
+This module reads text, Markdown, reStructuredText, CSV and JSON files. The module ``texts`` reads mail,
+notebooks, subtitles and TeX, and the module ``converted`` reads HTML, PDF and office files. The page
+docs/documents.md describes how the text of each kind of file looks.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CODE = frozenset(
         ".yaml .yml"
     ).split()
 )
-"""Source code and settings; their text is kept unchanged, and has no headings."""
+"""Suffixes of source code and settings; the text of these files is not changed or searched for headings."""
 MARKED_UP = frozenset({".adoc", ".asciidoc", ".org", ".rst"})
 MARKDOWN = frozenset({".markdown", ".md", ".mdx", ".qmd", ".rmd"})
 TABLES, JSON = frozenset({".csv", ".tsv"}), frozenset({".json", ".jsonl", ".ndjson"})
@@ -58,7 +58,7 @@ _WITHOUT_HEADINGS = TEXT | CODE | TABLES | JSON | MAIL | SUBTITLES
 _NOT_CONTENT = re.compile(
     r"\.|~\$|(?:Thumbs\.db|desktop\.ini|__MACOSX|__pycache__|node_modules)\Z|[^\n]*~\Z", re.IGNORECASE
 )
-"""Names of hidden files, lock files of office programs, caches, installed packages, and editors' backups."""
+"""Pattern of names that are skipped: hidden files, lock files, caches, installed packages and backups."""
 
 _SIGNATURES = {
     b"%PDF-": "a PDF file",
@@ -66,7 +66,7 @@ _SIGNATURES = {
     b"\xd0\xcf\x11\xe0": "a file of Office before 2007, or one with a password",
     b"{\\rtf": "an RTF file",
 }
-"""First bytes of kinds of files, which may have a suffix of another kind."""
+"""Descriptions of file formats by their first bytes; they detect files with a wrong suffix."""
 
 _DECLARED = re.compile(rb"(?:charset|encoding)=[\"']?([A-Za-z0-9_.:-]{1,40})")
 _DECLARED_WITHIN = 2048
@@ -74,24 +74,24 @@ _DECLARED_WITHIN = 2048
 _FRONT_MATTER_LIMIT = 20_000
 """Longest front matter, in characters."""
 _TEXT_KEYS = ("text", "content", "contents", "page_content", "body")
-"""Columns that contain a whole document in each row."""
+"""Names of columns whose cells are whole documents."""
 
 _UNDERLINES, _SHORTEST_UNDERLINE = set("=-~^\"'*+#`"), 3
 _FILES_LISTED = 20
 _NUMBER = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,18})(?:\.[0-9]{1,18})?|true|false")
-"""A number, true or false in front matter. Longer numbers, or numbers with an exponent, are identifiers, such
-as the hash of a commit."""
+"""Pattern of a number, ``true`` or ``false`` in front matter. It does not match very long numbers and numbers
+with an exponent, because these are usually identifiers, such as the hash of a commit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A whole text.
+    """A text with an id, a title and metadata, before it is divided into passages.
 
     Attributes:
-        id: Unique name in the corpus; for a file, its path below the folder, with ``/``.
-        text: The text; a blank line separates paragraphs.
+        id: Unique name of the document. For a file, it is the path relative to the folder, with ``/``.
+        text: The text, in which blank lines separate paragraphs.
         title: The title; empty if there is none.
-        metadata: Further facts by name, such as the path.
+        metadata: More facts about the document by name, such as its path.
         rows: Whether each paragraph is a row of a table, with a line ``column: value`` for each cell.
     """
 
@@ -114,11 +114,12 @@ class LoadedDocuments:
     """The documents of a folder.
 
     Attributes:
-        documents: One document per file, in the order of their paths. A table with a column ``text`` gives
-            one document per row.
-        skipped: Reasons by path of files that could not be read. Hidden files, lock files and backups are
-            not listed.
-        notes: What may be wrong with a document, by path: a guessed encoding, or pages without text.
+        documents: One document per file, in the order of the paths. A table with a column ``text`` yields
+            one document per row, and a mailbox one document per message.
+        skipped: For the path of each file that could not be read, the reason. Hidden files, lock files and
+            backups are not listed.
+        notes: For the path of a file that may have been read incorrectly, the reason, such as a guessed
+            encoding or pages without text.
     """
 
     documents: tuple[Document, ...]
@@ -127,20 +128,23 @@ class LoadedDocuments:
 
 
 class SkippedFilesWarning(UserWarning):
-    """Some files of a folder were not read; the message lists them with the reasons."""
+    """Warns that files of a folder were skipped; the message lists the files with the reasons."""
 
 
 class FileNotesWarning(UserWarning):
-    """Some files of a folder may have been read incorrectly or incompletely; the message says why."""
+    """Warns that files may have been read incorrectly or incompletely; the message says why."""
 
 
 class _UnreadableError(Exception):
-    """A file cannot be read as text; the message is the reason."""
+    """Raised if a file cannot be read as text; the message is the reason."""
 
 
 @dataclass(slots=True)
 class _File:
-    """The contents of a file: a text, or documents made from its rows; notes say what may be wrong."""
+    """The contents of a file: ``text``, or ``documents`` if its rows or messages are separate documents.
+
+    ``notes`` are reasons why the text may be wrong or incomplete.
+    """
 
     text: str = ""
     title: str = ""
@@ -153,18 +157,19 @@ class _File:
 def load_documents(
     directory: str | Path, *, max_bytes: int = 64 * 2**20, progress: Progress = False
 ) -> LoadedDocuments:
-    """Read every file below a local folder; files that cannot be read are skipped and listed.
+    """Read every file in a local folder and its subfolders; unreadable files are skipped and listed.
 
     Hidden files and folders, lock files, backups, and links to files outside the folder are not read.
 
     Args:
-        directory: The folder.
-        max_bytes: Largest size of a file in bytes; larger files are skipped.
-        progress: True shows a bar on a terminal; a callable gets (done, total).
+        directory: Path of the folder.
+        max_bytes: Maximum size of a file in bytes; larger files are skipped.
+        progress: True shows a progress bar on a terminal. A function is called with the number of finished
+            files and the number of all files.
 
     Raises:
-        InputError: If there is no such folder, or no file in it can be read.
-        MissingExtraError: If a file must be converted, and the ``documents`` extra is not installed.
+        InputError: If the folder does not exist, or no file in it can be read.
+        MissingExtraError: If a file needs the extra ``documents``, which is not installed.
 
     Warns:
         SkippedFilesWarning: If files were skipped.
@@ -224,7 +229,7 @@ def _files(root: Path) -> Iterator[Path]:
 def _read(path: Path, name: str, root: Path, max_bytes: int) -> _File:
     suffix, stem = _suffix(name), PurePosixPath(name).stem
     if suffix and suffix not in KINDS:
-        raise _UnreadableError(f"no known kind of file: {suffix}")
+        raise _UnreadableError(f"files that end in {suffix} are not supported")
     try:
         data = _bytes_of(path, root, max_bytes)
         suffix = suffix or kind_by_content(data)
@@ -256,7 +261,7 @@ def _bytes_of(path: Path, root: Path, max_bytes: int) -> bytes:
 
 
 def _suffix(name: str) -> str:
-    """Return a file's suffix; empty if it is a number, or part of a sentence, as in ``of 3.5.2019``."""
+    """Return the suffix of a file name; empty if it is a number or contains a space, as in ``Mr. Bell``."""
     suffix = PurePosixPath(name).suffix.lower()
     return "" if suffix[1:].isdigit() or " " in suffix else suffix
 
@@ -294,7 +299,7 @@ def _read_text(data: bytes, suffix: str, name: str, stem: str) -> _File:
         _take_records(file, csv_records(rows), name, stem)
     elif suffix in JSON:
         _take_records(file, _main_records(json_records(file.text, "the file")), name, stem)
-    elif suffix == ".xml":  # the text is now UTF-8, so its declaration of another encoding is removed
+    elif suffix == ".xml":  # convert gets UTF-8, so the declaration of the original encoding is removed
         text = re.sub(r"(<\?xml[^>]{0,99}?) encoding=[\"'][^\"']{1,40}[\"']", r"\1", file.text, count=1)
         file.text = convert(text.encode("utf-8", "replace"), suffix, charset="utf-8")
     elif suffix in MARKUP:
@@ -314,7 +319,7 @@ def _mail_file(mail: Mail) -> _File:
 
 
 def _take_messages(file: _File, messages: Iterable[Mail], name: str) -> None:
-    """Add a document for each message of a mailbox."""
+    """Add each message of a mailbox to the file's documents."""
     attachments: list[str] = []
     for number, mail in enumerate(messages, 1):
         attachments += mail.attachments
@@ -337,16 +342,16 @@ def _read_binary(data: bytes, suffix: str) -> _File:
     if blank:
         numbers = ", ".join(map(str, blank))
         file.metadata["pages_without_text"] = numbers
-        file.notes.append(f"no text on page {numbers}: a picture, perhaps; a program for OCR can add it")
+        file.notes.append(f"no text on page {numbers}: if it is a scan, add its text with an OCR program")
     return file
 
 
 def split_front_matter(text: str) -> tuple[dict[str, str | int | float | bool], str]:
-    r"""Return the values of a Markdown text's YAML front matter, and the text without it.
+    r"""Return the values of a Markdown text's YAML front matter, and the text without the front matter.
 
-    Front matter begins in the first line and has keys; other text between two rules is not front matter.
-    Lists are joined with commas, and mappings are left out. Numbers, ``true`` and ``false`` are converted;
-    all other values are texts.
+    Front matter is a YAML mapping between two lines ``---`` at the beginning of the text. Lists are joined
+    with commas, and nested mappings are left out. Numbers, ``true`` and ``false`` are converted; all other
+    values remain texts.
 
     Example:
         >>> split_front_matter("---\ntitle: Velm\nfounded: 1200\n---\nA town.")
@@ -367,13 +372,13 @@ def split_front_matter(text: str) -> tuple[dict[str, str | int | float | bool], 
 
 
 class _Quoted(str):
-    """A quoted value, which is a text even if it looks like a number."""
+    """A value that was quoted in YAML, so that it stays a text even if it looks like a number."""
 
     __slots__ = ()
 
 
 class _YAMLLoader(yaml.BaseLoader):  # type: ignore[misc]  # untyped
-    """Loads every value as a text, and marks the quoted values."""
+    """YAML loader that returns each value as a text, and each quoted value as a ``_Quoted``."""
 
     def construct_scalar(self, node: yaml.ScalarNode) -> str:
         text: str = super().construct_scalar(node)
@@ -381,7 +386,7 @@ class _YAMLLoader(yaml.BaseLoader):  # type: ignore[misc]  # untyped
 
 
 def _yaml_values(block: str) -> dict[str, str | int | float | bool] | None:
-    """Return the values of front matter; None if the block is not front matter."""
+    """Parse a block of YAML as front matter; return None if it is not front matter."""
     try:
         value = yaml.load(block, _YAMLLoader)  # noqa: S506  # the loader only builds texts
     except (yaml.YAMLError, RecursionError, ValueError):  # often because of a colon in a value
@@ -396,7 +401,7 @@ def _yaml_values(block: str) -> dict[str, str | int | float | bool] | None:
 
 
 def _number(text: str) -> str | int | float | bool:
-    """Convert a number, ``true`` or ``false``; ``NO`` (Norway), 007 and 7e12 remain texts."""
+    """Convert the text of a number, ``true`` or ``false``; ``NO`` (Norway), 007 and 7e12 remain texts."""
     if isinstance(text, _Quoted) or not _NUMBER.fullmatch(text):
         return str(text)
     value: int | float | bool = json.loads(text.lstrip("+"))
@@ -428,7 +433,10 @@ def _first_heading(text: str) -> str:
 
 
 def _main_records(records: Sequence[Record]) -> Sequence[Record]:
-    """Return an object with one list of rows as records: first its other values, then each row."""
+    """Return the rows of a JSON object that holds one list of rows, after a record of its other values.
+
+    Records of any other form are returned unchanged.
+    """
     key = key_of_rows(records)
     if key is None:
         return records
@@ -438,7 +446,7 @@ def _main_records(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def _take_records(file: _File, records: Iterable[Record], name: str, stem: str) -> None:
-    """Add a document for each row with a text column; without such a column, make each row a paragraph."""
+    """Add each row to the file's documents; without a column of ``_TEXT_KEYS``, make each row a paragraph."""
     rows = [(record.number, dict(_fields(record.value))) for record in records]
     columns = {column for _, row in rows for column in row}
     key = next((key for key in _TEXT_KEYS if key in columns), None)
@@ -453,7 +461,7 @@ def _take_records(file: _File, records: Iterable[Record], name: str, stem: str) 
 
 
 def _fields(value: Any) -> Iterator[tuple[str, str | int | float | bool]]:
-    """Yield each single value inside a JSON value with its path, such as ``town.river.1``."""
+    """Yield the path, such as ``town.river.1``, and the value of each leaf of a nested JSON value."""
     stack: list[tuple[str, Any]] = [("", value)]
     while stack:
         name, one = stack.pop()

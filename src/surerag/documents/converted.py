@@ -1,4 +1,4 @@
-"""Convert HTML, PDF and office files to Markdown with markitdown; tables are read more closely."""
+"""Convert HTML, PDF and office files to Markdown with markitdown, and correct its tables in PDF files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from surerag.errors import InputError, extra
 from surerag.records import Record, csv_records, row_text
 
 CONVERTED = frozenset({".pdf", ".docx", ".pptx", ".xlsx", ".epub"})
-"""Binary kinds of files."""
+"""Suffixes of the binary files that can be converted."""
 
 _NAVIGATION_NAMES = {
     "nav", "navbar", "navigation", "menu", "sidebar", "breadcrumb", "breadcrumbs", "footer", "header",
@@ -23,13 +23,16 @@ _NOT_WORD = re.compile(r"[\W_]+")
 
 
 def html_as_markdown(text: str) -> tuple[str, str]:
-    """Return an HTML page as Markdown without its navigation, and its title."""
+    """Return an HTML page as Markdown without navigation, and the page's title."""
     text, title = _main_html(text)
     return convert(text.encode("utf-8", "replace"), ".html", charset="utf-8"), title
 
 
 def _main_html(text: str) -> tuple[str, str]:
-    """Return an HTML page without navigation and without tables that are only layout, and its title."""
+    """Return the HTML of a page's main part, and the page's title.
+
+    Navigation is removed, and tables that only arrange the layout become ``div`` elements.
+    """
     with extra("documents"):
         from bs4 import BeautifulSoup
     soup = BeautifulSoup(text, "lxml")  # closes tags that old pages do not close, such as <p> and <li>
@@ -67,7 +70,11 @@ def _is_navigation(tag: Any) -> bool:
 
 @cache
 def converter(suffix: str) -> Any:
-    """Return a converter for a suffix; converters of binary files refuse to read a damaged file as text."""
+    """Return the markitdown converter for a suffix.
+
+    A converter of a binary format raises an error for a damaged file; markitdown's default converter would
+    read it as text.
+    """
     with extra("documents"):
         from markitdown import MarkItDown, converters
     if suffix not in CONVERTED:
@@ -78,10 +85,15 @@ def converter(suffix: str) -> Any:
 
 
 def convert(data: bytes, suffix: str, **info: str) -> str:
-    """Return a file as Markdown.
+    """Convert a file's contents to Markdown.
+
+    Args:
+        data: The contents of the file.
+        suffix: Suffix of the file's format, such as ``.pdf``.
+        info: More fields of markitdown's ``StreamInfo``, such as ``charset``.
 
     Raises:
-        InputError: If the file is damaged, or opens only with a password.
+        InputError: If the file is damaged or needs a password.
     """
     markitdown = converter(suffix)
     from markitdown import MissingDependencyException, StreamInfo
@@ -101,33 +113,33 @@ def convert(data: bytes, suffix: str, **info: str) -> str:
 
 
 def _what_is_wrong(error: BaseException) -> str:
-    """Return the parser's reason why a file cannot be converted."""
+    """Return the reason why a file cannot be converted, from the exception of the parser."""
     if type(error).__name__ == "PDFPasswordIncorrect":
-        return "it opens with a password"
+        return "it needs a password"
     return f"damaged: {' '.join(str(error).split())[:200] or type(error).__name__}"
 
 
 def read_pdf(data: bytes) -> tuple[str, list[int]]:
-    """Return a PDF's text, and the numbers of its pages without text, from 1.
+    """Return the text of a PDF file, and the numbers of the pages without text; the first page is 1.
 
-    If markitdown tore rows of a table apart, the page is read again from the positions of its characters.
+    If markitdown split the rows of a table, the page's text comes from :func:`page_with_tables`.
     """
     with extra("documents"):
         import pypdfium2
     try:
         pdf = pypdfium2.PdfDocument(data)
-    except pypdfium2.PdfiumError:  # markitdown reads the file, or says what is wrong with it
+    except pypdfium2.PdfiumError:  # convert may still read the file, or raises an error with the reason
         return convert(data, ".pdf"), []
     with pdf:
         text = convert(data, ".pdf")
         blank = [number for number, page in enumerate(pdf, 1) if not _page_text(page).strip()]
-        anew = {at: found for at, page in enumerate(pdf) if (found := page_with_tables(page))}
+        tables = {at: table for at, page in enumerate(pdf) if (table := page_with_tables(page))}
         lines = {_NOT_WORD.sub(" ", line).strip() for line in text.split("\n")}
         if all(
-            _NOT_WORD.sub(" ", " ".join(row)).strip() in lines for _, rows in anew.values() for row in rows
+            _NOT_WORD.sub(" ", " ".join(row)).strip() in lines for _, rows in tables.values() for row in rows
         ):
             return text, blank
-        pages = [anew[at][0] if at in anew else _one_page(pdf, at) for at in range(len(pdf))]
+        pages = [tables[at][0] if at in tables else _one_page(pdf, at) for at in range(len(pdf))]
     return "\n\n".join(filter(None, map(str.strip, pages))), blank
 
 
@@ -137,7 +149,6 @@ def _page_text(page: Any) -> str:
 
 
 def _one_page(pdf: Any, at: int) -> str:
-    """Return the text of one page."""
     import pypdfium2
 
     file = io.BytesIO()
@@ -148,7 +159,10 @@ def _one_page(pdf: Any, at: int) -> str:
 
 
 def read_workbook(data: bytes) -> str:
-    """Return the text of a workbook, with a paragraph for each row of each sheet."""
+    """Return the text of an Excel workbook, with a paragraph for each row of each sheet.
+
+    If there are several sheets, each sheet begins with its title as a heading.
+    """
     sheets = workbook_rows(data)
     parts = []
     for title, rows in sheets.items():
@@ -158,7 +172,7 @@ def read_workbook(data: bytes) -> str:
 
 
 def workbook_rows(data: bytes) -> dict[str, list[Record]]:
-    """Return the rows of each sheet that are not empty, as texts.
+    """Return the non-empty rows of each sheet of an Excel workbook by the sheet's title; cells are texts.
 
     Raises:
         InputError: If the file is damaged.

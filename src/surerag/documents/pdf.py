@@ -1,9 +1,8 @@
-"""Find tables and lists on PDF pages from the positions of characters, with or without ruled lines.
+"""Find tables and lists on PDF pages by the positions of the characters; ruled lines are not needed.
 
-A line consists of the characters at one height. Gaps about as wide as the line is high divide it into cells.
-Consecutive lines are a table if the gaps between their columns run from the first line to the last, and if
-the cells are too short to be columns of prose. Lists, whose items have a number or mark, are found in the
-same way.
+A line consists of the characters at the same height. Gaps that are about as wide as the line is high divide
+the line into cells. Consecutive lines form a table if their columns stay separated by gaps, and if the cells
+are too short to be columns of prose. A list is a table with a narrow first column of numbers or bullets.
 """
 
 from __future__ import annotations
@@ -15,21 +14,23 @@ from statistics import median
 from typing import Any, NamedTuple
 
 CELL_GAP, WORD_GAP = 0.9, 0.12
-"""Smallest gaps between two cells and between two words, in heights of a line."""
+"""Minimum gap between two cells, and minimum gap between two words, as multiples of the line's height."""
 PARAGRAPH_GAP, TABLE_GAP = 0.6, 2.5
-"""Smallest distance between two paragraphs, and largest distance inside a table, in heights of a line."""
+"""Minimum vertical gap between two paragraphs, and maximum vertical gap between two lines of a table, as
+multiples of the line's height."""
 LEAST_ROWS = 3
-"""Fewest rows of a table."""
+"""Minimum number of rows of a table."""
 SHORT_CELL = 25
-"""Half of a table's columns must have a median cell of at most this many characters; prose is longer."""
+"""Maximum median length, in characters, of the cells in at least half of a table's columns."""
 MARK = 3
-"""Most characters of a number or mark before the items of a list."""
+"""Maximum length, in characters, of the number or bullet of a list item."""
 MOST_COLUMNS_OF_PROSE = 0.3
-"""If a larger share of the lines outside tables has several cells, the page has columns of prose."""
+"""Maximum share of lines with several cells among the lines outside tables; above it, the page is taken for
+prose in columns."""
 
 
 class Character(NamedTuple):
-    """A character and its box, in points from the page's lower left corner."""
+    """A character and its bounding box, in points from the page's lower left corner."""
 
     text: str
     left: float
@@ -40,7 +41,7 @@ class Character(NamedTuple):
 
 @dataclass(slots=True)
 class Cell:
-    """A part of a line without wide gaps; ``left`` and ``right`` are in points."""
+    """A part of a line between wide gaps; ``left`` and ``right`` are its edges in points."""
 
     text: str
     left: float
@@ -49,7 +50,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Line:
-    """Cells at one height, from left to right; ``bottom`` and ``top`` are in points."""
+    """The cells of a line from left to right; ``bottom`` and ``top`` are its edges in points."""
 
     cells: list[Cell]
     bottom: float
@@ -57,7 +58,7 @@ class Line:
 
     @property
     def height(self) -> float:
-        """Height in points, at least 1."""
+        """Height of the line in points, at least 1."""
         return max(self.top - self.bottom, 1.0)
 
 
@@ -65,7 +66,10 @@ TableRow = list[str]
 
 
 def page_with_tables(page: Any) -> tuple[str, list[TableRow]] | None:
-    """Return a page's text with its tables in Markdown, and the rows of all tables; None without a table.
+    """Return a page's text with its tables in Markdown, and the rows of all tables.
+
+    Return None if the page has no table, is rotated, contains right-to-left text, or seems to have prose in
+    columns.
 
     Args:
         page: A ``PdfPage`` of pypdfium2.
@@ -98,7 +102,7 @@ def page_with_tables(page: Any) -> tuple[str, list[TableRow]] | None:
 
 
 def _characters(page: Any) -> list[Character]:
-    """Return the characters of a page, without white space and characters that PDFium generates."""
+    """Return the characters of a page without white space and without characters that PDFium inserted."""
     from pypdfium2 import raw
 
     text = page.get_textpage()
@@ -112,7 +116,7 @@ def _characters(page: Any) -> list[Character]:
 
 
 def _lines(characters: Sequence[Character]) -> list[Line]:
-    """Return lines from the top of a page to its bottom."""
+    """Group characters into lines; the lines are ordered from the top of the page to its bottom."""
     lines: list[list[Character]] = []
     for one in sorted(characters, key=lambda one: -(one.top + one.bottom)):
         last = lines[-1][0] if lines else None
@@ -137,7 +141,10 @@ def _line(characters: Sequence[Character]) -> Line:
 
 
 def _table(lines: Sequence[Line], start: int) -> tuple[list[TableRow], int]:
-    """Return the rows of the table that begins at a line, and the table's end; no rows without a table."""
+    """Return the rows of the table that begins at line ``start``, and the number of the line after it.
+
+    Return no rows and ``start`` if no table begins there.
+    """
     if len(lines[start].cells) < 2:
         return [], start
     columns = [(cell.left, cell.right) for cell in lines[start].cells]
@@ -155,7 +162,6 @@ def _table(lines: Sequence[Line], start: int) -> tuple[list[TableRow], int]:
 
 
 def _join_spans(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Join spans that overlap."""
     joined: list[tuple[float, float]] = []
     for left, right in sorted(spans):
         if joined and left < joined[-1][1]:
@@ -166,7 +172,7 @@ def _join_spans(spans: Sequence[tuple[float, float]]) -> list[tuple[float, float
 
 
 def _rows(lines: Sequence[Line], columns: Sequence[tuple[float, float]]) -> Iterator[TableRow]:
-    """Yield rows with a cell for each column; a line that continues the cells above belongs to their row."""
+    """Yield rows with a text for each column; a line that continues the row above is joined to that row."""
     row: TableRow = []
     for line in lines:
         texts = ["" for _ in columns]

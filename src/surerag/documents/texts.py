@@ -1,4 +1,4 @@
-"""Read mail, notebooks, subtitles and TeX as text, and detect the kind of a file without a suffix."""
+"""Read mail, notebooks, subtitles and TeX files as text, and detect the format of files without a suffix."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 def _with_input_errors(read: Callable[[T], R]) -> Callable[[T], R]:
-    """Turn any error that a reading function raises for a damaged file into an InputError."""
+    """Decorate a parser so that any exception for a damaged file becomes an InputError."""
 
     @wraps(read)
     def reading(data: T) -> R:
@@ -54,18 +54,18 @@ _BY_CONTENT = (
     (r"WEBVTT\b", ".vtt"),
     (r"(?:\s*%[^\n]*\n)*\s*\\documentclass\b", ".tex"),
 )
-"""Patterns of the beginnings of files and their suffixes; the first pattern that matches is used."""
+"""Patterns of the beginning of a file, each with the suffix of its format; the first match counts."""
 _MAIL = re.compile(r"^(?:From|Received|Return-Path|Subject|Date): ", re.MULTILINE)
 _ARCHIVES = {"word/": ".docx", "xl/": ".xlsx", "ppt/": ".pptx", "META-INF/container.xml": ".epub"}
-"""Suffixes of Office files and EPUB books, by a folder or file inside the archive."""
+"""Suffixes of Office files and EPUB books, by a path that exists inside the ZIP archive."""
 _BEGINNING = 4096
 
 
 def kind_by_content(data: bytes) -> str:
-    r"""Return the suffix that fits the contents of a file; ``.txt`` if no other suffix fits.
+    r"""Detect the format of a file by its contents, and return the usual suffix; ``.txt`` if unknown.
 
     Raises:
-        InputError: If the file is an archive, but not an Office file or a book.
+        InputError: If the file is a ZIP archive, but not an Office file or an EPUB book.
 
     Example:
         >>> kind_by_content(b"<!DOCTYPE html><p>Velm"), kind_by_content(b"Velm lies on the Orun.")
@@ -79,11 +79,11 @@ def kind_by_content(data: bytes) -> str:
         for inside, suffix in _ARCHIVES.items():
             if any(name.startswith(inside) for name in names):
                 return suffix
-        raise InputError("a ZIP archive without a suffix")
+        raise InputError("a ZIP archive that is not an Office file or EPUB book")
     beginning = data[:_BEGINNING].decode("latin-1")
     for pattern, suffix in _BY_CONTENT:
-        found = re.match(pattern, beginning, re.IGNORECASE if "doctype" in pattern else 0)
-        is_kind = found and (suffix != ".eml" or len(_MAIL.findall(found[0])) > 1)
+        match = re.match(pattern, beginning, re.IGNORECASE if "doctype" in pattern else 0)
+        is_kind = match and (suffix != ".eml" or len(_MAIL.findall(match[0])) > 1)
         if is_kind and (suffix not in (".ipynb", ".json") or _is_json(data)):
             return suffix
     return ".txt"
@@ -103,13 +103,13 @@ _MAIL_HEADERS = ("From", "To", "Cc", "Date", "Subject")
 
 
 class Mail(NamedTuple):
-    """A message.
+    """A mail message as text.
 
     Attributes:
-        text: Headers and body.
-        title: Subject.
-        metadata: Headers except the subject, by lower-case name.
-        attachments: File names or types of the attachments.
+        text: The headers in ``_MAIL_HEADERS``, a blank line, and the body.
+        title: The subject.
+        metadata: Values of the headers by lower-case name, without the subject.
+        attachments: File name of each attachment, or its media type if it has no name.
     """
 
     text: str
@@ -120,7 +120,7 @@ class Mail(NamedTuple):
 
 @_with_input_errors
 def read_mail(data: bytes) -> Mail:
-    r"""Parse a message. Of a body in several formats, the plain text is used, or else the HTML as Markdown.
+    r"""Parse a mail message; the body is its plain text, or else its HTML converted to Markdown.
 
     Example:
         >>> read_mail(b"From: Ada\nSubject: Lamp\n\nIt is lit.").text
@@ -137,7 +137,7 @@ def read_mail(data: bytes) -> Mail:
 
 
 def read_mailbox(path: Path) -> Iterator[Mail]:
-    """Yield the messages of a file in the format mbox."""
+    """Yield each message of a file in mbox format."""
     box = mbox(path, create=False)
     try:
         for key in box.keys():  # noqa: SIM118  # iterating would parse each message twice
@@ -167,10 +167,13 @@ def _body_text(body: MIMEPart) -> str:
 
 @_with_input_errors
 def read_notebook(text: str) -> str:
-    """Return a notebook as Markdown: its texts, its code, and the output of the code.
+    """Return a Jupyter notebook as Markdown, with its texts, its code, and the output of the code.
+
+    Args:
+        text: The notebook file's JSON.
 
     Raises:
-        InputError: If the text is not a notebook.
+        InputError: If the text is not the JSON of a notebook.
     """
     book = parse_json(text, "the file")
     sheets = [book, *book.get("worksheets", ())] if isinstance(book, dict) else []
@@ -213,16 +216,16 @@ _PAUSE = 4.0
 
 
 def read_subtitles(text: str) -> str:
-    r"""Return the words of subtitles (SubRip, WebVTT) without times; a long pause begins a paragraph.
+    r"""Return the words of SubRip or WebVTT subtitles; after four seconds of silence a new paragraph begins.
 
     Raises:
-        InputError: If the text has no line with times.
+        InputError: If the text has no subtitles.
 
     Example:
         >>> read_subtitles("1\n00:00:01,000 --> 00:00:02,500\n<i>The lamp</i>\nis lit.\n")
         'The lamp\nis lit.'
     """
-    said: list[str] = []
+    spoken_lines: list[str] = []
     ended, before = 0.0, ""
     for block in re.split(r"\n\s*\n", text):
         lines = block.split("\n")
@@ -231,17 +234,17 @@ def read_subtitles(text: str) -> str:
             continue
         times = _TIMES.match(lines[at])
         assert times is not None  # noqa: S101  # it was found above
-        if said and _seconds(times[1], times[2]) - ended > _PAUSE:
-            said.append("")
+        if spoken_lines and _seconds(times[1], times[2]) - ended > _PAUSE:
+            spoken_lines.append("")
         ended = _seconds(times[3], times[4])
         for line in lines[at + 1 :]:
             words = html.unescape(_TAGS.sub("", _SPEAKER.sub(r"\1: ", line))).strip()
             if words and words != before:  # rolling captions show each line twice
-                said.append(words)
+                spoken_lines.append(words)
                 before = words
-    if not said:
+    if not spoken_lines:
         raise InputError("the file has no subtitles")
-    return "\n".join(said)
+    return "\n".join(spoken_lines)
 
 
 def _seconds(clock: str, fraction: str) -> float:
@@ -290,7 +293,7 @@ _MATH = re.compile(r"(\$\$?.+?\$\$?|\\\[.+?\\\]|\\\(.+?\\\))", re.DOTALL)
 
 
 def read_tex(text: str) -> tuple[str, str]:
-    r"""Return the text of a TeX file with Markdown headings, and its title; formulas are kept unchanged.
+    r"""Return the text of a TeX file with Markdown headings, and its title; formulas stay TeX.
 
     Example:
         >>> read_tex(r"\title{Velm}\begin{document}\section{Light}\emph{It} burns 3\,kg.\end{document}")

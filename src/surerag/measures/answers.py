@@ -1,4 +1,4 @@
-"""Did an answer match? The string measures of open-domain question answering."""
+"""Compare answers with reference answers by their words, as in open-domain question answering."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from surerag.measures.normalization import normalize_answer, words_of
 
 
 def exact_match(answer: str, references: Sequence[str]) -> bool:
-    """Whether an answer equals one of the references after normalisation (L-RAG, section IV-E).
+    """Return whether an answer equals one of the references after normalisation (L-RAG, section IV-E).
 
     Example:
         >>> exact_match("the Orun", ["Orun", "river Orun"]), exact_match("1.5", ["15"])
@@ -20,10 +20,10 @@ def exact_match(answer: str, references: Sequence[str]) -> bool:
 
 
 def contains(answer: str, references: Sequence[str]) -> bool:
-    """Whether an answer contains the words of one of the references, in a row; for answers in sentences.
+    """Return whether an answer contains the words of one of the references as one sequence.
 
-    A reference of yes or no, true or false, a single letter, an article or "I do not know." is compared by
-    what the answer says (:func:`surerag.measures.closed.says`).
+    This suits answers in whole sentences. A closed reference (yes, no, true, false, a single letter, an article
+    or "I do not know.") is compared by :func:`surerag.measures.closed.says`.
 
     Example:
         >>> contains("It was built in 1889.", ["1889"]), contains("At 4:51, 3:08 later", ["308"])
@@ -41,11 +41,10 @@ def contains(answer: str, references: Sequence[str]) -> bool:
 
 
 def same_answer(first: str, second: str) -> bool:
-    """Whether two short answers say the same: one contains the words of the other, in a row.
+    """Return whether the words of one short answer occur in the other answer as one sequence.
 
-    Words are compared as in :func:`contains`. No model is needed, but synonyms and denials are not
-    recognised. For answers of a few words, this replaces entailment (Farquhar et al. 2024). Two answers
-    without words are the same.
+    Words are compared as in :func:`contains`. For answers of a few words, this replaces entailment by a model
+    (Farquhar et al. 2024), but it recognises neither synonyms nor negations. Two empty answers are the same.
 
     Example:
         >>> same_answer("Velm.", "in the town of Velm"), same_answer("Velm", "Orun"), same_answer("", "Velm")
@@ -58,11 +57,11 @@ def same_answer(first: str, second: str) -> bool:
 
 
 def token_f1(answer: str, references: Sequence[str]) -> float:
-    """Largest harmonic mean of token precision and recall over the references, in [0, 1].
+    """Return the largest token F1 of an answer over the references, in [0, 1].
 
-    In scripts without spaces between words, each letter is a token (as in CMRC 2018 and MLQA). If a reference
-    is yes, no, a single letter or "I do not know.", and the answer does not say it, the result is 0, as in
-    HotpotQA.
+    Token F1 is the harmonic mean of token precision and recall. In scripts without spaces between words, each
+    letter is a token (as in CMRC 2018 and MLQA). For a closed reference, such as yes, no or "I do not know.",
+    F1 is 0 if the answer does not say it (as in HotpotQA).
 
     Example:
         >>> token_f1("river Orun", ["Orun"]), token_f1("no one", ["no"])

@@ -1,8 +1,8 @@
-"""How uncertain a model was of an answer, from the answer's tokens, and how well this finds wrong answers.
+"""Measures of how uncertain a model was of an answer, and the AUROC of an uncertainty.
 
-Every measure is an uncertainty: larger means less certain. If a server lists only some alternatives to a
-token, an entropy is known only between bounds. Each measure of entropies grows with every entropy, so the
-lower bounds of the entropies give its lower bound, and the upper bounds its upper bound.
+Larger values mean less certain. If a server returns only the top log-probabilities, an entropy is known only
+as an interval. Each measure of entropies is monotonic. So the entropies' lower bounds give the measure's
+lower bound, and their upper bounds its upper bound.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from surerag.measures.statistics import (
 
 
 def mean_entropy(entropies: ArrayLike, first: int | None = None) -> float:
-    """Return the mean entropy of an answer's tokens: H̄ = (1/n) Σ H(t) (L-RAG, Eq. 3).
+    """Return the mean entropy of an answer's first n tokens: H̄ = (1/n) Σ H(t) (L-RAG, Eq. 3).
 
     Args:
         entropies: Entropy of the next-token distribution at each step, in nats, shape [tokens].
-        first: Number of tokens to average, n; None for all tokens.
+        first: The number n; None means all tokens.
 
     Returns:
         The mean, in nats.
 
     Raises:
-        ValueError: If there is no token.
+        ValueError: If ``entropies`` is empty.
 
     Example:
         >>> mean_entropy([1.0, 3.0, 8.0]), mean_entropy([1.0, 3.0, 8.0], first=2)
@@ -46,19 +46,19 @@ def mean_entropy(entropies: ArrayLike, first: int | None = None) -> float:
 
 
 def greatest_entropy(entropies: ArrayLike, count: int = 1) -> float:
-    """Return the mean of the ``count`` greatest entropies of an answer: (1/k) Σ H(t) over the k greatest.
+    """Return the mean of the ``count`` greatest entropies of an answer's tokens.
 
-    With k = 1 it is the greatest entropy, max H(t) (L-RAG, section III-A: "at any generation step").
+    With ``count=1`` it is max H(t) (L-RAG, section III-A).
 
     Args:
         entropies: Entropy of the next-token distribution at each step, in nats, shape [tokens].
-        count: Number of entropies to average, k; if the answer has fewer tokens, all are averaged.
+        count: Number of entropies to average; if the answer has fewer tokens, all entropies are averaged.
 
     Returns:
         The mean, in nats.
 
     Raises:
-        ValueError: If there is no token.
+        ValueError: If ``entropies`` is empty.
 
     Example:
         >>> greatest_entropy([1.0, 3.0, 8.0]), greatest_entropy([1.0, 3.0, 8.0], count=2)
@@ -68,13 +68,13 @@ def greatest_entropy(entropies: ArrayLike, count: int = 1) -> float:
 
 
 def negative_log_likelihood(logprobs: ArrayLike) -> float:
-    """Return −log P of the whole answer: −Σ log p(t), in nats; it grows with the length of the answer.
+    """Return the negative log-likelihood of an answer, −Σ log p(t), in nats; it grows with the length.
 
     Args:
         logprobs: Natural-log probability of each token, shape [tokens].
 
     Raises:
-        ValueError: If there is no token.
+        ValueError: If ``logprobs`` is empty.
 
     Example:
         >>> round(negative_log_likelihood(np.log([0.5, 0.25])), 4) == round(math.log(8), 4)
@@ -90,26 +90,26 @@ def auroc(
     *,
     confidence: float = 0.95,
 ) -> Estimate | None:
-    """Return how well an uncertainty tells wrong answers from right ones: the area under the ROC curve.
+    """Return the area under the ROC curve (AUROC) of an uncertainty as a detector of wrong answers.
 
-    It is the probability that a wrong answer is more uncertain than a right one, A = P(U_wrong > U_right) +
-    P(U_wrong = U_right)/2; one half means chance. The interval is computed on the scale of log(A / (1 − A)),
-    with the variance of DeLong, DeLong & Clarke-Pearson (Biometrics 44, 1988); with groups, with the variance
-    of Obuchowski (Biometrics 53, 1997, Eq. 4) and Student's quantile. If A is 0 or 1, it is the exact
-    interval for as many cases as the smaller class has.
+    The area is A = P(U_wrong > U_right) + P(U_wrong = U_right)/2, the probability that a wrong answer is more
+    uncertain than a right answer; 0.5 is chance. The confidence interval is computed on the scale of
+    log(A / (1 − A)), with the variance of DeLong, DeLong & Clarke-Pearson (Biometrics 44, 1988). For grouped
+    answers, it uses the variance of Obuchowski (Biometrics 53, 1997, Eq. 4) and Student's quantile. If A is 0
+    or 1, the interval is exact for a sample of the size of the smaller class.
 
     Args:
-        uncertainty: Uncertainty of each answer, larger for a less certain answer; infinity is allowed; shape
-            [answers].
+        uncertainty: Uncertainty of each answer, shape [answers]; larger means less certain, and infinity is
+            allowed.
         right: Whether each answer is right, shape [answers].
-        groups: Group of each answer, such as its document; answers of one group depend on each other.
-        confidence: Confidence of the two-sided interval.
+        groups: Group of each answer, such as its document. Answers of one group are treated as dependent.
+        confidence: Confidence level of the two-sided interval.
 
     Returns:
-        The area with its interval; None if all answers are right, or all wrong.
+        The area with its interval; None if all answers are right, or all answers are wrong.
 
     Raises:
-        ValueError: If the lengths differ, or an uncertainty is not a number.
+        ValueError: If the lengths differ, or an uncertainty is NaN.
 
     Example:
         >>> auroc([0.1, 0.4, 0.3, 0.9], [True, True, False, False]).text(digits=2)
@@ -120,13 +120,14 @@ def auroc(
     values, correct = np.asarray(uncertainty, np.float64), np.asarray(right, bool)
     if values.ndim != 1 or values.shape != correct.shape or np.isnan(values).any():
         raise ValueError(
-            f"expected a number and a truth for each answer, got {values.shape}, {correct.shape}"
+            f"expected an uncertainty and True or False for each answer, got {values.shape}, {correct.shape}"
         )
     wrong = ~correct
     m, n = int(wrong.sum()), int(correct.sum())
     if not m or not n:
         return None
-    # The share of the other class's answers that are on the right side of each answer.
+    # For a wrong answer, the share of right answers that are less uncertain; for a right answer, the share of
+    # wrong answers that are more uncertain.
     placed = np.empty(len(values))
     placed[wrong] = _share_below(values[wrong], values[correct])
     placed[correct] = 1 - _share_below(values[correct], values[wrong])
@@ -151,7 +152,7 @@ def auroc(
 
 
 def _share_below(values: Floats, others: Floats) -> Floats:
-    """Return, for each value, the share of the others below it; equal values count one half."""
+    """Return, for each value, the share of ``others`` below the value; equal numbers count one half."""
     ascending = np.sort(others)
     below = np.searchsorted(ascending, values, "left") + np.searchsorted(ascending, values, "right")
     share: Floats = below / (2 * len(others))

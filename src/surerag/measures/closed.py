@@ -1,8 +1,8 @@
 # ruff: noqa: RUF001 - words of other scripts are meant
-"""Answers of a few fixed forms: yes or no, true or false, a single letter, an article, "I do not know.".
+"""Recognise closed answers: yes or no, true or false, a single letter, an article, "I do not know.".
 
-Their words also occur in answers that say something else: "There is no information.", "It is a river." So we
-look for them clause by clause.
+The words of closed answers also occur with another meaning, as in "There is no information." and "It is a
+river." So a text is divided into clauses, and each clause is checked.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ _NO = frozenset(
     "không ไม่ ไม่ใช่".split()
 )
 _BREAKS = re.compile(rf"(?!(?<=\w)['\u2019-](?=\w)){MARKS.pattern}|[\u2013\u2014\n]")
-"""Marks between clauses: all marks but apostrophes and hyphens inside words."""
+"""Pattern of punctuation between clauses: all punctuation except apostrophes and hyphens inside words."""
 _NUMERO = re.compile(r"\bno\.\s*(?=\d)", re.IGNORECASE)
 _YES_CLAUSE = re.compile(r"(?:yes|yeah|yep|oui|ja|sí|да) (?!(?:and|or|und|oder|et|ou|y|o|и|или) )")
 _NO_CLAUSE = re.compile(
     "no (?:it|they|he|she|we|i|you|there|the|this|that|these|both|neither|only|not|because|since|but) "
 )
-"""Beginnings of clauses: "No they were not" says no, "No evidence was found" does not."""
+"""Pattern of the beginning of a clause that answers no: "No they were not", not "No evidence was found"."""
 _ANSWER = frozenset("answer antwort réponse respuesta risposta resposta ответ απάντηση الجواب उत्तर".split())
 _CHOICE = frozenset("option choice letter article".split())
 _FILLERS = frozenset(
     "so then thus hence therefore well oh i i'd i\u2019d would think say it is it's it\u2019s".split()
 )
-"""Words that may precede a yes or no that is the answer: "I would say no"."""
+"""Words that may precede the answer yes or no in a clause, as in "I would say no"."""
 _BEHIND_A_LETTER = frozenset("is was and or because since".split())
-"""Words that can follow a letter, but not an article."""
+"""Words that can follow a letter that is an answer, but not an article."""
 _WORDS_OF_ONE_LETTER = frozenset("aeioyuàéèêòóасвикояуіηο")
 """Letters that are also words in English, Greek, Romance or Slavic languages."""
 _BETWEEN_SCRIPTS = re.compile("(?<=[A-Za-z])(?=[\uac00-\ud7af])")
 
 
 def is_closed(answer: str) -> bool:
-    """Whether an answer is yes or no, true or false, a single letter, an article, or "I do not know.".
+    """Return whether an answer is yes, no, true, false, one letter, an article, or "I do not know.".
 
     Example:
         >>> [is_closed(one) for one in ("Yes.", "нет", "(B)", "the", "I don't know", "Velm", "7", "水")]
@@ -54,7 +54,11 @@ def is_closed(answer: str) -> bool:
 
 
 def says(answer: str, closed: str) -> bool:
-    """Whether an answer says what ``closed`` says, and does not also say another yes, no or letter.
+    """Return whether an answer says ``closed``, and does not also say the opposite or another letter.
+
+    Args:
+        answer: The answer, such as a sentence.
+        closed: A closed answer; see :func:`is_closed`.
 
     Example:
         >>> [says(one, "no") for one in ("No, he was not.", "So the answer is no.", "No one knows.", "Yes.")]
@@ -68,15 +72,15 @@ def says(answer: str, closed: str) -> bool:
     """
     if is_abstention(closed):
         return is_abstention(answer)
-    said = normalize_answer(closed)
+    closed = normalize_answer(closed)
     clauses = [
         part.strip() for part in _BREAKS.split(_NUMERO.sub("", unify_characters(answer))) if part.strip()
     ]
-    if said in ("true", "false"):
-        return set(_truths(clauses)) == {said == "true"}
-    if said in _YES | _NO:
-        return set(_verdicts(clauses)) == {said in _YES}
-    return _letters(clauses) == {said}
+    if closed in ("true", "false"):
+        return set(_truths(clauses)) == {closed == "true"}
+    if closed in _YES | _NO:
+        return set(_verdicts(clauses)) == {closed in _YES}
+    return _letters(clauses) == {closed}
 
 
 def _is_letter(word: str) -> bool:
@@ -91,7 +95,7 @@ def _truths(clauses: Sequence[str]) -> Iterator[bool]:
 
 
 def _verdicts(clauses: Sequence[str]) -> Iterator[bool]:
-    """Yield True or False for each clause that is, begins with or concludes with a yes or no."""
+    """Yield True for each clause that answers yes, and False for each clause that answers no."""
     for clause in map(str.casefold, clauses):
         *before, last = clause.split()
         concludes = not before or (before[-1] != "not" and (_ANSWER & set(before) or set(before) <= _FILLERS))
@@ -104,22 +108,26 @@ def _verdicts(clauses: Sequence[str]) -> Iterator[bool]:
 
 
 def _letters(clauses: Sequence[str]) -> set[str]:
-    """Return the letters that an answer names: as the answer, as a choice, alone, or else anywhere."""
-    found: tuple[set[str], ...] = (set(), set(), set(), set())
+    """Return the letters that an answer names as its choice.
+
+    Letters after "answer" are preferred, then letters after "option" or "choice", then a clause that is only
+    a letter, then other letters.
+    """
+    by_rank: tuple[set[str], ...] = (set(), set(), set(), set())
     for clause in clauses:
         words = _BETWEEN_SCRIPTS.sub(" ", UNSPACED.sub(r" \1 ", clause)).split()
         for place, word in enumerate(words):
-            if not _is_letter(word.lower()) or not _stands_for_itself(words, place):
+            if not _is_letter(word.lower()) or not _is_choice(words, place):
                 continue
             before = {one.lower() for one in words[:place]}
             is_last = place == len(words) - 1
             rank = 0 if before & _ANSWER and is_last else 1 if before & (_ANSWER | _CHOICE) else 3
-            found[2 if len(words) == 1 else rank].add(word.lower())
-    return next(filter(None, found), set())
+            by_rank[2 if len(words) == 1 else rank].add(word.lower())
+    return next(filter(None, by_rank), set())
 
 
-def _stands_for_itself(words: Sequence[str], place: int) -> bool:
-    """Whether a letter names a choice: it is not a word such as an article, and is not denied."""
+def _is_choice(words: Sequence[str], place: int) -> bool:
+    """Return whether a letter names a choice: it is not a word such as an article, and not negated."""
     word = words[place]
     if place and words[place - 1].lower() in ("not", "nor", "neither"):
         return False

@@ -1,4 +1,4 @@
-"""Entropy of a next-token distribution: exact, or as an interval from its likeliest tokens."""
+"""Entropy of a next-token distribution: exact, or as an interval from the top log-probabilities."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from surerag.measures.statistics import Interval
 
 _ROUNDING = 1e-3
-"""How much the sum of the listed probabilities may exceed one: servers round, some to four digits."""
+"""Tolerance for sums of probabilities above one: servers round, some to four digits."""
 
 
 def token_entropy(logprobs: ArrayLike) -> NDArray[np.float64]:
-    """Entropy over the whole vocabulary: H(t) = −Σ p log p (L-RAG, Eq. 2).
+    """Return the entropy over the whole vocabulary: H(t) = −Σ p log p (L-RAG, Eq. 2).
 
     Args:
         logprobs: Natural-log probabilities, shape [..., vocabulary]; −inf for impossible tokens.
@@ -33,7 +33,7 @@ def token_entropy(logprobs: ArrayLike) -> NDArray[np.float64]:
     logp = np.asarray(logprobs, dtype=np.float64)
     p = np.exp(logp)
     if not np.allclose(p.sum(axis=-1), 1, atol=_ROUNDING):
-        raise ValueError("each distribution must sum to one; give natural-log probabilities, not logits")
+        raise ValueError("each distribution must sum to one; pass natural-log probabilities, not logits")
     terms: NDArray[np.float64] = np.where(p > 0, p * np.where(p > 0, logp, 0.0), 0.0)
     entropies: NDArray[np.float64] = -terms.sum(axis=-1) + 0.0
     return entropies
@@ -42,22 +42,23 @@ def token_entropy(logprobs: ArrayLike) -> NDArray[np.float64]:
 def entropy_bounds(
     top_logprobs: Sequence[float], vocabulary_size: int, *, sampled_logprob: float | None = None
 ) -> Interval:
-    """Interval of H(t) (L-RAG, Eq. 2) if only the likeliest tokens are listed.
+    """Return the interval of the entropy H(t) (L-RAG, Eq. 2) from the top log-probabilities.
 
-    No unlisted token can be likelier than the least likely listed token. The entropy is smallest if the
-    remaining probability lies on as few unlisted tokens as this allows, and largest if it is spread evenly
-    over the rest of the vocabulary.
+    No unlisted token is likelier than the least likely of the top tokens. The entropy is smallest if the
+    remaining probability lies on as few unlisted tokens as possible, and largest if it is spread evenly over
+    all unlisted tokens.
 
     Args:
-        top_logprobs: Natural-log probabilities of the k likeliest tokens, in any order.
-        vocabulary_size: Number of tokens that the model can emit.
-        sampled_logprob: Log-probability of the sampled token, if it is *not* among the k.
+        top_logprobs: Natural-log probabilities of the most likely tokens, in any order.
+        vocabulary_size: Number of tokens that the model can generate.
+        sampled_logprob: Natural-log probability of the sampled token, if it is *not* among the top tokens.
 
     Returns:
-        The interval, in nats.
+        The smallest and the largest possible entropy, in nats.
 
     Raises:
-        ValueError: If nothing is listed, the list is longer than the vocabulary, or sums above one.
+        ValueError: If ``top_logprobs`` is empty or longer than the vocabulary, or the probabilities sum to
+            more than one.
 
     Example:
         >>> exact = entropy_bounds([log(0.5), log(0.5)], vocabulary_size=1000)
@@ -69,12 +70,12 @@ def entropy_bounds(
     """
     if not top_logprobs:
         raise ValueError("at least one log-probability is needed")
-    # Every token of every answer comes by here.
+    # Speed matters: this function is called for every token of every answer.
     likeliest = [exp(value) for value in top_logprobs]
     listed = likeliest if sampled_logprob is None else [*likeliest, exp(sampled_logprob)]
     unlisted = vocabulary_size - len(listed)
     if unlisted < 0:
-        raise ValueError(f"{len(listed)} tokens listed of a vocabulary of {vocabulary_size}")
+        raise ValueError(f"expected at most {vocabulary_size} tokens (the vocabulary), got {len(listed)}")
     rest = 1.0 - fsum(listed)
     if rest < -_ROUNDING:
         raise ValueError(f"listed probabilities sum to {1 - rest:.4f}, more than one")

@@ -1,4 +1,4 @@
-"""Uncertainty of one answer from its token log-probabilities; larger means less certain (DynQR, Table 5)."""
+"""The uncertainty of an answer from its log-probabilities; larger means less certain (DynQR, Table 5)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike
 from surerag.measures.statistics import Interval
 
 _ROUNDING = 1e-3
-"""How much a log-probability may exceed zero: servers round."""
+"""Tolerance for log-probabilities above zero, because servers round."""
 
 
 def perplexity(logprobs: ArrayLike) -> float:
-    """Return exp of the mean negative log-probability of an answer's tokens, at least 1 (DynQR, section 3).
+    """Return the perplexity of an answer, exp(−mean log p(t)), which is at least 1 (DynQR, section 3).
 
     Example:
         >>> round(perplexity(np.log([0.5, 0.125])), 12)
@@ -23,12 +23,14 @@ def perplexity(logprobs: ArrayLike) -> float:
     """
     try:
         return math.exp(-mean_of(logprobs))
-    except OverflowError:  # where some servers write -9999 for an unlikely token
+    except OverflowError:  # some servers return -9999 as the log-probability of an unlikely token
         return math.inf
 
 
 def length_normalized_entropy(samples: Sequence[ArrayLike]) -> float:
-    """Return the mean over samples of the mean negative log-probability, in nats per token (DynQR, Table 5).
+    """Return the length-normalised entropy of sampled answers, in nats per token (DynQR, Table 5).
+
+    It is the mean over the samples of each sample's mean negative log-probability.
 
     Example:
         >>> round(length_normalized_entropy([np.log([0.5, 0.5]), np.log([0.25])]), 4)
@@ -40,7 +42,7 @@ def length_normalized_entropy(samples: Sequence[ArrayLike]) -> float:
 
 
 def lowest_probability(logprobs: ArrayLike) -> float:
-    """Return −log of the least likely token of an answer, in nats (DynQR, Table 5).
+    """Return −log p of the least likely token of an answer, in nats (DynQR, Table 5).
 
     Example:
         >>> round(lowest_probability(np.log([0.5, 0.125])), 4)
@@ -50,16 +52,16 @@ def lowest_probability(logprobs: ArrayLike) -> float:
 
 
 def margin_bounds(top_logprob: float) -> Interval:
-    """Return the interval of 1 − (p₁ − p₂), one minus the margin of a step's two likeliest tokens, from p₁.
+    """Return the interval of 1 − margin of a token, if only the largest probability p₁ is known.
 
-    p₂ is at least 0, and at most the smaller of 1 − p₁ and p₁. The margin is that of margin sampling
-    (Scheffer et al. 2001).
+    The margin is p₁ − p₂, the difference of the two largest probabilities (Scheffer et al. 2001). The second
+    probability p₂ is at least 0 and at most min(p₁, 1 − p₁).
 
     Args:
-        top_logprob: Natural-log probability of the likeliest token, which greedy decoding generates.
+        top_logprob: Natural-log probability of the most likely token, which greedy decoding generates.
 
     Returns:
-        The interval; its lower end, 1 − p₁, is "least confidence".
+        The smallest and the largest possible value of 1 − margin.
 
     Raises:
         ValueError: If ``top_logprob`` is not a log-probability.
@@ -75,17 +77,17 @@ def margin_bounds(top_logprob: float) -> Interval:
 
 
 def energy(logsumexp: ArrayLike, temperature: float = 1.0) -> float:
-    """Return the mean over tokens of −T · logsumexp(logits / T) (DynQR, Table 5).
+    """Return the energy of an answer: the mean over tokens of −T · logsumexp(logits / T) (DynQR, Table 5).
 
     Args:
-        logsumexp: logsumexp(logits / T) at each step, shape [tokens].
-        temperature: T; readers report the log-sum-exp at T = 1.
+        logsumexp: The value logsumexp(logits / T) at each step, shape [tokens].
+        temperature: The temperature T; readers report the log-sum-exp at T = 1.
 
     Returns:
-        Energy; larger (less negative) means less certain.
+        The energy; larger (less negative) means less certain.
 
     Raises:
-        ValueError: If there is no token.
+        ValueError: If ``logsumexp`` is empty.
 
     Example:
         >>> energy([2.0, 4.0])
@@ -95,9 +97,9 @@ def energy(logsumexp: ArrayLike, temperature: float = 1.0) -> float:
 
 
 def tokens_of(values: ArrayLike) -> Sequence[float]:
-    """Return one value for each token; no token is a ValueError.
+    """Return the values of an answer's tokens as floats; raise ValueError if there are none.
 
-    Answers are short, and every answer is measured: floats in a row are not made into an array first.
+    A list of floats is returned unchanged, because a conversion to an array would slow every answer down.
     """
     if isinstance(values, list | tuple) and set(map(type, values)) == {float}:
         return values
@@ -109,6 +111,6 @@ def tokens_of(values: ArrayLike) -> Sequence[float]:
 
 
 def mean_of(values: ArrayLike, first: int | None = None) -> float:
-    """Return the mean of the values of the first tokens, or of all; no token is a ValueError."""
-    found = tokens_of(values)[:first]
-    return math.fsum(found) / len(found)
+    """Return the mean of the first ``first`` values, or of all values; raise ValueError if there are none."""
+    numbers = tokens_of(values)[:first]
+    return math.fsum(numbers) / len(numbers)

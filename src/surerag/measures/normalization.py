@@ -1,4 +1,4 @@
-"""Normalises answers before they are compared."""
+"""Normalise answers before they are compared."""
 
 from __future__ import annotations
 
@@ -7,35 +7,36 @@ import string
 import unicodedata
 
 _ARTICLES = re.compile(r"\b(?:an|the)\b|\ba\b(?=\s+\w)")
-"""English articles; an "a" without a following word is a letter, as in "hepatitis A"."""
+"""Pattern of English articles; an "a" without a following word is a letter, as in "hepatitis A"."""
 UNSPACED = re.compile(
     "([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])"
 )
-"""A letter of a script that puts no spaces between words: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
+"""Pattern of a letter in a script without spaces: Thai, Lao, Burmese, Khmer, Japanese, Chinese."""
 MARKS = re.compile(
     rf"[{re.escape(string.punctuation)}¿¡«»\u2018\u2019\u201c-\u201e\u2026\u0589\u060c\u061b\u061f\u06d4\u0964\u0965"
     "\u104a\u104b\u1362-\u1368\u17d4-\u17d6\u3001-\u3003\u3008-\u3011\u3014-\u301f\u30fb]"
 )
-"""ASCII punctuation, quotes, the ellipsis, and marks of Spanish, Armenian, Arabic, Hindi, Burmese, Ethiopic,
-Khmer and East Asian texts; dashes stay, as in SQuAD's own script."""
+"""Pattern of punctuation: ASCII, quotes, the ellipsis, and Spanish, Armenian, Arabic, Hindi, Burmese,
+Ethiopic, Khmer and East Asian punctuation. Dashes do not match, as in SQuAD's evaluation script."""
 _THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 _SIGNED_LETTER = re.compile(r"(?<!\w)([^\W\d_])([+#-]+)(?!\w)")
-"""A letter with a sign that changes its meaning: C++, C#, A+, O-."""
+"""Pattern of a letter with a sign that changes its meaning: C++, C#, A+, O-."""
 _SIGNS = str.maketrans("\ue000\ue001\ue002", "+#-")
 _KEPT_SIGNS = str.maketrans("+#-", "\ue000\ue001\ue002")
 _WIDE_FORMS = re.compile("[\uff00-\uffef]+")
 _SPELLINGS = str.maketrans({"\u0130": "i", "\u2212": "-", "\u066b": ".", "\u066c": ","})
-"""The Turkish İ, whose own lower case would keep a dot; the minus sign; the marks of Arabic numbers."""
+"""Replacements for the Turkish İ, whose lower case has two characters, the minus sign, and the decimal and
+thousands separators of Arabic numbers."""
 
 
 def normalize_answer(text: str) -> str:
-    """Lower-case, drop punctuation and English articles, collapse white space (L-RAG, section IV-E).
+    """Return a text in lower case, without punctuation, English articles and repeated white space.
 
-    This is SQuAD's normalisation, except where it would lose a difference. ASCII punctuation, quotes and the
-    marks of other languages are dropped. Marks inside a number, and its sign, are kept, so that times, dates,
-    decimals and negative numbers differ from whole numbers; commas between thousands are dropped. The sign of
-    a single letter is kept (C++, A+). If a text has only articles or marks, they are kept (except full
-    stops). Digits of all scripts become 0 to 9. Accents are composed with their letters (Unicode NFC).
+    This is SQuAD's normalisation (L-RAG, section IV-E) with exceptions that keep different answers different.
+    Punctuation inside a number and the sign of a number are kept, so that times, dates, decimals and negative
+    numbers differ from whole numbers; commas between thousands are removed. The sign of a single letter is
+    kept (C++, A+). A text of only articles or only punctuation keeps them, except full stops. Punctuation of
+    other languages is removed, digits of all scripts become 0 to 9, and accents are composed (Unicode NFC).
 
     Example:
         >>> normalize_answer("The  City of Velm."), normalize_answer("「维尔姆」。")
@@ -53,9 +54,9 @@ def normalize_answer(text: str) -> str:
 
 
 def unify_characters(text: str) -> str:
-    """Return a text in which equal letters, accents, digits and minus signs have the same characters.
+    """Return a text in which letters, accents, digits and minus signs have uniform characters.
 
-    The signs of single letters (C++) become private-use characters, which are not punctuation.
+    The signs of single letters (C++) become private-use characters, so that they do not count as punctuation.
     """
     narrow = _WIDE_FORMS.sub(lambda wide: unicodedata.normalize("NFKC", wide[0]), text).translate(_SPELLINGS)
     composed = unicodedata.normalize("NFC", narrow)
@@ -64,7 +65,7 @@ def unify_characters(text: str) -> str:
 
 
 def _keep_in_number(match: re.Match[str]) -> str:
-    """Keep a mark between two digits, and a minus or point before a number; drop any other."""
+    """Return a punctuation mark if it belongs to a number, such as a decimal point; else an empty text."""
     text, at = match.string, match.start()
     before, after = text[at - 1 : at], text[at + 1 : at + 2]
     if not after.isdigit():
@@ -75,5 +76,5 @@ def _keep_in_number(match: re.Match[str]) -> str:
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a normalised text; in a script without spaces, each letter is a word."""
+    """Return the words of a text after normalisation; in scripts without spaces, each letter is a word."""
     return UNSPACED.sub(r" \1 ", normalize_answer(text)).split()

@@ -1,4 +1,4 @@
-"""Entropies over meanings instead of tokens."""
+"""Semantic entropies: entropies of the meanings of sampled answers."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ Linkage = Literal["all", "first"]
 
 
 def equivalence_clusters(equivalent: ArrayLike, linkage: Linkage = "first") -> NDArray[np.intp]:
-    """Group answers that mean the same: each joins the first cluster whose members it means (SePer, Eq. 4).
+    """Group answers by meaning into clusters (SePer, Eq. 4).
 
-    Entailment may not be transitive, but greedy assignment still gives a partition (SePer, section 3.3).
+    Each answer joins the first cluster whose members have the same meaning, or starts a new cluster. This
+    gives a partition even if the equivalence is not transitive (SePer, section 3.3).
 
     Args:
-        equivalent: Whether answer i means what answer j means, shape [N, N]; the diagonal is not read.
-        linkage: Whether an answer must mean ``"all"`` members of its cluster (Eq. 4), or its ``"first"``
-            member (the authors' code).
+        equivalent: Whether answers i and j have the same meaning, shape [N, N]; the diagonal is ignored.
+        linkage: Whether an answer must have the same meaning as ``"all"`` members of a cluster to join it
+            (Eq. 4), or as its ``"first"`` member (the authors' code).
 
     Returns:
-        Cluster of each answer, numbered from 0 in the order of first members, shape [N].
+        Cluster number of each answer, shape [N]. Clusters are numbered from 0 in the order of their first
+        members.
 
     Raises:
         ValueError: If the matrix is not square.
@@ -48,14 +50,14 @@ def equivalence_clusters(equivalent: ArrayLike, linkage: Linkage = "first") -> N
 
 
 def semantic_entropy(weights: ArrayLike, clusters: ArrayLike) -> float:
-    """Entropy over meaning clusters: −Σ_C p(C) log p(C), with p(C) = Σ_{r∈C} p(r|q) (SePer, Eq. 5).
+    """Return the semantic entropy −Σ_C p(C) log p(C), with p(C) = Σ_{r∈C} p(r|q) (SePer, Eq. 5).
 
     Args:
-        weights: Weight of each sampled answer, summing to one, shape [N].
-        clusters: Meaning cluster of each answer, numbered from 0, shape [N].
+        weights: Weight p(r|q) of each sampled answer, shape [N]; the weights sum to one.
+        clusters: Number of each answer's meaning cluster, from 0, shape [N].
 
     Returns:
-        Nats, in [0, log N].
+        The entropy in nats, in [0, log N].
 
     Raises:
         ValueError: If lengths differ, or weights do not sum to one.
@@ -66,26 +68,26 @@ def semantic_entropy(weights: ArrayLike, clusters: ArrayLike) -> float:
     """
     w, labels = np.asarray(weights, dtype=np.float64), np.asarray(clusters, dtype=np.intp)
     if w.ndim != 1 or w.shape != labels.shape or not np.isclose(w.sum(), 1):
-        raise ValueError("expected one weight and one cluster for each answer, weights summing to one")
+        raise ValueError("expected a weight and a cluster for each answer, and weights that sum to one")
     p = np.bincount(labels, weights=w)
     p = p[p > 0]
     return float(-(p * np.log(p)).sum()) + 0.0
 
 
 def discrete_semantic_entropy(clusters: ArrayLike) -> float:
-    """Entropy over the shares of meaning clusters among sampled answers: −Σ_C (n_C/N) log(n_C/N).
+    """Return the discrete semantic entropy −Σ_C (n_C/N) log(n_C/N), with n_C answers in cluster C.
 
-    The discrete variant of semantic entropy, which needs no log-probabilities (Farquhar et al., "Detecting
-    hallucinations in large language models using semantic entropy", Nature 630, 2024).
+    It needs no log-probabilities (Farquhar et al., "Detecting hallucinations in large language models using
+    semantic entropy", Nature 630, 2024).
 
     Args:
-        clusters: Meaning cluster of each of N sampled answers, numbered from 0, shape [N].
+        clusters: Number of the meaning cluster of each of N sampled answers, from 0, shape [N].
 
     Returns:
-        Nats: 0 when all answers mean the same, log N when no two do.
+        The entropy in nats: 0 if all answers have the same meaning, log N if all meanings differ.
 
     Raises:
-        ValueError: If there is no answer.
+        ValueError: If ``clusters`` is empty.
 
     Example:
         >>> discrete_semantic_entropy([0, 0, 0]), round(discrete_semantic_entropy([0, 0, 0, 1, 1]), 4)
@@ -100,16 +102,16 @@ def discrete_semantic_entropy(clusters: ArrayLike) -> float:
 
 
 def degree_semantic_entropy(links: ArrayLike) -> float:
-    """DENSE: −1/(k+1) Σ_i log(D_i/(k+1)), with D_i = Σ_j w_ij (DENSE-RAG, Eq. 6).
+    """Return the DENSE score −1/(k+1) Σ_i log(D_i/(k+1)), with D_i = Σ_j w_ij (DENSE-RAG, Eq. 6).
 
     Args:
-        links: Symmetric weights w_ij in [0, 1] between the k + 1 answers, w_ii = 1 (Eq. 5).
+        links: Symmetric matrix of the weights w_ij in [0, 1] between k + 1 answers, with w_ii = 1 (Eq. 5).
 
     Returns:
-        Nats: 0 when all answers mean the same, log(k+1) when no two do.
+        The score in nats: 0 if all answers have the same meaning, log(k+1) if all meanings differ.
 
     Raises:
-        ValueError: If the matrix is not square, not symmetric, out of range, or has another diagonal.
+        ValueError: If the matrix is not square, not symmetric, out of range, or its diagonal is not 1.
 
     Example:
         >>> degree_semantic_entropy([[1, 1], [1, 1]])

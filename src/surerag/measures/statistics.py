@@ -1,10 +1,10 @@
-"""Intervals and tests, in one place: means, paired differences, counts, paired tests, Holm.
+"""Confidence intervals of means, differences and shares, and paired tests.
 
-No interval here has a width of zero. If all values of a sample are equal, a normal interval or a bootstrap
-would say that the mean is certain; the exact interval tells how much another sample could differ.
+No interval has zero width. If all values of a sample are equal, a normal or bootstrap interval would be a
+single point; here it is replaced by an exact interval.
 
-Values of one group, such as the questions about one document, depend on each other. With groups, an interval
-is that of :func:`effective_size` independent values, and tests flip or weight whole groups.
+Values of one group, such as the questions about one document, depend on each other. An interval of grouped
+values is as wide as an interval of :func:`effective_size` independent values.
 """
 
 from __future__ import annotations
@@ -19,33 +19,38 @@ from numpy.typing import ArrayLike, NDArray
 
 RESAMPLES = 2_000
 _EQUAL_WITHIN = 1e-9
-"""Numbers that differ by less count as equal, because of rounding."""
+"""Maximum difference of numbers that count as equal, because of rounding errors."""
 _WIDTH_BY_CHANCE = 0.005
-"""Width of an interval, as a share of the bounds, below which it counts as an interval of equal values."""
+"""Maximum width of an interval, as a share of the range of values, at which all values count as equal."""
 _CAUTION = 1.0
-"""Number of pseudo-values with the expected correlation that are added to the values that differ."""
+"""Weight of the expected correlation in :func:`group_correlation`, in numbers of values."""
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]
 Groups = Sequence[object] | NDArray[np.intp] | None
-"""Group of each value, such as its document; None or an empty text for a value without a group."""
+"""Type of groups: the group of each value, such as its document; None or an empty text means no group."""
 
 
 class Interval(NamedTuple):
-    """Lower and upper end of a confidence interval, or of the possible range of a value."""
+    """The ends of a confidence interval, or the smallest and largest possible value of a quantity."""
 
     lower: float
     upper: float
 
 
 class Estimate(NamedTuple):
-    """A number with its interval; the interval is None if the sample allows none."""
+    """An estimate from ``n`` values with its confidence interval; None if no interval can be computed."""
 
     value: float
     interval: Interval | None
     n: int
 
     def text(self, sign: str = "", scale: float = 1.0, digits: int = 3) -> str:
-        """Return the value with its interval, if it has one, multiplied by ``scale``.
+        """Return the value and its interval as text.
+
+        Args:
+            sign: ``"+"`` writes a plus sign before positive numbers.
+            scale: Factor by which the numbers are multiplied, such as 100 for percent.
+            digits: Number of decimals.
 
         Example:
             >>> Estimate(-0.05, Interval(-0.1, 0.02), 40).text("+", 100, 1)
@@ -63,18 +68,19 @@ def mean_interval(
     confidence: float = 0.95,
     bounds: Bounds | None = (0.0, 1.0),
 ) -> Estimate:
-    """Return the mean of a sample with its interval.
+    """Return the mean of a sample with its confidence interval.
 
-    If every value is one of the two bounds, it is Wilson's interval, else that of :func:`paired_difference`.
+    If every value equals one of the bounds, it is Wilson's interval. Otherwise it is computed as in
+    :func:`paired_difference`.
 
     Args:
-        values: Shape [n].
-        groups: Group of each value; values of one group depend on each other.
-        confidence: Confidence of the two-sided interval.
+        values: The sample, shape [n].
+        groups: Group of each value. Values of one group are treated as dependent.
+        confidence: Confidence level of the two-sided interval.
         bounds: Smallest and largest possible value; None if there are no bounds.
 
     Raises:
-        ValueError: If there is no value, a value is not finite, or there are not as many groups as values.
+        ValueError: If the sample is empty, a value is not finite, or the number of groups is wrong.
 
     Example:
         >>> tuple(round(end, 4) for end in mean_interval([1.0] * 10).interval)
@@ -100,18 +106,18 @@ def paired_difference(
     confidence: float = 0.95,
     bounds: Bounds | None = (-1.0, 1.0),
 ) -> Estimate:
-    """Return the mean of ``first − second`` over pairs, with its interval.
+    """Return the mean of ``first − second`` over pairs, with its confidence interval.
 
-    For pairs that are right or wrong, it is the interval of Bonett & Price (2012): the normal interval after
-    adding one pair at either bound. Graded differences of which most are equal have the same interval. For
-    other differences, it is the normal interval after adding the largest deviation from the mean once in
-    either direction. ``python -m studies.levels`` simulates how often these intervals hold the true mean.
+    It is a normal interval after two extreme values were added. For binary scores, or if most differences are
+    equal, the two values are the bounds (Bonett & Price 2012). For other differences, they are the mean plus
+    and minus the largest deviation. ``python -m studies.levels`` simulates how often these intervals contain
+    the true mean.
 
     Args:
-        first: Shape [n].
-        second: Shape [n].
-        groups: Group of each pair; pairs of one group depend on each other.
-        confidence: Confidence of the two-sided interval.
+        first: First value of each pair, shape [n].
+        second: Second value of each pair, shape [n].
+        groups: Group of each pair. Pairs of one group are treated as dependent.
+        confidence: Confidence level of the two-sided interval.
         bounds: Smallest and largest possible difference; None if there are no bounds.
 
     Raises:
@@ -134,17 +140,17 @@ def paired_difference(
 def effective_size(
     values: ArrayLike, groups: Groups = None, confidence: float = 0.95, correlation: float = 1.0
 ) -> float:
-    """Return the number of independent values that would tell as much about the mean as values in groups.
+    """Return the effective size of a sample: the number of independent values with an equally precise mean.
 
-    It is n / (1 + (m - 1) ρ) for groups of m values with the correlation ρ of :func:`group_correlation` (Kish
-    1965), corrected by Student's quantile for G - 1 degrees of freedom (G groups) in place of the normal
-    quantile. Values of a single group count as independent: the sample then describes only this group.
+    For groups of m values with correlation ρ, it is n / (1 + (m - 1) ρ) (Kish 1965). A factor corrects for
+    the number of groups G: the squared ratio of the normal quantile to Student's quantile with G - 1 degrees
+    of freedom. Values of a single group count as independent; the sample then describes only this group.
 
     Args:
-        values: Shape [n].
+        values: The sample, shape [n].
         groups: Group of each value; None or an empty text for a value without a group.
-        confidence: Confidence of the two-sided interval for which the quantile is used.
-        correlation: Expected value of ρ.
+        confidence: Confidence level of the two-sided interval, for the quantiles.
+        correlation: Expected correlation ρ; see :func:`group_correlation`.
 
     Example:
         >>> effective_size([1, 1, 0, 0] * 10), effective_size([1, 1, 0, 0] * 10, ["a"] * 40)
@@ -163,11 +169,11 @@ def effective_size(
 
 
 def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) -> float:
-    """Return the correlation ρ in [0, 1] of values of one group: 0 if they are independent, 1 if equal.
+    """Return the correlation ρ of the values within groups: 0 if they are independent, 1 if they are equal.
 
-    It is the ρ that gives the cluster-robust variance of the mean, Σ_g (Σ_i∈g e_i)² G / (G - 1) / n², with
-    the residuals e. A few values that differ tell little about ρ, so the estimate is drawn towards
-    ``expected``, which counts as one more value that differs.
+    The estimate of ρ reproduces the cluster-robust variance of the mean, Σ_g (Σ_i∈g e_i)² G / (G - 1) / n²,
+    with residuals e and G groups. It is averaged with ``expected``, which has the weight of one value,
+    because a sample with few different values contains little information about ρ.
 
     Example:
         >>> group_correlation([1, 1, 0, 0] * 10, np.arange(40) // 2), group_correlation([1] * 4, [0, 0, 1, 1])
@@ -185,24 +191,26 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
         return expected
     sums = np.bincount(number, residuals)
     effect = float((sums**2).sum()) * len(sums) / (len(sums) - 1) * (n - 1) / n / square
-    found = min(max((effect - 1) / (_values_of_group(number) - 1), 0.0), 1.0)
-    # For right and wrong answers, this is about the size of the smaller class, but at most G - 1.
-    differ = min(square**2 / float((residuals**4).sum()), len(sums) - 1)
-    return (differ * found + _CAUTION * expected) / (differ + _CAUTION)
+    estimate = min(max((effect - 1) / (_values_of_group(number) - 1), 0.0), 1.0)
+    # The weight of the estimate. For binary values it is about the size of the smaller class.
+    weight = min(square**2 / float((residuals**4).sum()), len(sums) - 1)
+    return (weight * estimate + _CAUTION * expected) / (weight + _CAUTION)
 
 
 def _has_several_groups(number: NDArray[np.intp]) -> bool:
-    """Whether there are several groups, and one of them has several values."""
+    """Return whether there are at least two groups, and a group with at least two values."""
     return bool(1 < number.max(initial=-1) + 1 < len(number))
 
 
 def _values_of_group(number: NDArray[np.intp]) -> float:
-    """Return the number of values in the group of a value, on average."""
+    """Return the mean size of the group that a value belongs to."""
     return float((np.bincount(number) ** 2).sum()) / len(number)
 
 
 def group_numbers(groups: Groups, n: int) -> NDArray[np.intp]:
-    """Return the number of each value's group, from 0; a value without a group has its own number.
+    """Number the groups from 0, and return the group number of each value.
+
+    Each value without a group is a group of its own.
 
     Example:
         >>> group_numbers(["a", "", "a", None], 4).tolist(), group_numbers(None, 2).tolist()
@@ -220,7 +228,9 @@ def group_numbers(groups: Groups, n: int) -> NDArray[np.intp]:
 
 
 def student_quantile(z: float, freedom: float) -> float:
-    """Return Student's quantile for degrees of freedom and the normal quantile z (Fisher & Cornish 1960).
+    """Return the quantile of Student's distribution that corresponds to the normal quantile ``z``.
+
+    It is an expansion in the degrees of freedom (Fisher & Cornish 1960).
 
     Example:
         >>> round(student_quantile(1.96, 9), 3), round(student_quantile(1.96, 39), 3)
@@ -238,7 +248,7 @@ def student_quantile(z: float, freedom: float) -> float:
 def _interval_with_pseudo_pair(
     sample: Floats, size: float, bounds: Bounds | None, confidence: float
 ) -> Interval | None:
-    """Return the normal interval of a mean after adding two values that represent unseen extremes."""
+    """Return the normal interval of a mean after two extreme values were added; see ``paired_difference``."""
     value = float(sample.mean())
     if np.ptp(sample) == 0:
         return constant_interval(value, size, bounds, confidence)
@@ -263,10 +273,17 @@ def _interval_with_pseudo_pair(
 def bootstrap_interval(
     resampled: Floats, value: float, n: float, bounds: Bounds | None = (0.0, 1.0), confidence: float = 0.95
 ) -> Interval | None:
-    """Return the interval of a value from its resamples, at least the exact one if they are nearly equal.
+    """Return the bootstrap percentile interval of an estimate.
 
-    Resamples are nearly equal if they differ by at most half a percent of the bounds; the interval then
-    includes :func:`constant_interval`. If resamples are nearly equal and there are no bounds, it is None.
+    If the resamples are almost equal (within 0.5 % of the range between the bounds), the interval also
+    includes the exact interval of :func:`constant_interval`, or is None without bounds.
+
+    Args:
+        resampled: The estimate from each resample.
+        value: The estimate from the sample.
+        n: Number of values in the sample.
+        bounds: Smallest and largest possible value; None if there are no bounds.
+        confidence: Confidence level of the two-sided interval.
     """
     lower, upper = np.quantile(resampled, ((1 - confidence) / 2, (1 + confidence) / 2))
     return _not_below_exact((float(lower), float(upper)), value, n, bounds, confidence)
@@ -275,7 +292,7 @@ def bootstrap_interval(
 def _not_below_exact(
     ends: Bounds, value: float, n: float, bounds: Bounds | None, confidence: float
 ) -> Interval | None:
-    """Return an interval that includes the value; a very narrow interval also includes the exact interval."""
+    """Widen an interval so that it includes ``value`` and, if it is very narrow, the exact interval."""
     holds = [*ends, value]
     alike = (
         _EQUAL_WITHIN * max(map(abs, holds)) if bounds is None else _WIDTH_BY_CHANCE * (bounds[1] - bounds[0])
@@ -289,7 +306,7 @@ def _not_below_exact(
 
 
 def resample_counts(n: int, seed: int | tuple[int, ...] = 0) -> NDArray[np.int64]:
-    """Return how often each of ``n`` observations is in each resample, shape [resamples, n].
+    """Draw bootstrap resamples; return how often each contains each of n observations, [resamples, n].
 
     Example:
         >>> resample_counts(5).sum(axis=1).tolist() == [5] * RESAMPLES
@@ -301,11 +318,11 @@ def resample_counts(n: int, seed: int | tuple[int, ...] = 0) -> NDArray[np.int64
 def constant_interval(
     value: float, n: float, bounds: Bounds | None = (0.0, 1.0), confidence: float = 0.95
 ) -> Interval | None:
-    """Return the interval of a mean whose n observations all have the same value; None without bounds.
+    """Return the exact interval of a mean if all n observations have the same value; None without bounds.
 
-    If n of n observations are equal, the share of other values is at most u = 1 − (α/2)^(1/n) (Clopper &
-    Pearson 1934), and the other values lie within the bounds. For values of 0 or 1 it is the Clopper-Pearson
-    interval itself.
+    At confidence 1 − α, the share of other values in the population is at most 1 − (α/2)^(1/n) (Clopper &
+    Pearson 1934), and these values lie within the bounds. For a value of 0 or 1, the result is the
+    Clopper-Pearson interval.
 
     Example:
         >>> tuple(round(end, 4) for end in constant_interval(0.0, 20))
@@ -319,7 +336,9 @@ def constant_interval(
 
 
 def difference_interval(first: float, of_first: Interval, second: float, of_second: Interval) -> Interval:
-    """Return the interval of ``first − second`` for independent estimates (Newcombe 1998, method 10).
+    """Return the confidence interval of ``first − second`` from the intervals of two independent estimates.
+
+    This is method 10 of Newcombe (1998).
 
     Example:
         >>> tuple(round(end, 2) for end in difference_interval(1, Interval(0.7, 1), 0, Interval(0, 0.3)))
@@ -332,7 +351,7 @@ def difference_interval(first: float, of_first: Interval, second: float, of_seco
 
 
 def wilson(count: int, n: int, confidence: float = 0.95) -> Interval:
-    """Return Wilson's interval of a share (1927).
+    """Return Wilson's confidence interval (1927) of the share ``count / n``.
 
     Example:
         >>> tuple(round(end, 3) for end in wilson(8, 10))
@@ -352,9 +371,10 @@ def _wilson(share: float, n: float, confidence: float) -> Interval:
 
 
 def exact_paired_test(wins: int, losses: int) -> float:
-    """Return the two-sided p-value of "wins and losses are equally likely" (exact McNemar or sign test).
+    """Return the two-sided p-value of the hypothesis that wins and losses are equally likely.
 
-    Wins are pairs in which only the first is right, losses those in which only the second is.
+    This is the exact McNemar test or sign test. A win is a pair in which only the first answer is right, and
+    a loss is a pair in which only the second answer is right.
 
     Example:
         >>> round(exact_paired_test(9, 1), 4), exact_paired_test(0, 0)
@@ -385,7 +405,7 @@ def _sample(values: ArrayLike) -> Floats:
         raise ValueError(f"expected at least one finite value, got shape {sample.shape}")
     if len(others := np.flatnonzero(~np.isfinite(sample))):
         raise ValueError(
-            f"expected finite values, got {len(others)} of {len(sample)} that are missing or not finite, the "
-            f"first at index {others[0]}: leave these cases out (pairs: in both samples)"
+            f"expected finite values, but {len(others)} of {len(sample)} values are missing or not finite, "
+            f"the first at index {others[0]}: leave these cases out (of pairs, both values)"
         )
     return sample

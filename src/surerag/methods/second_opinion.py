@@ -1,4 +1,4 @@
-"""Measures how sure a model is of an answer by calling it again, for models without log-probabilities."""
+"""Measure how sure a model is of an answer by calling it again, for models without log-probabilities."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _REPLY_TOKENS = 3
 
 @dataclass(frozen=True)
 class SecondOpinion(ABC):
-    """A way to measure how sure a model is of its answer by calling it again; each way costs calls.
+    """Base of the measures of an answer's certainty that call the model again.
 
     Attributes:
-        model: The model to call: a framework's model in the framework's component, or a reader.
+        model: The model to call: a reader, or a model of LangChain or LlamaIndex.
     """
 
     model: Any = field(repr=False)
 
     def program(self, prompt: Prompt, answer: str) -> Program[Certainty]:
-        """Call the model again, and return how sure it is.
+        """Return the method's program, which calls the model again and returns its certainty of the answer.
 
-        After a temporary failure, the certainty has no measures, and a warning is emitted.
+        After a temporary failure, a warning is emitted, and the certainty has a reason but no measures.
 
         Args:
             prompt: The prompt that the model answered.
@@ -46,22 +46,21 @@ class SecondOpinion(ABC):
             raise
         except Exception as error:
             yield from emit("certainty.failed", warning=True, reason=in_plain_words(error))
-            return Certainty(reason="asking again failed")
+            return Certainty(reason="the second call of the model failed")
 
     @abstractmethod
     def _opinion(self, prompt: Prompt, answer: str) -> Program[Certainty]:
-        """Call the model again, and return how sure it is."""
+        """Call the model again, and return its certainty of a non-empty answer."""
 
 
 @dataclass(frozen=True)
 class AreYouSure(SecondOpinion):
-    """Asks the model whether its answer is right.
+    """Asks the model whether it is sure of its answer.
 
-    The measure is ``self_doubt``: 1 − P(yes). P(yes) is the probability of the token that says yes or no;
-    without log-probabilities it is 0 or 1.
+    The measure ``self_doubt`` is 1 − P(yes). P(yes) comes from the log-probability of the reply's token
+    ``yes`` or ``no``; without log-probabilities it is 0 or 1.
 
-    Price: one more call for each answer. The call reads the whole prompt and the answer again, and writes at
-    most three tokens.
+    Cost: one more call for each answer, with the prompt and the answer as input and at most three new tokens.
 
     Example:
         >>> from surerag import FakeReader, Services
@@ -80,21 +79,21 @@ class AreYouSure(SecondOpinion):
         [[reply]] = yield from perform(Generate([question], sampling))
         right = yes_probability(reply)
         if right is None:
-            return Certainty(reason="asked whether it was sure, the model said neither yes nor no")
+            return Certainty(reason="the model answered neither yes nor no when asked whether it was sure")
         return _measured({"self_doubt": 1 - right})
 
 
 @dataclass(frozen=True)
 class SampleAgreement(SecondOpinion):
-    """Samples more answers to the same prompt, and counts how many agree with the answer.
+    """Samples more answers to the same prompt, and counts how many of them agree with the answer.
 
-    Two short answers agree if one contains the words of the other, in a row. The measures are
-    ``disagreement``, the share of samples that do not agree with the answer (the default uncertainty), and
-    ``semantic_entropy``, the entropy of the shares of the samples' meanings in nats (Farquhar et al., Nature
-    630, 2024).
+    Two short answers agree if the words of one answer occur in the other as one sequence. There are two
+    measures. The default uncertainty is ``disagreement``, the share of samples that do not agree with the
+    answer. ``semantic_entropy`` is the discrete semantic entropy of the samples, in nats (Farquhar et al.,
+    Nature 630, 2024).
 
-    Price: ``n_samples`` more answers, at temperature 1; the prompt is read ``n_samples`` more times, or once
-    if the server accepts ``n``.
+    Cost: ``n_samples`` more answers at temperature 1. The prompt is processed once more if the server accepts
+    the parameter ``n``, and ``n_samples`` more times otherwise.
 
     Attributes:
         model: The model that answered: a reader, or a model of LangChain or LlamaIndex.
@@ -126,15 +125,15 @@ class SampleAgreement(SecondOpinion):
 
 
 def agreement(answer: str, samples: list[Generation]) -> dict[str, float]:
-    """Return the measures of :class:`SampleAgreement`."""
+    """Return the disagreement and the semantic entropy of samples, as in :class:`SampleAgreement`."""
     texts = [sample.text for sample in samples]
-    beside = meaning_clusters([answer, *texts])
+    answer_cluster, *sample_clusters = meaning_clusters([answer, *texts])
     return {
-        "disagreement": 1 - beside[1:].count(beside[0]) / len(texts),
+        "disagreement": 1 - sample_clusters.count(answer_cluster) / len(texts),
         "semantic_entropy": discrete_semantic_entropy(meaning_clusters(texts)),
     }
 
 
 def _measured(measures: Mapping[str, float]) -> Certainty:
-    found = {name: Interval(value, value) for name, value in measures.items()}
-    return Certainty(found, next(iter(found)))
+    intervals = {name: Interval(value, value) for name, value in measures.items()}
+    return Certainty(intervals, next(iter(intervals)))

@@ -1,4 +1,4 @@
-"""Helpers of several methods: checks of inputs and of services' replies, thresholds, limits on calls."""
+"""Functions that several methods use: checks of inputs and replies, thresholds, and limits on calls."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from surerag.services import checked_vectors
 from surerag.signatures import TypeText
 
 Needs = Literal["text", "logprobs", "entropy", "energy"]
-"""The part of an answer that a gate or a metric reads."""
+"""The part of an answer from which a gate or a metric is computed."""
 AnswerTokensOption = Annotated[int | None, Field(ge=1)]
-"""Type of the option ``max_tokens`` of methods that answer; None is the reader's own limit."""
+"""Type of the option ``max_tokens`` of methods that answer questions; None means the reader's own limit."""
 N_SAMPLES = 5
-"""Default number of answers that are sampled for a semantic entropy."""
+"""Default number of answers to sample for a semantic entropy."""
 MUST_RAISE = (*MISCONFIGURED, InputError)
-"""Errors that no fallback of a method hides, because the pipeline was built or called wrongly."""
+"""Errors that a method always raises, without a fallback: the pipeline was built or called wrongly."""
 
 
 # Inputs
 
 
 def check_question(question: object) -> None:
-    """Check that a question is a text with words, or raise InputError."""
+    """Raise InputError unless a question is a non-empty text."""
     if not isinstance(question, str):
         raise InputError(
             f"a question is a text, got a {type(question).__name__}",
@@ -52,7 +52,7 @@ def check_question(question: object) -> None:
 
 
 def check_passages(passages: object) -> None:
-    """Check that a context is a list of passages, or raise InputError."""
+    """Raise InputError unless ``passages`` is a list of ``Passage`` objects; the list may be empty."""
     if not isinstance(passages, Sequence) or isinstance(passages, str):
         raise InputError(
             f"a context is a list of passages, got a {type(passages).__name__}",
@@ -66,10 +66,14 @@ def check_passages(passages: object) -> None:
 
 
 def checked_number(value: object, owner: str) -> float:
-    """Return the number that a user's function returned; it may be infinite, but not NaN.
+    """Return the value of a user's function as a float; infinity is allowed.
+
+    Args:
+        value: The value that the function returned.
+        owner: Description of the function for the error message.
 
     Raises:
-        ConfigurationError: If it is not a number; ``owner`` names the function in words.
+        ConfigurationError: If the value is not a number, or is NaN.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
         raise ConfigurationError(
@@ -83,11 +87,17 @@ def checked_number(value: object, owner: str) -> float:
 
 
 def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_logprobs: str) -> None:
-    """Check that a reader reports what a gate or a metric needs.
+    """Check that a reader reports the log-probabilities or entropies that a gate or a metric needs.
+
+    Args:
+        reader: The reader.
+        needs: The part of an answer that the gate or metric needs.
+        owner: Name of the gate or metric for the error message.
+        of_text: An option for the hint that needs only the answer's text, such as ``gate="abstention"``.
+        of_logprobs: An option for the hint that needs only log-probabilities.
 
     Raises:
-        CapabilityError: If it does not. The hint is the reader's own advice if it has any, or else names
-            options that need only text, or only log-probabilities.
+        CapabilityError: If the reader does not report the needed part.
     """
     can = reader.capabilities
     able = {"text": True, "logprobs": can.logprobs, "entropy": can.entropy is not None, "energy": can.energy}
@@ -96,7 +106,7 @@ def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_log
     missing = {"logprobs": "log-probabilities", "entropy": "entropies", "energy": "the logits' log-sum-exp"}
     lacks = "lists no alternatives to its tokens" if needs == "entropy" else "returns none"
     alternative = f", or {of_logprobs}" if can.logprobs else ""
-    # Readers over a client have advice about which model to pass instead.
+    # Readers that wrap a client may know which model to recommend.
     advice = "" if can.logprobs else getattr(reader, "advice", "")
     raise CapabilityError(
         f"{owner} needs {missing[needs]}, but {getattr(reader, 'described', reader.name)} "
@@ -108,7 +118,11 @@ def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_log
 
 
 def trace_of(generation: Generation, of_text: str) -> TokenTrace:
-    """Return a generation's trace, or raise LogprobsError; ``of_text`` is an option that needs only text."""
+    """Return the trace of a generation, with its log-probabilities.
+
+    Raises:
+        LogprobsError: If there is no trace. The hint recommends ``of_text``, an option that needs only text.
+    """
     if generation.trace is None:
         raise LogprobsError(
             "an answer came back without log-probabilities",
@@ -122,12 +136,12 @@ def trace_of(generation: Generation, of_text: str) -> TokenTrace:
 
 @runtime_checkable
 class CalibratedThreshold(Protocol):
-    """A threshold that was calibrated for one component: :class:`surerag.calibration.ThresholdPolicy`."""
+    """Protocol of a calibrated threshold, such as :class:`surerag.calibration.ThresholdPolicy`."""
 
     threshold: float
 
     def check(self, component: Any) -> None:
-        """Check that it was calibrated for this component, or raise ConfigurationError."""
+        """Raise ConfigurationError unless the threshold was calibrated for this component."""
 
 
 def _checked_threshold(value: Any) -> Any:
@@ -152,7 +166,7 @@ def _plain_threshold(value: Any) -> Any:
     if hasattr(value, "to_dict"):
         return value.to_dict()
     number = getattr(value, "threshold", value)
-    # JSON has no infinity: pydantic would write null, which is another threshold.
+    # JSON has no infinity: pydantic would write null, which means the default threshold.
     return str(number) if isinstance(number, float) and math.isinf(number) else number
 
 
@@ -162,14 +176,15 @@ ThresholdOption = Annotated[
     PlainSerializer(_plain_threshold),
     TypeText("float | ThresholdPolicy | None"),
 ]
-"""Type of the option ``threshold``: a number, a policy from a calibration, or None for the default."""
+"""Type of the option ``threshold``: a number, a calibrated ``ThresholdPolicy``, or None for the default."""
 
 
 def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
-    """Return the option ``threshold`` as a number, or the default if it is None.
+    """Return the option ``threshold`` as a number, or ``default`` if the option is None.
 
     Raises:
-        ConfigurationError: If both are None; ``owner`` names the gate or metric in words.
+        ConfigurationError: If the option and the default are None. ``owner`` is the name of the gate or
+            metric for the error message.
     """
     value = _checked_threshold(default if threshold is None else getattr(threshold, "threshold", threshold))
     if value is None:
@@ -180,7 +195,7 @@ def threshold_value(threshold: Any, default: float | None, owner: str) -> float:
 
 
 def check_threshold(threshold: Any, component: Any) -> None:
-    """Raise a ConfigurationError if a policy was calibrated for another component; a number fits any."""
+    """Raise ConfigurationError if a threshold is a policy that was calibrated for another component."""
     if isinstance(threshold, CalibratedThreshold):
         threshold.check(component)
 
@@ -189,13 +204,16 @@ def check_threshold(threshold: Any, component: Any) -> None:
 
 
 def meaning_clusters(answers: Sequence[str]) -> list[int]:
-    """Group short answers that mean the same: each joins the first cluster whose first member means the same.
+    """Group short answers by meaning, and return the number of each answer's cluster.
+
+    Two answers have the same meaning if the words of one answer occur in the other as one sequence. Each
+    answer joins the first cluster whose first member has the same meaning, or starts a new cluster.
 
     Args:
-        answers: Texts; two mean the same if one contains the words of the other, in a row.
+        answers: The answers.
 
     Returns:
-        Cluster of each answer, numbered from 0 in the order of first members.
+        Cluster number of each answer. Clusters are numbered from 0 in the order of their first members.
 
     Example:
         >>> meaning_clusters(["Velm", "in Velm", "Orun"])
@@ -212,7 +230,7 @@ def meaning_clusters(answers: Sequence[str]) -> list[int]:
 
 
 def typical_sample(samples: Sequence[Generation], clusters: Sequence[int]) -> Generation:
-    """Return the first answer of the largest cluster, or of the first one among clusters of equal size.
+    """Return the first answer of the largest cluster; of equally large clusters, the first one counts.
 
     Example:
         >>> typical_sample([Generation(text) for text in ("Orun", "Velm", "in Velm")], [0, 1, 1]).text
@@ -224,27 +242,36 @@ def typical_sample(samples: Sequence[Generation], clusters: Sequence[int]) -> Ge
 # Checks of the replies of services
 
 MAX_UNUSABLE = 0.1
-"""Largest share of judgements that may be unusable; with more, a result would not be a measurement."""
+"""Maximum share of an entailer's replies that may be unusable; above it, :func:`judge` raises an error."""
 Probabilities = NDArray[np.float64]
 
 
 class Judgements(NamedTuple):
-    """Probabilities of contradiction, neutral and entailment by (premise, hypothesis).
+    """An entailer's judgements of pairs of statements.
 
-    A row is all zeros if the entailer's reply could not be used; ``unusable`` is the number of such rows.
+    Attributes:
+        rows: For each (premise, hypothesis), the probabilities of contradiction, neutral and entailment; all
+            zeros if the entailer's reply could not be used.
+        unusable: Number of pairs whose reply could not be used.
     """
 
     rows: Mapping[tuple[str, str], Probabilities]
     unusable: int = 0
 
     def entails(self, premise: str, hypothesis: str) -> bool:
-        """Whether entailment is the likeliest label; False for a tie or an unusable reply."""
+        """Whether entailment is the most likely label of a pair; False if the reply could not be used."""
         return bool(self.rows[premise, hypothesis].argmax() == ENTAILMENT)
 
     def equivalent(self, first: str, second: str, threshold: float | None = None) -> bool:
-        """Whether two statements entail each other: as the likeliest label, or with E ≥ τ (SePer, Def. 2).
+        """Whether two statements entail each other (SePer, Definition 2).
 
-        An empty statement is equivalent only to an empty statement.
+        An empty statement is equivalent only to another empty statement.
+
+        Args:
+            first: A statement.
+            second: Another statement.
+            threshold: Minimum probability of entailment in both directions (τ). None: entailment must be the
+                most likely label in both directions.
         """
         if first == second or not first or not second:
             return first == second
@@ -255,11 +282,11 @@ class Judgements(NamedTuple):
 
 
 def judge(pairs: Sequence[Pair]) -> Program[Judgements]:
-    """Have the entailer judge pairs.
+    """Send pairs of statements to the entailer, and return its judgements.
 
     Raises:
-        ServiceError: If the entailer does not return three probabilities for each pair, or more than a tenth
-            of its replies cannot be used.
+        ServiceError: If the entailer does not return three probabilities for each pair, or more than 10 % of
+            its replies cannot be used.
     """
     if not pairs:
         return Judgements({})
@@ -281,17 +308,25 @@ def judge(pairs: Sequence[Pair]) -> Program[Judgements]:
 
 
 def embed_unit(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float64]]:
-    """Ask the encoder for vectors of length 1, one for each text, or raise ServiceError."""
+    """Embed texts, and return an array with one row of Euclidean length 1 for each text.
+
+    Raises:
+        ServiceError: If the encoder does not return one finite vector for each text.
+    """
     return unit_vectors((yield from perform(Embed(texts, kind))), len(texts))
 
 
 def unit_vectors(rows: Any, count: int) -> NDArray[np.float64]:
-    """Return ``count`` vectors, scaled to length 1, or raise ServiceError."""
+    """Check that an encoder returned ``count`` vectors, and scale each to Euclidean length 1.
+
+    Raises:
+        ServiceError: If the number or the values of the vectors are wrong.
+    """
     return unit_rows(checked_vectors(rows, count, np.float64))
 
 
 def unit_rows(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return rows scaled to length 1; zero vectors stay zero."""
+    """Return the rows of an array scaled to Euclidean length 1; zero rows stay zero."""
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: NDArray[np.float64] = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
     return unit
@@ -303,7 +338,7 @@ _YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 
 
 def is_yes(reply: str) -> bool | None:
-    """Return whether a reply says yes (True) or no (False); None if it says neither or both.
+    """Return True if a reply contains the word yes, False if it contains no; None for neither word or both.
 
     Example:
         >>> is_yes("**Yes.** It does."), is_yes("No, it lacks the year"), is_yes("Perhaps")
@@ -314,10 +349,11 @@ def is_yes(reply: str) -> bool | None:
 
 
 def yes_probability(reply: Generation) -> float | None:
-    """Return the probability of yes by the token that says yes or no; 1 or 0 without log-probabilities.
+    """Return the probability that a model says yes, from its greedy reply to a yes-no question.
 
-    A greedy reply says the likelier word, so a yes has at least the probability 1/2, and a no at most 1/2.
-    None if the reply says neither or both.
+    The probability comes from the reply's first token that is yes or no. Without log-probabilities it is 1
+    or 0. Greedy decoding chooses the likelier word, so the result is at least 1/2 for a yes, and at most 1/2
+    for a no. Return None if the reply contains neither word or both words.
 
     Example:
         >>> from surerag.messages import TokenTrace
@@ -339,12 +375,12 @@ def yes_probability(reply: Generation) -> float | None:
 
 
 class CallBudget:
-    """The budget of calls of models for one question.
+    """Counts the model calls for one question, and limits their number.
 
     Attributes:
         limit: Maximum number of calls; None for no limit.
         spent: Number of calls so far.
-        exhausted: Whether a step was skipped because there were too few calls left.
+        exhausted: Whether a step was skipped because too few calls were left.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -354,20 +390,20 @@ class CallBudget:
 
     @property
     def left(self) -> float:
-        """Number of calls that may still be made; infinite if there is no limit."""
+        """Number of remaining calls; infinite if there is no limit."""
         return math.inf if self.limit is None else max(self.limit - self.spent, 0)
 
     def spend(self, calls: int) -> None:
-        """Count calls that are being made."""
+        """Count ``calls`` calls as made."""
         self.spent += calls
 
     def affords(self, calls: int) -> bool:
-        """Whether ``calls`` calls are left; if not, the budget counts as exhausted from now on."""
+        """Return whether ``calls`` more calls are allowed; if not, set ``exhausted``."""
         self.exhausted = self.exhausted or calls > self.left
         return calls <= self.left
 
     def warn(self, method: str, question: str) -> Program[None]:
-        """Emit a warning if a step was skipped because there were too few calls left."""
+        """Emit the warning ``{method}.out_of_calls`` if a step was skipped for lack of calls."""
         if self.exhausted:
             yield from emit(
                 f"{method}.out_of_calls",

@@ -407,7 +407,7 @@ def test_the_most_relevant_passages_stay_and_each_text_is_judged_once() -> None:
     [compressed] = [passage for passage in result.passages if passage.text]
     assert [source["id"] for source in compressed.metadata[SOURCES_KEY]] == ["p1", "p5"]
     assert result.dropped == ("p0", "p3", "p4")
-    assert result.clusters[-1].reason.startswith("less relevant than those that stay")
+    assert result.clusters[-1].reason.startswith("less relevant than the kept passages")
     assert not result.fell_back
 
 
@@ -612,7 +612,7 @@ def test_a_compression_that_is_cut_gives_way_to_its_passages() -> None:
     context = passages(ADA, BO)
     assert list(tool.run(QUESTION, context).passages) == context
     assert [event.data["reason"] for event in events if event.warning] == [
-        "the compression was cut at max_tokens=3"
+        "the compression was cut off at max_tokens=3"
     ]
 
 
@@ -639,7 +639,7 @@ def test_of_what_does_not_fit_first_sentences_stay() -> None:
     words = compressor(token_limit=6, min_tokens=999)[0].run(QUESTION, passages("Ada painted " * 20))
     assert words.passages[0].text == "Ada painted Ada painted Ada painted"
     shown = compressor(token_limit=3, show=lambda passage: "much ado about " + passage.text)[0]
-    with pytest.raises(ConfigurationError, match="token_limit=3 has no room"):
+    with pytest.raises(ConfigurationError, match="no text fits token_limit=3"):
         shown.run(QUESTION, passages(ADA))
 
 

@@ -1,1 +1,1 @@
-"""DENSE-RAG: whether a reader understands its context, how to mend it, and where to cut documents."""
+"""DENSE-RAG: measure whether a reader understands its context, refine the context, and chunk documents."""

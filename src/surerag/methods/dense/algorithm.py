@@ -1,4 +1,4 @@
-"""DENSE: does a reader give the same answer when a part of its context is rephrased?
+"""DENSE: measure whether a reader gives the same answer if a chunk of its context is rephrased.
 
 "DENSE-RAG: Measuring and Improving Context Understanding for Consistent Retrieval-Augmented Generation",
 section 4 (Algorithm 1), and the labels of section 5.2 (Algorithm 3, lines 16 to 27).
@@ -24,21 +24,21 @@ from surerag.methods.shared import CallBudget, check_passages, check_question, i
 from surerag.prompts import format_passages
 
 Rephrasings = LRUDict[str]
-"""Rephrased chunks by reader, length and prompt."""
+"""Cache of rephrased chunks; a key consists of the reader's name, the maximum length and the prompt."""
 
 
 def dense(
     session: DenseSession, passages: Sequence[Passage], label_chunks: bool = False
 ) -> Program[DenseResult]:
-    """Measure how well a reader understands a context (Algorithm 1), and label its chunks if asked to.
+    """Measure how well a reader understands a context (Algorithm 1); with ``label_chunks``, label its chunks.
 
-    If ``max_calls`` is too small, only as many of the first chunks are rephrased as the calls allow.
-    Errors are those of :meth:`surerag.DenseEvaluator.program`.
+    If ``max_calls`` is too small for all chunks, only the first chunks are rephrased. Errors are those of
+    :meth:`surerag.DenseEvaluator.program`.
     """
     check_question(session.question)
     check_passages(passages)
     if not any(passage.text.strip() for passage in passages):
-        raise InputError("there is no context to understand", hint="pass at least one passage with a text")
+        raise InputError("no passage of the context has a text", hint="pass at least one passage with a text")
     result = yield from measure(session, passages, session.affordable(passages))
     if label_chunks:
         uncertain = sum(chunk.label == "uncertain" for chunk in result.chunks)
@@ -53,15 +53,15 @@ def dense(
 def measure(
     session: DenseSession, passages: Sequence[Passage], tested: int | None = None
 ) -> Program[DenseResult]:
-    """Rephrase, answer under k + 1 contexts, link the answers, take the entropy (Algorithm 1).
+    """Measure the semantic entropy of the answers from a context and its k rephrased variants (Algorithm 1).
 
-    Only the first ``tested`` chunks are rephrased; None is all.
+    Each variant has one rephrased chunk. Only the first ``tested`` chunks are rephrased; None means all.
     """
     before = session.budget.spent, session.unusable
     rephrased = yield from session.rephrase(passages[:tested])
     context = [passage.text for passage in passages]
     edits = [[*context[:at], text, *context[at + 1 :]] for at, (text, _) in enumerate(rephrased)]  # Eq. 4
-    # The last chunk's edit is first, because it shares the longest beginning with the context.
+    # The variant with the last chunk rephrased comes first: it shares the longest prefix with the context.
     original, *edited = yield from session.answer([context, *reversed(edits)])
     answers = [original, *reversed(edited)]
     texts = [answer.text.strip() for answer in answers]
@@ -107,9 +107,9 @@ def measure(
 def label(session: DenseSession, result: DenseResult, most: int | None = None) -> Program[DenseResult]:
     """Label uncertain chunks as necessary or unnecessary, by the answer without each chunk (Eq. 9).
 
-    A chunk is unnecessary if the answer without it is equivalent (Algorithm 3, line 24). If entailment holds
-    only in one direction, the chunk is necessary (Eq. 10 would call it unnecessary). Only the first ``most``
-    uncertain chunks are labelled; None is all.
+    A chunk is unnecessary if the answers with and without the chunk entail each other (Algorithm 3, line 24).
+    By Eq. 10, entailment in one direction would be enough. Only the first ``most`` uncertain chunks are
+    labelled; None means all.
     """
     before = session.budget.spent, session.unusable
     context = [chunk.passage.text for chunk in result.chunks]
@@ -131,7 +131,7 @@ def label(session: DenseSession, result: DenseResult, most: int | None = None) -
 
 
 def _link_matrix(session: DenseSession, answers: Sequence[str]) -> Program[NDArray[np.float64]]:
-    """Link every two answers (Eq. 5), shape [k + 1, k + 1]."""
+    """Return the symmetric matrix of the links between answers (Eq. 5), shape [k + 1, k + 1]."""
     pairs = list(combinations(range(len(answers)), 2))
     values = yield from session.link([(answers[i], answers[j]) for i, j in pairs])
     links = np.eye(len(answers))
@@ -142,7 +142,7 @@ def _link_matrix(session: DenseSession, answers: Sequence[str]) -> Program[NDArr
 
 @dataclass(eq=False)
 class DenseSession:
-    """Calls the models for one question, and caches their replies. ``reader`` is a name, for the cache."""
+    """Calls the models for one question, and caches their replies; ``reader`` is the name of the reader."""
 
     question: str
     options: DenseOptions | DenseRefinerOptions
@@ -157,20 +157,23 @@ class DenseSession:
         self._entails: dict[tuple[str, str], bool] = {}
 
     def cost(self, passages: Sequence[Passage], tested: int) -> int:
-        """Return the maximum number of calls to measure passages of which ``tested`` chunks are rephrased."""
+        """Return the maximum number of calls for measuring a context with ``tested`` rephrased chunks."""
         keys = {self._key(passage.text) for passage in passages[:tested] if passage.text.strip()}
         new = sum(self.rephrasings.get(key) is None for key in keys)
         return new + (tested + 1) + tested * (tested + 1)
 
     def affordable(self, passages: Sequence[Passage]) -> int:
-        """Return how many chunks, from the first one on, can be tested within the budget."""
+        """Return the largest number of first chunks that can be rephrased within the budget of calls."""
         if self.budget.affords(self.cost(passages, len(passages))):
             return len(passages)
         numbers = range(len(passages) - 1, 0, -1)
         return next((number for number in numbers if self.budget.affords(self.cost(passages, number))), 0)
 
     def rephrase(self, passages: Sequence[Passage]) -> Program[list[tuple[str, Rephrasing]]]:
-        """Rephrase each chunk on its own (Eq. 3); a chunk without a usable rephrasing stays as it is."""
+        """Rephrase each chunk without the other chunks (Eq. 3); return the new texts and the outcomes.
+
+        A chunk keeps its text if the rephrasing is unusable.
+        """
         texts = list(dict.fromkeys(passage.text for passage in passages if passage.text.strip()))
         rephrased = {text: self.rephrasings.get(self._key(text)) for text in texts}
         new = [text for text in texts if rephrased[text] is None]
@@ -190,7 +193,7 @@ class DenseSession:
         return results
 
     def answer(self, contexts: Sequence[Sequence[str]]) -> Program[list[Generation]]:
-        """Answer greedily from each context of texts; equal contexts are answered once."""
+        """Return the greedy answer from each context (a list of texts); equal contexts share one call."""
         prompts = [self._answer_prompt(context) for context in contexts]
         new = [prompt for prompt in dict.fromkeys(prompts) if prompt not in self._answers]
         if new:
@@ -200,9 +203,9 @@ class DenseSession:
         return [self._answers[prompt] for prompt in prompts]
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Program[list[float]]:
-        """Return w, the mean of both directions of entailment, for pairs of answers (Eq. 5).
+        """Return the link w of each pair of answers: 1 if they entail each other, ½ if one entails, else 0.
 
-        Identical answers need no judge, and an empty answer means the same only as another empty answer.
+        This is Eq. 5. Equal answers have the link 1, and an empty and a non-empty answer the link 0.
         """
         ordered = [both for a, b in pairs if a != b and a and b for both in ((a, b), (b, a))]
         new = [pair for pair in dict.fromkeys(ordered) if pair not in self._entails]
@@ -217,7 +220,7 @@ class DenseSession:
         ]
 
     def sufficient(self, context: Sequence[str]) -> Program[bool]:
-        """Ask the reader whether a context is enough to answer from; an unclear reply counts as no."""
+        """Ask the reader whether a context suffices to answer the question; an unclear reply counts as no."""
         passages = format_passages(context)
         prompt = self.options.prompts["sufficient"].render(question=self.question, passages=passages)
         [reply] = yield from self._generate([prompt], SamplingParams(max_tokens=8, trace="none"))

@@ -1,7 +1,7 @@
-"""Semantic chunking: similar neighbouring sentences stay together (DENSE-RAG, Algorithm 2).
+"""Semantic chunking: join neighbouring sentences that are similar (DENSE-RAG, Algorithm 2).
 
-Chunks are verbatim pieces of their text, of at most T_max tokens. A longer sentence is split at white space,
-or, if it has no white space, between characters.
+Chunks are verbatim pieces of a text with at most T_max tokens. A longer sentence is split at white space, or
+between characters if it has no white space.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from surerag.methods.shared import check_passages, embed_unit
 from surerag.text import estimated_tokens, split_sentences
 
 _DECIMALS = 6
-"""Similarities are compared to this many decimals, so that an encoder's batch size does not decide."""
+"""Number of decimals of similarities; further decimals may depend on the batch size of the encoder."""
 Span = tuple[int, int]
 Count = Callable[[str], int]
 
@@ -28,10 +28,10 @@ Count = Callable[[str], int]
 def semantic_chunks(
     texts: Sequence[str], options: SemanticChunkerOptions, count: Count = estimated_tokens
 ) -> Program[list[list[SemanticChunk]]]:
-    """Cut texts into chunks (Algorithm 2); the encoder embeds the sentences of all texts in one call.
+    """Cut texts into chunks (Algorithm 2); all sentences are embedded in one call.
 
-    Together the chunks of a text have all of it but white space; a text without words has no chunk. ``count``
-    counts tokens. Errors are those of :meth:`surerag.SemanticChunker.program`.
+    The chunks of a text contain the whole text except white space; a blank text has no chunks. ``count``
+    counts the tokens of a text. Errors are those of :meth:`surerag.SemanticChunker.program`.
     """
     for text in texts:
         if not isinstance(text, str):
@@ -61,7 +61,7 @@ def chunk_passages(documents: Sequence[Passage], options: SemanticChunkerOptions
 def quantile_similarity(
     texts: Sequence[str], options: SemanticChunkerOptions, quantile: float, count: Count = estimated_tokens
 ) -> Program[float]:
-    """Return this quantile of the similarities of neighbouring sentences as τ, as encoders differ in scale.
+    """Return a quantile of the similarities of neighbouring sentences, as the threshold τ for an encoder.
 
     Errors are those of :meth:`surerag.SemanticChunker.with_quantile`.
     """
@@ -83,7 +83,7 @@ def _merge(
     options: SemanticChunkerOptions,
     count: Count,
 ) -> list[SemanticChunk]:
-    """Add each sentence to the chunk before it if it is similar and the chunk has room (Eq. 7)."""
+    """Join each sentence to the chunk before it if both are similar and not too long together (Eq. 7)."""
     chunks: list[SemanticChunk] = []
     for at, (start, end) in enumerate(spans):
         if chunks and similarities[at - 1] >= options.similarity_threshold:
@@ -98,7 +98,7 @@ def _merge(
 def neighbour_similarities(
     texts: Sequence[str], spans: Sequence[Sequence[Span]]
 ) -> Program[list[NDArray[np.float64]]]:
-    """Return the cosine of each sentence and the next sentence of its text; 0 if a vector is zero."""
+    """Return, for each text, the cosine similarity of each sentence to the next; 0 for a zero vector."""
     sentences = [
         text[start:end]
         for text, pieces in zip(texts, spans, strict=True)
@@ -118,7 +118,7 @@ def neighbour_similarities(
 
 
 def _sentences(text: str, options: SemanticChunkerOptions, count: Count) -> list[Span]:
-    """Return the spans of sentences; a sentence that is too long is replaced by its pieces."""
+    """Return the spans of a text's sentences; a sentence that is too long is split into several spans."""
     return [
         piece
         for sentence in split_sentences(text, options.language)
@@ -127,7 +127,9 @@ def _sentences(text: str, options: SemanticChunkerOptions, count: Count) -> list
 
 
 def split_span(text: str, span: Span, most: int, count: Count) -> Iterator[Span]:
-    """Yield pieces of at most ``most`` tokens: halves, cut at white space near the middle if there is any.
+    """Split a span into pieces of at most ``most`` tokens, by halving at the white space nearest the middle.
+
+    A span without white space is halved between two characters.
 
     Example:
         >>> text = "one two three four"
@@ -141,7 +143,7 @@ def split_span(text: str, span: Span, most: int, count: Count) -> Iterator[Span]
     if end - start == 1:
         raise InputError(
             f"the character {text[start]!r} alone has more than chunk_size={most} tokens",
-            hint="raise chunk_size",
+            hint="pass a larger chunk_size",
         )
     middle = (start + end) // 2
     spaces = [at for at in range(start + 1, end - 1) if text[at].isspace()]

@@ -1,4 +1,4 @@
-"""DENSE, the refinement of contexts and semantic chunking as public classes."""
+"""The public classes of DENSE-RAG: measuring a context, refining it, and semantic chunking."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from surerag.text import estimated_tokens
 
 
 def _judge(reader: Reader, entailer: Entailer | Reader | None, prompt: Template) -> Entailer:
-    """Return the entailer; a reader as entailer, or by default the answering reader, judges in words."""
+    """Return the entailer: an NLI model, or a reader with a prompt (by default ``reader``)."""
     judge = reader if entailer is None else entailer
     if not isinstance(judge, Reader):
         if prompt.text != DenseOptions.PROMPTS["entailment"].text:
@@ -38,9 +38,10 @@ def _judge(reader: Reader, entailer: Entailer | Reader | None, prompt: Template)
 
 
 class DenseEvaluator(DenseOptions, Component[DenseResult]):
-    """A measure of how well a reader understands its context, without a reference answer.
+    """DENSE: measures how well a reader understands its context, without a reference answer.
 
-    Each chunk is rephrased alone; a reader that understands the context gives the same answer each time.
+    Each chunk of the context is rephrased in turn. A reader that understands the context gives the same
+    answer each time. The score is the semantic entropy of these answers.
 
     Example:
         >>> from surerag import FakeReader, Passage
@@ -56,13 +57,14 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
     """
 
     reader: Service[Reader | None] = None
-    """The model that rephrases and answers."""
+    """The model that rephrases chunks and answers the question."""
 
     entailer: Service[Entailer | Reader | None] = None
-    """Judges whether answers mean the same. A reader judges in words; by default ``reader`` does."""
+    """Judges whether two answers mean the same: an NLI model, or a reader that is asked for its judgement.
+    None means ``reader``."""
 
     rephrasings: Service[Rephrasings] = Field(default_factory=Rephrasings)
-    """Cache of rephrased chunks; share one cache between components to rephrase each chunk once."""
+    """Cache of rephrased chunks. Pass the same cache to several components to rephrase each chunk once."""
 
     def __init__(
         self, reader: Reader | None = None, entailer: Entailer | Reader | None = None, **options: Any
@@ -76,17 +78,17 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
         return replace(services, entailer=_judge(reader, self.entailer, self.prompts["entailment"]))
 
     def program(self, question: str, passages: Sequence[Passage]) -> Program[DenseResult]:
-        """Return the generator that measures the context of one question.
+        """Return the generator that measures the context of one question; a driver runs it.
 
         Raises:
             InputError: If the question is empty, or no passage of the context has a text.
-            ServiceError: If a model fails, or more than a tenth of the entailer's replies cannot be used.
+            ServiceError: If a model fails, or more than 10 % of the entailer's replies cannot be used.
         """
         return dense(_session(self, question), passages, self.label_chunks)
 
 
 class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
-    """A splitter that cuts texts between dissimilar sentences (DENSE-RAG, Algorithm 2).
+    """Cuts texts into chunks between dissimilar sentences (DENSE-RAG, Algorithm 2).
 
     Example:
         >>> from surerag.encoders import HashingEncoder
@@ -100,7 +102,7 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
     """Computes the vectors of sentences."""
 
     count_tokens: Function[Callable[[str], int] | None] = None
-    """Function that counts the tokens of a text; None estimates them from the text's scripts."""
+    """Function that counts the tokens of a text; None estimates their number from the characters."""
 
     def __init__(self, encoder: Encoder | None = None, **options: Any) -> None:
         super().__init__(**{"encoder": encoder, **options})
@@ -115,23 +117,24 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
         return self.count_tokens or estimated_tokens
 
     def program(self, text: str) -> Program[list[SemanticChunk]]:
-        """Return the generator that cuts one text; chunks are verbatim and in order.
+        """Return the generator that cuts one text into chunks; a driver runs it.
 
         Raises:
-            InputError: If a single character has more tokens than ``chunk_size``, or ``text`` is no text.
+            InputError: If a single character has more tokens than ``chunk_size``, or ``text`` is not a str.
             ServiceError: If the encoder fails.
         """
         [chunks] = yield from semantic_chunks([text], self, self._count)
         return chunks
 
     def joint_program(self, texts: Sequence[str]) -> Program[list[list[SemanticChunk]]]:
-        """Return the generator that cuts several texts, whose sentences the encoder reads together."""
+        """Return the generator that cuts several texts; all sentences are embedded in one call."""
         return semantic_chunks(texts, self, self._count)
 
     def passages(self, documents: Sequence[Passage]) -> list[Passage]:
-        """Cut documents into passages with the id ``"<document>@<start>:<end>"``.
+        """Cut documents into passages with ids of the form ``"<document id>@<start>:<end>"``.
 
-        Their metadata are the document's, and the keys ``document``, ``start`` and ``end``.
+        A passage has the metadata of its document, and the additional keys ``document`` (the document's id),
+        ``start`` and ``end`` (positions in characters).
         """
         return drivers.run(chunk_passages(documents, self), self.services, on_event=self.on_event)
 
@@ -140,9 +143,14 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
         return await drivers.arun(chunk_passages(documents, self), self.services, on_event=self.on_event)
 
     def with_quantile(self, texts: Sequence[str], quantile: float = 0.75) -> Self:
-        """Return a copy whose threshold is this quantile of the similarities of neighbouring sentences.
+        """Return a copy whose ``similarity_threshold`` fits the encoder.
 
-        A few dozen texts are enough; 0.75 joins every fourth sentence to the sentence before it.
+        The threshold is a quantile of the similarities of neighbouring sentences. With 0.75, about a quarter
+        of the sentences are joined to the sentence before.
+
+        Args:
+            texts: A few dozen typical texts.
+            quantile: The quantile, in [0, 1].
 
         Raises:
             ConfigurationError: If ``quantile`` is not in [0, 1].
@@ -153,7 +161,10 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
 
 
 class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
-    """Improves a context: replaces chunks that only confuse the reader by chunks like the necessary ones.
+    """Improves a context that the reader does not understand (DENSE-RAG, Algorithm 3).
+
+    Chunks that are unnecessary for the answer are removed, and passages that resemble necessary chunks are
+    added.
 
     Example:
         >>> from surerag import FakeReader, Passage
@@ -168,23 +179,26 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
     """
 
     reader: Service[Reader | None] = None
-    """The model that rephrases, answers and judges its context."""
+    """The model that rephrases chunks, answers the question, and judges whether the context suffices."""
 
     entailer: Service[Entailer | Reader | None] = None
-    """Judges whether answers mean the same. A reader judges in words; None is the reader itself."""
+    """Judges whether two answers mean the same: an NLI model, or a reader that is asked for its judgement.
+    None means ``reader``."""
 
     encoder: Service[Encoder | None] = None
-    """Computes vectors for similarity; None is the chunker's encoder. Not needed if all passages have
-    embeddings."""
+    """Computes the vectors of passages; None means the encoder of ``chunker``. It is not needed if all
+    passages have embeddings."""
 
     retriever: Service[Retriever | None] = None
-    """Called once for each question, for four times ``top_n`` passages, when no candidate is left."""
+    """Finds more passages if all passages of a question were used. It is called at most once for each
+    question, for four times ``top_n`` passages."""
 
     chunker: Service[SemanticChunker | None] = None
-    """Cuts the documents that are passed for a question into new chunks, if the reader is uncertain."""
+    """Cuts the documents of :meth:`program` into new chunks if the reader does not understand the first
+    context."""
 
     rephrasings: Service[Rephrasings] = Field(default_factory=Rephrasings)
-    """Cache of rephrased chunks; share one between components to rephrase each chunk once."""
+    """Cache of rephrased chunks. Pass the same cache to several components to rephrase each chunk once."""
 
     def __init__(
         self,
@@ -197,14 +211,14 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
         super().__init__(**{**services, **options})
 
     def _connect(self) -> Services:
-        hint = "the chunker of a splitter or node parser is its attribute core"
+        hint = "pass the attribute core of a text splitter or node parser"
         check_kind(SemanticChunker | None, "a SemanticChunker of surerag", hint=hint, chunker=self.chunker)
         chunkers = None if self.chunker is None else self.chunker.encoder
         encoder = self.encoder or chunkers
         if encoder is not None and chunkers is not None and encoder.name != chunkers.name:
             raise ConfigurationError(
-                f"the chunker's encoder is {chunkers.name}, the refiner's {encoder.name}",
-                hint="pass both the same encoder, or only the chunker's",
+                f"the chunker's encoder is {chunkers.name}, but the refiner's encoder is {encoder.name}",
+                hint="pass the same encoder to the chunker and the refiner, or only to the chunker",
             )
         services = Services(reader=self.reader, encoder=encoder, retriever=self.retriever)
         (reader,) = services.require("DenseRefiner", "reader")
@@ -213,13 +227,14 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
     def program(
         self, question: str, passages: Sequence[Passage], documents: Sequence[Passage] = ()
     ) -> Program[DenseRefinerResult]:
-        """Return the generator that refines the context of one question.
+        """Return the generator that refines the context of one question; a driver runs it.
 
         Args:
-            question: Not empty.
-            passages: Best first: the first ``top_n`` are the context, the others candidates.
-            documents: The whole documents of the passages; ``chunker`` cuts them into new chunks if the
-                reader is uncertain.
+            question: The question.
+            passages: Retrieved passages, best first. The first ``top_n`` passages are the first context; the
+                other passages may be added later.
+            documents: The whole documents of the passages. The ``chunker`` cuts them into new chunks if the
+                reader does not understand the first context.
 
         Raises:
             InputError: If the question is empty.

@@ -1,4 +1,4 @@
-"""Options of DENSE, of the refinement of contexts, and of semantic chunking."""
+"""Options of DENSE-RAG: for measuring a context, refining it, and semantic chunking."""
 
 from __future__ import annotations
 
@@ -15,46 +15,48 @@ OnFailure = Literal["original", "raise"]
 Stop = Literal["both", "either", "certain", "sufficient"]
 
 REPHRASE_MAX_TOKENS = 640
-"""Maximum length of a chunk's rephrasing, in tokens."""
+"""Default maximum length of a rephrased chunk, in tokens."""
 
 
 class DenseOptions(Options):
-    """Options of :class:`surerag.DenseEvaluator` and its adapters."""
+    """Options of DENSE, the same for :class:`surerag.DenseEvaluator`, LangChain and LlamaIndex."""
 
     PROMPTS = PromptSet(
         rephrase=REPHRASE, answer=DENSE_ANSWER, closed_book=CLOSED_BOOK, entailment=ENTAILMENT
     )
 
     threshold: float = Field(0.2, ge=0)
-    """A context is certain if its score, in nats, is at most this number (section 5)."""
+    """A context is certain if its score is at most this number, in nats (section 5)."""
 
     label_chunks: bool = False
-    """Whether to label uncertain chunks as necessary or unnecessary, by the answer without them (Eq. 8, 9).
-    """
+    """Whether each uncertain chunk is labelled as necessary or unnecessary. This needs one more answer for
+    each chunk, without the chunk (Eq. 8 and 9)."""
 
     max_calls: int | None = Field(None, ge=5)
-    """Maximum number of calls (rephrasings, answers and judgements) for a question; None is no limit. k
-    chunks need k² + 3 k + 1 calls, and labels up to 3 k more. With fewer calls, only the first chunks are
-    tested, at least one."""
+    """Maximum number of model calls (rephrasings, answers and judgements) for a question; None means no
+    limit. k chunks need k² + 3 k + 1 calls, and labels up to 3 k more calls. If the limit is too small, only
+    the first chunks are tested, but at least one chunk."""
 
     max_tokens: AnswerTokensOption = None
-    """Longest answer in tokens; None is the reader's own limit."""
+    """Maximum length of an answer in tokens; None means the reader's own limit."""
 
     rephrase_max_tokens: int = Field(REPHRASE_MAX_TOKENS, ge=1)
-    """Maximum length of a rephrasing, in tokens; a rephrasing that is cut off is not used."""
+    """Maximum length of a rephrased chunk, in tokens; a truncated rephrased chunk is not used."""
 
     prompts: PromptsOption = prompts_field()
-    """Templates by name: ``rephrase`` (slot ``passage``), ``answer`` (``question``, ``passages``),
-    ``closed_book`` (``question``), ``entailment`` (``question``, ``premise``, ``hypothesis``)."""
+    """Templates by name: ``rephrase`` (slot ``passage``), ``answer`` (slots ``question`` and ``passages``),
+    ``closed_book`` (slot ``question``), ``entailment`` (slots ``question``, ``premise`` and ``hypothesis``).
+    """
 
 
 class DenseRefinerOptions(Options):
-    """Options of :class:`surerag.DenseRefiner` and its adapters.
+    """Options of the refinement, the same for :class:`surerag.DenseRefiner`, LangChain and LlamaIndex.
 
-    The defaults are the paper's Algorithm 3, within the limits ``max_chunks``, ``max_rounds`` and
-    ``max_calls``, with four differences. The visited set is never cleared, so that the loop ends. If no
-    candidate is left, a context that lost chunks is still measured. If all chunks are unnecessary, the first
-    chunk is kept. If the first context is certain, it is returned without a self-evaluation (section 5.1).
+    The defaults are the paper's Algorithm 3 with three limits (``max_chunks``, ``max_rounds`` and
+    ``max_calls``) and four differences. The set of visited passages is never cleared, so that the loop ends.
+    A context that lost chunks is measured even if no passage can be added. If all chunks are unnecessary, the
+    first chunk is kept. A first context that is certain is returned without a self-evaluation, which asks the
+    reader whether the context suffices (section 5.1).
     """
 
     PROMPTS = PromptSet(
@@ -67,61 +69,63 @@ class DenseRefinerOptions(Options):
     rephrase_max_tokens: ClassVar[int] = REPHRASE_MAX_TOKENS
 
     threshold: float = Field(0.2, ge=0)
-    """A context is certain up to this score, in nats (section 5)."""
+    """A context is certain if its score is at most this number, in nats (section 5)."""
 
     top_n: int = Field(5, ge=1)
-    """Number of chunks in the first context (the paper's k); the other passages are candidates."""
+    """Number of passages in the first context (the paper's k); the other passages can be added later."""
 
     max_chunks: int | None = Field(None, ge=1)
-    """Maximum number of chunks in a context; None is twice ``top_n``, so that each necessary chunk can add
-    one more."""
+    """Maximum number of chunks in a context; None means twice ``top_n``, so that one chunk can be added for
+    each necessary chunk."""
 
     stop: Stop = "both"
-    """Refinement stops at a context that is ``"certain"`` (its score is within the threshold), that is
-    ``"sufficient"`` by the reader's own word, ``"both"`` and the best so far (Algorithm 3), or ``"either"``
-    (the text of section 5.2). ``"certain"`` needs no self-evaluation (Table 4)."""
+    """When the refinement stops: ``"certain"``, at a context whose score is at most the threshold;
+    ``"sufficient"``, at a context that the reader judges to be sufficient; ``"either"``, if one of these
+    conditions holds (text of section 5.2); ``"both"``, if both hold and the context is the best so far
+    (Algorithm 3). With ``"certain"``, the reader is not asked to judge contexts (Table 4)."""
 
     max_rounds: int = Field(4, ge=1)
     """Maximum number of contexts that are measured."""
 
     max_calls: int | None = Field(None, ge=1)
-    """Maximum number of calls (rephrasings, answers and judgements) for a question; None is no limit. r
-    rounds of n chunks need up to r (n² + 6 n + 2) − 3 n calls."""
+    """Maximum number of model calls (rephrasings, answers and judgements) for a question; None means no
+    limit. r rounds with n chunks need up to r (n² + 6 n + 2) − 3 n calls."""
 
     on_failure: OnFailure = "original"
-    """If a model fails: ``"original"`` returns the best context so far, or else the original, with a warning;
-    ``"raise"`` raises."""
+    """What to do if a model fails: ``"original"`` returns the best context so far, or the first context, with
+    a warning; ``"raise"`` raises the error."""
 
     max_tokens: AnswerTokensOption = None
-    """Longest answer in tokens; None is the reader's own limit."""
+    """Maximum length of an answer in tokens; None means the reader's own limit."""
 
     prompts: PromptsOption = prompts_field()
-    """Templates by name: those of :class:`DenseOptions`, and ``sufficient`` (``question``, ``passages``)."""
+    """Templates by name: the templates of :class:`DenseOptions`, and ``sufficient`` (slots ``question`` and
+    ``passages``)."""
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Any:
         if self.largest < self.top_n:
             raise ConfigurationError(
                 f"max_chunks={self.max_chunks} is less than top_n={self.top_n}",
-                hint="raise max_chunks, or leave it out",
+                hint="pass a larger max_chunks, or leave max_chunks out",
             )
         return self
 
     @property
     def largest(self) -> int:
-        """Maximum number of chunks in a context."""
+        """Maximum number of chunks in a context: the option ``max_chunks``, or its default."""
         return 2 * self.top_n if self.max_chunks is None else self.max_chunks
 
 
 class SemanticChunkerOptions(Options):
-    """Options of :class:`surerag.SemanticChunker` and its adapters."""
+    """Options of semantic chunking: of :class:`surerag.SemanticChunker`, LangChain and LlamaIndex."""
 
     similarity_threshold: float = Field(0.6, ge=-1, le=1)
-    """Smallest cosine at which the next sentence is added to the chunk (the paper's τ). 0.6 is for
-    UAE-Large-V1; ``with_quantile`` finds the value for another encoder."""
+    """Minimum cosine similarity of two neighbouring sentences that are joined (the paper's τ). The default
+    fits the encoder UAE-Large-V1; ``with_quantile`` finds the value for another encoder."""
 
     chunk_size: int = Field(512, ge=1)
     """Maximum length of a chunk, in tokens (the paper's T_max)."""
 
     language: str = "en"
-    """ISO 639 code, for the abbreviations and marks that sentences end with."""
+    """ISO 639 code of the texts' language, for splitting texts into sentences."""

@@ -1,7 +1,7 @@
-"""Iterative context refinement: improve a context that the reader does not understand (Algorithm 3).
+"""Refine a context that the reader does not understand (DENSE-RAG, Algorithm 3).
 
-Unnecessary chunks are removed, and the candidates nearest to necessary chunks are added (DENSE-RAG). The loop
-ends whatever the models reply: no chunk enters a context twice, and rounds and calls are limited.
+In each round, unnecessary chunks are removed, and the passages that are most similar to necessary chunks are
+added. The loop always ends: a removed chunk never returns, and the numbers of rounds and calls are limited.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from surerag.methods.shared import MUST_RAISE, check_passages, check_question, e
 from surerag.readers.failures import in_plain_words
 
 _DECIMALS = 6
-"""Similarities are compared to this many decimals; ties go to the better rank."""
+"""Number of decimals of similarities; passages with equal similarities keep their order."""
 
 
 def refine_context(
@@ -36,10 +36,10 @@ def refine_context(
     chunker: Any = None,
     retrieves: bool = False,
 ) -> Program[DenseRefinerResult]:
-    """Measure, prune, refill and measure again; return the best context (Algorithm 3).
+    """Measure and change a context in rounds, and return the best context (Algorithm 3).
 
-    Arguments and errors are those of :meth:`surerag.DenseRefiner.program`. ``chunker`` cuts the documents;
-    None keeps the chunks. ``retrieves`` is whether there is a retriever for more candidates.
+    Arguments and errors are those of :meth:`surerag.DenseRefiner.program`. ``chunker`` is a
+    ``SemanticChunker`` or None. ``retrieves`` says whether there is a retriever for more passages.
     """
     question = session.question
     check_question(question)
@@ -81,7 +81,7 @@ def _go_through_rounds(
     chunker: Any,
     rounds: list[Round],
 ) -> Program[Stopped]:
-    """Append each round once it is measured, so that a failure loses none; return why the rounds ended."""
+    """Run the rounds, append each round to ``rounds`` once it is measured, and return why the loop ended."""
     context = pool.first(options.top_n)
     evaluates = options.stop != "certain"
     while context:
@@ -120,7 +120,7 @@ def _go_through_rounds(
 def _exchange_chunks(
     session: DenseSession, pool: Pool, options: DenseRefinerOptions, rounds: list[Round]
 ) -> Program[list[Passage] | Stopped]:
-    """Complete the last round; return the context of the next round, or why there is no next round."""
+    """Label, remove and add chunks; return the next context, or the reason why the loop ends."""
     measured = rounds[-1].measured
     uncertain = sum(chunk.label == "uncertain" for chunk in measured.chunks)
     if not session.budget.affords(3 * uncertain):
@@ -133,19 +133,22 @@ def _exchange_chunks(
     rounds[-1] = replace(rounds[-1], measured=measured, removed=tuple(removed), added=tuple(added))
     if not removed and not added:
         return "unchanged"
-    # Chunks that stay keep their places, so that the contexts share their beginning.
+    # The kept chunks come first and in the same order, so that successive prompts share a prefix.
     return [*stays, *added]
 
 
 def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
-    """Return the kept and the removed chunks; if all are unnecessary, the first chunk is kept."""
+    """Return the kept and the unnecessary chunks; if all chunks are unnecessary, the first is kept."""
     stays = [chunk.passage for chunk in measured.chunks if chunk.label != "unnecessary"]
     removed = [chunk.passage for chunk in measured.chunks if chunk.label == "unnecessary"]
     return (stays, removed) if stays else (removed[:1], removed[1:])
 
 
 def meets(entry: Round, better: bool, stop: Stop) -> bool:
-    """Whether a context meets the condition to stop; ``"both"`` also requires the best context so far."""
+    """Return whether a round meets the condition of the option ``stop``.
+
+    ``better`` says whether its context is the best so far, which ``"both"`` requires, too.
+    """
     certain, sufficient = entry.measured.certain, bool(entry.sufficient)
     return {
         "both": certain and sufficient and better,
@@ -156,10 +159,10 @@ def meets(entry: Round, better: bool, stop: Stop) -> bool:
 
 
 def improves(entry: Round, best: Round | None, stop: Stop) -> bool:
-    """Whether a context replaces the best context so far: its score is lower (Algorithm 3, lines 8 to 12).
+    """Return whether a round's context is better than the best so far (Algorithm 3, lines 8 to 12).
 
-    With ``stop="both"``, only a sufficient context may replace a sufficient context. A conclusive score is
-    better than any score that is not conclusive.
+    The lower score is better. A conclusive score is better than a score that is not conclusive. With
+    ``stop="both"``, a context that is not sufficient never replaces a sufficient context.
     """
     if best is None:
         return True
@@ -171,9 +174,9 @@ def improves(entry: Round, best: Round | None, stop: Stop) -> bool:
 
 
 class Pool:
-    """The candidates of one question; a text that was in a context is never taken again.
+    """The passages of one question that can be added to a context; each text is added only once.
 
-    When no candidate is left, the retriever is called once for ``more`` passages, unless ``more`` is 0.
+    If no such passage remains, the retriever is called once for ``more`` passages, unless ``more`` is 0.
     """
 
     def __init__(self, question: str, passages: Sequence[Passage], more: int) -> None:
@@ -184,12 +187,12 @@ class Pool:
         self._encoded: dict[str, NDArray[np.float64]] = {}
 
     def first(self, count: int) -> list[Passage]:
-        """Take the first passages as a context."""
+        """Return the first ``count`` passages, and mark them as used."""
         self._visited.update(passage.text for passage in self._passages[:count])
         return self._passages[:count]
 
     def nearest(self, anchors: Sequence[Passage]) -> Program[list[Passage]]:
-        """Take the candidate nearest to each anchor, in order."""
+        """Return the unused passage that is most similar to each anchor, and mark the passages as used."""
         if not anchors:
             return []
         if not self._candidates() and self._more:
@@ -210,14 +213,14 @@ class Pool:
         return taken
 
     def replace(self, passages: Sequence[Passage]) -> Program[None]:
-        """Replace all candidates by other passages, sorted by their similarity to the question."""
+        """Replace all passages by other passages, ordered by their similarity to the question."""
         passages = list({passage.text: passage for passage in reversed(passages)}.values())[::-1]
         vectors = yield from self._vectors(passages)
         query = (yield from embed_unit([self._question], "query"))[0]
         if len(query) != vectors.shape[1]:
             raise ServiceError(
-                f"vectors have {vectors.shape[1]} and {len(query)} dimensions",
-                hint="encode all passages and the question with one encoder",
+                f"passages have vectors of {vectors.shape[1]} dimensions, the question of {len(query)}",
+                hint="embed all passages and the question with the same encoder",
             )
         order = np.argsort(-np.round(vectors @ query, _DECIMALS), kind="stable")
         self._passages = [passages[place] for place in order]
@@ -230,7 +233,7 @@ class Pool:
         return list(texts.values())
 
     def _vectors(self, passages: Sequence[Passage]) -> Program[NDArray[np.float64]]:
-        """Return the passages' own vectors if all have one, else the encoder's vectors of their texts."""
+        """Return the embeddings of the passages; if a passage has none, the encoder embeds all passages."""
         own = [passage.embedding for passage in passages]
         if all(own) and len({len(vector or ()) for vector in own}) == 1:
             return unit_vectors(own, len(own))

@@ -1,4 +1,4 @@
-"""Results of DENSE, of the refinement of contexts, and of semantic chunking."""
+"""Results of DENSE-RAG: of measuring a context, refining it, and semantic chunking."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from typing import Any, Literal
 from surerag.messages import Generation, Passage, Result
 
 Label = Literal["certain", "uncertain", "necessary", "unnecessary", "untested"]
-"""Without ``label_chunks``, chunks stay ``"uncertain"``; for ``"untested"`` chunks, no calls were left."""
+"""Label of a chunk: rephrasing a ``"certain"`` chunk does not change the answer. An ``"uncertain"`` chunk
+becomes ``"necessary"`` or ``"unnecessary"`` if chunks are labelled. ``"untested"``: no calls were left."""
 Rephrasing = Literal["rephrased", "unchanged", "empty", "cut", "untested"]
 
 Stopped = Literal["certain", "satisfied", "unchanged", "rounds", "calls", "failed", "empty"]
-"""Why a refinement ended: certain at first; the condition ``stop`` is met; a round that changes nothing; no
-round or no call left; a model failed; no passage with a text."""
+"""Why a refinement ended. ``"certain"``: the first context is certain. ``"satisfied"``: the condition of the
+option ``stop`` is met. ``"unchanged"``: no chunk was removed or added. ``"rounds"`` or ``"calls"``: the limit
+of rounds or calls is reached. ``"failed"``: a model failed. ``"empty"``: no passage has a text."""
 
 
 @dataclass(frozen=True, slots=True)
 class SemanticChunk:
-    """A piece of a document, verbatim.
+    """A verbatim piece of a document.
 
     Attributes:
-        text: The piece, ``document[start:end]``.
-        start: Where the piece begins in its document, in characters.
-        end: Where the piece ends in its document, in characters.
-        tokens: Length of the piece in tokens.
+        text: The text of the chunk, ``document[start:end]``.
+        start: Position of the chunk's first character in its document.
+        end: Position after the chunk's last character in its document.
+        tokens: Length of the chunk in tokens.
     """
 
     text: str
@@ -36,18 +38,19 @@ class SemanticChunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    """How the answer reacts to one chunk.
+    """How the answer changes if one chunk is rephrased.
 
     Attributes:
         passage: The chunk.
-        rephrased: The text that replaced the chunk; the chunk's own text unless the outcome is
-            ``"rephrased"``.
-        outcome: Outcome of rephrasing. A rephrasing that is ``"unchanged"`` (except for case and spaces),
-            ``"empty"`` or ``"cut"`` is not used.
-        answer: r_i, the answer with the chunk rephrased.
-        link: w_i0, between r_i and r_0: 0, ½ or 1 (Eq. 5).
-        label: Label of the chunk that follows from the link (Eq. 8; Algorithm 3, lines 16 to 27).
-        masked_answer: The answer without the chunk (Eq. 9); None if there was no such call.
+        rephrased: The rephrased text, or the chunk's own text if ``outcome`` is not ``"rephrased"``.
+        outcome: Whether the chunk was ``"rephrased"``, or why the rephrased text was not used:
+            ``"unchanged"`` (equal except for case and white space), ``"empty"``, ``"cut"`` (truncated), or
+            ``"untested"``.
+        answer: The answer with the chunk rephrased (r_i in the paper).
+        link: Link between this answer and the original answer (w_i0 in Eq. 5): 1 if they entail each other,
+            ½ if only one entails the other, and 0 if neither does.
+        label: The chunk's label (Eq. 8; Algorithm 3, lines 16 to 27).
+        masked_answer: The answer without the chunk (Eq. 9); None if the chunk was not labelled.
     """
 
     passage: Passage
@@ -65,18 +68,18 @@ class DenseResult(Result):
 
     Attributes:
         question: The question.
-        score: Degree-based semantic entropy, in [0, log(k + 1)] nats (Eq. 6).
-        certain: Whether the score is conclusive and within the threshold.
-        answers: The answers r_0 to r_k.
-        links: The links w_ij between the answers, k + 1 rows (Eq. 5).
+        score: Degree-based semantic entropy of the answers, in [0, log(k + 1)] nats for k chunks (Eq. 6).
+        certain: Whether the score is conclusive and at most the threshold.
+        answers: The original answer r_0, and the answers r_1 to r_k with one chunk rephrased.
+        links: Matrix of the links w_ij between the answers, with k + 1 rows (Eq. 5).
         chunks: One result for each chunk, in the order of the context.
-        generation: The answer under the original context.
-        calls: Number of rephrasings, answers and judgements.
-        truncated: Number of answers among r_0 to r_k that were cut off at ``max_tokens``.
-        empty: Number of answers among r_0 to r_k without a text.
-        unusable: Number of judgements that could not be used; more than a tenth are an error.
-        out_of_calls: Whether ``max_calls`` left chunks untested or unlabelled.
-        usage: Requests, tokens and seconds of the question.
+        generation: The answer from the original context.
+        calls: Number of model calls: rephrasings, answers and judgements.
+        truncated: Number of answers that were truncated at ``max_tokens``.
+        empty: Number of empty answers.
+        unusable: Number of the entailer's judgements that could not be used.
+        out_of_calls: Whether chunks were not tested or labelled because of ``max_calls``.
+        usage: Number of requests and tokens, and seconds, for this question.
     """
 
     question: str
@@ -94,26 +97,26 @@ class DenseResult(Result):
 
     @property
     def conclusive(self) -> bool:
-        """Whether the score has a meaning: a chunk was rephrased, and no answer is empty or cut off.
+        """Whether the score is meaningful: a chunk was rephrased, and no answer is empty or truncated.
 
-        Answers that are equal because all are empty or cut off would have a score of 0.
+        Without this condition, equal empty answers would count as perfect understanding (a score of 0).
         """
         rephrased = any(chunk.outcome == "rephrased" for chunk in self.chunks)
         return rephrased and not self.truncated and not self.empty
 
     @property
     def answer(self) -> str:
-        """r_0, the answer under the original context."""
+        """The answer from the original context (r_0 in the paper)."""
         return self.answers[0]
 
     @property
     def passages(self) -> tuple[Passage, ...]:
-        """The context."""
+        """The passages of the context that was measured."""
         return tuple(chunk.passage for chunk in self.chunks)
 
     @property
     def labels(self) -> tuple[Label, ...]:
-        """One label for each chunk."""
+        """The label of each chunk, in the order of the context."""
         return tuple(chunk.label for chunk in self.chunks)
 
     def to_dict(self) -> Mapping[str, Any]:
@@ -135,14 +138,14 @@ class DenseResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One context of a refinement.
+    """One round of a refinement: a context, its score, and the changes for the next round.
 
     Attributes:
         measured: The context's score, answers and labels.
-        sufficient: Whether the reader finds the context sufficient; None if the reader was not asked.
-        best: Whether the context became the best context so far.
-        removed: Unnecessary chunks, which the next context does not have.
-        added: New chunks, which the next context has.
+        sufficient: Whether the reader judges the context to be sufficient; None if it was not asked.
+        best: Whether the context was the best so far when it was measured.
+        removed: Chunks that were removed after this round.
+        added: Chunks that were added after this round.
         rechunked: Whether the next context consists of new semantic chunks of the documents.
     """
 
@@ -166,24 +169,24 @@ class Round:
 
 
 def best_round(rounds: Sequence[Round]) -> Round | None:
-    """Return the last round that was the best when it was measured; None if there is no round."""
+    """Return the round with the best context; None if there is no round."""
     return next((entry for entry in reversed(rounds) if entry.best), None)
 
 
 @dataclass(frozen=True)
 class DenseRefinerResult(Result):
-    """The best context of a refinement, and the answer under it.
+    """The best context of a refinement, and the answer from this context.
 
     Attributes:
         question: The question.
         passages: The best context; the first ``top_n`` passages if no context could be measured.
         answer: The answer from the best context; None if no context could be measured.
-        score: The best context's DENSE score; None if no context could be measured.
+        score: The best context's DENSE score in nats; None if no context could be measured.
         rounds: All rounds, in order.
-        stopped: Why the refinement ended.
-        calls: Number of rephrasings, answers, judgements and self-evaluations of all rounds.
-        failure: The error that ended the refinement, in words; empty if there was none.
-        usage: Requests, tokens and seconds of the question.
+        stopped: Why the refinement ended; see ``Stopped``.
+        calls: Number of model calls in all rounds.
+        failure: The error that ended the refinement, in words; empty without an error.
+        usage: Number of requests and tokens, and seconds, for this question.
     """
 
     question: str

@@ -1,1 +1,1 @@
-"""DynQR: rewrite the query where the reader is uncertain, and keep the less uncertain answer."""
+"""DynQR: rewrite the query if the reader is uncertain of its answer, and keep the less uncertain answer."""

@@ -1,4 +1,4 @@
-"""DynQR at inference: rewrite the query when the reader is uncertain; keep the less uncertain answer.
+"""DynQR's inference: rewrite the query if the reader is uncertain, and keep the less uncertain answer.
 
 "DynQR: Dynamic Uncertainty-Guided Query Rewriting for Effective Retrieval-Augmented Generation", section 2.2,
 Active Rewriting and Post Verification.
@@ -23,7 +23,7 @@ from surerag.readers.failures import in_plain_words
 from surerag.text import is_abstention
 
 REWRITE_TOKENS = 64
-"""Maximum length of a rewrite, in tokens and in words; a longer rewrite is not a query."""
+"""Maximum length of a rewritten query, in tokens and in words; longer rewrites are rejected."""
 
 
 def rewrite_when_uncertain(
@@ -33,11 +33,11 @@ def rewrite_when_uncertain(
     max_tokens: int | None,
     history: Sequence[Message] = (),
 ) -> Program[DynQRResult]:
-    """Answer; if uncertain, rewrite the query, retrieve and answer again; keep the less uncertain answer.
+    """Answer a question, and try a rewritten query if the answer's uncertainty exceeds ``threshold`` (θ).
 
-    If anything fails after the first answer, the first answer is returned, with a warning. Arguments and
-    errors are those of :meth:`surerag.UncertaintyRewriter.program`; the query is rewritten iff the
-    uncertainty exceeds ``threshold`` (θ).
+    With the rewritten query, passages are retrieved and a second answer is generated; the less uncertain
+    answer is kept. If a step after the first answer fails, the first answer is returned with a warning.
+    Arguments and errors are those of :meth:`surerag.UncertaintyRewriter.program`.
     """
     check_question(question)
     check_items(Message, history, "make each turn with surerag.messages.Message(role, content)")
@@ -90,7 +90,7 @@ def rewrite_when_uncertain(
 
 
 class _NoRewriteError(Exception):
-    """No rewrite is usable, or none retrieved anything new; ``expected`` is True if this is not a fault."""
+    """Raised if no rewrite is usable or retrieves new passages; ``expected`` is False for a bad rewrite."""
 
     def __init__(self, reason: str, *, expected: bool) -> None:
         super().__init__(reason)
@@ -98,7 +98,7 @@ class _NoRewriteError(Exception):
 
 
 def _choose_answer(original: Attempt, candidates: Sequence[Attempt], verify: bool) -> tuple[Attempt, str]:
-    """Choose the answer with the lower uncertainty, or the original answer on a tie (post-verification)."""
+    """Return the least uncertain attempt and the reason; on a tie the original (post-verification)."""
     best = min(candidates, key=lambda attempt: attempt.uncertainty, default=None)
     if best is None:
         return original, ""
@@ -121,7 +121,11 @@ class _Steps:
         self.history = history
 
     def try_rewrites(self, original: Attempt) -> Program[list[Attempt]]:
-        """Rewrite, retrieve with each usable rewrite, and answer new prompts, or raise _NoRewriteError."""
+        """Rewrite the query, and answer from the passages of each rewrite that leads to a new prompt.
+
+        Raises:
+            _NoRewriteError: If no rewrite leads to a new prompt.
+        """
         contexts: dict[str, Sequence[Passage]] = {}
         prompts = {self._prompt(self.question, original.passages)}
         queries = yield from self._rewrites()
@@ -129,7 +133,7 @@ class _Steps:
             passages: Sequence[Passage] = yield from perform(Retrieve(query, self.options.top_n))
             if self.options.documents == "expand":
                 passages = alternated(original.passages, passages, self.options.top_n)
-            passages = passages or original.passages  # no passages are not a better context
+            passages = passages or original.passages
             prompt = self._prompt(query, passages)
             # The same prompt would get the same answer.
             if prompt not in prompts:
@@ -140,7 +144,7 @@ class _Steps:
         return (yield from self.answer(contexts))
 
     def answer(self, contexts: Mapping[str, Sequence[Passage]]) -> Program[list[Attempt]]:
-        """Answer from the passages of each query, in one call, and measure the uncertainty."""
+        """Generate an answer for each query and its passages, in one request, and measure its uncertainty."""
         metric = self.options.metric
         prompts = [self._prompt(query, passages) for query, passages in contexts.items()]
         answers = yield from perform(Generate(prompts, self.sampling))

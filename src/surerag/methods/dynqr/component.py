@@ -1,4 +1,4 @@
-"""DynQR's inference as a public class."""
+"""The public class of DynQR's inference."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from surerag.text import check_abstention
 
 
 class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
-    """Answer; rewrite the query only when the reader is uncertain; keep the less uncertain answer (DynQR).
+    """DynQR: rewrites the query if the reader is uncertain, and keeps the less uncertain answer.
 
-    In ``run_many``, a question with a conversation is a pair (question, history).
+    For :meth:`run_many`, pass a question with a conversation as a pair (question, history).
 
     Example:
         >>> from surerag import FakeReader, Passage, UncertaintyRewriter
@@ -43,7 +43,7 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
     """Finds passages."""
 
     rewriter: Service[Reader | None] = None
-    """The model that rewrites queries, trained for it or not; None is the reader."""
+    """The model that rewrites queries; it need not be trained for this. None means the reader."""
 
     def __init__(
         self,
@@ -64,10 +64,12 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
         return services
 
     def program(self, question: str, history: Sequence[Message] = ()) -> Program[DynQRResult]:
-        """Return the method's program for one question, for your own driver.
+        """Return the generator that answers one question; a driver runs it.
 
-        ``history`` is the conversation before the question, oldest turn first. Reader and rewriter see it;
-        the rewrite must be understandable without it.
+        Args:
+            question: The question.
+            history: The conversation before the question, oldest turn first. The prompts of the reader and
+                of the rewriter contain it; the rewritten query must be understandable without it.
 
         Raises:
             InputError: If the question is empty.

@@ -1,4 +1,4 @@
-"""Uncertainty of an answer, by the metrics of DynQR's Table 5; larger is less certain."""
+"""The uncertainty of an answer by the metrics of DynQR's Table 5; larger means less certain."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ _OF_LOGPROBS: dict[str, Callable[[Sequence[float]], float]] = {
 _OF_TEXT = 'metric="semantic_entropy"'
 
 SAMPLED: tuple[MetricName, ...] = ("ln_entropy", "semantic_entropy")
-"""Metrics of sampled answers; each sample is a call of the reader."""
+"""Names of the metrics that need sampled answers, and therefore more calls of the reader."""
 
 
 def metric_name(metric: Metric) -> str:
-    """Return the name of a metric."""
+    """Return the name of a metric; for a function, it is the function's name."""
     return metric if isinstance(metric, str) else getattr(metric, "__name__", type(metric).__name__)
 
 
 def trace_kind(metric: Metric) -> TraceKind:
-    """Return the kind of trace that a metric reads; a function may read the whole trace.
+    """Return the trace to request for an answer: log-probabilities, or also entropies.
 
-    A metric that reads only texts gets what the certainty of the answer needs, if the reader gives it.
+    A metric of texts needs no trace; entropies are requested for the answer's certainty, but may be missing.
     """
     if callable(metric) or _NEEDS[metric] == "entropy":
         return "entropy"
@@ -61,26 +61,27 @@ def trace_kind(metric: Metric) -> TraceKind:
 
 
 def check_metric(metric: Metric, reader: Reader) -> None:
-    """Check that a reader reports what a metric needs, or raise CapabilityError."""
+    """Raise CapabilityError unless a reader reports the log-probabilities or entropies for a metric."""
     needs = "text" if callable(metric) else _NEEDS[metric]
     check_reports(reader, needs, f"the metric {metric_name(metric)}", _OF_TEXT, 'metric="perplexity"')
 
 
 def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generation] = ()) -> float:
-    """Return how uncertain a reader is of its answer (U of Eq. 3).
+    """Return how uncertain a reader is of its answer (U of Eq. 3); infinity for an empty answer.
 
     Args:
-        metric: ``"perplexity"`` (the paper's choice); ``"lowest_probability"``, −log of the least likely
-            token's, in nats; ``"energy"``, the mean of −logsumexp of the logits; ``"token_entropy"``, the
-            mean entropy of the steps in nats (the middle of each interval); ``"ln_entropy"``, the
-            length-normalised entropy over samples, in nats a token; ``"semantic_entropy"``, the discrete
-            semantic entropy of samples, in nats; or a function of the answer.
-        answer: The answer; an empty answer is infinitely uncertain.
+        metric: ``"perplexity"`` (the paper's choice); ``"lowest_probability"``, −log of the probability of
+            the least likely token, in nats; ``"energy"``, the mean of −logsumexp of the logits;
+            ``"token_entropy"``, the tokens' mean entropy in nats (of an interval, the middle);
+            ``"ln_entropy"``, the length-normalised entropy of samples, in nats per token;
+            ``"semantic_entropy"``, the discrete semantic entropy of samples, in nats; or a function of the
+            answer.
+        answer: The answer.
         samples: Sampled answers to the same prompt, for ``"ln_entropy"`` and ``"semantic_entropy"``.
 
     Raises:
-        LogprobsError: If the generations lack what the metric needs.
-        ConfigurationError: If a function returns something else than a number.
+        LogprobsError: If the answer or a sample lacks the log-probabilities or entropies for the metric.
+        ConfigurationError: If the function does not return a number.
 
     Example:
         >>> from surerag.readers.fake import reply
@@ -108,6 +109,7 @@ def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generat
     if metric == "token_entropy" and trace.entropy is not None:
         return float(np.mean(trace.entropy.middle))
     raise LogprobsError(
-        f"an answer came back without what the metric {metric} needs",
+        f"an answer came back without the {'logits' if metric == 'energy' else 'entropies'} that the metric "
+        f"{metric} needs",
         hint="use a local model, or metric='perplexity'",
     )

@@ -18,16 +18,16 @@ from surerag.options import Options, PromptsOption, prompts_field
 from surerag.prompts import CLOSED_BOOK, FROM_PASSAGES, REWRITE, REWRITE_IN_CONVERSATION, PromptSet
 
 _THRESHOLDS = {"perplexity": 1.2, "semantic_entropy": 0.65}
-"""Thresholds of the metrics that have one: Table 3 has its best for perplexity near 1.2; with 0.65 nats an
-answer is certain where about two thirds of the samples agree."""
+"""Default thresholds by metric. For perplexity, the best value in the paper's Table 3 is near 1.2. A semantic
+entropy is at most 0.65 nats if about two thirds of the samples agree."""
 
 
 class DynQROptions(Options):
-    """Options of DynQR, in the core and in both frameworks.
+    """Options of DynQR, the same for :class:`surerag.UncertaintyRewriter`, LangChain and LlamaIndex.
 
-    The paper's own algorithm is ``top_n=5, prompts={"answer": surerag.prompts.DYNQR_ANSWER}``, whose prompt
-    asks for one entity; the default is the prompt of standard retrieval (``docs/defaults.md``). Our prompts
-    do not have the example in the paper's prompts (appendix C).
+    The paper uses ``top_n=5, prompts={"answer": surerag.prompts.DYNQR_ANSWER}``. The paper's answer prompt
+    asks for one entity; our default is a prompt for any question (``docs/defaults.md``). The paper's prompts
+    contain an example (appendix C), ours do not.
     """
 
     PROMPTS: ClassVar[PromptSet] = PromptSet(
@@ -38,49 +38,50 @@ class DynQROptions(Options):
     )
 
     threshold: ThresholdOption = None
-    """Rewrite the query iff the uncertainty of the first answer is greater than this number (θ); −inf always
-    rewrites, inf never. None is 1.2 for perplexity and 0.65 nats for semantic entropy; other metrics have no
-    default. A ``ThresholdPolicy`` from a calibration is also possible; it is refused if it was calibrated for
-    another reader, metric, retriever or prompt."""
+    """The query is rewritten if the uncertainty of the first answer is above this number (θ): with −inf
+    always, with inf never. None means 1.2 for perplexity and 0.65 nats for semantic entropy; for another
+    metric a number is required. A calibrated ``ThresholdPolicy`` is also accepted; it raises an error if it
+    was calibrated for another reader, metric, retriever or prompt."""
 
     metric: MetricName | Callable[..., Any] = "perplexity"
-    """The uncertainty of an answer (Table 5): ``"perplexity"``, ``"lowest_probability"``, ``"energy"`` (local
-    models), ``"ln_entropy"`` of sampled answers; ``"token_entropy"``; ``"semantic_entropy"`` of sampled
-    answers, for models without log-probabilities; or a function of a ``Generation`` that is larger for a less
-    certain answer."""
+    """The measure of an answer's uncertainty (Table 5): ``"perplexity"``, ``"lowest_probability"``,
+    ``"token_entropy"``, or, for local models only, ``"energy"``. ``"ln_entropy"`` and ``"semantic_entropy"``
+    sample more answers; ``"semantic_entropy"`` needs no log-probabilities. A function gets a ``Generation``
+    and returns a number that is larger for a less certain answer."""
 
     documents: Literal["substitute", "expand"] = "substitute"
-    """Passages for the second answer (section 3.2): ``"substitute"`` takes the passages of the rewrite;
-    ``"expand"`` takes passages of both lists, in turn."""
+    """The passages for the second answer (section 3.2): ``"substitute"`` takes only the passages that the
+    rewritten query retrieved; ``"expand"`` alternates them with the first passages."""
 
     answer: Literal["original", "rewrite"] = "original"
-    """The question for the second answer: ``"original"``, as in the paper; or ``"rewrite"``, for readers that
-    misunderstand a question's wording: then a rewrite is used even if it retrieves nothing new."""
+    """The question in the prompt of the second answer: ``"original"``, as in the paper, or ``"rewrite"``, for
+    readers that misunderstand the original wording. ``"rewrite"`` asks again even if no new passage was
+    retrieved."""
 
     top_n: int | None = Field(default=None, ge=1)
-    """Maximum number of passages to answer from; None takes all passages that the retriever returns."""
+    """Maximum number of retrieved passages in a prompt; None means all that the retriever returns."""
 
     n_candidates: int = Field(default=1, ge=1)
-    """Number of rewrites to try; each costs a rewriting, a retrieval and an answer."""
+    """Number of rewritten queries to try; each costs a rewrite, a retrieval and an answer."""
 
     verify: bool = True
-    """Whether to keep the less uncertain answer (post-verification); if False, the rewrite's answer is kept.
-    """
+    """Whether the less uncertain answer is returned (post-verification); if False, the least uncertain answer
+    of a rewritten query is returned."""
 
     n_samples: int = Field(default=10, ge=2)
-    """Answers to sample for the metrics ``"ln_entropy"`` and ``"semantic_entropy"``."""
+    """Number of answers to sample for the metrics ``"ln_entropy"`` and ``"semantic_entropy"``."""
 
     max_tokens: AnswerTokensOption = None
-    """Longest answer in tokens; None is the reader's own limit."""
+    """Maximum length of an answer in tokens; None means the reader's own limit."""
 
     abstention: str | None = None
-    """The reply that the reader must give if nothing supports an answer, such as ``"I do not know."``; this
-    reply is infinitely uncertain. None asks for no such reply."""
+    """The sentence that the prompt tells the reader to reply if the passages lack the answer, such as ``"I do
+    not know."``; it counts as infinitely uncertain. None: the prompt does not mention abstaining."""
 
     prompts: PromptsOption = prompts_field()
-    """Prompts in place of the method's own (appendix C), by name: ``answer`` (slots ``passages``,
-    ``question``), ``closed_book`` where nothing was retrieved (``question``), ``rewrite`` and, after a
-    conversation, ``rewrite_in_conversation`` (``query``)."""
+    """Prompts that replace the default prompts (appendix C), by name: ``answer`` (slots ``passages`` and
+    ``question``), ``closed_book`` for a question without passages (slot ``question``), ``rewrite`` (slot
+    ``query``), and ``rewrite_in_conversation`` (slot ``query``) for a question with a history."""
 
     @model_validator(mode="after")
     def _check_samples(self) -> Self:
@@ -101,7 +102,7 @@ class DynQROptions(Options):
         """The threshold as a number.
 
         Raises:
-            ConfigurationError: If none is set, and the metric has no default.
+            ConfigurationError: If the option ``threshold`` is None and the metric has no default threshold.
         """
         name = metric_name(self.metric)
         default = _THRESHOLDS.get(name) if isinstance(self.metric, str) else None

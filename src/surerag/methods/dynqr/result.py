@@ -12,13 +12,13 @@ from surerag.messages import Generation, Passage, Result
 
 @dataclass(frozen=True)
 class Attempt:
-    """A query, the passages that it retrieved, and the answer from them.
+    """A query, its retrieved passages, and the answer that the reader generated from the passages.
 
     Attributes:
-        query: The query of the search; with the option ``answer="rewrite"`` also the question that was
-            answered.
-        passages: Passages that the reader saw, best first.
-        generation: The answer as the reader returned it.
+        query: The query that was searched for. With the option ``answer="rewrite"``, it is also the question
+            in the answer's prompt.
+        passages: Passages in the prompt, best first.
+        generation: The answer with its tokens and log-probabilities, as the reader returned it.
         uncertainty: Uncertainty of the answer; infinite if the answer is empty or an abstention.
     """
 
@@ -29,24 +29,24 @@ class Attempt:
 
     @property
     def answer(self) -> str:
-        """Text of the answer."""
+        """The text of this attempt's answer."""
         return self.generation.text
 
 
 @dataclass(frozen=True)
 class DynQRResult(Result):
-    """An answer, and how it came about.
+    """The answer of DynQR to one question, with all attempts and the decision between them.
 
     Attributes:
         question: The question.
-        original: Attempt with the question itself.
-        candidates: Attempts with rewrites, in the order of writing.
+        original: The attempt with the question as the query.
+        candidates: The attempts with rewritten queries, in the order of the rewrites.
         chosen: The attempt whose answer is returned.
-        acted: Whether the first answer was uncertain enough to rewrite the query.
+        acted: Whether the uncertainty of the first answer exceeded the threshold.
         reason: Why the query was rewritten or not, and why this answer was chosen, in words.
         threshold: The threshold of the uncertainty (θ).
-        abstained: Whether the answer is an abstention (the option ``abstention``).
-        usage: Requests, tokens and seconds of the question.
+        abstained: Whether the returned answer is the sentence of the option ``abstention``.
+        usage: Number of requests and tokens, and seconds, for this question.
     """
 
     question: str
@@ -60,37 +60,37 @@ class DynQRResult(Result):
 
     @property
     def answer(self) -> str:
-        """Text of the answer."""
+        """The text of the returned answer."""
         return self.chosen.answer
 
     @property
     def query(self) -> str:
-        """The query of the chosen answer: the better query, for a pipeline that only rewrites."""
+        """The query of the returned answer: the question, or a rewritten query."""
         return self.chosen.query
 
     @property
     def passages(self) -> tuple[Passage, ...]:
-        """Passages of the chosen answer."""
+        """The passages in the prompt of the returned answer."""
         return self.chosen.passages
 
     @property
     def uncertainty(self) -> float:
-        """Uncertainty of the answer."""
+        """The uncertainty of the returned answer."""
         return self.chosen.uncertainty
 
     @property
     def certainty(self) -> Certainty:
-        """How sure the reader was of this answer, by every measure that its log-probabilities allow."""
+        """How sure the reader was of the returned answer, by all measures of its log-probabilities."""
         generation = self.chosen.generation
         return certainty_of(generation.trace, is_cut=generation.is_cut)
 
     @property
     def rewritten(self) -> bool:
-        """Whether the chosen answer comes from a rewrite."""
+        """Whether the returned answer comes from a rewritten query."""
         return self.chosen is not self.original
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for events and metadata; an infinite uncertainty becomes None."""
+        """Return plain values for events and metadata; an infinite number becomes None."""
         return {
             "query": self.query,
             "uncertainty": finite(self.uncertainty),
@@ -106,5 +106,5 @@ class DynQRResult(Result):
 
 
 def finite(value: float) -> float | None:
-    """Return a number that JSON can hold, or None."""
+    """Return a finite number unchanged, and None for infinity or NaN, which JSON cannot hold."""
     return value if math.isfinite(value) else None

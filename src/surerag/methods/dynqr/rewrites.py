@@ -1,4 +1,4 @@
-"""A rewriter's reply: the query in it, and the documents that the query adds."""
+"""Extract the rewritten query from a rewriter's reply, and merge the passages of two queries."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ _THOUGHT_OPENS = re.compile(r"\s*<(?:think|thinking|thought|reasoning)>", re.IGN
 
 
 class Rewrite(NamedTuple):
-    """A rewritten query, and the problem that makes it unusable, if there is one."""
+    """A rewritten query, with the problem that makes it unusable; ``problem`` is None for a usable query."""
 
     text: str
     problem: Problem | None = None
 
 
 def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
-    """Read the query in a rewriter's reply.
+    """Extract the rewritten query from a rewriter's reply.
 
     Thoughts, greetings, labels ("Rewritten query:"), Markdown, list numbers, quotes and explanations are
-    removed; lines are joined; of several queries the first is taken. Refusals are recognised in English. A
-    reply that repeats ``query``, has more than ``max_words`` words or was cut off is not a usable rewrite.
+    removed, and lines are joined. Of several queries, the first is returned. The rewrite has a problem if it
+    is empty, repeats ``query``, has more than ``max_words`` words, was truncated, or is an English refusal.
 
     Example:
         >>> read_rewrite(Generation('Rewritten query: "Where was Ada born?"'), "Where was she born?", 64)
@@ -80,7 +80,7 @@ def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
         return Rewrite("", "empty" if answer is text else "thoughts")
     if _bare(rewrite) == _bare(query):
         return Rewrite(rewrite, "the question again")
-    # A query itself may begin like a refusal: "I cannot log in".
+    # A query may begin like a refusal: "I cannot log in".
     if _REFUSAL.match(rewrite) and not _REFUSAL.match(query):
         return Rewrite(rewrite, "a refusal")
     if reply.is_cut or len(rewrite.split()) > max_words:
@@ -89,9 +89,10 @@ def read_rewrite(reply: Generation, query: str, max_words: int) -> Rewrite:
 
 
 def alternated(first: Sequence[Passage], second: Sequence[Passage], top_n: int | None) -> list[Passage]:
-    """Take passages from two lists in turn, best first, each text once (DynQR, section 3.2: EXPAND).
+    """Merge two lists of passages by taking one passage from each list in turn (EXPAND, section 3.2).
 
-    At most ``top_n`` passages are returned; None is the length of the longer list.
+    Repeated texts are left out. At most ``top_n`` passages are returned, or as many as in the longer list if
+    ``top_n`` is None.
 
     Example:
         >>> a, b, c = (Passage(text) for text in "abc")
@@ -108,7 +109,7 @@ def alternated(first: Sequence[Passage], second: Sequence[Passage], top_n: int |
 
 
 def _unframed(answer: str) -> str:
-    """Return the first paragraph or item of a reply that is a query."""
+    """Return the first query in a reply, without the text around it."""
     parts: list[str] = []
     lines = _BOLD.sub(r"\2", answer).strip().splitlines()
     for place, line in enumerate(map(str.strip, lines), start=1):
@@ -125,7 +126,7 @@ def _unframed(answer: str) -> str:
 
 
 def _announces(line: str) -> bool:
-    """Whether a line announces the query: it ends in a colon, or is a heading."""
+    """Return whether a line introduces the query: it ends in a colon, or is a heading."""
     return line.endswith(":") or (line.startswith("#") and not line.endswith("?"))
 
 

@@ -1,1 +1,1 @@
-"""EDC²-RAG: keep the passages that help, or compress clusters of similar passages (Li et al.)."""
+"""EDC²-RAG: keep the passages that help to answer, or compress clusters of similar passages (Li et al.)."""

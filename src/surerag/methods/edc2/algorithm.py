@@ -1,7 +1,7 @@
-"""EDC²-RAG: select the passages that help; or cluster similar passages, and compress each cluster.
+"""EDC²-RAG: select the passages that help to answer, or compress clusters of similar passages.
 
 Li et al., "Efficient Dynamic Clustering-Based Document Compression for Retrieval-Augmented-Generation",
-section 4, and appendix C for answers and statements.
+section 4 for the task ``"extract"``, appendix C for the tasks ``"answer"`` and ``"verify"``.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from surerag.readers.failures import in_plain_words
 from surerag.text import split_sentences
 
 Measure = Callable[[Passage], int]
-"""Counts the tokens of a passage as the pipeline shows it."""
+"""A function that counts the tokens of a passage as it appears in the pipeline's prompt."""
 _SHORT = "too short to gain"
 _WHOLE = "among the most relevant"
-_LESS_RELEVANT = "less relevant than those that stay, or a text that stands in another one"
+_LESS_RELEVANT = "less relevant than the kept passages, or contained in another passage"
 _WORD_END, _CHARACTER = re.compile(r"\S(?!\S)"), re.compile(r"\S")
 
 
@@ -58,9 +58,10 @@ def compress_clusters(
     measure: Measure,
     query_vector: ArrayLike | None = None,
 ) -> Program[EDC2Result]:
-    """Select passages, or compress clusters; return the originals if nothing is relevant (section 4).
+    """Select passages, or compress clusters of passages (section 4); keep all if no cluster is relevant.
 
-    Arguments and errors are those of :meth:`surerag.ClusterCompressor.program`; ``measure`` counts tokens.
+    Arguments and errors are those of :meth:`surerag.ClusterCompressor.program`; ``measure`` counts the tokens
+    of a passage.
     """
     check_question(query)
     check_passages(passages)
@@ -113,7 +114,7 @@ def compress_clusters(
 
 
 class _Compression(NamedTuple):
-    """The compression of the passages of one query."""
+    """The steps of EDC²-RAG for one query."""
 
     query: str
     passages: Sequence[Passage]
@@ -121,13 +122,13 @@ class _Compression(NamedTuple):
     measure: Measure
 
     def compress(self, query_vector: ArrayLike | None) -> Program[list[ClusterReport]]:
-        """Select passages, or compress each long enough cluster, all at once, and guard the replies."""
+        """Select passages, or compress all long clusters in one request; return a report of each cluster."""
         options, passages = self.options, self.passages
         clusters, less_relevant = yield from form_clusters(self.query, passages, options, query_vector)
         reason = _SHORT if options.compresses else _WHOLE
         reports = [self.report(cluster.tolist(), reason) for cluster in clusters]
         dropped = self.report(less_relevant, _LESS_RELEVANT)
-        # An answer is not a shorter form of its sources, so every cluster gives one.
+        # For the task "answer", short clusters are sent to the reader, too.
         least = 0 if options.task == "answer" else options.min_tokens
         long = [
             at
@@ -143,17 +144,16 @@ class _Compression(NamedTuple):
         return [*guarded, replace(dropped, outcome="dropped")] if less_relevant else guarded
 
     def report(self, members: Sequence[int], reason: str) -> ClusterReport:
-        """Return the report of a cluster that is not compressed."""
+        """Return the report of a cluster whose passages stay unchanged."""
         names = tuple(self.passages[at].id for at in members)
         tokens = sum(self.measure(self.passages[at]) for at in members)
         return ClusterReport(tuple(members), names, "passed", reason, tokens)
 
     def _texts(self, report: ClusterReport) -> list[str]:
-        """Return the texts of a cluster, each once."""
+        """Return the distinct texts of a cluster."""
         return list(dict.fromkeys(self.passages[at].text for at in report.members))
 
     def _prompt(self, report: ClusterReport) -> Prompt:
-        """Return the prompt for a cluster; each text is in it once."""
         values: dict[str, str] = {"passages": format_passages(self._texts(report))}
         values["statement" if self.options.task == "verify" else "question"] = self.query
         if self.options.person is not None:
@@ -161,7 +161,7 @@ class _Compression(NamedTuple):
         return self.options.prompt.render(**values)
 
     def _replies(self, prompts: Sequence[Prompt]) -> Program[list[Generation | Exception]]:
-        """Ask about all clusters at once; if that fails, about each alone, so that other clusters succeed."""
+        """Send all prompts in one request; if it fails, send each prompt alone, so that some may succeed."""
         if not prompts:
             return []
         try:
@@ -179,36 +179,40 @@ class _Compression(NamedTuple):
         return replies
 
     def _read(self, report: ClusterReport, reply: Generation | Exception) -> ClusterReport:
-        """Read a reply: a failure, nothing relevant, a compression, or numbers of passages to quote whole."""
+        """Return a cluster's report for the reader's reply.
+
+        A reply may be an error, a compression, or a statement that nothing is relevant. If it only names the
+        numbers of passages, the compression is the whole text of these passages.
+        """
         if isinstance(reply, Exception):
             return replace(report, reason=in_plain_words(reply), warning=True)
-        options, shown = self.options, self._texts(report)
+        options, texts = self.options, self._texts(report)
         if reply.is_cut:
-            # A reply that is cut off may lack the relevant part, so the passages are kept.
-            reason = f"the compression was cut at max_tokens={options.max_tokens}"
+            # A truncated reply may lack the relevant part, so the passages are kept.
+            reason = f"the compression was cut off at max_tokens={options.max_tokens}"
             return replace(report, reason=reason, warning=True)
         text = unquoted(reply.text)
-        if named := named_passages(text, len(shown)):
-            text = "\n\n".join(shown[place] for place in named)
+        if named := named_passages(text, len(texts)):
+            text = "\n\n".join(texts[place] for place in named)
         else:
-            text = without_numbers(text, shown)
+            text = without_numbers(text, texts)
         if is_empty_extraction(text):
             return replace(report, outcome="dropped", reason="nothing relevant")
         sentences = [sentence.text for sentence in split_sentences(text)]
         if options.copies:
-            whole = (one for sentence in sentences for one in whole_sentences(sentence, shown))
+            whole = (one for sentence in sentences for one in whole_sentences(sentence, texts))
             sentences = list(dict.fromkeys(whole))
-        supported = tuple(SupportedSentence(sentence, None) for sentence in sentences)
-        return replace(report, outcome="compressed", reason="compressed", sentences=supported)
+        without_source = tuple(SupportedSentence(sentence, None) for sentence in sentences)
+        return replace(report, outcome="compressed", reason="compressed", sentences=without_source)
 
     def _guard(self, reports: Sequence[ClusterReport]) -> Program[list[ClusterReport]]:
-        """Set each sentence's source, and remove sentences that no source supports."""
+        """Find the source of each sentence of the compressions, and remove sentences without a source."""
         claims = [self._claim(sentence.text, report) for report in reports for sentence in report.sentences]
         if not claims:
             return list(reports)
         sources: Iterator[int | None]
         if self.options.copies and self.options.guard != "entailment":
-            sources = iter([0] * len(claims))  # the nearest sentence replaces each sentence
+            sources = iter([0] * len(claims))  # _copied sets the source later
         else:
             sources = iter((yield from supporting_sources(claims, self.options.guard, self.query)))
         guarded = []
@@ -222,29 +226,29 @@ class _Compression(NamedTuple):
         return guarded
 
     def _claim(self, sentence: str, report: ClusterReport) -> Claim:
-        """Return what a source has to support: the quotations of an answer, else the sentence itself."""
+        """Return the claim that a source must support: an answer's quotations, or else the sentence."""
         quoted = " ".join(quotations(sentence)) if self.options.task == "answer" else ""
         return Claim(quoted or sentence, [self.passages[at].text for at in report.members])
 
     def _guarded(self, report: ClusterReport, sentences: Sequence[SupportedSentence]) -> ClusterReport:
         """Remove sentences without a source; replace an empty or too long compression by its passages.
 
-        Without a guard a compression stays as it is. An answer is in the reader's own words: only its
-        quotations are removed, and it may be longer. In a copy, each sentence of the reader is replaced by
-        the nearest sentence of the sources.
+        With ``guard="off"``, nothing is removed or replaced. For the task ``"answer"``, only sentences with
+        quotations need a source, and any length is allowed. With ``variant="copy"``, each sentence is
+        replaced by the most similar sentence of the sources.
         """
         answers, guards = self.options.task == "answer", self.options.guard != "off"
-        left, removed = list[SupportedSentence](), list[str]()
+        kept_sentences, removed = list[SupportedSentence](), list[str]()
         for one in sentences:
             copy = self._copied(one, report) if self.options.copies else one
             own_words = answers and not quotations(one.text)
             if copy.source is not None or own_words or not (guards or self.options.copies):
-                left.append(copy)
+                kept_sentences.append(copy)
             else:
                 removed.append(one.text)
-        left = list(dict.fromkeys(left)) if self.options.copies else left
-        report = replace(report, sentences=tuple(left), removed=tuple(removed))
-        if not left:
+        kept_sentences = list(dict.fromkeys(kept_sentences)) if self.options.copies else kept_sentences
+        report = replace(report, sentences=tuple(kept_sentences), removed=tuple(removed))
+        if not kept_sentences:
             reason = "no source supports the compression"
             return replace(report, outcome="passed", reason=reason, sentences=(), warning=True)
         whole = compressed_passage(report.sentences, report.members, self.passages)
@@ -253,7 +257,10 @@ class _Compression(NamedTuple):
         return report
 
     def _copied(self, sentence: SupportedSentence, report: ClusterReport) -> SupportedSentence:
-        """Return the sources' sentence nearest to the reader's sentence; without a source if none is near."""
+        """Return the sentence of the sources that is most similar to the reader's sentence.
+
+        If no sentence is similar enough, return the reader's sentence with the source None.
+        """
         if sentence.source is None:
             return sentence
         judged = self.options.guard == "entailment"
@@ -266,15 +273,15 @@ class _Compression(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """A candidate for the context: place of its best source, its cluster, and its forms, longest first."""
+    """A passage or compression that may enter the new context."""
 
-    rank: int
+    rank: int  # position of its best source in the input
     cluster: int
-    forms: Sequence[Passage]
+    forms: Sequence[Passage]  # the whole text, then shorter forms of it
 
 
 def _offers(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> list[_Offer]:
-    """Return whole passages, and compressions with their shorter forms, in order of rank."""
+    """Return all unchanged passages and all compressions, in the order of their best sources."""
     offers = []
     for at, report in enumerate(reports):
         if report.outcome == "passed":
@@ -289,9 +296,10 @@ def _offers(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> li
 def _fill_context(
     reports: Sequence[ClusterReport], passages: Sequence[Passage], limit: int | None, measure: Measure
 ) -> tuple[list[Passage], list[ClusterReport]]:
-    """Return the context within a token limit, and the reports with each cluster's tokens in it.
+    """Return the new context within a token limit, and reports with the number of tokens in the context.
 
-    The longest form of each offer that fits is taken; if no text fits, the first words of the best passage.
+    A compression that does not fit is shortened to its first sentences. If nothing fits, the context is the
+    beginning of the best passage.
     """
     offers, context, filled = _offers(reports, passages), list[Passage](), list(reports)
     tokens_left = math.inf if limit is None else limit
@@ -316,15 +324,18 @@ def _fill_context(
 
 
 def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[int, Passage]:
-    """Return the best passage's longest beginning that fits, by words or characters, and its cluster."""
+    """Return the number of the best passage's cluster, and the passage cut to as many words as fit.
+
+    If no word fits, the passage is cut to characters.
+    """
     for unit_end in (_WORD_END, _CHARACTER):
         for _, at, (passage, *_) in offers:
             ends = [match.end() for match in unit_end.finditer(passage.text)]
-            # A longer beginning never has fewer tokens, so a binary search counts only a few.
+            # A longer text never has fewer tokens, so a binary search finds the longest text that fits.
             fitting = bisect_right(ends, limit, key=lambda end: measure(_cut(passage, end)))
             if fitting:
                 return at, _cut(passage, ends[fitting - 1])
-    raise ConfigurationError(f"token_limit={limit} has no room for any text", hint="raise it")
+    raise ConfigurationError(f"no text fits token_limit={limit}", hint="pass a larger token_limit")
 
 
 def _cut(passage: Passage, end: int) -> Passage:

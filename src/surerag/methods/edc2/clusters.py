@@ -1,4 +1,4 @@
-"""Clusters of similar passages (EDC²-RAG, Algorithm 1), and the selection of passages for them."""
+"""Select relevant passages, and group them into clusters of similar passages (EDC²-RAG, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ Root = Literal["query", "rank"]
 Order = Literal["similarity", "rank"]
 
 _BEGINNING = 48
-"""Number of a text's first characters that are looked for in another text first."""
+"""Number of characters of the short prefix by which :func:`_candidates` searches for a contained text."""
 _DECIMALS = 9
-"""Similarities are rounded to this before they are compared, so that equal texts tie."""
+"""Number of decimals to which similarities are rounded, so that equal texts have equal similarities."""
 
 
 def form_clusters(
     query: str, passages: Sequence[Passage], options: EDC2Options, query_vector: ArrayLike | None
 ) -> Program[tuple[list[Cluster], list[int]]]:
-    """Return clusters (section 4.2), and the places of removed passages.
+    """Return clusters as arrays of passage positions (section 4.2), and the positions of removed passages.
 
-    A passage without a text is a cluster of its own. Passages that stay whole are one cluster.
+    Without compression, all kept passages are one cluster. Each empty passage is a cluster of its own.
     """
     has_text = np.array([bool(passage.text.strip()) for passage in passages], dtype=bool)
     blank = [np.array([at]) for at in np.flatnonzero(~has_text)]
@@ -51,9 +51,9 @@ def form_clusters(
 
 
 def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Options) -> tuple[Cluster, int]:
-    """Return the places of the candidates, and how many of them to keep.
+    """Return the positions of the candidate passages, and the number of candidates to keep.
 
-    If some must be removed, so are texts that another text contains, as with overlapping chunks.
+    If passages must be removed, passages whose text is contained in another passage are no candidates.
     """
     if options.top_n is None and options.compresses:
         return places, len(places)
@@ -61,7 +61,7 @@ def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Optio
     distinct: list[int] = []
     for at in sorted(texts, key=lambda at: -len(texts[at])):
         text = texts[at]
-        begins = text[:_BEGINNING]  # a search for it is about ten times as fast as for the whole text
+        begins = text[:_BEGINNING]  # the search for the prefix is about ten times as fast
         if not any(begins in texts[other] and text in texts[other] for other in distinct):
             distinct.append(at)
     n_kept = options.n_kept(len(distinct))
@@ -71,10 +71,11 @@ def _candidates(passages: Sequence[Passage], places: Cluster, options: EDC2Optio
 def rank_passages(
     query: str, texts: Sequence[str], options: EDC2Options, similarity: NDArray[np.float64]
 ) -> Program[NDArray[np.intp]]:
-    """Ask the reader whether each passage helps; return places, the most relevant first.
+    """Return the positions of texts by relevance, the most relevant text first.
 
-    The probability of yes and the similarity to the query are joined by the sum of reciprocal ranks. This
-    replaces the reply that nothing is relevant (section 4.3), which small models give too often.
+    The reader says whether each text helps to answer. Its probability of yes and the text's ``similarity`` to
+    the query are combined by reciprocal rank fusion. In the paper (section 4.3) the reader may reply that
+    nothing is relevant, which small models do too often.
     """
     if options.task == "verify":
         prompt, slot = options.prompts["relevant_to_statement"], "statement"
@@ -84,7 +85,7 @@ def rank_passages(
     prompts = [prompt.render(passage=text, **{slot: value}) for text in texts]
     replies = yield from perform(Generate(prompts, SamplingParams(max_tokens=2, trace="optional")))
     if any(reply.trace is None for [reply] in replies):
-        # A yes without a probability would rank above every yes with one.
+        # A yes without a probability counts as 1, and would rank above each yes with a probability.
         replies = [[replace(reply, trace=None)] for [reply] in replies]
     yes = [yes_probability(reply) for [reply] in replies]
     if unclear := yes.count(None):
@@ -93,10 +94,13 @@ def rank_passages(
 
 
 def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:
-    """Return places, the best first, by the sum of their reciprocal ranks in several scores; ties in order.
+    """Combine several scores by reciprocal rank fusion; return the positions of items, the best item first.
 
-    Reciprocal rank fusion (Cormack et al., SIGIR 2009) with k = 1: Σ 1 / (1 + rank). Each score has shape
-    [places], larger for better; equal scores have the same rank.
+    Items are ordered by Σ 1 / (1 + rank), the sum over the scores (Cormack et al., SIGIR 2009, with k = 1).
+    Equal sums keep the order of the input.
+
+    Args:
+        scores: One array of shape [items] for each score; larger is better. Equal values have equal ranks.
 
     Example:
         >>> fuse_ranks([0.9, 0.8, 0.1, 0.2], [0.4, 0.5, 0.1, 0.2]).tolist()
@@ -110,7 +114,11 @@ def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:
 def _vectors(
     query: str, passages: Sequence[Passage], query_vector: ArrayLike | None
 ) -> Program[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return the passages' own vectors if all have one that fits the query's, else the encoder's."""
+    """Return the vectors of the query and of the passages.
+
+    The passages' embeddings are used if all passages have embeddings with as many dimensions as the query's
+    vector. Otherwise the encoder embeds the passages and the query.
+    """
     texts = [passage.text for passage in passages]
     own = {len(passage.embedding or ()) for passage in passages}
     if len(own) == 1 and 0 not in own:
@@ -132,15 +140,15 @@ def _vectors(
 
 
 def dynamic_cluster_sizes(n: int, tau: int = 3, cap: int | None = 20, count_root: bool = True) -> list[int]:
-    """Sizes of the clusters that Algorithm 1 forms of ``n`` documents: τ, 2τ, 4τ …, at most Λ.
+    """Return the sizes of the clusters that Algorithm 1 forms of ``n`` documents: τ, 2τ, 4τ …, at most Λ.
 
     Args:
         n: Number of documents.
         tau: Size of the first cluster, τ.
-        cap: Largest size, Λ; None for no bound.
-        count_root: Whether τ and Λ include the cluster's root, as in the paper. If not, they count the
-            documents *besides* the root, as in the authors' code; that, without a cap, gives every
-            number of calls in the paper's Table 6.
+        cap: Maximum size of a cluster, Λ; None for no maximum.
+        count_root: Whether the root counts as a member for τ and Λ, as in the paper. If False, each cluster
+            has one more member, as in the authors' code; with ``cap=None`` this reproduces the numbers of
+            calls in the paper's Table 6.
 
     Returns:
         Sizes that sum to ``n``; the last cluster has the remaining documents.
@@ -177,24 +185,28 @@ def dynamic_clusters(
     root: Root = "query",
     order: Order = "similarity",
 ) -> list[Cluster]:
-    """Algorithm 1 of EDC²-RAG: a root, and around it the most similar documents not yet assigned.
+    """Group documents into clusters by similarity (EDC²-RAG, Algorithm 1).
+
+    Each cluster consists of a root and the unassigned documents that are most similar to the root. The
+    similarity is the cosine, and 0 for a zero vector.
 
     Args:
-        query_vector: Shape [dimensions].
-        document_vectors: Shape [documents, dimensions], in the order of retrieval. Rows need not be
-            normalised; the similarity is the cosine, and 0 where a vector is zero.
+        query_vector: Vector of the query, shape [dimensions].
+        document_vectors: Vectors of the documents in the order of retrieval, shape [documents, dimensions].
         tau: Size of the first cluster, τ.
-        cap: Largest size, Λ; None for no bound.
+        cap: Maximum size of a cluster, Λ; None for no maximum.
         count_root: See :func:`dynamic_cluster_sizes`.
-        root: ``"query"``: the unassigned document most similar to the query (the paper); ``"rank"``: the
-            unassigned document that was retrieved first (the authors' code).
-        order: Members after the root by ``"similarity"`` to it, or by ``"rank"`` of retrieval.
+        root: ``"query"`` takes the unassigned document that is most similar to the query as the next root (as
+            in the paper); ``"rank"`` takes the unassigned document that was retrieved first (as in the
+            authors' code).
+        order: Order of the documents after the root: by ``"similarity"`` to the root, or by retrieval
+            ``"rank"``.
 
     Returns:
-        Arrays of document positions, roots first. Every document is in exactly one cluster.
+        For each cluster an array of document positions, the root first. Each document is in one cluster.
 
     Raises:
-        ValueError: If shapes do not fit, or a value is not finite.
+        ValueError: If the numbers of dimensions differ, or a value is not finite.
 
     Example:
         >>> documents = [[1, 0], [0, 1], [0.9, 0.1], [0.1, 0.9]]
@@ -229,7 +241,7 @@ def _unit_rows(vectors: ArrayLike) -> NDArray[np.float64]:
 
 
 def _most_similar_first(rows: NDArray[np.float64], vector: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Positions of rows by similarity to a vector; ties in the order of the rows."""
+    """Return the positions of rows by similarity to a vector; equally similar rows keep their order."""
     if not len(rows):
         return np.empty(0, dtype=np.intp)
     return np.argsort(-np.round(rows @ vector, _DECIMALS), kind="stable")

@@ -1,4 +1,4 @@
-"""EDC²-RAG as a public class."""
+"""The public class of EDC²-RAG."""
 
 from __future__ import annotations
 
@@ -18,13 +18,11 @@ from surerag.services import Encoder, Entailer, Services
 
 
 class ClusterCompressor(EDC2Options, Component[EDC2Result]):
-    """Keeps the passages that help to answer unchanged; other variants compress clusters of passages.
+    """EDC²-RAG: shortens the context to the passages that help to answer, or compresses clusters of passages.
 
-    By default the most relevant third of the passages is kept, at least three. With the option
-    ``variant="copy"`` or ``"paper"``, clusters are compressed.
-
-    The selection is our own step. Section 4.3 of the paper, as printed, is ``variant="paper", guard="off",
-    min_tokens=0``.
+    By default, the most relevant third of the passages is kept unchanged, but at least three passages. This
+    selection is not in the paper. With ``variant="copy"`` or ``"paper"``, clusters of passages are
+    compressed. The algorithm of section 4.3 is ``variant="paper", guard="off", min_tokens=0``.
 
     Example:
         >>> from surerag import ClusterCompressor, FakeReader, Passage
@@ -43,19 +41,20 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     """
 
     reader: Service[Reader | None] = None
-    """The model that says which passages help, or compresses clusters."""
+    """The model that judges which passages help to answer, or compresses clusters of passages."""
 
     encoder: Service[Encoder | None] = None
-    """Computes vectors of passages and the query; not needed if these have vectors."""
+    """Computes the vectors of the query and the passages; not needed if the caller passes all vectors."""
 
     entailer: Service[Entailer | None] = None
-    """Judges whether a source supports a sentence, for ``guard="entailment"``."""
+    """Judges whether a passage supports a sentence; needed for ``guard="entailment"``."""
 
     count_tokens: Function[Callable[[str], int] | None] = None
-    """Function that counts the tokens of a text; None takes the reader's own count."""
+    """Function that counts the tokens of a text; None means the reader's own count."""
 
     show: Function[Callable[[Passage], str] | None] = None
-    """Returns a passage's text as the pipeline shows it, for counting; None is the passage's own text."""
+    """Function that formats a passage as in the pipeline's prompt, for counting tokens; None means the
+    passage's text."""
 
     def __init__(
         self,
@@ -74,36 +73,36 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
         return services
 
     def measure(self, passage: Passage) -> int:
-        """Return the tokens of a passage, as the pipeline shows it."""
+        """Return the number of tokens of a passage, formatted as in the pipeline's prompt."""
         count = self.count_tokens or as_reader(self.reader).count_tokens
         return count(passage.text if self.show is None else self.show(passage))
 
     def program(
         self, query: str, passages: Sequence[Passage], query_vector: ArrayLike | None = None
     ) -> Program[EDC2Result]:
-        """Return the generator that shortens the context of one question.
+        """Return the generator that shortens the context of one question; a driver runs it.
 
         Args:
-            query: Not empty.
-            passages: Best first. Where all have embeddings, these are used.
-            query_vector: The query's vector, by the model that made the passages'.
+            query: The question, or the statement for ``task="verify"``.
+            passages: The retrieved passages, best first. Their embeddings are used if all passages have one.
+            query_vector: The query's vector, from the model that embedded the passages.
 
         Raises:
             InputError: If the query is empty.
-            ConfigurationError: If not even one character fits ``token_limit``.
+            ConfigurationError: If not a single character fits ``token_limit``.
             MissingServiceError: If vectors are needed and there is no encoder.
         """
         return compress_clusters(query, passages, self, _once(self.measure), query_vector)
 
 
 def _once(measure: Callable[[Passage], int]) -> Callable[[Passage], int]:
-    """Return a function that measures each passage once."""
-    # The passage is kept, so that no other object gets its id.
-    known: dict[int, tuple[Passage, int]] = {}
+    """Return ``measure`` with a cache, so that each passage is measured once."""
+    # The cache holds the passage, so that no other object gets the same id.
+    cache: dict[int, tuple[Passage, int]] = {}
 
     def measured(passage: Passage) -> int:
-        if id(passage) not in known:
-            known[id(passage)] = passage, measure(passage)
-        return known[id(passage)][1]
+        if id(passage) not in cache:
+            cache[id(passage)] = passage, measure(passage)
+        return cache[id(passage)][1]
 
     return measured

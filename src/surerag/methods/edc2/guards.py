@@ -1,4 +1,4 @@
-"""Guards of a compression: they reject replies without content and sentences without a source."""
+"""Checks of a compression: detect replies without content, and sentences that no source supports."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _FRAME = " \t\r\n\"'`*_.!。“”„«»「」()[]<>"
 
 
 def is_empty_extraction(text: str) -> bool:
-    """Whether a reply says that the documents have nothing relevant; an empty reply counts, too.
+    """Return whether a reply is empty, or only says that the documents contain nothing relevant.
 
     Example:
         >>> is_empty_extraction("No content to extract."), is_empty_extraction("They do not mention her.")
@@ -65,14 +65,21 @@ def _says_nothing(sentence: str) -> bool:
 _NUMBER = r"\[\d{1,2}(?:, ?\d{1,2})*\]"
 _NUMBERS = re.compile(rf"[^\S\n]*{_NUMBER}|^[^\S\n]*(?:\d{{1,2}}[.)]|[-*•])[^\S\n]+", re.MULTILINE)
 _SAME_WORDS = 8
-"""Number of characters after a mark that are used to find it in a source."""
+"""Number of characters after a list mark that must also follow the mark in a source."""
 _ONLY_NUMBERS = re.compile(
     rf"(?:\W*(?:and|(?:the )?(?:passages?|documents?))?\W*{_NUMBER})+\W*", re.IGNORECASE
 )
 
 
 def named_passages(text: str, n: int) -> list[int]:
-    """Return the places, from 0, of the passages that a reply of numbers alone names (of ``n`` passages).
+    """Return the passages that a reply names if it consists of passage numbers only; otherwise no passages.
+
+    Args:
+        text: The reply.
+        n: Number of passages in the prompt.
+
+    Returns:
+        Positions of passages, from 0; the prompt numbers the passages from 1.
 
     Example:
         >>> named_passages("Documents [1] and [3].", 3), named_passages("[1] Ada was born in Velm.", 3)
@@ -85,9 +92,9 @@ def named_passages(text: str, n: int) -> list[int]:
 
 
 def without_numbers(text: str, sources: Sequence[str] = ()) -> str:
-    """Return a reply without passage numbers and list marks, which mean nothing outside the prompt.
+    """Remove passage numbers such as ``[1]`` and list marks such as ``1.`` from a reply.
 
-    A mark that a source has before the same words is kept, because it may be an ordinal number.
+    A list mark stays if a source contains it before the same words, because it may belong to the text.
 
     Example:
         >>> without_numbers("[1] Ada was born in Velm [2]. She left [in 1815].")
@@ -113,9 +120,9 @@ _UNSPACED_LETTER = re.compile(f"[{UNSPACED}]")
 
 
 def quotations(sentence: str) -> list[str]:
-    """Return the quotations of three words or more in a sentence, which a source must contain.
+    """Return the quotations in a sentence that have three words or more.
 
-    In scripts without spaces between words, two letters count as a word.
+    In scripts without spaces between words, two letters count as one word.
 
     Example:
         >>> quotations('It says: "Ada was born in Velm."'), quotations('She wrote "Tin Roofs" in Velm.')
@@ -132,9 +139,10 @@ def quotations(sentence: str) -> list[str]:
 
 
 def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
-    """Return the sentences of texts that contain a piece or its quotations, from which it was copied.
+    """Return the whole sentences of ``texts`` that contain ``piece``.
 
-    A model that must copy sentences often copies only a part, such as a name that it takes for the answer.
+    If no sentence contains it, return the sentences that contain its quotations, or else ``piece`` itself.
+    Models that are told to copy sentences often copy only a part of a sentence, such as a name.
 
     Example:
         >>> texts = ["Ada was born in Velm. She painted.", "Bo left Velm."]
@@ -146,16 +154,17 @@ def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
     sentences = {one.text: _words_of(one.text) for text in texts for one in split_sentences(text)}
     for part in ([piece], quotations(piece)):
         keys = [words for words in map(_words_of, part) if words.strip()]
-        found = [text for text, words in sentences.items() if any(key in words for key in keys)]
-        if found:
-            return found
+        containing = [text for text, words in sentences.items() if any(key in words for key in keys)]
+        if containing:
+            return containing
     return [piece]
 
 
 def nearest_sentence(piece: str, texts: Sequence[str], least: float = 0.5) -> tuple[int, str] | None:
-    """Return the sentence with most of a piece's words (the shorter of equals), and the place of its text.
+    """Return the position of a text, and its sentence that contains the largest share of a piece's words.
 
-    None if no sentence has the share ``least`` of the words.
+    Of sentences with equal shares, the one with fewer other words is returned. Return None if no sentence
+    contains at least the share ``least`` of the words.
 
     Example:
         >>> texts = ["She painted.", "Ada, a painter, was born in Velm. She left Velm."]
@@ -164,12 +173,12 @@ def nearest_sentence(piece: str, texts: Sequence[str], least: float = 0.5) -> tu
         >>> nearest_sentence("Bo lived in Tarn.", texts) is None
         True
     """
-    found = [
+    candidates = [
         (word_share(piece, one.text), word_share(one.text, piece), -place, one.text)
         for place, text in enumerate(texts)
         for one in split_sentences(text)
     ]
-    share, _, place, sentence = max(found, default=(0.0, 0.0, 0, ""))
+    share, _, place, sentence = max(candidates, default=(0.0, 0.0, 0, ""))
     return (-place, sentence) if share >= max(least, 1e-9) else None
 
 
@@ -185,14 +194,14 @@ class Claim(NamedTuple):
 
 
 ENTAILMENT_SUPPORT = 0.6
-"""Smallest probability of entailment that supports a sentence."""
+"""Minimum probability with which a source must entail a sentence to support it."""
 
 
 def supporting_sources(claims: Sequence[Claim], guard: Guard, question: str) -> Program[list[int | None]]:
-    """Return, for each claim, the place of the source that supports it best; None if no source does.
+    """Return, for each claim, the position of the source that supports it best; None without such a source.
 
-    If the documents do not mention the subject of the question, readers tend to ascribe to it what another
-    subject does. So a source must contain the names of the question and of the claims.
+    With the guard ``"overlap"``, words that are names in the question or in another claim count as names in
+    each claim. A source that does not contain all names of a claim does not support the claim.
     """
     if guard == "entailment":
         pairs = dict.fromkeys(Pair(source, claim.sentence) for claim in claims for source in claim.sources)

@@ -29,14 +29,14 @@ Guard = Literal["overlap", "entailment", "off"]
 OnFailure = Literal["original", "raise"]
 
 SAMPLING_TEMPERATURE = 0.7
-"""Default temperature of the answers of clusters (section 5.1)."""
+"""Default temperature for ``task="answer"`` (section 5.1)."""
 
 PAPER_PROMPTS: Mapping[str, Template] = {
     "extract": EXTRACT_OR_NOTHING,
     "verify": VERIFY_OR_NOTHING,
     "verify_about_person": VERIFY_ABOUT_PERSON_OR_NOTHING,
 }
-"""Prompts of ``variant="paper"`` that are not the defaults."""
+"""Prompts that ``variant="paper"`` uses in place of the default prompts."""
 
 _OF_COMPRESSIONS = (
     "first_cluster_size", "max_cluster_size", "min_tokens", "guard", "max_tokens", "temperature"
@@ -44,25 +44,26 @@ _OF_COMPRESSIONS = (
 _CLUSTER_PROMPTS = ("extract", "verify", "verify_about_person")
 
 _LEAST_WHOLE = 3
-"""Smallest number of passages that are kept whole; the paper's τ."""
+"""Minimum number of passages to keep if clusters are not compressed; it equals the paper's τ."""
 FEW_PASSAGES = 10
-"""Up to this number of passages, the first cluster has one passage (appendix B.2)."""
+"""Maximum number of passages for which ``first_cluster_size="auto"`` is 1 (appendix B.2)."""
 
 
 class EDC2Options(Options):
-    """Options of :class:`surerag.ClusterCompressor` and its adapters.
+    """Options of EDC²-RAG, the same for :class:`surerag.ClusterCompressor`, LangChain and LlamaIndex.
 
-    The paper's own algorithms, with τ = 3 and Λ = 20 as by default:
+    The paper's algorithms, with the default sizes τ = 3 and Λ = 20, are:
 
     - section 4.3: ``variant="paper", guard="off", min_tokens=0``
     - appendix C.1: ``task="verify", variant="paper", guard="off", min_tokens=0, first_cluster_size="auto"``,
       and ``person=…`` for C.1.2
-    - appendix C.2: ``task="answer", guard="off"``; its last step is ``surerag.prompts.SELECT_ANSWER``, or the
-      system ``answered`` of :func:`surerag.evaluation.build_system`
+    - appendix C.2: ``task="answer", guard="off"``. Its last step chooses among the clusters' answers with the
+      prompt ``surerag.prompts.SELECT_ANSWER``, as the system ``answered`` of
+      :func:`surerag.evaluation.build_system` does.
 
-    Two things of the paper are absent. The first is the examples in the prompts of 4.3, C.1 and C.2, most of
-    which the paper does not print; put your own into ``prompts``. The second is the prompts of appendix C.1
-    that judge a statement by the extracts, for HaluEval and WikiBio; write the prompt of your own task.
+    Our prompts lack the examples of sections 4.3, C.1 and C.2, because the paper prints few of them; you can
+    add examples with ``prompts``. There are also no prompts that judge a statement of HaluEval or WikiBio by
+    the compressed passages (appendix C.1).
     """
 
     PROMPTS = PromptSet(
@@ -75,69 +76,73 @@ class EDC2Options(Options):
     )
 
     task: Task = "extract"
-    """What is returned: what is relevant to the question (``"extract"``, section 4.3), an answer of each
-    cluster with quoted evidence (``"answer"``, appendix C.2), or what supports or refutes a statement, which
-    is passed as the query (``"verify"``, appendix C.1)."""
+    """The goal: ``"extract"`` finds texts that are relevant to a question (section 4.3). ``"verify"`` finds
+    texts that support or refute a statement, which is passed as the query (appendix C.1). ``"answer"``
+    answers the question from each cluster, with quoted evidence (appendix C.2)."""
 
     variant: Variant = "whole"
-    """For the tasks ``"extract"`` and ``"verify"``: ``"whole"`` keeps the passages that help most unchanged;
-    ``"copy"`` copies a cluster's sentences that help most; with ``"paper"`` (section 4.3) the model extracts
-    what is relevant, or says that nothing is, which small models do too often
-    (``docs/methods/edc2.md``)."""
+    """How the tasks ``"extract"`` and ``"verify"`` shorten the context. ``"whole"`` keeps the most helpful
+    passages unchanged. ``"copy"`` keeps the most helpful sentences of each cluster. With ``"paper"``, the
+    model extracts the relevant content of each cluster, or replies that nothing in it is relevant (section
+    4.3)."""
 
     person: str | None = Field(None, min_length=1)
-    """For ``task="verify"``: the person that statements are about (appendix C.1.2)."""
+    """For ``task="verify"``: the person that the statement is about (appendix C.1.2)."""
 
     threshold: int | None = Field(None, ge=0)
-    """Only contexts with more tokens than this number are shortened; None shortens all contexts."""
+    """Only a context with more tokens than this number is shortened; None shortens every context."""
 
     top_n: int | None = Field(None, ge=1)
-    """Maximum number of passages to keep: the most relevant by similarity and by the reader, which is asked
-    whether each passage helps. Texts that another text contains are removed, too. None keeps a third of the
-    passages, at least three, if passages stay whole, and all if clusters are compressed."""
+    """Maximum number of passages to keep. The most relevant passages are chosen by their similarity to the
+    query, and by asking the reader whether each passage helps. None keeps a third of the passages, but at
+    least three, with ``variant="whole"``, and all passages otherwise. If passages are removed, so is each
+    passage whose text is contained in another passage."""
 
     first_cluster_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 3
-    """Size of the first cluster (the paper's τ); each further cluster is twice as large. ``"auto"`` is 1 for
-    up to ten passages (appendix B.2), else 3. This and other options of compressions, ``max_cluster_size``,
-    ``min_tokens``, ``guard``, ``max_tokens`` and ``temperature``, are refused if passages stay whole."""
+    """Number of passages in the first cluster (the paper's τ); each later cluster is twice as large.
+    ``"auto"`` is 1 for up to ten passages (appendix B.2), and 3 for more. With ``variant="whole"`` there are
+    no clusters, so this option, ``max_cluster_size``, ``min_tokens``, ``guard``, ``max_tokens`` and
+    ``temperature`` raise an error if they are set."""
 
     max_cluster_size: int = Field(20, ge=1)
-    """Maximum size of a cluster (the paper's Λ)."""
+    """Maximum number of passages in a cluster (the paper's Λ)."""
 
     min_tokens: int = Field(32, ge=0)
-    """Clusters of at most this number of tokens stay as they are, since a call would gain nothing. Not for
-    ``task="answer"``."""
+    """A cluster with at most this number of tokens is not compressed, because a call would save too little.
+    It has no effect for ``task="answer"``."""
 
     guard: Guard = "overlap"
-    """How to find sentences (in answers: quotations) that no source supports, which are removed: by words,
-    names, numbers and denials (``"overlap"``), by the entailer (``"entailment"``), or not at all (``"off"``).
-    A cluster without a supported sentence is replaced by its passages. With ``variant="copy"``, each
-    sentence of the model is replaced by the nearest sentence of the passages under every guard; with
-    ``"overlap"`` only if this has half of its words."""
+    """How to detect sentences of a compression that no passage supports; such sentences are removed.
+    ``"overlap"`` compares words, names, numbers and negations, ``"entailment"`` asks the entailer, and
+    ``"off"`` removes nothing. For ``task="answer"``, only sentences with quotations are checked. If no
+    sentence of a compression is supported, the cluster's passages are kept. With ``variant="copy"``, each
+    sentence of the model is replaced by the most similar sentence of the passages; with ``"overlap"``, that
+    sentence must contain half of its words."""
 
     token_limit: int | None = Field(None, ge=1)
-    """Maximum length of the new context, in tokens; a compression may be cut to its first sentences."""
+    """Maximum number of tokens of the new context; a compression may be cut to its first sentences."""
 
     max_tokens: int = Field(256, ge=1)
-    """Longest compression of a cluster in tokens; a compression that is cut is replaced by its passages."""
+    """Maximum length of a compression in tokens; the passages replace a truncated compression."""
 
     temperature: float | None = Field(None, ge=0, allow_inf_nan=False)
-    """Temperature of the replies; None is 0.7 for ``task="answer"`` (section 5.1), else 0 (greedy)."""
+    """Temperature of the compressions; None means 0.7 for ``task="answer"`` (section 5.1), otherwise 0."""
 
     on_failure: OnFailure = "original"
-    """If a model fails: keep the ``"original"`` passages, with a warning, or ``"raise"``."""
+    """What to do if a model fails: ``"original"`` keeps the passages with a warning; ``"raise"`` raises."""
 
     prompts: PromptsOption = prompts_field()
-    """Templates by name: ``extract`` and ``answer`` (slots ``question``, ``passages``), ``verify``
-    (``statement``, ``passages``), ``verify_about_person`` (also ``person``), ``relevant`` (``question``,
-    ``passage``), ``relevant_to_statement`` (``statement``, with the person's name before it, ``passage``)."""
+    """Templates by name: ``extract`` and ``answer`` (slots ``question`` and ``passages``), ``verify`` (slots
+    ``statement`` and ``passages``), ``verify_about_person`` (slots ``statement``, ``passages`` and
+    ``person``), ``relevant`` (slots ``question`` and ``passage``) and ``relevant_to_statement`` (slots
+    ``statement`` and ``passage``). The option ``person`` stands before this statement."""
 
     @model_validator(mode="after")
     def _check_task(self) -> Self:
         if not self.compresses and (unused := self._set_for_compressions()):
             raise ConfigurationError(
                 f'{unused} is for compressions, but variant="whole" keeps passages unchanged',
-                hint='pass variant="copy" or "paper", or leave it out',
+                hint=f'pass variant="copy" or "paper", or leave out {unused}',
             )
         if self.person is not None and self.task != "verify":
             raise ConfigurationError(
@@ -146,7 +151,7 @@ class EDC2Options(Options):
         return self
 
     def _set_for_compressions(self) -> str:
-        """Return the first changed option that only compressions read; an empty text if there is none."""
+        """Return the name of a changed option that only compressions use; empty if there is none."""
         fields = EDC2Options.model_fields
         changed = [name for name in _OF_COMPRESSIONS if getattr(self, name) != fields[name].default]
         prompts = [name for name in _CLUSTER_PROMPTS if self.prompts[name] != self.PROMPTS[name]]
@@ -154,12 +159,12 @@ class EDC2Options(Options):
 
     @property
     def compresses(self) -> bool:
-        """Whether clusters are compressed; otherwise passages are selected and stay whole."""
+        """Whether clusters are compressed; if not, passages are selected and stay unchanged."""
         return self.task == "answer" or self.variant != "whole"
 
     @property
     def copies(self) -> bool:
-        """Whether only sentences of the passages are returned."""
+        """Whether compressions consist of sentences that are copied from the passages."""
         return self.variant == "copy" and self.task != "answer"
 
     def n_kept(self, n_passages: int) -> int:
@@ -175,7 +180,7 @@ class EDC2Options(Options):
 
     @property
     def prompt(self) -> Template:
-        """The prompt of the task: the user's, or that of the variant."""
+        """The prompt for clusters: the template in ``prompts``, or the default of the task and variant."""
         name = self.task if self.person is None else "verify_about_person"
         prompt: Template = self.prompts[name]
         ours = prompt == self.PROMPTS[name]
@@ -183,7 +188,7 @@ class EDC2Options(Options):
 
     @property
     def sampling(self) -> SamplingParams:
-        """Sampling parameters for compressing clusters."""
+        """Sampling parameters for the compression of clusters."""
         own = SAMPLING_TEMPERATURE if self.task == "answer" else 0.0
         temperature = own if self.temperature is None else self.temperature
         return SamplingParams(temperature=temperature, max_tokens=self.max_tokens, trace="none")

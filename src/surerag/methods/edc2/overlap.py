@@ -1,8 +1,8 @@
-"""Checks by words, names, numbers and denials whether a source says what a sentence says.
+"""Check whether a source supports a sentence, by words, names, numbers and negations, without a model.
 
-This guard calls no model. It is strict, because passages replace the sentences that it rejects: one, two or
-three successive sentences of a source must contain most words of a paraphrase, and all of its names and
-numbers, each after the same word as in the paraphrase.
+The check is strict. Up to three successive sentences of the source together must contain most words of the
+sentence, and all of its names and numbers. A name or number must also follow the same word in the source as
+in the sentence.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from surerag.text import UNSPACED, split_sentences
 
 WORD = re.compile(rf"[{UNSPACED}]|[^\W_{UNSPACED}]+")
 _TOGETHER = 3
-"""Number of successive sentences of a source that may support one sentence together."""
+"""Maximum number of successive sentences of a source that together may support one sentence."""
 _TOKEN = re.compile(rf"{WORD.pattern}|[.,;:!?]")
 _GROUPED = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:[,'’\u00a0\u2009\u202f]\d{3})+|(?:\.\d{3}){2,})(?!\d)")
-"""A number with groups of three digits; a single point may be a decimal point."""
+"""Pattern of a number with digit groups such as 1,200. A single point is taken for a decimal point."""
 _COMMON = frozenset(
     "a all also an and are as at be been both but by did do does for from had has have he her his however "
     "i in is it its me my of on or our s she so some than that the their them then there these they this "
@@ -39,7 +39,7 @@ _NUMERALS = frozenset(
 _JAPANESE_DENIAL = re.compile("ない|なかった|ません|ず、")
 _CONTRACTED = re.compile(r"n['’]t\b", re.IGNORECASE)
 _SAME_BEGINNING, _OF_LENGTH = 4, 0.55
-"""Letters, and share of the longer word, with which two forms of one word begin alike."""
+"""Minimum common prefix of two forms of a word: number of letters, and share of the longer form."""
 
 Kind = Literal["word", "name", "number", "letter", "common", "denial", "mark"]
 
@@ -50,13 +50,17 @@ class _Token(NamedTuple):
 
 
 def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> float:
-    """Share of a sentence's content words that a source has; 0 if the source does not say the same.
+    """Return the share of a sentence's content words that a source contains; 0 if it lacks support.
 
-    It is 0 if the sentence has no content words; if the source lacks a name, a number or half of the other
-    words of the sentence, or has a name or number in another place; or if only one of the two is a denial. A
-    name is a word with a capital letter; at the beginning of a sentence, only if the word never occurs
-    without one. 1,200 and 1200 are the same number. ``names`` are more names, in lower case (see
-    :func:`names_in`).
+    The source lacks support for the sentence if it does not contain all names and numbers and more than half
+    of the other content words, if a name or number follows another word, or if only the sentence or only the
+    source negates. A name is a word with a capital letter; the first word of a sentence only counts if it
+    never occurs in lower case. 1,200 and 1200 are the same number.
+
+    Args:
+        sentence: The sentence.
+        source: The text that may support the sentence.
+        names: More words that are names, in lower case (see :func:`names_in`).
 
     Example:
         >>> overlap_support("She was born in Velm.", "Ada was born in Velm in 1815.")
@@ -75,18 +79,18 @@ def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> 
     of_source, of_sentence = _read(source), _read(sentence)
     without_capital = of_source.words | of_sentence.words
     begin = {word for word in of_source.begin | of_sentence.begin if word not in without_capital}
-    known = frozenset(names) | of_source.names | of_sentence.names | begin
-    claim = _tokens(sentence, known)
+    all_names = frozenset(names) | of_source.names | of_sentence.names | begin
+    claim = _tokens(sentence, all_names)
     strict = {token.text for token in claim if token.kind in ("name", "number", "letter")}
     if not strict <= of_source.all:
         return 0.0
     if bool(_JAPANESE_DENIAL.search(sentence)) > bool(_JAPANESE_DENIAL.search(source)):
         return 0.0
-    return max((_share(claim, unit) for unit in _units(source, known)), default=0.0)
+    return max((_share(claim, unit) for unit in _units(source, all_names)), default=0.0)
 
 
 def names_in(text: str) -> set[str]:
-    """Return the names of a text in lower case: words with a capital letter inside a sentence.
+    """Return the words of a text that begin with a capital letter inside a sentence, in lower case.
 
     Example:
         >>> sorted(names_in("The town of Velm is old. Its mayor, Bo, paints."))
@@ -101,18 +105,17 @@ def names_in(text: str) -> set[str]:
 
 
 class _Reading(NamedTuple):
-    """A text prepared for comparison; everything but ``words`` is in lower case."""
+    """A text prepared for comparison."""
 
     sentences: tuple[str, ...]
     words: frozenset[str]
-    all: frozenset[str]
-    begin: frozenset[str]
-    names: frozenset[str]
+    all: frozenset[str]  # the words in lower case
+    begin: frozenset[str]  # the first words of sentences in lower case
+    names: frozenset[str]  # in lower case
 
 
 @lru_cache(maxsize=1024)
 def _read(text: str) -> _Reading:
-    """Return a text's sentences, its words, the first words of sentences, and its names."""
     plain = _plain(text)
     sentences = tuple(one.text for one in split_sentences(text))
     words = frozenset(WORD.findall(plain))
@@ -123,13 +126,13 @@ def _read(text: str) -> _Reading:
 
 
 def _plain(text: str) -> str:
-    """Return a text with letters, numbers and negations in one spelling, so that equal ones compare equal."""
+    """Return a text with uniform spelling: Unicode NFKC, numbers without groups, and "not" for "n't"."""
     composed = _CONTRACTED.sub(" not", _composed(text))
     return _GROUPED.sub(lambda number: re.sub(r"\D", "", number[0]), composed)
 
 
 def word_share(sentence: str, source: str) -> float:
-    """Share of a sentence's content words, names and numbers that a source has, in any place.
+    """Return the share of a sentence's content words, names and numbers that a source contains anywhere.
 
     Example:
         >>> word_share("Ada was not born in Orun.", "Ada was born in Velm.")
@@ -146,7 +149,7 @@ _CONTENT = ("word", *_STRICT)
 
 
 def _composed(text: str) -> str:
-    """Normalise letters (Unicode NFKC): PDF files write accents after letters, and ﬁ as one character."""
+    """Normalise letters by Unicode NFKC; PDF files have separate accents, and ligatures such as ﬁ."""
     return unicodedata.normalize("NFKC", text)
 
 
@@ -187,15 +190,15 @@ def _share(claim: Sequence[_Token], unit: Sequence[_Token]) -> float:
     words = [token.text for token in claim if token.kind == "word"]
     if not (strict or words) or not texts.issuperset(strict):
         return 0.0
-    found = sum(any(_same(word, text) for text in texts) for word in words)
-    few_found = bool(words) and found <= len(words) / 2
-    if few_found or _denies(claim) != _denies(unit, claim) or not _in_place(claim, unit):
+    n_common = sum(any(_same_word(word, text) for text in texts) for word in words)
+    few_common = bool(words) and n_common <= len(words) / 2
+    if few_common or _denies(claim) != _denies(unit, claim) or not _in_place(claim, unit):
         return 0.0
-    return (len(strict) + found) / (len(strict) + len(words))
+    return (len(strict) + n_common) / (len(strict) + len(words))
 
 
-def _same(first: str, second: str) -> bool:
-    """Whether two words are forms of the same word, judged by their beginnings."""
+def _same_word(first: str, second: str) -> bool:
+    """Return whether two words are forms of the same word, judged by their first letters."""
     if first == second:
         return True
     length = max(_SAME_BEGINNING, round(_OF_LENGTH * max(len(first), len(second))))
@@ -203,7 +206,7 @@ def _same(first: str, second: str) -> bool:
 
 
 def _denies(tokens: Sequence[_Token], claim: Sequence[_Token] | None = None) -> set[str]:
-    """Return the denied words of a text; for a source, only words of the claim, in the claim's form."""
+    """Return the negated words of a text; for a source, only words of ``claim``, in the claim's form."""
     denied = set()
     for at, token in enumerate(tokens):
         if token.kind == "denial":
@@ -212,22 +215,22 @@ def _denies(tokens: Sequence[_Token], claim: Sequence[_Token] | None = None) -> 
     if claim is None:
         return denied
     words = [token.text for token in claim if token.kind in _CONTENT or token.kind == "denial"]
-    return {word for word in words if any(_same(word, one) for one in denied)}
+    return {word for word in words if any(_same_word(word, one) for one in denied)}
 
 
 def _in_place(claim: Sequence[_Token], unit: Sequence[_Token]) -> bool:
-    """Whether names, numbers and letters of unspaced scripts have the same place as in a source."""
+    """Return whether names, numbers and letters of unspaced scripts have the same neighbours in a source."""
     beside = set(pairwise(unit))
     for at, token in enumerate(claim):
         if token.kind == "letter" and at and claim[at - 1].kind == "letter":
             if not any(a.text == claim[at - 1].text and b.text == token.text for a, b in beside):
                 return False
-        elif token.kind in ("name", "number") and not _stands_alike(claim, at, unit):
+        elif token.kind in ("name", "number") and not _has_same_context(claim, at, unit):
             return False
     return True
 
 
-def _stands_alike(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
+def _has_same_context(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
     token = claim[at]
     before = next((place for place in range(at - 1, -1, -1) if claim[place].kind == "word"), None)
     if before is None:
@@ -239,11 +242,13 @@ def _stands_alike(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> b
 
 
 def _places(unit: Sequence[_Token], word: str) -> list[int]:
-    return [place for place, token in enumerate(unit) if token.kind == "word" and _same(token.text, word)]
+    return [
+        place for place, token in enumerate(unit) if token.kind == "word" and _same_word(token.text, word)
+    ]
 
 
 def _run(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
-    """Return the names or numbers directly after a word, up to the next word or mark."""
+    """Return the names or numbers that follow a word, up to the next word or punctuation mark."""
     run: set[str] = set()
     for token in unit[place + 1 :]:
         if token.kind == "word" or (token.kind == "mark" and run):
@@ -254,7 +259,7 @@ def _run(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
 
 
 def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
-    """Whether a name directly follows the same name as in a source, without a word between them."""
+    """Return whether a name follows the same name as in a source, without a word between the two names."""
 
     def before(tokens: Sequence[_Token], place: int) -> str:
         for token in reversed(tokens[:place]):
@@ -271,7 +276,10 @@ def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
 
 
 def _is_subject(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
-    """Whether a name before a claim's first word is also before it in a source, or no name is before it."""
+    """Return whether a name that precedes a claim's first word also precedes this word in a source.
+
+    Return True if no name precedes the word in the source.
+    """
     token = claim[at]
     word = next((one.text for one in claim[at + 1 :] if one.kind == "word"), None)
     places = _places(unit, word) if word else []

@@ -11,15 +11,16 @@ from surerag.messages import Passage, Result
 Outcome = Literal["compressed", "passed", "dropped"]
 
 SOURCES_KEY = "compressed_from"
-"""Metadata key of a compressed passage's sources, best first, each with ``id``, ``score`` and ``metadata``.
-"""
+"""Metadata key of a compressed passage. Its value lists the sources, best first, each as a mapping with
+``id``, ``score`` and ``metadata``."""
 SENTENCES_KEY = "compressed_sentences"
-"""Metadata of a compressed passage: each sentence's ``text``, the id of its ``source``, and the ``place`` of
-that among the sources, which need not have ids; both are None where no source supports it."""
+"""Metadata key of a compressed passage. Its value lists the sentences, each as a mapping with its ``text``,
+the id of its ``source``, and the ``place`` of this source in the list of sources. ``source`` and ``place``
+are None if no source was found."""
 
 
 class SupportedSentence(NamedTuple):
-    """A sentence of a compression, and the place of the passage that supports it, or None."""
+    """A sentence of a compression; ``source`` is the input position of the passage that supports it."""
 
     text: str
     source: int | None
@@ -27,19 +28,21 @@ class SupportedSentence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """What became of one cluster, of all passages that stay whole, or of all removed passages.
+    """The outcome for one cluster of passages.
+
+    All passages that stay unchanged without compression are one cluster, and so are all removed passages.
 
     Attributes:
-        members: Places of the cluster's passages in the input, the root first.
+        members: Positions of the cluster's passages in the input, the root first.
         sources: Ids of the cluster's passages.
         outcome: ``"compressed"``, ``"passed"`` (the passages are returned unchanged) or ``"dropped"``.
         reason: The reason for the outcome, in words.
-        tokens_before: Number of tokens of the passages.
-        tokens_after: Number of tokens that are returned for the cluster.
-        sentences: The sentences of the compression, if there is one.
+        tokens_before: Number of tokens of the cluster's passages.
+        tokens_after: Number of tokens of the cluster's texts in the new context.
+        sentences: The sentences of the compression; empty without a compression.
         removed: Sentences that were removed because no source supports them.
         left_out: Ids of passages that did not fit ``token_limit``.
-        warning: Whether the reason is a failure: an error, or a reply that is cut off or has no source.
+        warning: Whether the compression failed: by an error, a truncated reply, or a reply without support.
     """
 
     members: tuple[int, ...]
@@ -56,18 +59,18 @@ class ClusterReport:
 
 @dataclass(frozen=True)
 class EDC2Result(Result):
-    """A shorter context.
+    """The shortened context of one question.
 
     Attributes:
-        query: The question that the context is for.
-        passages: The context, in the order of the passages' best sources. A compressed passage has its best
-            source's id, score, metadata and origin, with its sources under ``SOURCES_KEY`` and its sentences
-            under ``SENTENCES_KEY``; the other passages are the input's own objects.
+        query: The question, or the statement.
+        passages: The new context, in the order of the input. A compressed passage takes the position, id,
+            score and metadata of its best source; its metadata also contain all sources (``SOURCES_KEY``) and
+            its sentences (``SENTENCES_KEY``). Unchanged passages are the objects of the input.
         clusters: One report for each cluster.
-        fell_back: Whether no compression had anything relevant, so that the originals are returned.
+        fell_back: Whether all passages were kept because no compression contained anything relevant.
         tokens_before: Number of tokens of the input passages.
         tokens_after: Number of tokens of the returned passages.
-        usage: Requests, tokens and seconds of the question.
+        usage: Number of requests and tokens, and seconds, for this question.
     """
 
     query: str
@@ -79,7 +82,7 @@ class EDC2Result(Result):
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """Ids of the passages from which nothing is returned."""
+        """Ids of the passages that contribute nothing to the new context."""
         return tuple(
             name
             for report in self.clusters
@@ -90,7 +93,7 @@ class EDC2Result(Result):
 def compressed_passage(
     sentences: Sequence[SupportedSentence], members: Sequence[int], passages: Sequence[Passage]
 ) -> Passage:
-    """Return a compression as a passage that replaces its sources."""
+    """Return a passage with the sentences of a compression, and the metadata of its best source."""
     places = sorted(members)
     sources = [passages[at] for at in places]
     metadata: dict[str, Any] = {

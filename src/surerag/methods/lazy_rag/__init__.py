@@ -1,1 +1,1 @@
-"""L-RAG: answer from summaries, and retrieve only when the reader is unsure (Voloshyn, section III)."""
+"""L-RAG: answer from summaries; retrieve passages only if the reader is unsure (Voloshyn, section III)."""

@@ -1,4 +1,4 @@
-"""L-RAG: answer from summaries, and retrieve only when a gate says that the reader is unsure.
+"""L-RAG: answer from summaries, and retrieve passages only if a gate decides that the reader is unsure.
 
 Voloshyn, "L-RAG: Balancing Context and Retrieval with Entropy-Based Lazy Loading", section III.
 """
@@ -53,29 +53,32 @@ _LAST_TRACE: dict[Needs, TraceKind] = {
     "logprobs": "optional",
     "entropy": "optional_entropy",
 }
-"""All answers have the same measure of certainty, whether or not passages were retrieved."""
+"""The trace to request for an answer from passages, by the gate's needs. It allows the same measure of
+certainty as an answer from summaries."""
 
 
 def lazy_rag(
     question: str, options: LazyRAGOptions, max_tokens: int | None, gate: Gate | None = None
 ) -> Program[LazyRAGResult]:
-    """Answer a question by the inference of section III.
+    """Answer a question with L-RAG (section III of the paper).
 
-    1. Begin to answer from the summaries (Eq. 1), or abstain if they do not have the answer.
-    2. If the gate's score (Eq. 2 and 3) is at most τ (Eq. 4), finish and return this answer.
-    3. Otherwise stop it, retrieve (Eq. 5), and answer from summaries and passages (Eq. 6 and 7).
+    1. First pass: the reader begins to answer from the summaries (Eq. 1), or abstains if they lack the
+    answer. 2. If the gate's score (Eq. 2 and 3) is at most the threshold τ (Eq. 4), the first answer is
+    completed. 3. Otherwise the gate opens: the first answer is cancelled, passages are retrieved (Eq. 5), and
+    the reader
+       answers from summaries and passages (Eq. 6 and 7).
 
-    The gate also opens if the first answer abstains, is empty or was cut off at ``max_tokens``; if the first
-    pass fails with a temporary error; and if no summary is found, or the nearest document has none. If no
-    passage is retrieved, the prompt of the first pass is answered. If the first answer lacks the
-    log-probabilities that the gate reads, :class:`AbstentionGate` decides instead. Errors are those of
+    The gate also opens if the first answer abstains, is empty or was truncated at ``max_tokens``, if the
+    first pass fails with a temporary error, if no summary is found, or if the nearest document has no
+    summary. If no passage is retrieved, the reader answers from the summaries alone. If the first answer
+    lacks the log-probabilities that the gate needs, :class:`AbstentionGate` decides. Errors are those of
     :meth:`surerag.LazyRAG.program`.
 
     Args:
         question: The question.
         options: Options of the method.
-        max_tokens: Maximum length of an answer, in tokens; None is the reader's own limit.
-        gate: Gate to use in place of the options' gate.
+        max_tokens: Maximum length of an answer, in tokens; None means the reader's own limit.
+        gate: Gate to use in place of the gate of ``options``.
     """
     check_question(question)
     steps = _Steps(question, options, max_tokens, gate or options.resolved_gate)
@@ -99,7 +102,7 @@ def lazy_rag(
     if not passages:
         yield from emit("lazy_rag.nothing_retrieved", warning=True, question=question)
     yield from steps.announce(decision, passages)
-    # If nothing was retrieved, the reader knows no more than before, and may abstain.
+    # If nothing was retrieved, the reader only has the summaries, and may abstain as in the first pass.
     abstention = (options.abstention or None) if passages else options.first_abstention
     [[answer]] = yield from perform(
         Generate([steps.prompt(passages, abstention)], steps.sampling, answer=True)
@@ -108,7 +111,7 @@ def lazy_rag(
 
 
 class _Steps:
-    """The steps for one question; there is no first answer if the nearest document has no summary."""
+    """The steps of L-RAG for one question, and their state."""
 
     def __init__(self, question: str, options: LazyRAGOptions, max_tokens: int | None, gate: Gate) -> None:
         self.question = question
@@ -124,7 +127,10 @@ class _Steps:
         self._begun: Sequence[PartialGeneration] = ()
 
     def start(self) -> Program[None]:
-        """Answer from the summaries, as many tokens as the gate reads, and compute the score."""
+        """Retrieve summaries, generate as much of the first answer as the gate needs, and compute its score.
+
+        If the nearest document has no summary, nothing is generated.
+        """
         gate = self.gate
         nearest = yield from perform(Retrieve(self.question, self.options.n_summaries, tier="summaries"))
         self.summaries = [one for one in nearest if NO_SUMMARY not in one.metadata and one.text.strip()]
@@ -163,16 +169,20 @@ class _Steps:
 
     @property
     def _is_undecided(self) -> bool:
-        """Whether the gate is closed so far, and the rest of the answer may open it."""
+        """Whether the gate is closed so far, but the rest of the first answer could still open it."""
         if not self._begun or self._begun[0].done or self.decision("").retrieve:
             return False
         return self.gate.reads_all or may_become_abstention(self._begun[0].partial.text, self.abstention)
 
     def prompt(self, passages: Sequence[Passage], abstention: str | None) -> Prompt:
-        """Return the prompt of section III-D for the summaries and passages that there are (Eq. 6).
+        """Return the prompt for the summaries and passages (section III-D, Eq. 6).
 
-        A text that is both a summary and a passage (of a short document) is shown once. A framework may put
-        metadata before a passage's text.
+        The summary of a short document may equal its passage. Such a summary is left out, also if a framework
+        put metadata before the passage's text.
+
+        Args:
+            passages: The retrieved passages; empty in the first pass.
+            abstention: The reply that the prompt demands if the answer is missing; None demands none.
         """
         retrieved = tuple(passage.text.strip() for passage in passages)
         context = "\n".join(
@@ -194,7 +204,7 @@ class _Steps:
 
     @property
     def flaw(self) -> str:
-        """Why the first answer cannot be used, however sure the reader is; empty if it can be used."""
+        """The reason why the first answer cannot be used at any score; empty if it can be used."""
         if self.lacks_summary:
             return self.lacks_summary
         if self.first_pass is None:
@@ -211,12 +221,12 @@ class _Steps:
         return ""
 
     def decision(self, failure: str) -> GateDecision:
-        """Compare the score with the threshold (Eq. 4)."""
+        """Return the gate's decision (Eq. 4); ``failure`` is the error of the first pass, or empty."""
         threshold = self.options.resolved_threshold
         return self.gate.decide(self.score, self.interval, threshold, failure or self.flaw)
 
     def finish(self) -> Program[Generation]:
-        """Return the whole first answer, continued from its first tokens."""
+        """Complete the first answer, and return it."""
         if self._begun:
             return (yield from self._read_on(answer=True))
         assert self.first_pass is not None  # noqa: S101  # start() came to its end
@@ -228,12 +238,11 @@ class _Steps:
         return whole
 
     def cancel(self) -> Program[None]:
-        """Stop generating the first answer."""
         if self._begun:
             yield from perform(CancelGeneration(self._begun))
 
     def announce(self, decision: GateDecision, passages: Sequence[Passage]) -> Program[None]:
-        """Emit the decision and the context, so that a streaming caller has them before the first word."""
+        """Emit the decision, passages and summaries, for streams that need them before the first word."""
         yield from emit(
             "lazy_rag.answering",
             detail=LazyRAGPlan(decision, tuple(passages), tuple(self.summaries)),
@@ -246,7 +255,7 @@ class _Steps:
     def result(
         self, decision: GateDecision, passages: Sequence[Passage], answer: Generation
     ) -> Program[LazyRAGResult]:
-        """Return the result; emit a warning if the answer was cut off."""
+        """Return the result; emit a warning if the answer was truncated at ``max_tokens``."""
         if answer.is_cut:
             tokens = answer.completion_tokens
             yield from emit("lazy_rag.cut_off", warning=True, question=self.question, tokens=tokens)

@@ -1,4 +1,4 @@
-"""L-RAG as a public class."""
+"""The public class of L-RAG."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from surerag.text import check_abstention
 
 _BY_TEXT = "L-RAG decides by the text alone"
 _AGREEMENTS = 20
-"""Number of successive questions with equal samples after which a component warns."""
+"""Number of successive questions whose samples all agree, after which a component warns."""
 
 
 class FixedSummary:
-    """The summary of the only document, used like an index of summaries."""
+    """A retriever that always returns the same summary, for a corpus of one document."""
 
     def __init__(self, text: str) -> None:
         if not text.strip():
@@ -38,12 +38,12 @@ class FixedSummary:
         self._passages = [Passage(text, id="summary")]
 
     def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
-        """Return the summary."""
+        """Return the summary as a list of one passage, for any query."""
         return self._passages
 
 
 class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
-    """Answer from summaries; retrieve only if a gate decides that the reader is unsure (L-RAG).
+    """L-RAG: answers from summaries, and retrieves passages only if a gate decides that the reader is unsure.
 
     Example:
         >>> from surerag import FakeReader, LazyRAG, Passage
@@ -60,10 +60,10 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
     """The model that answers."""
 
     retriever: Service[Retriever | None] = None
-    """Tier 2: finds passages."""
+    """Finds passages (tier 2 of the paper); it is called only if the gate opens."""
 
     summaries: Service[Retriever | str | None] = None
-    """Tier 1: an index of summaries, or the summary of the only document as text."""
+    """Finds summaries of documents (tier 1 of the paper). For a single document, pass its summary as text."""
 
     _equal_samples: int = PrivateAttr(0)
     _learned: Learned = PrivateAttr(default_factory=Learned)
@@ -89,18 +89,18 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
 
     @property
     def gate_in_use(self) -> Gate:
-        """The gate that decides: the options' gate, or the abstention gate if the reader gives only text."""
+        """The gate of the options, or the abstention gate if the reader returns no log-probabilities."""
         gate, reader = self.resolved_gate, self.services.reader
         if gate.needs == "text" or reader is None or reader.gives_logprobs or self.first_abstention is None:
             return gate
         return gate_of_text(gate, self.first_abstention)
 
     def program(self, question: str) -> Program[LazyRAGResult]:
-        """Return the method's program for one question, for your own driver.
+        """Return the generator that answers one question; a driver runs it.
 
         Raises:
             InputError: If the question is empty.
-            ServiceError: If retrieving or the second pass fails.
+            ServiceError: If the retriever fails, or the reader fails when it answers from passages.
         """
         result = yield from lazy_rag(question, self, self.answer_tokens, self.gate_in_use)
         self._watch_gate(result)
@@ -108,7 +108,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         return result
 
     def _watch_gate(self, result: LazyRAGResult) -> None:
-        """Warn once if the abstention gate decided in place of the options' gate."""
+        """Warn once if the abstention gate decided because the reader returned no log-probabilities."""
         reader, gate = self.services.reader, self.resolved_gate.name
         if result.decision.gate == gate or not self._learned_of(reader).note(_BY_TEXT):
             return
@@ -124,7 +124,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         return learned
 
     def _watch_samples(self, result: LazyRAGResult) -> None:
-        """Warn once if a gate with samples saw equal samples for many questions in a row."""
+        """Warn once if all samples agree for the first ``_AGREEMENTS`` questions."""
         if not self.resolved_gate.n_samples or self._equal_samples < 0:
             return
         self._equal_samples = self._equal_samples + 1 if result.decision.score == 0 else -1

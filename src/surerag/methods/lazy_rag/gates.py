@@ -1,4 +1,4 @@
-"""Gates of L-RAG: they score the first pass; a larger score means a less certain reader (section III-C)."""
+"""Gates of L-RAG (section III-C): each gate scores how uncertain the reader is, and decides on retrieval."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ Interval = tuple[float, float]
 _OF_TEXT = 'gate="abstention"'
 
 N_TOKENS = 8
-"""Default number of tokens of the first pass that a gate reads; the paper states no number."""
+"""Default number of tokens of the first answer from which a gate is computed; the paper states no number."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """The part of the reader's answer from the summaries that a gate reads.
+    """The reader's first answer, generated from the summaries, as the input of a gate.
 
     Attributes:
-        answer: The greedy answer or its beginning; if answers were sampled, the most typical sample.
-        samples: Sampled answers; empty for a gate that reads the greedy answer.
-        clusters: Cluster of each sample by its meaning, numbered from 0.
+        answer: The greedy answer or its beginning. If answers were sampled, a sample with the most frequent
+            meaning.
+        samples: Sampled answers; empty for a gate that uses the greedy answer.
+        clusters: Number of the meaning cluster of each sample, from 0.
     """
 
     answer: Generation
@@ -43,17 +44,17 @@ class FirstPass:
 
 @dataclass(frozen=True, slots=True)
 class GateDecision:
-    """Decision of a gate, and its reasons.
+    """Decision of a gate, and the reason for it.
 
     Attributes:
-        retrieve: Whether to retrieve.
+        retrieve: Whether to retrieve passages.
         reason: The reason in words.
         gate: Name of the gate.
-        score: The score, larger for a less certain reader; None if the first pass failed, or its answer is
-            empty.
-        interval: Smallest and largest possible value of the score, if the reader lists only some
-            log-probabilities; both are equal to an exact score.
-        threshold: The threshold of the score (τ).
+        score: The gate's score; larger means a less certain reader. None if the first pass failed or its
+            answer is empty.
+        interval: Smallest and largest possible value of the score. They differ if the reader returns only the
+            top log-probabilities. None if there is no score.
+        threshold: The threshold τ: passages are retrieved if the score is above it.
     """
 
     retrieve: bool
@@ -70,18 +71,19 @@ class GateDecision:
 
 @dataclass(frozen=True, kw_only=True)
 class Gate(ABC):
-    """Base of all gates: retrieve iff the score of the first pass exceeds a threshold (Eq. 4).
+    """Base of all gates: passages are retrieved if the score of the first pass exceeds a threshold (Eq. 4).
 
-    Your own gate is a frozen dataclass that derives from this class.
+    To write a gate of your own, derive a frozen dataclass from this class. A gate that decides to retrieve is
+    called open.
 
     Attributes:
-        name: Name in decisions.
-        needs: What the reader has to report: ``"text"``, ``"logprobs"`` or ``"entropy"``.
-        threshold: Default of the option ``threshold``; None if there is no sensible value.
-        n_tokens: Minimum number of tokens of the greedy answer that the gate reads; None is the whole answer.
-            If these tokens may be the beginning of the abstention, the gate reads the whole answer.
-        n_samples: Number of answers to sample (at temperature 1) in place of the greedy answer; 0 for none.
-            If the gate stays closed, the most typical sample is the answer.
+        name: Name of the gate in decisions.
+        needs: The output that the reader must report: ``"text"``, ``"logprobs"`` or ``"entropy"``.
+        threshold: Default of the option ``threshold``; None if there is no sensible default.
+        n_tokens: Number of tokens of the greedy answer to generate before the score is computed; None means
+            the whole answer. If these tokens may begin an abstention, the whole answer is generated.
+        n_samples: Number of answers to sample at temperature 1 in place of the greedy answer; 0 for none. If
+            the gate stays closed, a sample with the most frequent meaning becomes the answer.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -114,26 +116,33 @@ class Gate(ABC):
 
     @property
     def reads_all(self) -> bool:
-        """Whether the gate needs the whole answer to stay closed, while the first tokens can open it."""
+        """Whether the gate can stay closed only after the whole answer; the first tokens can open it."""
         return False
 
     @abstractmethod
     def score(self, first_pass: FirstPass) -> float | None:
-        """Return the score, or None if the first pass has no tokens, which opens the gate.
+        """Return how uncertain the reader is; None if the first answer has no tokens, which opens the gate.
 
         Raises:
-            LogprobsError: If the trace lacks what the gate needs.
+            LogprobsError: If the first answer lacks the log-probabilities or entropies that the gate needs.
         """
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
-        """Return the smallest and the largest possible value of the score, or None."""
+        """Return the smallest and the largest possible value of the score; None without a score."""
         score = self.score(first_pass)
         return None if score is None else (score, score)
 
     def decide(
         self, score: float | None, interval: Interval | None, threshold: float, flaw: str = ""
     ) -> GateDecision:
-        """Compare a score with the threshold (Eq. 4); a flaw of the first pass opens the gate."""
+        """Return the decision for a score (Eq. 4).
+
+        Args:
+            score: The score; None opens the gate.
+            interval: Smallest and largest possible value of the score.
+            threshold: The gate opens if the score is above this number.
+            flaw: Why the first answer cannot be used; a non-empty text opens the gate.
+        """
         flaw = flaw or ("empty first answer" if score is None else "")
         opens = bool(flaw) or (score is not None and score > threshold)
         side = "above" if opens else "at or below"
@@ -141,18 +150,17 @@ class Gate(ABC):
         return GateDecision(opens, reason, self.name, score, interval, threshold)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the name and the settings as plain values."""
+        """Return the gate's name and settings as plain values."""
         return {"name": self.name, **asdict(self)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class _BoundedGate(Gate):
-    """A gate whose score is the point ``estimate`` of an interval."""
+    """A gate whose score is only known as an interval; ``estimate`` selects an end or the middle."""
 
     estimate: Estimate = "middle"
 
     def score(self, first_pass: FirstPass) -> float | None:
-        """Return the estimate."""
         interval = self.interval(first_pass)
         if interval is None:
             return None
@@ -161,18 +169,19 @@ class _BoundedGate(Gate):
 
 @dataclass(frozen=True, kw_only=True)
 class EntropyGate(_BoundedGate):
-    """The paper's gate: entropy of the first n tokens, in nats (Eq. 2 and 3).
+    """The paper's gate: its score is the mean entropy of the answer's first n tokens, in nats (Eq. 2 and 3).
 
     Attributes:
-        aggregate: ``"mean"`` of these entropies (Eq. 3); ``"max"`` of all tokens (section III-A: "at any
-            generation step"); ``"greatest_3"``, the mean of the three greatest entropies of all tokens
-            (not in the paper; the measure of :class:`surerag.Certainty`); or ``"first"``, the first token's.
-            For ``"max"`` and ``"greatest_3"``, the answer is read to its end, unless the score of its first n
-            tokens is above the threshold.
-        estimate: Point of the interval to compare, if entropies are bounded and not exact.
+        aggregate: How the tokens' entropies become a score. ``"mean"``: the mean of the first n tokens
+            (Eq. 3). ``"first"``: the first token. ``"max"``: the greatest entropy of all tokens (section
+            III-A). ``"greatest_3"``: the mean of the three greatest entropies of all tokens, as in
+            :class:`surerag.Certainty`; the paper lacks it. ``"max"`` and ``"greatest_3"`` need the whole
+            answer, unless its first n tokens already open the gate.
+        estimate: The number that is compared with the threshold if an entropy is only known as an interval:
+            its ``"lower"`` end, ``"middle"`` or ``"upper"`` end.
         threshold: Entropy in nats, above which the gate opens.
-        n_tokens: Number of tokens of the first answer that are read (n of Eq. 3).
-        n_samples: Always 0: the greedy answer is read.
+        n_tokens: Number of tokens of the first answer (n of Eq. 3).
+        n_samples: Not used; always 0.
     """
 
     name: ClassVar[str] = "entropy"
@@ -182,21 +191,22 @@ class EntropyGate(_BoundedGate):
     aggregate: Aggregate = "mean"
 
     def __post_init__(self) -> None:
-        """Check the settings; ``"first"`` reads one token, and ``"greatest_3"`` three or more."""
+        """Check the settings; ``"first"`` sets ``n_tokens`` to 1, ``"greatest_3"`` to 3 or more."""
         super().__post_init__()
         if self.aggregate == "first":
             object.__setattr__(self, "n_tokens", 1)
         elif self.aggregate == "greatest_3" and self.n_tokens is not None:
-            # From three tokens on, further tokens cannot lower the score, so that it may open the gate early.
+            # The score of three or more tokens cannot fall with further tokens, so it can open the gate
+            # early.
             object.__setattr__(self, "n_tokens", max(3, self.n_tokens))
 
     @property
     def reads_all(self) -> bool:
-        """Whether the gate needs the whole answer to stay closed."""
+        """Whether the gate can stay closed only after the whole answer."""
         return self.aggregate in ("max", "greatest_3")
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
-        """Return the bounds of H̄ (Eq. 3): the aggregated lower and upper bounds of the entropies."""
+        """Return the bounds of the score (H̄ in Eq. 3): the aggregated lower and upper bounds of entropies."""
         trace = trace_of(first_pass.answer, _OF_TEXT)
         if trace.entropy is None:
             raise LogprobsError(
@@ -208,7 +218,7 @@ class EntropyGate(_BoundedGate):
         return self.aggregated(trace.entropy.lower), self.aggregated(trace.entropy.upper)
 
     def aggregated(self, entropies: Sequence[float]) -> float:
-        """Aggregate the entropies of an answer's steps: H̄ = (1/n) Σ H(t) over the first n (Eq. 3).
+        """Return the score of an answer from its tokens' entropies; by default their mean (Eq. 3).
 
         Example:
             >>> EntropyGate(n_tokens=2).aggregated([1.0, 2.0, 9.0])
@@ -225,16 +235,18 @@ class EntropyGate(_BoundedGate):
 
 @dataclass(frozen=True, kw_only=True)
 class MarginGate(_BoundedGate):
-    """Mean of 1 − margin over the first n tokens; for servers that list no alternatives to a token.
+    """A gate for servers without top log-probabilities: its score is the mean of 1 − margin.
 
-    The margin is p₁ − p₂, the lead of the likeliest token. The trace of a greedy answer has p₁; p₂ lies
-    between bounds that follow from p₁ (:func:`surerag.measures.margin_bounds`), and so does the score.
+    The margin of a token is p₁ − p₂, the difference of the two largest probabilities. A greedy answer's
+    log-probabilities give p₁. They only give bounds of p₂ (:func:`surerag.measures.margin_bounds`), so the
+    score is known as an interval.
 
     Attributes:
-        estimate: Point of the interval to compare; ``"lower"`` is the mean of 1 − p₁.
-        threshold: 1 − margin, in [0, 1], above which the gate opens.
-        n_tokens: Tokens of the first answer that are read.
-        n_samples: Always 0: the greedy answer is read.
+        estimate: The number that is compared with the threshold: the ``"lower"`` end of the interval, which
+            is the mean of 1 − p₁, the ``"middle"`` or the ``"upper"`` end.
+        threshold: Mean of 1 − margin, in [0, 1], above which the gate opens.
+        n_tokens: Number of tokens of the first answer over which the mean is taken.
+        n_samples: Not used; always 0.
     """
 
     name: ClassVar[str] = "margin"
@@ -243,7 +255,7 @@ class MarginGate(_BoundedGate):
     threshold: float | None = 0.2
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
-        """Average the bounds of 1 − margin."""
+        """Return the bounds of the mean of 1 − margin; None for an answer without tokens."""
         trace = trace_of(first_pass.answer, _OF_TEXT)
         if len(trace) == 0:
             return None
@@ -254,18 +266,17 @@ class MarginGate(_BoundedGate):
 
 @dataclass(frozen=True, kw_only=True)
 class DisagreementGate(Gate):
-    """Discrete semantic entropy of sampled answers, in nats; for readers without log-probabilities.
+    """A gate for readers without log-probabilities: its score is a discrete semantic entropy, in nats.
 
-    It is the entropy of the shares of the answers' meanings (Farquhar et al., Nature 630, 2024); two short
-    answers mean the same if one contains the words of the other. It costs ``n_samples`` answers for each
-    question.
-
-    By default the gate stays closed if all samples agree (up to ten; ``docs/defaults.md``); calibrate it.
+    The reader samples ``n_samples`` answers to each question. They are grouped by meaning: two short answers
+    have the same meaning if one contains the words of the other. The score is the entropy of the groups'
+    shares (Farquhar et al., Nature 630, 2024). With the default threshold and up to ten samples, the gate
+    stays closed only if all samples agree.
 
     Attributes:
-        threshold: Entropy of the meanings in nats, above which the gate opens.
-        n_tokens: Of no use here: samples are read whole.
-        n_samples: Answers to sample, at temperature 1.
+        threshold: Semantic entropy in nats, above which the gate opens.
+        n_tokens: Not used: samples are generated to their end.
+        n_samples: Number of answers to sample at temperature 1.
     """
 
     name: ClassVar[str] = "semantic_entropy"
@@ -278,16 +289,17 @@ class DisagreementGate(Gate):
         check_at_least(2, n_samples=self.n_samples)
 
     def score(self, first_pass: FirstPass) -> float | None:
-        """Return the entropy of the shares of the clusters."""
+        """Return the discrete semantic entropy of the samples, in nats."""
         return discrete_semantic_entropy(first_pass.clusters)
 
 
 @dataclass(frozen=True, kw_only=True)
 class AbstentionGate(Gate):
-    """Opens only if the first answer abstains; needs one call, and only its text.
+    """A gate that opens only if the first answer cannot be used, above all because the reader abstains.
 
-    The reader is asked to abstain if the summaries do not have the answer (the option ``abstention``). This
-    gate has no use for ``threshold``, ``n_tokens`` and ``n_samples``, which every :class:`Gate` has.
+    The prompt tells the reader to abstain if the summaries lack the answer (the option ``abstention``). The
+    gate needs only the text of one answer. The settings ``threshold``, ``n_tokens`` and ``n_samples`` have no
+    effect.
     """
 
     name: ClassVar[str] = "abstention"
@@ -295,13 +307,13 @@ class AbstentionGate(Gate):
     threshold: float | None = 0.0
 
     def score(self, first_pass: FirstPass) -> float | None:
-        """Return 0: an abstention opens every gate before its score is computed."""
+        """Return 0, because an abstention opens every gate without a score."""
         return 0.0
 
     def decide(
         self, score: float | None, interval: Interval | None, threshold: float, flaw: str = ""
     ) -> GateDecision:
-        """Open the gate for a flaw of the first pass, as every gate does."""
+        """Return a decision that retrieves only for a ``flaw``; see :meth:`Gate.decide`."""
         decision = super().decide(score, interval, threshold, flaw)
         return (
             decision if decision.retrieve else replace(decision, reason="the first answer does not abstain")
@@ -311,14 +323,14 @@ class AbstentionGate(Gate):
 GATES: dict[str, type[EntropyGate | MarginGate | DisagreementGate | AbstentionGate]] = {
     gate.name: gate for gate in (EntropyGate, MarginGate, DisagreementGate, AbstentionGate)
 }
-"""The gates that the option ``gate`` knows by name."""
+"""The gates by the names that the option ``gate`` accepts."""
 
 
 def gate_of_text(gate: Gate, abstention: str | None) -> AbstentionGate:
-    """Return the abstention gate, to replace a gate whose reader gives no log-probabilities.
+    """Return the abstention gate, which replaces ``gate`` if the reader returns no log-probabilities.
 
     Raises:
-        CapabilityError: If the reader is not asked to abstain, so that this gate is not possible.
+        CapabilityError: If ``abstention`` is None: the prompt does not tell the reader to abstain.
     """
     if abstention is None:
         raise CapabilityError(
@@ -329,5 +341,5 @@ def gate_of_text(gate: Gate, abstention: str | None) -> AbstentionGate:
 
 
 def check_gate(gate: Gate, reader: Reader) -> None:
-    """Check that a reader reports what a gate needs, or raise CapabilityError."""
+    """Raise CapabilityError unless the reader reports the log-probabilities or entropies a gate needs."""
     check_reports(reader, gate.needs, f"the gate {gate.name}", _OF_TEXT, 'gate="margin"')

@@ -16,14 +16,13 @@ from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, FROM_CONTEXT_AND_DETAILS,
 from surerag.text import ABSTENTION
 
 _GATES_OF = {"n_tokens": ("entropy", "margin"), "n_samples": ("semantic_entropy",)}
-"""By option: the names of the gates that read it."""
+"""For each option, the names of the gates that it applies to."""
 
 
 class LazyRAGOptions(Options):
-    """Options of L-RAG, in the core and in both frameworks.
+    """Options of L-RAG, the same for :class:`surerag.LazyRAG`, LangChain and LlamaIndex.
 
-    The paper's own algorithm is ``top_n=3, n_summaries=1, abstention=False`` with a ``threshold`` of 0.5, 1.0
-    or 1.5.
+    The paper uses ``top_n=3, n_summaries=1, abstention=False`` and a ``threshold`` of 0.5, 1.0 or 1.5.
     """
 
     PROMPTS: ClassVar[PromptSet] = PromptSet(
@@ -31,45 +30,49 @@ class LazyRAGOptions(Options):
     )
 
     gate: Literal["entropy", "margin", "semantic_entropy", "abstention"] | InstanceOf[Gate] = "entropy"
-    """Decides whether to retrieve, besides an abstention in the first pass: ``"entropy"`` of the first tokens
-    (the paper's); ``"margin"`` of the likeliest token, for servers that list no alternatives;
-    ``"abstention"`` alone, for models without log-probabilities, at one call; ``"semantic_entropy"`` of a few
-    sampled answers, for such models too; or a ``Gate`` with its own settings."""
+    """The measure of uncertainty that decides whether to retrieve; an abstention in the first pass always
+    leads to retrieval. ``"entropy"`` of the first tokens is the paper's gate. ``"margin"`` is for servers
+    without top log-probabilities. Two gates are for models without log-probabilities: ``"abstention"``
+    retrieves only after an abstention, and ``"semantic_entropy"`` samples several answers. A ``Gate`` object
+    has its own settings."""
 
     threshold: ThresholdOption = None
-    """Retrieve iff the gate's score is greater than this number (τ). None is the gate's own threshold: 0.5
-    nats of entropy, 0.2 of 1 − margin, 0.3 nats of semantic entropy. An abstention opens the gate at any
-    threshold. A ``ThresholdPolicy`` from a calibration is also possible; it is refused if it was calibrated
-    for another reader, gate, retriever or prompt."""
+    """The method retrieves if the gate's score is above this number (τ). None means the gate's own threshold:
+    0.5 nats of entropy, 0.2 of 1 − margin, or 0.3 nats of semantic entropy. After an abstention the method
+    always retrieves. A calibrated ``ThresholdPolicy`` is also accepted; it raises an error if it was
+    calibrated for another reader, gate, retriever or prompt."""
 
     n_tokens: int = Field(default=N_TOKENS, ge=1)
-    """Number of tokens of the first pass that the gates ``"entropy"`` and ``"margin"`` read (n of Eq. 3)."""
+    """Number of the first answer's tokens from which the gates ``"entropy"`` and ``"margin"`` compute their
+    score (n of Eq. 3)."""
 
     n_samples: int = Field(default=N_SAMPLES, ge=2)
-    """Number of answers to sample for the gate ``"semantic_entropy"``; each is a call of the reader."""
+    """Number of answers to sample for the gate ``"semantic_entropy"``."""
 
     top_n: int | None = Field(default=None, ge=1)
-    """Maximum number of passages to show; None shows all passages that the retriever returns."""
+    """Maximum number of retrieved passages in the prompt; None means all that the retriever returns."""
 
     n_summaries: int = Field(default=3, ge=1)
-    """Number of summaries to show in the first pass."""
+    """Maximum number of summaries in the prompt."""
 
     max_tokens: AnswerTokensOption = None
-    """Longest answer in tokens; None is the reader's own limit."""
+    """Maximum length of an answer in tokens; None means the reader's own limit."""
 
     abstention: str | Literal[False] | None = None
-    """The reply that the reader must give if nothing supports an answer. Such a first answer opens the gate,
-    and is not shown. None asks for ``"I do not know."`` in the first pass only; a sentence is asked for in
-    both passes; False asks for no such reply, as in the paper."""
+    """The sentence that the prompt tells the reader to reply if the texts lack the answer. If the first
+    answer is this sentence, the method retrieves. None: the sentence is ``"I do not know."``, and only the
+    prompt of the first pass demands it. A text: both prompts demand it. False: no prompt demands it, as in
+    the paper."""
 
     prompts: PromptsOption = prompts_field()
-    """Prompts in place of the method's own, by name: ``closed_book`` (slot ``question``), ``from_context``
-    (``context``, ``question``) and ``from_context_and_details`` (``context``, ``details``, ``question``)."""
+    """Prompts that replace the default prompts, by name: ``closed_book`` (slot ``question``),
+    ``from_context`` (slots ``context`` and ``question``) and ``from_context_and_details`` (slots ``context``,
+    ``details`` and ``question``)."""
 
     @field_validator("gate", mode="before")
     @classmethod
     def _gate_from_settings(cls, value: Any) -> Any:
-        """Turn the settings of a gate, as serialised options hold them, into the gate."""
+        """Rebuild a gate from the mapping of its settings in serialised options; keep other values."""
         if not isinstance(value, Mapping):
             return value
         settings = dict(value)
@@ -92,11 +95,11 @@ class LazyRAGOptions(Options):
 
     @property
     def resolved_gate(self) -> Gate:
-        """The gate that these options describe.
+        """The gate as a ``Gate`` object.
 
         Raises:
-            ConfigurationError: If an option is set that this gate does not read, or if it needs an abstention
-                that the reader is not asked for.
+            ConfigurationError: If an option is set that the gate does not use, or if the gate is
+                ``"abstention"`` and the option ``abstention`` is False.
         """
         for name, gates in _GATES_OF.items():
             changed = getattr(self, name) != type(self).model_fields[name].default
@@ -110,8 +113,8 @@ class LazyRAGOptions(Options):
             self.gate == "abstention" or isinstance(self.gate, AbstentionGate)
         ):
             raise ConfigurationError(
-                "the gate abstention opens if the first pass abstains, but the reader is not asked to",
-                hint="leave abstention out, or set it to a sentence",
+                'the gate "abstention" needs a prompt that demands an abstention, but abstention is False',
+                hint="leave the option abstention out, or set it to a sentence",
             )
         if isinstance(self.gate, Gate):
             return self.gate
@@ -120,7 +123,7 @@ class LazyRAGOptions(Options):
 
     @property
     def first_abstention(self) -> str | None:
-        """The reply that the first pass must give if the summaries do not have the answer, or None."""
+        """The sentence that the first prompt demands if the summaries lack the answer; None demands none."""
         return None if self.abstention is False else self.abstention or ABSTENTION
 
     @property
@@ -128,7 +131,7 @@ class LazyRAGOptions(Options):
         """The threshold as a number.
 
         Raises:
-            ConfigurationError: If none is set, and the gate has no default.
+            ConfigurationError: If the option ``threshold`` is None and the gate has no default threshold.
         """
         gate = self.resolved_gate
         return threshold_value(self.threshold, gate.threshold, f"the gate {gate.name}")

@@ -11,12 +11,14 @@ from surerag.methods.lazy_rag.gates import GateDecision
 
 @dataclass(frozen=True)
 class LazyRAGPlan:
-    """Decision and context, known before the answer's first word; detail of the event ``lazy_rag.answering``.
+    """The gate's decision and the prompt's context, before the answer's first word.
+
+    It is the detail of the event ``lazy_rag.answering``.
 
     Attributes:
-        decision: Whether the gate opened, by which score, and why.
-        passages: Passages that the reader sees; empty if the gate stays closed.
-        summaries: Summaries that the reader sees.
+        decision: The gate's decision, with its score and reason.
+        passages: Retrieved passages; empty if the gate stays closed.
+        summaries: Summaries in the prompt.
     """
 
     decision: GateDecision
@@ -26,17 +28,17 @@ class LazyRAGPlan:
 
 @dataclass(frozen=True)
 class LazyRAGResult(Result):
-    """An answer, and how it came about.
+    """The answer of L-RAG to one question, with the gate's decision and the texts that were used.
 
     Attributes:
         question: The question.
         answer: The text of the answer.
-        decision: Whether the gate opened, by which score, and why.
-        passages: Passages that the reader saw; empty if the gate stayed closed.
-        summaries: Summaries that the reader saw.
-        generation: The answer as the reader returned it.
+        decision: The gate's decision, with its score and reason.
+        passages: Retrieved passages; empty if the gate stayed closed.
+        summaries: Summaries in the prompt.
+        generation: The answer with its tokens and log-probabilities, as the reader returned it.
         abstained: Whether the answer is an abstention.
-        usage: Requests, tokens and seconds of the question.
+        usage: Number of requests and tokens, and seconds, for this question.
     """
 
     question: str
@@ -49,10 +51,10 @@ class LazyRAGResult(Result):
 
     @property
     def finish(self) -> FinishReason:
-        """Why the answer ended: ``"stop"``, ``"length"`` if ``max_tokens`` cut it off, or ``"empty"``."""
+        """Why the answer ended, such as ``"stop"``, or ``"length"`` if it was truncated at ``max_tokens``."""
         return self.generation.finish
 
     @property
     def certainty(self) -> Certainty:
-        """How sure the reader was of this answer; ``decision.score`` is about the first pass."""
+        """How sure the reader was of the final answer; ``decision.score`` concerns the first pass."""
         return certainty_of(self.generation.trace, is_cut=self.generation.is_cut)

@@ -1,4 +1,4 @@
-"""SePer, Algorithm 1: sample without and with context, weigh, judge, sum, subtract.
+"""SePer (Algorithm 1): measure how much retrieval changes a reader's belief in the right answers.
 
 Dai et al., "SePer: Measure Retrieval Utility Through the Lens of Semantic Perplexity Reduction" (ICLR 2025).
 """
@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 def delta_seper(
     question: str, references: Sequence[str], passages: Sequence[Passage], options: SePerOptions
 ) -> Program[SePerResult]:
-    """Measure ΔSePer of passages (Algorithm 1 in two contexts, Eq. 11)."""
+    """Measure ΔSePer of passages: SePer with the passages minus SePer without context (Eq. 11)."""
     measured = yield from _measure(question, references, [[], passages], options)
     return _result(question, references, measured, options)
 
@@ -37,7 +37,10 @@ def delta_seper(
 def passage_utilities(
     question: str, references: Sequence[str], passages: Sequence[Passage], options: SePerOptions
 ) -> Program[PassageUtilities]:
-    """Measure ΔSePer of each passage, added alone and left out, in 2k + 2 contexts at once."""
+    """Measure ΔSePer of each passage alone, and the loss of SePer without it, for all k passages.
+
+    All 2k + 2 contexts are sampled in one request.
+    """
     places = range(len(passages))
     left_out = [[*passages[:at], *passages[at + 1 :]] for at in places]
     contexts = [[], passages, *([passage] for passage in passages), *left_out]
@@ -59,7 +62,10 @@ class _Measured(NamedTuple):
 def _measure(
     question: str, references: Sequence[str], contexts: Sequence[Sequence[Passage]], options: SePerOptions
 ) -> Program[_Measured]:
-    """Measure the belief in several contexts: the first one is empty, the second ΔSePer's own."""
+    """Measure the belief in the references in each context.
+
+    The first context must be empty, and the second must be all passages.
+    """
     check_question(question)
     check_passages(contexts[1])
     _check_references(references)
@@ -88,7 +94,7 @@ def _measure(
 
 
 def _check_references(references: object) -> None:
-    """Check that reference answers are a list of texts with words, or raise InputError."""
+    """Raise InputError unless reference answers are a list of non-empty texts."""
     if isinstance(references, str) or not isinstance(references, Sequence):
         raise InputError(
             f"references are a list of answers, got a {type(references).__name__}",
@@ -96,7 +102,7 @@ def _check_references(references: object) -> None:
         )
     for reference in references:
         if not isinstance(reference, str):
-            raise InputError(f"reference answers are texts, and one is a {type(reference).__name__}")
+            raise InputError(f"expected texts as reference answers, got a {type(reference).__name__}")
     if not references or not all(reference.strip() for reference in references):
         raise InputError("a reference answer is missing or empty", hint="pass at least one answer")
 
@@ -111,7 +117,7 @@ def _prompt(question: str, passages: Sequence[Passage], options: SePerOptions) -
 def pairs_to_judge(
     question: str, samples: Sequence[Sequence[Generation]], references: Sequence[str], options: SePerOptions
 ) -> list[Pair]:
-    """Return the pairs that the kernel reads; equal and empty answers need no judge."""
+    """Return the pairs of answers that the entailer must judge; equal and empty answers are left out."""
     rules, hard = options.rules, options.kernel == "hard"
     pair_question = question if rules.with_question else ""
     if rules.question_mark and not pair_question.endswith("?"):
@@ -142,7 +148,7 @@ def _belief(
     options: SePerOptions,
     place: int,
 ) -> Belief:
-    """Return the belief in one context: Algorithm 1, lines 2 and 3."""
+    """Return the belief in one context (Algorithm 1, lines 2 and 3); ``place`` is the context's number."""
     rules = options.rules
     texts = [sample.text for sample in samples]
     logs = [log_likelihood(sample, rules.weights) for sample in samples]
@@ -180,14 +186,14 @@ def _belief(
 
 
 def _answers_of(samples: Sequence[Generation]) -> list[Hashable]:
-    """Return the keys of answers, text and tokens: a text with two tokenisations is two answers."""
+    """Return the text and tokens of each answer as a key: different tokens of one text are two answers."""
     return [(sample.text, sample.trace and sample.trace.tokens) for sample in samples]
 
 
 def _can_weigh(samples: Sequence[Generation], weights: Weights) -> bool:
-    """Whether every answer has a probability, and their sum is at most 1.
+    """Return whether every answer has a probability, and the probabilities sum to at most 1.
 
-    The sum can exceed 1 if a server reports probabilities after temperature or top-p.
+    A larger sum means that the server reports probabilities after applying temperature or top-p.
     """
     logs = [log_likelihood(sample, weights) for sample in samples]
     if any(log is None for log in logs):
@@ -200,15 +206,15 @@ def _can_weigh(samples: Sequence[Generation], weights: Weights) -> bool:
 
 
 def log_likelihood(sample: Generation, weights: Weights) -> float | None:
-    """Return an answer's log-likelihood: the sum over its tokens and the end token (Eq. 7).
+    """Return the log-likelihood of an answer, in nats: the sum over its tokens and the end token (Eq. 7).
 
-    Without the end token it would be the likelihood of all answers that begin with these tokens; for an
-    answer that was cut off at ``max_tokens``, this is correct. ``"official"`` weights take the mean over the
-    answer's tokens.
+    Without the end token, the sum is the likelihood of all answers that begin with these tokens, as is right
+    for an answer that was truncated at ``max_tokens``. For ``"official"`` weights, the result is the mean
+    over the answer's tokens, and 0 for an empty answer.
 
     Returns:
-        Nats; 0 for the mean of an empty answer. None if the reader gives no log-probabilities; for the sum
-        also if the reader does not list the end token, or thought before it answered.
+        The log-likelihood. None if the reader returned no log-probabilities. Except for ``"official"``
+        weights, also None if the end token is missing, or the reader generated thoughts before the answer.
     """
     trace = sample.trace
     if trace is None:
@@ -223,7 +229,10 @@ def log_likelihood(sample: Generation, weights: Weights) -> float | None:
 
 
 def degree(judgements: Judgements, answer: str, reference: str, both_directions: bool) -> float:
-    """Return the degree to which an answer means a reference, E(r, a*): the probability of entailment."""
+    """Return the probability that an answer entails a reference, E(r, a*).
+
+    With ``both_directions``, return the larger of the probabilities of both directions.
+    """
     if not answer or answer == reference:
         return float(answer == reference)
     forward = judgements.rows[answer, reference][ENTAILMENT]
@@ -239,7 +248,10 @@ def _cluster_matches(
     judgements: Judgements,
     options: SePerOptions,
 ) -> Floats:
-    """Return whether all members of a cluster (or its first member) mean each reference, for all clusters."""
+    """Return a matrix [clusters, references]: 1 if the cluster's members mean the reference, else 0.
+
+    If the option ``linkage`` is ``"first"``, only the first member of a cluster is compared.
+    """
     rules = options.rules
     rows = []
     for label in range(int(clusters.max()) + 1):
@@ -257,7 +269,11 @@ def _cluster_matches(
 def matches(
     judgements: Judgements, answer: str, reference: str, strict: bool, threshold: float | None = None
 ) -> bool:
-    """Whether an answer means a reference: equivalent, or loosely no contradiction and not neutral twice."""
+    """Return whether an answer means a reference.
+
+    With ``strict`` or a ``threshold``, both must entail each other. Otherwise it is enough that neither
+    direction is a contradiction, and that at most one direction is neutral.
+    """
     if strict or threshold is not None or not answer or answer == reference:
         return judgements.equivalent(answer, reference, threshold)
     rows = [judgements.rows[answer, reference], judgements.rows[reference, answer]]
@@ -273,10 +289,10 @@ def belief_interval(
     options: SePerOptions,
     place: int,
 ) -> Interval:
-    """Return the 95 % bootstrap interval over the samples, or an exact interval if all samples agree.
+    """Return the 95 % interval of SePer: a bootstrap over samples, or an exact interval if all samples agree.
 
-    Samples of one answer share its weight equally, so that a resample with fewer of these samples gives the
-    answer less weight.
+    Equal samples share the weight of their answer, so the answer weighs less in a resample with fewer of
+    them.
     """
     same = np.array([[answer == other for other in answers] for answer in answers])
     resampled = resample_counts(len(answers), (options.seed, place)) * (same @ shares / same.sum(axis=1))

@@ -1,4 +1,4 @@
-"""SePer as a public class."""
+"""The public class of SePer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from surerag.services import Entailer, Services
 
 
 class SePer(SePerOptions, Component[SePerResult]):
-    """Measures what retrieval was worth: the reader's belief in the right answers with context minus without.
+    """Measures how much retrieval raises the reader's belief in the right answers (ΔSePer).
 
     Example:
         >>> from surerag import FakeReader, Passage
@@ -31,11 +31,11 @@ class SePer(SePerOptions, Component[SePerResult]):
     """
 
     reader: Service[Reader | None] = None
-    """The model whose belief is measured. Without log-probabilities, answers are weighted by their frequency.
-    """
+    """The model whose belief is measured. If it returns no log-probabilities, the sampled answers are
+    weighted by their frequency."""
 
     entailer: Service[Entailer | Reader | None] = None
-    """Judges whether answers mean the same. A reader judges in words."""
+    """Judges whether two answers mean the same: an NLI model, or a reader that is asked for its judgement."""
 
     def __init__(
         self, reader: Reader | None = None, entailer: Entailer | Reader | None = None, **options: Any
@@ -54,15 +54,18 @@ class SePer(SePerOptions, Component[SePerResult]):
         """Return the generator that measures ΔSePer for one question.
 
         Raises:
-            InputError: If the question is empty, or there is no right answer or no retrieved passage.
-            ServiceError: If a model fails, or more than a tenth of the entailer's replies cannot be used.
+            InputError: If the question, the references or the passages are empty.
+            ServiceError: If a model fails, or more than 10 % of the entailer's replies cannot be used.
         """
         return delta_seper(question, references, passages, self)
 
     def passage_utilities(
         self, question: str, references: Sequence[str], passages: Sequence[Passage]
     ) -> PassageUtilities:
-        """Measure each passage, added alone and left out of the others: 2 k + 2 contexts for k passages."""
+        """Measure ΔSePer of each passage alone, and the loss of SePer without it.
+
+        For k passages, answers are sampled in 2 k + 2 contexts. Errors are those of :meth:`program`.
+        """
         program = passage_utilities(question, references, passages, self)
         return drivers.run(program, self.services, on_event=self.on_event)
 

@@ -17,17 +17,17 @@ Variant = Literal["default", "paper", "official"]
 
 
 class Rules(NamedTuple):
-    """Rules in which the paper and its authors' code differ.
+    """The rules that differ between the paper and its authors' code.
 
     Attributes:
         weights: How sampled answers are weighted; see :func:`surerag.measures.answer_weights`.
-        both_directions: Whether the soft kernel is the larger entailment of both directions.
-        with_question: Whether the entailer sees the question with both statements.
-        question_mark: Whether a question mark is added to a question that the entailer sees without one.
-        linkage: Hard kernel: whether an answer must mean ``"all"`` members of its cluster, or the
-            ``"first"``.
-        strict: Hard kernel: whether a match needs entailment in both directions; if False, it needs no
-            contradiction, and not neutral in both directions.
+        both_directions: Whether the soft kernel uses the larger entailment probability of both directions.
+        with_question: Whether the question stands before each statement that the entailer judges.
+        question_mark: Whether a missing question mark is added to this question.
+        linkage: For the hard kernel: whether an answer joins a cluster if it means ``"all"`` members of the
+            cluster, or the ``"first"`` member.
+        strict: For the hard kernel: whether an answer matches a reference only if each entails the other. If
+            False, no direction may be a contradiction, and at most one may be neutral.
     """
 
     weights: Weights
@@ -46,45 +46,46 @@ RULES: dict[Variant, Rules] = {
 
 
 class SePerOptions(Options):
-    """Options of :class:`surerag.SePer` and its adapters.
+    """Options of SePer, the same for :class:`surerag.SePer`, LangChain and LlamaIndex.
 
-    The paper's own algorithm is ``variant="paper", references="mean", max_tokens=512``; its authors' code is
-    ``variant="official", max_tokens=512`` (appendix D.4 has the 512 tokens).
+    The paper's algorithm is ``variant="paper", references="mean", max_tokens=512`` (appendix D.4). The
+    algorithm of its authors' code is ``variant="official", max_tokens=512``.
     """
 
     PROMPTS = PromptSet(closed_book=SEPER_CLOSED_BOOK, from_passages=SEPER_FROM_PASSAGES)
 
     n_samples: int = Field(10, ge=1)
-    """Answers sampled in each context (the paper's N)."""
+    """Number of answers to sample in each context (the paper's N)."""
 
     kernel: Kernel = "soft"
-    """``"soft"`` (probability of entailment) or ``"hard"`` (1 for clusters that mean a reference, Eq. 8)."""
+    """How an answer counts for a reference: ``"soft"`` counts the probability that the answer entails the
+    reference; ``"hard"`` counts 1 if the answer's meaning cluster matches the reference, else 0 (Eq. 8)."""
 
     threshold: float | None = Field(None, ge=0, le=1)
-    """Hard kernel: a statement entails another if the probability of entailment is at least this number (the
-    paper's τ), and a match needs both directions (Definition 2). None: entailment must be the likeliest
-    label."""
+    """For the hard kernel: the minimum probability of entailment, in both directions, with which an answer
+    matches a reference (the paper's τ, Definition 2). None: the most likely labels decide."""
 
     variant: Variant = "default"
-    """``"paper"`` and ``"official"`` (the authors' code) weight and compare answers as their names say; Eq.
-    10 also needs ``references="mean"``."""
+    """The rules for weighting and comparing answers: ``"default"`` are ours, ``"paper"`` those of the paper,
+    and ``"official"`` those of the authors' code. Eq. 10 of the paper also needs ``references="mean"``."""
 
     references: References = "max"
-    """How the beliefs in several reference answers are combined: ``"max"``, the largest; ``"mean"`` (Eq. 10);
-    or ``"any"``, the belief that an answer means any reference."""
+    """How the beliefs in several reference answers are combined: ``"max"`` is the largest belief, ``"mean"``
+    the average (Eq. 10), and ``"any"`` the belief that an answer means at least one reference."""
 
     temperature: float = Field(1.0, ge=0, allow_inf_nan=False)
     """Temperature of the samples."""
 
     max_tokens: int = Field(64, ge=1)
-    """Maximum length of a sampled answer, in tokens; the result counts answers that were cut off. The paper
-    allows 512 (D.4)."""
+    """Maximum length of a sampled answer, in tokens; the result counts truncated answers. The paper uses 512
+    (appendix D.4)."""
 
     seed: int = Field(0, ge=0)
-    """Seed of the samples."""
+    """Random seed of the samples."""
 
     prompts: PromptsOption = prompts_field()
-    """Templates by name: ``closed_book`` (slot ``question``), ``from_passages`` (also ``passages``)."""
+    """Templates by name: ``closed_book`` (slot ``question``) and ``from_passages`` (slots ``passages`` and
+    ``question``)."""
 
     @model_validator(mode="after")
     def _check_threshold(self) -> Any:
@@ -97,7 +98,7 @@ class SePerOptions(Options):
 
     @property
     def rules(self) -> Rules:
-        """The variant's rules."""
+        """The rules of the option ``variant``."""
         return RULES[self.variant]
 
     @property

@@ -15,10 +15,11 @@ class SampledAnswer:
     """One sampled answer.
 
     Attributes:
-        log_likelihood: Log-likelihood that gives the weight, in nats; None if the frequency gives it.
-        weight: The answer's share of the reader's belief.
-        entailment: Degree to which the answer means each reference, in [0, 1].
-        cluster: Number of the answer's cluster of meaning; None under the soft kernel.
+        text: The text of the answer.
+        log_likelihood: Log-likelihood of the answer in nats; None if the reader does not report it.
+        weight: The answer's weight in the reader's belief, in [0, 1].
+        entailment: For each reference, the probability that the answer entails it.
+        cluster: Number of the answer's meaning cluster; None with the soft kernel.
     """
 
     text: str
@@ -30,13 +31,13 @@ class SampledAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """The reader's belief in the reference answers, in one context.
+    """The reader's belief in the reference answers, with or without context.
 
     Attributes:
-        seper: SePer, in [0, 1].
-        interval: 95 % interval over the samples; an exact interval if all samples agree.
-        answers: The samples.
-        truncated: Number of samples that were cut off at ``max_tokens``.
+        seper: The belief (SePer), in [0, 1].
+        interval: 95 % confidence interval of the belief.
+        answers: The sampled answers.
+        truncated: Number of sampled answers that were truncated at ``max_tokens``.
     """
 
     seper: float
@@ -47,22 +48,21 @@ class Belief:
 
 @dataclass(frozen=True)
 class SePerResult(Result):
-    """How much retrieval changed the reader's belief.
+    """How much the passages changed the reader's belief in the right answers to one question.
 
     Attributes:
         question: The question.
         references: The right answers.
         before: Belief without context.
-        after: Belief with context.
-        delta: ΔSePer = after − before (Eq. 11), in [−1, 1].
-        interval: 95 % interval of ``delta``, over the samples.
-        weights: How answers were weighted: by ``"frequency"`` if the reader does not list the log-probability
-            of every token and of the end token, or thinks before it answers.
-        kernel: ``"soft"`` counts an answer by the probability that it entails a reference; ``"hard"`` by yes
-            or no.
+        after: Belief with the passages as context.
+        delta: ΔSePer: the belief with context minus the belief without context (Eq. 11), in [−1, 1].
+        interval: 95 % confidence interval of ``delta``.
+        weights: How answers were weighted. It is ``"frequency"`` if the reader generates thoughts, or does
+            not report the log-probabilities of all tokens and of the end token.
+        kernel: The kernel that was used, ``"soft"`` or ``"hard"``; see :class:`SePerOptions`.
         judgements: Number of pairs that the entailer judged.
-        unusable: Number of pairs without a usable reply; more than a tenth are an error.
-        usage: Requests, tokens and seconds of the question.
+        unusable: Number of pairs for which the entailer's reply could not be used.
+        usage: Number of requests and tokens, and seconds, for this question.
     """
 
     question: str
@@ -78,11 +78,11 @@ class SePerResult(Result):
 
     @property
     def truncated(self) -> int:
-        """Number of samples in both contexts that were cut off at ``max_tokens``."""
+        """Number of samples, with and without context, that were truncated at ``max_tokens``."""
         return self.before.truncated + self.after.truncated
 
     def explain(self) -> str:
-        """Return an explanation of the result, a text of several lines."""
+        """Return a text of several lines with the beliefs and the sampled answers, for people to read."""
         interval = f"[{self.interval.lower:+.3f}, {self.interval.upper:+.3f}]"
         lines = [
             self.question,
@@ -91,7 +91,7 @@ class SePerResult(Result):
         ]
         if self.truncated:
             total = len(self.before.answers) + len(self.after.answers)
-            lines.append(f"{self.truncated} of {total} answers were cut at max_tokens")
+            lines.append(f"{self.truncated} of {total} answers were cut off at max_tokens")
         if self.unusable:
             lines.append(f"{self.unusable} of {self.judgements} judgements could not be used")
         for name, belief in (("without context", self.before), ("with context", self.after)):
@@ -108,12 +108,12 @@ class SePerResult(Result):
 
 @dataclass(frozen=True, slots=True)
 class PassageUtility:
-    """How much one passage contributed.
+    """How much one passage contributed to the reader's belief.
 
     Attributes:
         passage: The passage.
-        alone: ΔSePer of this passage by itself.
-        lost: SePer with all passages minus SePer with all passages but this one.
+        alone: ΔSePer with this passage as the only context.
+        lost: SePer with all passages minus SePer without this passage.
     """
 
     passage: Passage
@@ -126,8 +126,8 @@ class PassageUtilities(Result):
     """ΔSePer of all passages together, and of each passage.
 
     Attributes:
-        whole: ΔSePer of all passages together.
-        passages: One utility for each passage, in order.
+        whole: The result of all passages together.
+        passages: The utility of each passage, in the order of the input.
     """
 
     whole: SePerResult
