@@ -95,11 +95,11 @@ def test_many_queries_are_encoded_at_once_and_found_as_one_by_one() -> None:
 
 
 def test_an_empty_corpus_passage_or_query_is_refused() -> None:
-    with pytest.raises(InputError, match="nothing to index"):
+    with pytest.raises(InputError, match="no passage to index"):
         PassageIndex.from_passages([], HashingEncoder())
     with pytest.raises(InputError, match="'blank'"):
         PassageIndex.from_passages([*CORPUS, Passage(" \n", id="blank")], HashingEncoder())
-    with pytest.raises(InputError, match="a query is a text"):
+    with pytest.raises(InputError, match="expected a query that is not empty"):
         PassageIndex.from_passages(CORPUS, HashingEncoder()).retrieve("  ", 1)
 
 
@@ -122,7 +122,7 @@ def test_an_encoder_that_gives_no_vectors_is_named(vectors: NDArray[np.float64])
 
 def test_another_encoder_for_the_query_is_refused() -> None:
     vectors = HashingEncoder(8).encode([passage.text for passage in CORPUS], "document")
-    with pytest.raises(ServiceError, match="16 dimensions, passages 8"):
+    with pytest.raises(ServiceError, match="16 dimensions, but passages have 8"):
         PassageIndex(CORPUS, vectors, HashingEncoder(16)).retrieve("Velm", 1)
 
 
@@ -147,16 +147,16 @@ def test_summaries_can_be_made_by_a_function() -> None:
 
 
 def test_a_summary_too_few_is_refused() -> None:
-    with pytest.raises(ServiceError, match="1 summaries were made of 2 documents"):
+    with pytest.raises(ServiceError, match="a summary of each of 2 documents, got 1"):
         SummaryIndex.from_documents(DOCUMENTS, HashingEncoder(), summarize=lambda documents: ["one"])
-    with pytest.raises(InputError, match="nothing to index"):
+    with pytest.raises(InputError, match="no passage to index"):
         SummaryIndex.from_documents([], HashingEncoder())
 
 
 def test_too_many_summaries_are_refused_before_any_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_module, "MAX_IN_MEMORY", 1)
     encoder = Counting()
-    with pytest.raises(ConfigurationError, match=r"2 summaries are too many.*vector store"):
+    with pytest.raises(ConfigurationError, match=r"at most 1 documents.*vector store"):
         SummaryIndex.from_documents(DOCUMENTS, encoder)
     assert encoder.calls == []
 
@@ -175,10 +175,10 @@ async def test_an_encoder_that_awaits_is_awaited() -> None:
     plain = PassageIndex.from_passages(passages, HashingEncoder())
     assert await plain.aretrieve("Ada", 1) == plain.retrieve("Ada", 1)
     for index in (awaited, plain):
-        with pytest.raises(InputError, match="a query is a text"):
+        with pytest.raises(InputError, match="expected a query that is not empty"):
             await index.aretrieve(" ")
 
 
 def test_one_query_in_the_place_of_several_is_refused() -> None:
-    with pytest.raises(InputError, match="queries are a list of texts, got a text"):
+    with pytest.raises(InputError, match="expected a list of queries, got a text"):
         PassageIndex.from_passages(CORPUS, HashingEncoder()).retrieve_many("Velm")

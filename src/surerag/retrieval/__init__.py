@@ -1,4 +1,4 @@
-"""Search in memory, and what is searched: passages of documents, and summaries."""
+"""Cut documents into passages, summarise documents, and search passages or summaries in memory."""
 
 from surerag.retrieval.chunking import TextChunk, chunk_documents, chunk_text
 from surerag.retrieval.index import PassageIndex, SummaryIndex

@@ -1,4 +1,4 @@
-"""Passages cut from documents: L-RAG, section III-A, tier 2."""
+"""Cut documents into passages (tier 2 of L-RAG, section III-A)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from surerag.text import UNSPACED
 
 Span = tuple[int, int]
 _WHOLE_ROWS = 4
-"""A row stays whole up to this multiple of a chunk's length."""
+"""Maximum length of a table row that is not cut, as a multiple of the length of a chunk."""
 
-# A long word counts for several tokens, as it would for a model, and so does a run without spaces.
+# As for a model, a long word counts as several tokens; without spaces between words, each letter is a token.
 _TOKEN = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]{{1,12}}|[^\w\s]")
 
 
 class TextChunk(NamedTuple):
-    """A verbatim piece of a text: ``text[start:end]``."""
+    """A piece of a text, with the positions of its first character and after its last character."""
 
     text: str
     start: int
@@ -28,26 +28,26 @@ class TextChunk(NamedTuple):
 
 
 def words_and_marks(text: str) -> list[Span]:
-    """Return the offsets of words (at most 12 characters a token) and punctuation marks.
+    """Return the start and end of each token of a text: words of up to 12 letters, and punctuation marks.
 
-    Of scripts without spaces between words, each character is a token.
+    Longer words are divided. In scripts without spaces between words, each character is a token.
     """
     return [match.span() for match in _TOKEN.finditer(text)]
 
 
 def chunk_text(text: str, tokens: int = 100, overlap: int = 20) -> list[TextChunk]:
-    """Cut a text into pieces of ``tokens`` words and marks that overlap by ``overlap``.
+    """Cut a text into chunks of a fixed number of tokens; see :func:`words_and_marks` for the tokens.
 
     Args:
-        text: Any text; one without tokens has no pieces.
-        tokens: Length of a piece, the last one may be shorter.
-        overlap: Tokens that a piece shares with the one before.
+        text: The text; a blank text has no chunks.
+        tokens: Number of tokens of a chunk; the last chunk may be shorter.
+        overlap: Number of tokens that each chunk repeats from the chunk before.
 
     Returns:
-        Pieces in order, verbatim, with offsets in characters. Together they hold every token.
+        Verbatim chunks in order, with their positions in characters.
 
     Raises:
-        ConfigurationError: If ``tokens`` is less than 1, or ``overlap`` not in [0, tokens).
+        ConfigurationError: If ``tokens`` is less than 1, or ``overlap`` is not in [0, tokens).
 
     Example:
         >>> [chunk.text for chunk in chunk_text("a b c d e", tokens=3, overlap=1)]
@@ -58,7 +58,7 @@ def chunk_text(text: str, tokens: int = 100, overlap: int = 20) -> list[TextChun
             f"chunks of {tokens} tokens cannot overlap by {overlap}", hint="choose 0 <= overlap < tokens"
         )
     spans = words_and_marks(text)
-    # A later piece would only repeat the end of the one before.
+    # A chunk that begins later would only repeat the end of the chunk before.
     latest = max(len(spans) - overlap, 1) if spans else 0
     chunks = []
     for first in range(0, latest, tokens - overlap):
@@ -69,15 +69,14 @@ def chunk_text(text: str, tokens: int = 100, overlap: int = 20) -> list[TextChun
 
 
 def chunk_documents(documents: Iterable[Document], tokens: int = 100, overlap: int = 20) -> list[Passage]:
-    """Cut documents into passages; see :func:`chunk_text`.
+    """Cut documents into passages of ``tokens`` tokens that overlap; see :func:`chunk_text`.
 
-    Rows of tables stay whole, up to four times ``tokens``, and do not overlap. Each passage of a Markdown
-    table begins with the table's header; a row that :func:`~surerag.documents.load_documents` reads has the
-    header in itself.
+    A row of a table is not cut unless it has more than four times ``tokens`` tokens, and rows do not overlap.
+    Each passage of a Markdown table begins with the table's header.
 
     Returns:
-        Passages with the id ``"<document>#<number>"``. Their metadata is the document's, with the keys
-        ``document``, ``title``, ``start`` and ``end`` added.
+        Passages with ids of the form ``"<document id>#<number>"``. Their metadata are those of the document,
+        and the keys ``document`` (the document's id), ``title``, ``start`` and ``end``.
     """
     documents = list(documents)
     check_items(Document, documents, "make one of a text with surerag.documents.Document(id, text)")
@@ -99,7 +98,7 @@ def chunk_documents(documents: Iterable[Document], tokens: int = 100, overlap: i
 
 
 def is_table_rule(line: str) -> bool:
-    """Whether a line is the one under the header of a Markdown table.
+    """Return whether a line is the rule below the header of a Markdown table.
 
     Example:
         >>> is_table_rule("| --- | :-: |"), is_table_rule("----")
@@ -125,20 +124,19 @@ def _document_chunks(document: Document, tokens: int, overlap: int) -> Iterator[
 def _row_chunks(
     text: str, rows: Sequence[Span], header: str, tokens: int, overlap: int
 ) -> Iterator[TextChunk]:
-    """Put as many rows into each chunk as there is room for."""
     limit = max(tokens - len(words_and_marks(header)), 1)
-    begun: list[Span] = []
+    chunk_rows: list[Span] = []
     length = 0
     for row in [*rows, None]:
         size = len(words_and_marks(text[slice(*row)])) if row else 0
-        if begun and (row is None or length + size > limit):
-            start, end = begun[0][0], begun[-1][1]
+        if chunk_rows and (row is None or length + size > limit):
+            start, end = chunk_rows[0][0], chunk_rows[-1][1]
             yield TextChunk(header + text[start:end], start, end)
-            begun, length = [], 0
+            chunk_rows, length = [], 0
         if row and size > _WHOLE_ROWS * tokens:
             yield from _shifted(chunk_text(text[slice(*row)], tokens, overlap), row[0])
         elif row and size:
-            begun.append(row)
+            chunk_rows.append(row)
             length += size
 
 
@@ -148,7 +146,7 @@ def _shifted(chunks: Iterable[TextChunk], by: int) -> Iterator[TextChunk]:
 
 
 def _lines(text: str) -> Iterator[Span]:
-    """Yield the offsets of lines, with their ends."""
+    """Yield the start and end of each line; the end includes the line break."""
     start = 0
     for line in text.split("\n"):
         yield start, min(start + len(line) + 1, len(text))
@@ -164,7 +162,7 @@ def _paragraphs(text: str) -> list[Span]:
 
 
 def _tables(text: str) -> Iterator[list[Span]]:
-    """Yield the lines of each Markdown table with rows: its header, the rule below it, its rows."""
+    """Yield the lines of each Markdown table: the header, the rule below the header, and the rows."""
     table: list[Span] = []
     before: Span = (0, 0)
     for line in _lines(text):

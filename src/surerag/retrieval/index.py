@@ -1,4 +1,4 @@
-"""Exact search in memory, for corpora of up to some hundred thousand passages."""
+"""Exact vector search in memory, for corpora of up to a few hundred thousand passages."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ DEFAULT_K = 5
 MAX_IN_MEMORY = 100_000
 """Maximum number of summaries in memory; with 384 dimensions they take about 200 MB."""
 _DECIMALS = 5
-"""Scores are compared to this many decimals, so that an encoder's batch size does not decide."""
+"""Number of decimals of scores; further decimals may depend on the batch size of the encoder."""
 
 
 class PassageIndex:
-    """The passages whose vectors have the largest inner product with the query's.
+    """An index in memory: retrieves the passages whose vectors have the largest inner product with the query.
 
     Args:
         passages: The corpus.
-        vectors: L2-normalised vectors [passages, dimensions], as ``encoder`` makes them.
-        encoder: Encodes queries.
-        k: Passages to return where nobody asks for another number.
+        vectors: Vectors of the passages from ``encoder``, with length 1 and shape [passages, dimensions].
+        encoder: The model that embeds queries.
+        k: Default number of passages to return.
 
     Raises:
-        InputError: If there is no passage, or one without a text.
-        ConfigurationError: If ``k`` is less than 1, or ``encoder`` is none.
-        ServiceError: If the vectors do not fit the passages, or are no finite numbers.
+        InputError: If there is no passage, or a passage has no text.
+        ConfigurationError: If ``k`` is less than 1, or ``encoder`` is not an encoder.
+        ServiceError: If the number of vectors is wrong, or a value is not finite.
 
     Example:
         >>> from surerag.encoders import HashingEncoder
@@ -72,16 +72,22 @@ class PassageIndex:
         k: int = DEFAULT_K,
         progress: Progress = False,
     ) -> Self:
-        """Encode passages and index them; errors are those of the class.
+        """Embed passages, and return an index of them; errors are those of the class.
 
-        With a :class:`~surerag.encoders.CachedEncoder`, each passage is encoded once and for all. The encoder
-        gets ``batch_size`` passages at once, those of like length together. ``progress`` True shows a bar on
-        a terminal; a callable gets (done, total).
+        With a :class:`~surerag.encoders.CachedEncoder`, known passages are not embedded again.
+
+        Args:
+            passages: The corpus.
+            encoder: The model that embeds passages and queries.
+            batch_size: Number of passages for one call of the encoder.
+            k: Default number of passages to return.
+            progress: True shows a progress bar on a terminal. A function is called with the number of
+                embedded passages and the number of all passages.
         """
         _at_least_one("batch_size", batch_size)
         check_kind(Encoder, "an Encoder", hint="surerag.encoders has some", encoder=encoder)
         corpus = _checked(passages)
-        # Texts of like length are padded least.
+        # Batches of texts with similar lengths need the least padding.
         order = sorted(range(len(corpus)), key=lambda at: len(corpus[at].text))
         vectors: list[NDArray[np.float32]] = []
         with reporting(progress, len(corpus), "Passages") as advance:
@@ -98,16 +104,16 @@ class PassageIndex:
 
     @property
     def passages(self) -> tuple[Passage, ...]:
-        """The corpus, in its order."""
+        """The passages of the corpus, in the order of the input."""
         return self._passages
 
     @property
     def vectors(self) -> NDArray[np.float32]:
-        """The passages' vectors [passages, dimensions], to be saved and passed again."""
+        """The vectors of the passages, shape [passages, dimensions]; save them to build the index again."""
         return self._vectors
 
     def retrieve(self, query: str, k: int | None = None) -> list[Passage]:
-        """Return the ``k`` best passages with their scores, best first; equal ones in the corpus' order.
+        """Return the ``k`` best passages with their scores, best first; equal scores keep the corpus order.
 
         Raises:
             InputError: If the query is empty.
@@ -116,7 +122,7 @@ class PassageIndex:
         return self.retrieve_many([query], k)[0]
 
     async def aretrieve(self, query: str, k: int | None = None) -> list[Passage]:
-        """Retrieve with the encoder's own ``aencode``, or in a thread where it has none."""
+        """Retrieve without blocking the event loop: with the encoder's ``aencode``, or else in a thread."""
         aencode = getattr(self._encoder, "aencode", None)
         if aencode is None:
             return await in_thread(self.retrieve, query, k)
@@ -124,7 +130,7 @@ class PassageIndex:
         return self._nearest(await aencode([query], "query"), 1, k)[0]
 
     def retrieve_many(self, queries: Sequence[str], k: int | None = None) -> list[list[Passage]]:
-        """Return what :meth:`retrieve` returns for each query; the encoder reads all at once."""
+        """Return the result of :meth:`retrieve` for each query; all queries are embedded in one call."""
         _check_queries(queries)
         return self._nearest(self._encoder.encode(list(queries), "query"), len(queries), k) if queries else []
 
@@ -133,8 +139,8 @@ class PassageIndex:
         vectors = checked_vectors(encoded, number)
         if vectors.shape[1] != self._vectors.shape[1]:
             raise ServiceError(
-                f"queries have {vectors.shape[1]} dimensions, passages {self._vectors.shape[1]}",
-                hint="encode both with one encoder",
+                f"queries have {vectors.shape[1]} dimensions, but passages have {self._vectors.shape[1]}",
+                hint="embed queries and passages with the same encoder",
             )
         scores = (self._vectors @ vector for vector in vectors)
         return [
@@ -143,10 +149,10 @@ class PassageIndex:
 
 
 class SummaryIndex(PassageIndex):
-    """The documents whose summaries are nearest to the query: L-RAG's tier 1.
+    """An index of summaries in memory (tier 1 of L-RAG).
 
-    It returns summaries as passages with their documents' ids. Keep corpora of more than
-    ``MAX_IN_MEMORY`` documents in a vector store.
+    It returns summaries as passages with the ids of their documents. For more than ``MAX_IN_MEMORY``
+    documents, use a vector store.
     """
 
     @classmethod
@@ -158,28 +164,28 @@ class SummaryIndex(PassageIndex):
         summarize: Summarizer | None = None,
         **options: Any,
     ) -> Self:
-        """Summarize documents, encode the summaries and index them.
+        """Summarise documents, embed the summaries, and return an index of them.
 
         Args:
-            documents: The corpus; one without a summary is held by its beginning, see
+            documents: The corpus. A document without a summary is indexed by its first words; see
                 :func:`~surerag.retrieval.with_summaries`.
-            encoder: Encodes summaries and queries.
-            summarize: How; by default the first two sentences of prose.
-            **options: Those of :meth:`from_passages`: ``batch_size``, ``k``, ``progress``.
+            encoder: The model that embeds summaries and queries.
+            summarize: A function that returns a summary of each document; by default the first two sentences.
+            **options: Options of :meth:`from_passages`: ``batch_size``, ``k`` and ``progress``.
 
         Raises:
-            InputError: If there is no document, or one without a text.
-            ConfigurationError: If there are too many for memory.
-            ServiceError: If there are not as many summaries as documents.
+            InputError: If there is no document, or a document has no text.
+            ConfigurationError: If there are more than ``MAX_IN_MEMORY`` documents.
+            ServiceError: If ``summarize`` returns another number of summaries.
 
         Warns:
-            MissingSummariesWarning: If documents have none.
+            MissingSummariesWarning: If documents have no summary.
         """
         corpus = list(documents)
         if len(corpus) > MAX_IN_MEMORY:
             raise ConfigurationError(
-                f"{len(corpus):,} summaries are too many for memory, which holds {MAX_IN_MEMORY:,}",
-                hint="keep them in a vector store, and pass a retriever over it",
+                f"expected at most {MAX_IN_MEMORY:,} documents for an index in memory, got {len(corpus):,}",
+                hint="store the summaries in a vector store, and pass its retriever",
             )
         check_items(Document, corpus, "make one of a text with surerag.documents.Document(id, text)")
         passages = [
@@ -190,7 +196,7 @@ class SummaryIndex(PassageIndex):
 
 
 def top_places(scores: NDArray[np.float32], k: int) -> NDArray[np.intp]:
-    """Return the places of the ``k`` largest scores, largest first, equal ones in order of place.
+    """Return the positions of the ``k`` largest scores, largest first; equal scores keep their order.
 
     Example:
         >>> top_places(np.array([0.1, 0.5, 0.1, 0.5], dtype=np.float32), 3).tolist()
@@ -208,20 +214,22 @@ def _checked(passages: object) -> tuple[Passage, ...]:
         raise InputError(f"expected passages, got a {type(passages).__name__}", hint="pass [Passage(text)]")
     corpus = tuple(passages)
     if not corpus:
-        raise InputError("there is nothing to index", hint="pass at least one passage")
+        raise InputError("there is no passage to index", hint="pass at least one passage")
     check_items(Passage, corpus, "make one of a text with surerag.Passage(text)")
     for place, passage in enumerate(corpus):
         if not passage.text.strip():
-            raise InputError(f"passage {place} (id {passage.id!r}) has no text", hint="leave it out")
+            raise InputError(
+                f"passage {place} (id {passage.id!r}) has no text", hint="leave out this passage"
+            )
     return corpus
 
 
 def _check_queries(queries: Sequence[str]) -> None:
     if isinstance(queries, str):
-        raise InputError("queries are a list of texts, got a text", hint="pass [query], or call retrieve")
+        raise InputError("expected a list of queries, got a text", hint="pass [query], or call retrieve")
     for query in queries:
         if not isinstance(query, str) or not query.strip():
-            raise InputError(f"a query is a text, got {query!r}", hint="pass a question")
+            raise InputError(f"expected a query that is not empty, got {query!r}", hint="pass a question")
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -1,4 +1,4 @@
-"""Summaries of documents, L-RAG's tier 1 (section III-A)."""
+"""Summaries of documents (tier 1 of L-RAG, section III-A)."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from surerag.text import UNSPACED, split_sentences
 
 
 class MissingSummariesWarning(UserWarning):
-    """Some documents have no summary, so that L-RAG searches wherever one of them is the nearest."""
+    """Warns of documents without a summary; L-RAG always retrieves if such a document is the nearest."""
 
 
 class StaleSummariesWarning(UserWarning):
-    """Summaries are not shown, because their documents or vectors have changed."""
+    """Warns that summaries are ignored, because their documents or vectors have changed."""
 
 
 Summarizer = Callable[[Sequence[Document]], list[str]]
-"""Returns one summary for each document, in order; an empty text where a document has none."""
+"""A function that returns a summary of each document, in order; an empty text means no summary."""
 
 
 _WHOLE_TEXT = 200
-"""A text of at most this number of characters is its own summary."""
+"""Maximum length, in characters, of a text of which all paragraphs count as prose."""
 _SENTENCE_WORDS, _UNPUNCTUATED_WORDS = 5, 25
-"""Words of a sentence that makes a paragraph prose: if a mark ends it, and if no mark does."""
+"""Minimum number of words of a sentence in prose: with punctuation at its end, and without."""
 _LONGEST = 1000
-"""Maximum length of a sentence, in characters; a text without marks is one long sentence."""
+"""Maximum length of a sentence in a summary, in characters; a text without punctuation is one sentence."""
 _SEARCHED_CHARACTERS = 1000
-"""Number of first characters by which a document without a summary is searched."""
+"""Number of characters of a document without a summary that are indexed in place of a summary."""
 _DECIDING_CHARACTERS = 4000
-"""Characters of a paragraph that are read to decide whether it is prose."""
+"""Number of characters of a paragraph that decide whether it is prose."""
 _LINK = re.compile(r"!?\[[^\[\]]*\]\([^()]*\)")
 _WORD = re.compile(rf"[{UNSPACED}]{{2}}|[^\W\d_{UNSPACED}]+")
 _END = re.compile(r"[.!?…。！？؟۔।]['\")\]*_»”’]*\Z")  # noqa: RUF001
@@ -52,8 +52,9 @@ _UNDERLINES = "=-~^\"'*+#"
 def prose(text: str) -> str:
     r"""Return the prose of a text in Markdown or reStructuredText.
 
-    Front matter, headings, tables, code, pictures, lists of links and of ``name: value`` are left out, and,
-    where the rest has more than 200 characters, paragraphs without a sentence, such as those of a title page.
+    Front matter, headings, tables, code, pictures, lists of links and lists of ``name: value`` are left out.
+    If the remaining text has more than 200 characters, paragraphs without a sentence are left out, too, such
+    as the lines of a title page.
 
     Example:
         >>> prose("---\ntitle: Velm\n---\n# Velm\n\n| a | b |\n|---|---|\n\nVelm is a town.")
@@ -64,17 +65,17 @@ def prose(text: str) -> str:
 
 def _prose(text: str) -> Iterator[str]:
     paragraphs = _paragraphs(split_front_matter(text)[1])
-    begun: list[str] = []
+    first: list[str] = []
     for paragraph in paragraphs:
-        begun.append(paragraph)
-        if sum(map(len, begun)) > _WHOLE_TEXT:
-            yield from filter(_has_sentence, chain(begun, paragraphs))
+        first.append(paragraph)
+        if sum(map(len, first)) > _WHOLE_TEXT:
+            yield from filter(_has_sentence, chain(first, paragraphs))
             return
-    yield from begun
+    yield from first
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Yield paragraphs without lines that are markup, and without those that are lists of values."""
+    """Yield the paragraphs of a text without markup and without lists of ``name: value``."""
     lines: list[str] = []
     for line in chain(_text_lines(text), [""]):
         if line:
@@ -86,7 +87,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _text_lines(text: str) -> Iterator[str]:
-    """Yield lines, and empty ones for markup, which ends a paragraph."""
+    """Yield the lines of a text; lines of markup become empty, and so end a paragraph."""
     fence = before = ""
     in_table = False
     for line, following in pairwise(chain(text.splitlines(), [""])):
@@ -106,7 +107,7 @@ def _is_underline(line: str) -> bool:
 
 
 def _is_markup(line: str) -> bool:
-    """Whether a line is a heading, a rule, part of a table, links alone, a directive or a tag."""
+    """Return whether a line is a heading, a rule, a table row, only links, a directive or an HTML tag."""
     without_marks = line.lstrip("#")
     if len(line) - len(without_marks) in range(1, 7) and (not without_marks or without_marks[0].isspace()):
         return True
@@ -116,7 +117,7 @@ def _is_markup(line: str) -> bool:
         return True
     if line and (not line.strip("-*_= \t") or _is_underline(line)):
         return True
-    # Twice, since pictures stand inside links.
+    # Substitute twice, because a link may contain a picture.
     rest = _LINK.sub("", _LINK.sub("", line))
     return rest != line and not _WORD.search(rest)
 
@@ -136,16 +137,16 @@ def lead_summary(
     per_paragraph: bool = False,
     language: str = "en",
 ) -> str:
-    r"""Return the first sentences of a text's prose, or of each of its paragraphs.
+    r"""Return the first sentences of a text's prose as a summary.
 
     Args:
-        text: The document, plain or in Markdown.
-        sentences: How many, at least 1.
-        per_paragraph: Whether of each paragraph, rather than of the whole.
-        language: ISO 639 code, for the language's abbreviations and marks.
+        text: The document, as plain text or Markdown.
+        sentences: Number of sentences, at least 1.
+        per_paragraph: Whether to take the first sentences of each paragraph.
+        language: ISO 639 code of the text's language, for splitting the text into sentences.
 
     Returns:
-        The sentences, joined by spaces; empty if the text has no prose.
+        The sentences, joined by spaces; an empty text if there is no prose.
 
     Example:
         >>> lead_summary("# Ada\n\n## Life\n\nAda was born in Velm. She paints. She sings.")
@@ -165,35 +166,35 @@ def lead_summary(
 
 
 def with_summaries(documents: Sequence[Document], summaries: Sequence[str]) -> list[Document]:
-    """Return what L-RAG's tier 1 holds for documents: their summaries as texts, with the same metadata.
+    """Return documents for an index of summaries: the text of each document is replaced by its summary.
 
-    One without a summary is held by its title and beginning, and ``NO_SUMMARY`` in its metadata: where it is
-    the nearest, L-RAG searches, and answers nothing from it.
+    A document without a summary gets its title and first words as text, and the metadata key ``NO_SUMMARY``.
+    If such a document is the nearest to a question, L-RAG retrieves passages.
 
     Raises:
-        ServiceError: If there are not as many summaries as documents.
+        ServiceError: If the number of summaries differs from the number of documents.
 
     Warns:
-        MissingSummariesWarning: How many documents have none.
+        MissingSummariesWarning: If documents have no summary.
     """
     if len(summaries) != len(documents):
-        raise ServiceError(f"{len(summaries)} summaries were made of {len(documents)} documents")
-    held = [
+        raise ServiceError(f"expected a summary of each of {len(documents)} documents, got {len(summaries)}")
+    replaced = [
         replace(document, text=summary)
         if summary.strip()
         else replace(document, text=_beginning(document), metadata={**document.metadata, NO_SUMMARY: True})
         for document, summary in zip(documents, summaries, strict=True)
     ]
-    missing = [document.id or document.title for document in held if NO_SUMMARY in document.metadata]
+    missing = [document.id or document.title for document in replaced if NO_SUMMARY in document.metadata]
     if missing:
         names = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
         warnings.warn(
-            f"{len(missing)} of {len(held)} documents have no summary ({names}): L-RAG searches where one of "
-            "them is the nearest. A model can write summaries: summarize=ModelSummaries(reader)",
+            f"{len(missing)} of {len(replaced)} documents have no summary ({names}): L-RAG always retrieves "
+            "if such a document is the nearest. A model writes summaries: summarize=ModelSummaries(reader)",
             MissingSummariesWarning,
             stacklevel=3,
         )
-    return held
+    return replaced
 
 
 def _beginning(document: Document) -> str:
@@ -202,7 +203,13 @@ def _beginning(document: Document) -> str:
 
 @dataclass(frozen=True)
 class LeadSummaries:
-    """The first sentences of each document but tables; the fields are :func:`lead_summary`'s arguments."""
+    """Summarises each document by its first sentences; tables get no summary.
+
+    Attributes:
+        sentences: Number of sentences, at least 1.
+        per_paragraph: Whether to take the first sentences of each paragraph.
+        language: ISO 639 code of the documents' language.
+    """
 
     sentences: int = 2
     per_paragraph: bool = False
@@ -218,14 +225,18 @@ class LeadSummaries:
 def summarizer_of(
     how: Any, models: Any, reader_of: Callable[[Any], Reader]
 ) -> Callable[[Sequence[Document], Sequence[Any]], list[str]]:
-    """Return what summarizes documents, which it takes as ours and as a framework's own.
+    """Return a function that summarises documents, for the option ``summarize`` of an integration.
 
-    ``how`` is a number of lead sentences, a key of the metadata, a function of the framework's document, or a
-    model: one of the types ``models``, of which ``reader_of`` makes a reader.
+    The function takes the documents twice: as ``Document`` objects, and as objects of the framework.
+
+    Args:
+        how: A number of first sentences, a metadata key, a function of a framework's document, or a model.
+        models: The type, or types, of the framework's models.
+        reader_of: A function that turns a framework's model into a reader.
     """
     if isinstance(how, models):
-        written = ModelSummaries(reader_of(how))
-        return lambda documents, _: written(documents)
+        model_summaries = ModelSummaries(reader_of(how))
+        return lambda documents, _: model_summaries(documents)
     if isinstance(how, str):
         return lambda documents, _: stored_summaries(documents, how)
     if isinstance(how, int) and not isinstance(how, bool):
@@ -233,41 +244,42 @@ def summarizer_of(
     if callable(how):
         return lambda _, originals: [how(one) for one in originals]
     raise ConfigurationError(
-        f"summarize cannot be {how!r}",
-        hint="pass a number of sentences, a key of the metadata, a function or a model",
+        f"summarize must be a number of sentences, a metadata key, a function or a model, got {how!r}"
     )
 
 
 def stored_summaries(documents: Sequence[Document], key: str) -> list[str]:
-    """Return a value of each document's metadata, such as its abstract.
+    """Return the value of a metadata key, such as ``"abstract"``, as the summary of each document.
 
     Raises:
-        InputError: If a document has none.
+        InputError: If a document has no value for the key.
     """
     for document in documents:
         if not str(document.metadata.get(key) or "").strip():
             raise InputError(
                 f"document {document.id!r} has no summary under the metadata key {key!r}",
-                hint=f"its keys are {sorted(document.metadata)}",
+                hint=f"the keys of this document are {sorted(document.metadata)}",
             )
     return [str(document.metadata[key]) for document in documents]
 
 
 class ModelSummaries:
-    """Summaries that a reader writes, once for each text; where it writes none, the first two sentences.
+    """Summarises documents with a model, for documents whose first sentences are no summary, such as tables.
 
-    It is meant for documents whose first sentences do not say what they are about, such as tables.
+    Summaries are cached by the document's text. If the model writes nothing, the summary is the document's
+    first two sentences.
 
     Args:
         reader: The model.
         prompt: A template with the slot ``document``.
-        max_tokens: Longest summary.
-        max_characters: Only so much of a document's beginning is shown to the model; None shows all.
-        batch_size: Documents that the reader is asked about at once.
-        progress: True shows a bar on a terminal; a callable gets (done, total).
+        max_tokens: Maximum length of a summary, in tokens.
+        max_characters: Number of a document's first characters that the prompt contains; None means all.
+        batch_size: Number of documents for one call of the model.
+        progress: True shows a progress bar on a terminal. A function is called with the number of summarised
+            documents and the number of all documents.
 
     Raises:
-        PromptError: If the prompt has other slots.
+        PromptError: If the slots of the prompt are wrong.
         ConfigurationError: If ``batch_size`` is less than 1.
     """
 

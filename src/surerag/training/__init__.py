@@ -1,4 +1,4 @@
-"""Training of a query rewriter in three stages (DynQR, section 2.2), on TRL."""
+"""Train a query rewriter in three stages with the library TRL (DynQR, section 2.2)."""
 
 from __future__ import annotations
 

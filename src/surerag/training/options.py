@@ -1,4 +1,4 @@
-"""Options of the training of a rewriter."""
+"""Options of the training of a query rewriter."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ APPENDIX_B: dict[str, Any] = {
     "lora_rank": None,
 }
 """The paper's options, for ``RewriterTraining(**APPENDIX_B)``. The paper trains all weights of a model with 7
-B parameters on 60,000 queries per stage. On a few thousand queries, these learning rates hardly change a
-model."""
+billion parameters, on 60,000 queries per stage. With a few thousand queries, these learning rates are too
+small to change a model much."""
 
 
 class RewriterTraining(Options):
@@ -31,37 +31,40 @@ class RewriterTraining(Options):
     PROMPTS: ClassVar[PromptSet] = PromptSet(rewrite=REWRITE, answer=FROM_PASSAGES)
 
     held_out_share: float = Field(0.2, gt=0, lt=1)
-    """Share of the queries that no stage learns from; they decide whether the training helped."""
+    """Share of the queries that are held out from training, to test whether the training helped."""
     distil_share: float = Field(0.5, gt=0, lt=1)
-    """Share of the other queries for distillation; the rest is sampled for alignment."""
+    """Share of the training queries that are used for distillation; the other queries are for alignment."""
     n_rewrites: int = Field(8, ge=2)
-    """Rewrites to sample for each query in the second stage."""
+    """Number of rewrites to sample for each query before alignment."""
     n_pairs: int = Field(3, ge=1)
-    """Pairs of rewrites to keep for each query: those with the largest difference in reward."""
+    """Maximum number of pairs of rewrites for each query; pairs with the largest difference in reward are
+    used.
+    """
     reward: Reward = "uncertainty"
-    """What a rewrite is rewarded for (appendix B): ``"uncertainty"``, a lower perplexity of the reader
-    (DynQR); ``"answer"``, a right answer of the reader (RRR); ``"documents"``, a retrieved document with a
-    right answer (RetPO); or ``"relevance"``, documents that are more relevant to the query (RaFe).
-    ``"answer"`` and ``"documents"`` need references, ``"relevance"`` needs an encoder."""
+    """The reward of a rewrite (appendix B). ``"uncertainty"``: a low perplexity of the reader's answer
+    (DynQR). ``"answer"``: a right answer of the reader (RRR); needs references. ``"documents"``: a retrieved
+    document that contains a right answer (RetPO); needs references. ``"relevance"``: documents that are
+    similar to the query (RaFe); needs an encoder."""
     top_n: int | None = Field(None, ge=1)
-    """Passages to answer from; None takes all that the retriever returns."""
+    """Maximum number of retrieved passages in a prompt; None means all that the retriever returns."""
     lora_rank: int | None = Field(16, ge=1)
-    """Rank of the adapters, which are merged at the end; None trains all weights."""
+    """Rank of the LoRA adapters, which are merged into the model at the end; None trains all weights."""
     distil_rate: float = Field(2e-4, gt=0)
-    """Learning rate of distillation; adapters take about ten times the rate of all weights."""
+    """Learning rate of distillation. LoRA adapters need about ten times the learning rate of all weights."""
     distil_epochs: int = Field(3, ge=1)
-    """Times that distillation goes through its examples."""
+    """Number of epochs of distillation."""
     distil_batch: int | None = Field(None, ge=1)
-    """Examples per step of distillation; None takes a 32nd of all examples, but 4 to 32."""
+    """Batch size of distillation; None means 1/32 of the examples, but at least 4 and at most 32."""
     align_rate: float = Field(1e-5, gt=0)
     """Learning rate of alignment."""
     align_epochs: int = Field(3, ge=1)
-    """Times that alignment goes through its examples."""
+    """Number of epochs of alignment."""
     align_batch: int | None = Field(None, ge=1)
-    """Examples per step of alignment; None takes a 32nd of all examples, but 4 to 32."""
+    """Batch size of alignment; None means 1/32 of the examples, but at least 4 and at most 32."""
     seed: int = 0
-    """Seed of the split, of sampling and of training."""
+    """Random seed for splitting the queries, sampling and training."""
     trainer: dict[str, Any] = Field(default_factory=dict)
-    """Arguments of TRL's ``SFTConfig`` and ``DPOConfig`` in place of the defaults, such as ``max_steps``."""
+    """Arguments of TRL's ``SFTConfig`` and ``DPOConfig`` that replace our values, such as ``max_steps``."""
     prompts: PromptsOption = prompts_field()
-    """Prompts in place of DynQR's: ``rewrite`` (slot ``query``), ``answer`` (``passages``, ``question``)."""
+    """Prompts that replace the default prompts, by name: ``rewrite`` (slot ``query``) and ``answer`` (slots
+    ``passages`` and ``question``)."""

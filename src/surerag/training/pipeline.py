@@ -1,4 +1,4 @@
-"""All stages of training, and the held-out queries that decide whether training helped."""
+"""Run all stages of the training, and test on held-out queries whether the training helped."""
 
 from __future__ import annotations
 
@@ -35,14 +35,15 @@ MIN_QUERIES = 20
 
 @dataclass(frozen=True, slots=True)
 class StageMeans:
-    """Figures of one rewriter on the held-out queries.
+    """Results of one rewriter on the held-out queries.
 
     Attributes:
-        name: ``"as asked"`` (no rewriter), ``"distilled"`` or ``"aligned"``.
-        log_perplexity: Mean log-perplexity in nats, over the answers that have one.
-        change: Paired difference of the log-perplexity to the queries as asked.
+        name: ``"as asked"`` for the original queries, ``"distilled"`` or ``"aligned"``.
+        log_perplexity: Mean log-perplexity of the reader's answers in nats, without empty or truncated
+            answers.
+        change: Change of the log-perplexity compared with the original queries, in pairs.
         correct: Share of right answers; None without references.
-        correct_change: Paired difference of ``correct`` to the queries as asked.
+        correct_change: Change of ``correct`` compared with the original queries, in pairs.
     """
 
     name: str
@@ -53,7 +54,7 @@ class StageMeans:
 
     @property
     def helps(self) -> bool:
-        """Whether the interval shows an improvement: of right answers if they are known, or of perplexity."""
+        """Whether the improvement is significant: of right answers, or of perplexity without references."""
         if self.correct_change is not None:
             return self.correct_change.interval is not None and self.correct_change.interval.lower > 0
         return self.change is not None and self.change.interval is not None and self.change.interval.upper < 0
@@ -64,10 +65,10 @@ class TrainingReport:
     """The result of :func:`train_rewriter`.
 
     Attributes:
-        rewriter: Folder of the model to use; None if neither stage improved on the queries as asked.
-        stages: Figures on the held-out queries; the first are those of the queries as asked.
-        n_distilled: Number of rewrites for distillation.
-        n_preferences: Number of preferences for alignment.
+        rewriter: Folder of the best model; None if no model is better than the original queries.
+        stages: Results on the held-out queries; the first entry is for the original queries.
+        n_distilled: Number of rewrites that were used for distillation.
+        n_preferences: Number of pairs of rewrites that were used for alignment.
         n_held_out: Number of held-out queries.
     """
 
@@ -78,7 +79,7 @@ class TrainingReport:
     n_held_out: int
 
     def __str__(self) -> str:
-        """Return the figures as a Markdown table, and the verdict."""
+        """Return the results as a Markdown table, and a sentence that says which model to use."""
         rows = ["| queries | log-perplexity | change | right | change |", "|---|---:|---:|---:|---:|"]
         for stage in self.stages:
             right = "" if stage.correct is None else f"{100 * stage.correct:.1f} %"
@@ -103,23 +104,23 @@ def train_rewriter(
 ) -> TrainingReport:
     """Train a model to rewrite queries: distil a teacher's rewrites, then align the model with the reader.
 
-    Held-out queries decide whether to use the model. If a call is interrupted, repeat it: it continues from
-    the files in ``output``.
+    Afterwards, the model is compared with the original queries on held-out queries. If a training is
+    interrupted, call this function again with the same arguments: it continues from the files in ``output``.
 
     Args:
-        queries: At least 20 distinct queries; if they have references, the report counts right answers.
+        queries: At least 20 distinct queries; with references, the report counts right answers.
         base: Hugging Face id or folder of the model to train.
         output: Folder for data, checkpoints and models.
-        reader: Answers the queries; it must report log-probabilities.
+        reader: The model that answers the queries; it must report log-probabilities.
         retriever: Finds passages.
-        teacher: Writes the rewrites of the first stage; None takes the reader.
-        encoder: Turns texts into vectors, for the reward ``"relevance"``.
-        options: Settings of the stages.
+        teacher: The model that writes the rewrites for distillation; None means the reader.
+        encoder: The model that embeds texts; needed for the reward ``"relevance"``.
+        options: Options of the training; None means the defaults.
         progress: Whether to show progress bars.
 
     Raises:
         InputError: If there are too few queries, or the reward needs references and a query has none.
-        MissingServiceError: If the reward needs an encoder, and none was passed.
+        MissingServiceError: If the reward needs an encoder, and ``encoder`` is None.
         ConfigurationError: If ``base`` cannot be loaded, or ``output`` belongs to other queries or options.
         ServiceError: If the teacher wrote no usable rewrite.
         StorageError: If ``output`` cannot be written.
@@ -129,13 +130,13 @@ def train_rewriter(
     items = as_queries(queries)
     if len(items) < MIN_QUERIES:
         raise InputError(
-            f"{len(items)} distinct queries are too few to train on", hint=f"give at least {MIN_QUERIES}"
+            f"{len(items)} distinct queries are too few to train on", hint=f"pass at least {MIN_QUERIES}"
         )
     check_reward(options, items, encoder)
     texts = [item.text for item in items]
     pairs_file, preferences_file = folder / "rewrites.json", folder / "preferences.json"
     if not pairs_file.exists():
-        # A base that cannot be loaded raises here, before the teacher has worked for hours.
+        # If the base model cannot be loaded, raise the error now, and not after hours of the teacher's work.
         load_base(base)
     _claim(folder, {"base": str(base), "queries": texts, **options.model_dump(mode="json")})
     random.Random(options.seed).shuffle(items)
@@ -177,7 +178,7 @@ def _measure(
     options: RewriterTraining,
     progress: Progress,
 ) -> tuple[StageMeans, ...]:
-    """Answer the held-out queries as asked and with each model's rewrites, and compare in pairs."""
+    """Answer the held-out queries without a rewriter and with each model's rewrites, and compare."""
 
     def try_all(programs: list[Program[TriedQuery]], rewriter: Reader | None = None) -> list[TriedQuery]:
         own = None if rewriter is None else as_reader(rewriter)
@@ -209,7 +210,7 @@ def _means(name: str, tried: Sequence[TriedQuery], before: Sequence[TriedQuery] 
 def _log_perplexities_and_correctness(
     tried: Sequence[TriedQuery],
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Return the log-perplexities and the correctness of the queries that have them, by index."""
+    """Return the finite log-perplexities and the known correctness of queries, by the query's index."""
     numbered = list(enumerate(tried))
     logs = {at: math.log(trial.uncertainty) for at, trial in numbered if math.isfinite(trial.uncertainty)}
     return logs, {at: float(trial.correct) for at, trial in numbered if trial.correct is not None}
@@ -222,7 +223,7 @@ def _load_rewriter(folder: Path) -> Reader:
 
 
 def _claim(folder: Path, run: dict[str, object]) -> None:
-    """Reserve a folder for a training, or check that it belongs to the same training."""
+    """Create a folder for a training, or check that an existing folder belongs to the same training."""
     file = folder / "run.json"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -235,7 +236,7 @@ def _claim(folder: Path, run: dict[str, object]) -> None:
 
 
 def _write_atomically(file: Path, value: object) -> None:
-    """Write JSON so that a killed process leaves either the old file or the new file."""
+    """Write JSON so that an interrupted process leaves the old or the new file, but not a part of it."""
     part = file.with_suffix(".part")
     with writing(file):
         part.write_text(json.dumps(value), encoding="utf-8")

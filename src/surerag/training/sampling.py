@@ -1,4 +1,4 @@
-"""What a rewriter learns from: a teacher's rewrites, and preferences between its own (DynQR, section 2.2)."""
+"""Training data of a rewriter: a teacher's rewrites, and pairs of rewrites (DynQR, section 2.2)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ REWRITE_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A query as users ask it.
+    """A query for training a rewriter.
 
     Attributes:
-        text: The query.
-        references: Right answers, if there are any.
+        text: The query as a user asks it.
+        references: Right answers; empty if they are not known.
     """
 
     text: str
@@ -42,13 +42,13 @@ class Query:
 
 
 class Preference(NamedTuple):
-    """Two rewrites of a query.
+    """Two rewrites of a query, for alignment.
 
     Attributes:
         query: The query.
         better: The rewrite with the larger reward.
-        worse: The other rewrite.
-        difference: Of the rewards.
+        worse: The rewrite with the smaller reward.
+        difference: Difference of the rewards, positive.
     """
 
     query: str
@@ -58,10 +58,10 @@ class Preference(NamedTuple):
 
 
 class TriedQuery(NamedTuple):
-    """Perplexity of an answer (infinite if it is empty or cut off), and whether it is right, if known."""
+    """The reader's answer to a query, measured."""
 
-    uncertainty: float
-    correct: bool | None
+    uncertainty: float  # perplexity; infinite for an empty or truncated answer
+    correct: bool | None  # None without references
 
 
 def collect_rewrites(
@@ -71,14 +71,14 @@ def collect_rewrites(
     *,
     progress: Progress = False,
 ) -> list[tuple[str, str]]:
-    """Return pairs of a query and the teacher's rewrite.
+    """Return pairs of a query and the teacher's rewrite of the query.
 
-    Rewrites that are refusals, thoughts, cut off or equal to their query are left out.
+    A rewrite that is a refusal, truncated, or equal to its query is left out.
 
     Args:
         queries: Queries to rewrite.
         teacher: The model that writes one rewrite of each query.
-        options: Options of the training; None takes the defaults.
+        options: Options of the training; None means the defaults.
         progress: Whether to show a progress bar.
 
     Raises:
@@ -107,16 +107,16 @@ def sample_preferences(
     encoder: Encoder | None = None,
     progress: Progress = False,
 ) -> list[Preference]:
-    """Sample rewrites, reward what each retrieves, and pair them by reward (second stage, Eq. 2 and 3).
+    """Sample rewrites of each query, compute their rewards, and return pairs of rewrites (Eq. 2 and 3).
 
     Args:
-        queries: What is rewritten.
-        rewriter: Samples the rewrites.
-        reader: Answers; its certainty is the reward, by default.
+        queries: Queries to rewrite.
+        rewriter: The model that samples the rewrites.
+        reader: The model that answers from the passages that a rewrite retrieves.
         retriever: Finds passages.
-        options: Settings of the stages; the defaults if None.
-        encoder: Vectors, for the reward ``"relevance"``.
-        progress: Whether to show a bar.
+        options: Options of the training; None means the defaults.
+        encoder: The model that embeds texts; needed for the reward ``"relevance"``.
+        progress: Whether to show a progress bar.
     """
     options = options or RewriterTraining()
     check_reward(options, queries, encoder)
@@ -137,7 +137,7 @@ def sample_preferences(
 
 
 def _run_all(programs: Sequence[Program[R]], services: Services, progress: Progress) -> list[R | None]:
-    """Return the results of programs; those that failed are None, and a warning counts them."""
+    """Return the results of programs; a failed program has the result None, and a log line counts them."""
     outcomes = run_many(programs, services, return_exceptions=True, progress=progress)
     failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     for failure in failures:
@@ -150,21 +150,16 @@ def _run_all(programs: Sequence[Program[R]], services: Services, progress: Progr
 
 
 def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[int, int, float]]:
-    """Return the pairs with the largest difference in reward (DynQR, section 2.2, Preference Alignment).
+    """Return the pairs of rewrites with the largest difference in reward (DynQR, Preference Alignment).
 
-    A larger reward means a better rewrite of the query. An infinite reward, which follows an empty or cut
-    answer, makes no pair, because its difference to all other rewards would be the largest.
+    Infinite rewards, which empty or truncated answers have, are left out.
 
     Args:
-        rewards: Reward of each rewrite of a query.
-        n_pairs: Most pairs to return.
+        rewards: Reward of each rewrite of a query; larger means better.
+        n_pairs: Maximum number of pairs.
 
     Returns:
         Triples of the better rewrite's index, the worse rewrite's index, and the difference of their rewards.
-
-    Args:
-        rewards: One of each rewrite.
-        n_pairs: Pairs to return, at most.
 
     Example:
         >>> preference_pairs([-1.5, -1.0, -1.5, -4.0])
@@ -180,11 +175,11 @@ def preference_pairs(rewards: Sequence[float], n_pairs: int = 3) -> list[tuple[i
 
 
 def try_query(query: Query, text: str, options: RewriterTraining) -> Program[TriedQuery]:
-    """Search with a text, answer the query from the passages found, and measure the answer's perplexity."""
+    """Retrieve passages with a text, answer the query from them, and measure the answer's perplexity."""
     passages = yield from perform(Retrieve(text, options.top_n))
     if passages:
-        shown = format_passages(passage.text for passage in passages)
-        prompt = options.prompts["answer"].render(passages=shown, question=query.text)
+        formatted = format_passages(passage.text for passage in passages)
+        prompt = options.prompts["answer"].render(passages=formatted, question=query.text)
     else:
         prompt = CLOSED_BOOK.render(question=query.text)
     [[answer]] = yield from perform(Generate([prompt], SamplingParams(trace="logprobs")))
@@ -195,7 +190,7 @@ def try_query(query: Query, text: str, options: RewriterTraining) -> Program[Tri
 
 
 def rewrite_and_try(query: Query, options: RewriterTraining) -> Program[TriedQuery]:
-    """Rewrite a query greedily, and try the rewrite; if it is not usable, try the query itself."""
+    """Rewrite a query greedily, and try the rewrite, or the query itself if the rewrite is unusable."""
     rewrites = yield from _write(query.text, options, SamplingParams(max_tokens=REWRITE_TOKENS, trace="none"))
     return (yield from try_query(query, rewrites[0] if rewrites else query.text, options))
 
@@ -218,35 +213,38 @@ def _try_own_rewrites(
     return rewrites, rewards
 
 
-# Rewards of a rewrite, larger for a better one (appendix B)
+# Rewards of a rewrite; larger means better (appendix B)
 
 
 def reward_certainty(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return minus the perplexity of the reader's answer (DynQR)."""
+    """Return the reward "uncertainty" of DynQR: minus the perplexity of the reader's answer."""
     trial = yield from try_query(query, text, options)
     return -trial.uncertainty
 
 
 def reward_answer(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return 1 if the reader's answer is right (RRR), else 0."""
+    """Return the reward "answer" of RRR: 1 if the reader's answer is right, else 0."""
     trial = yield from try_query(query, text, options)
     return float(bool(trial.correct))
 
 
 def reward_documents(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return 1 if a retrieved document contains a right answer (RetPO), else 0."""
+    """Return the reward "documents" of RetPO: 1 if a retrieved document contains a right answer, else 0."""
     passages = yield from perform(Retrieve(text, options.top_n))
     return float(any(contains(passage.text, query.references) for passage in passages))
 
 
 def reward_relevance(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return the mean cosine of the retrieved documents with the original query (RaFe); −1 without any."""
+    """Return the reward "relevance" of RaFe: the mean cosine of the retrieved documents and the query.
+
+    The reward is −1 if no document is retrieved.
+    """
     passages = yield from perform(Retrieve(text, options.top_n))
     if not passages:
         return -1.0
-    [wanted] = yield from embed_unit([query.text], "query")
+    [query_vector] = yield from embed_unit([query.text], "query")
     documents = yield from embed_unit([passage.text for passage in passages], "document")
-    return float((documents @ wanted).mean())
+    return float((documents @ query_vector).mean())
 
 
 REWARDS: Mapping[Reward, Callable[[Query, str, RewriterTraining], Program[float]]] = {
@@ -258,22 +256,22 @@ REWARDS: Mapping[Reward, Callable[[Query, str, RewriterTraining], Program[float]
 
 
 def check_reward(options: RewriterTraining, queries: Sequence[Query], encoder: Encoder | None) -> None:
-    """Check that the references or the encoder that the reward needs are present.
+    """Check that the option ``reward`` has the references or the encoder that it needs.
 
     Raises:
-        InputError: If a query has no references.
-        MissingServiceError: If there is no encoder.
+        InputError: If the reward needs references, and a query has none.
+        MissingServiceError: If the reward needs an encoder, and ``encoder`` is None.
     """
     if options.reward in ("answer", "documents") and not all(query.references for query in queries):
         raise InputError(
             f"the reward {options.reward!r} needs references for every query",
-            hint="or use 'uncertainty' or 'relevance', which need none",
+            hint="pass references, or use the reward 'uncertainty' or 'relevance'",
         )
     if options.reward == "relevance" and encoder is None:
         raise MissingServiceError("the reward 'relevance' needs an encoder", hint="pass encoder=…")
 
 
 def as_queries(queries: Iterable[Query | str]) -> list[Query]:
-    """Return distinct queries; texts become queries without references."""
+    """Return distinct ``Query`` objects; a text becomes a ``Query`` without references."""
     items = [Query(item) if isinstance(item, str) else item for item in queries]
     return list({item.text: item for item in items}.values())

@@ -1,4 +1,4 @@
-"""Fine-tuning on TRL: distillation (SFT) and alignment (DPO), resumed from the last checkpoint."""
+"""Fine-tune a model with TRL: distillation (SFT) and alignment (DPO), resumed from the last checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ CHECKPOINTS = "checkpoints"
 def distil(
     pairs: Sequence[tuple[str, str]], base: str | Path, output: Path, options: RewriterTraining
 ) -> Path:
-    """Teach a base model the teacher's rewrites; the loss is on the rewrite alone (DynQR, section 2.2)."""
+    """Fine-tune a base model on a teacher's rewrites (SFT; DynQR, section 2.2); return its folder.
+
+    The loss is computed on the tokens of the rewrite, without the prompt.
+    """
     examples = [(query, {"completion": rewrite}) for query, rewrite in pairs]
     return _tune("distil", examples, base, output, options)
 
@@ -26,7 +29,7 @@ def distil(
 def align(
     preferences: Sequence[Preference], base: str | Path, output: Path, options: RewriterTraining
 ) -> Path:
-    """Teach a distilled rewriter which of its rewrites are better (DPO; DynQR, section 2.2)."""
+    """Fine-tune a distilled rewriter on preferences (DPO; DynQR, section 2.2); return its folder."""
     examples = [(item.query, {"chosen": item.better, "rejected": item.worse}) for item in preferences]
     return _tune("align", examples, base, output, options)
 
@@ -71,39 +74,44 @@ def _tune(
 
 
 def load_base(base: str | Path) -> tuple[Any, Any]:
-    """Load a model to train and its tokenizer."""
+    """Load a model to train and its tokenizer.
+
+    Raises:
+        ConfigurationError: If the model cannot be loaded, or its tokenizer has no end token.
+        MissingExtraError: If TRL is not installed.
+    """
     with extra("train"):
         import trl  # noqa: F401
         from transformers import AutoModelForCausalLM, AutoTokenizer
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(base))
-        # Safetensors only: pickled weights could run code.
+        # Only safetensors are loaded, because pickled weights could run code.
         model = AutoModelForCausalLM.from_pretrained(str(base), dtype="float32", use_safetensors=True)
     except (OSError, ValueError) as error:
         raise ConfigurationError(
             f"the base model {str(base)!r} cannot be loaded: {reason_of(error)}",
-            hint="give a causal model's Hugging Face id that can be reached, or a folder with safetensors",
+            hint="pass the Hugging Face id of a causal language model, or a folder with safetensors",
         ) from error
     if tokenizer.eos_token is None:
-        raise ConfigurationError(f"the tokenizer of {base} has no end token", hint="take another base model")
+        raise ConfigurationError(f"the tokenizer of {base} has no end token", hint="pass another base model")
     if tokenizer.pad_token is None:
         tokenizer.pad_token = tokenizer.eos_token
     return model, tokenizer
 
 
 def _row(options: RewriterTraining, tokenizer: Any, query: str, **texts: str) -> dict[str, Any]:
-    """Return one example in TRL's form: a conversation if the base has a chat template, else texts."""
+    """Return one example in TRL's format: messages if the tokenizer has a chat template, otherwise texts."""
     prompt = options.prompts["rewrite"].render(query=query)
     if tokenizer.chat_template is None:
         return {"prompt": f"{prompt}\n", **{name: text + tokenizer.eos_token for name, text in texts.items()}}
     answers = {name: [{"role": "assistant", "content": text}] for name, text in texts.items()}
-    # A model that can think is asked not to think, in training as in use.
+    # Thinking is switched off in training, as it is when the rewriter is used.
     template = {"chat_template_kwargs": {"enable_thinking": False}}
     return {"prompt": [{"role": "user", "content": prompt}], **answers, **template}
 
 
 def _arguments(output: Path, options: RewriterTraining, stage: str, rows: int) -> dict[str, Any]:
-    """Return the trainer's arguments for a stage with this number of examples."""
+    """Return the trainer's arguments for a stage with ``rows`` examples."""
     import torch
 
     cuda = torch.cuda.is_available()
