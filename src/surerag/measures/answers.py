@@ -22,7 +22,7 @@ def exact_match(answer: str, references: Sequence[str]) -> bool:
 def contains(answer: str, references: Sequence[str]) -> bool:
     """Return whether an answer contains the words of one of the references as one sequence.
 
-    This suits answers in whole sentences. A closed reference (yes, no, true, false, a single letter, an article
+    It suits answers in whole sentences. A closed reference (yes, no, true, false, a single letter, an article
     or "I do not know.") is compared by :func:`surerag.measures.closed.says`.
 
     Example:
