@@ -84,7 +84,7 @@ def test_compare_prints_a_table_and_writes_a_page(folder: Path) -> None:
     output = run(*COMPARE, *options)
     assert "Reading the documents in docs" in output and "Stay with plain for now" in output
     assert "No difference in right answers is shown between lazy (100.0 %)" in output
-    assert "Report: run.html. Rows: run.db." in output
+    assert "Report: run.html. All answers: run.db." in output
     assert "wall time is divided by their number" in " ".join(output.split())
     with EvaluationRun("run.db") as rows:
         assert rows.systems == ["plain", "lazy"] and len(rows.rows) == 2 * QUESTIONS
@@ -155,7 +155,7 @@ def test_a_dry_run_of_a_large_folder_encodes_what_it_may_show(
     monkeypatch.setattr(models, "WITHOUT_CHOICE", 10)
     monkeypatch.setattr(models, "LIKELY", 3)
     output = " ".join(run(*COMPARE, "--systems", "plain,lazy", "--dry-run", "2").split())
-    chosen = re.search(r"Note: of 30 passages, this dry run encodes the (\d) that share most words", output)
+    chosen = re.search(r"Note: this dry run encodes only (\d) of 30 passages, which share most words", output)
     assert chosen and "extrapolated from 2:" in output
     assert len({text.split()[0] for text in encoded} - {"Ada"}) == int(chosen[1]) <= 6
     assert not Path("run.db").exists()  # whose answers may come from other passages
@@ -199,7 +199,7 @@ def test_a_changed_run_is_refused(folder: Path) -> None:
         (("--run", "no folder/run.db"), "Name a file in an existing folder"),
         (("--run", "docs"), "Name a file in an existing folder"),
         (("--run", "questions.jsonl"), "questions.jsonl is not a run"),
-        (("--run", "report.html"), "the report would overwrite the run"),
+        (("--run", "report.html"), "the report would overwrite the file"),
         (("--documents", "no folder"), "Invalid value for '--documents'"),
     ],
 )
@@ -294,7 +294,7 @@ def test_an_understanding_that_cannot_be_measured_is_no_number(
 
 def test_doctor_tries_the_judge_and_the_methods(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output = run("doctor")
-    assert "As a judge: 5 of 10 pairs right, 0 replies unusable. Too few" in output
+    assert "As a judge: 5 of 10 pairs right, 0 replies unusable. At least 8 are needed" in output
     assert "with an NLI classifier" in output and 'gate="entropy"' in output
     labels = {(premise, hypothesis): label for premise, hypothesis, label in doctor.LABELLED_PAIRS}
 

@@ -1,4 +1,4 @@
-"""Entry point of the command line: an expected failure prints one line to standard error."""
+"""Entry point of the command line; an expected error prints one line to standard error."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ FAILED, WRONG_USAGE = 1, 2
 _WARNINGS_AS_NOTES = (
     SkippedFilesWarning, FileNotesWarning, MissingSummariesWarning, EmbeddingCacheWarning, CalibrationWarning
 )  # fmt: skip
-"""Warnings that are shown as notes; warnings of other libraries are hidden."""
+"""Classes of warnings that are printed as notes; warnings of other classes are hidden."""
 
 app = typer.Typer(
-    help="RAG that acts on its model's uncertainty. Exit codes: 0 done; 1 failed; 2 wrong usage: an "
-    "argument, an option or a file cannot be used; 3 a requirement fails; 4 a requirement is undecided, or "
-    "nothing can be guaranteed; 130 interrupted.",
+    help="RAG that acts on its model's uncertainty. Exit codes: 0 = success. 1 = failure. 2 = an argument, "
+    "an option or a file cannot be used. 3 = a requirement (--require) is not met. 4 = a requirement is "
+    "undecided, calibrate found no guarantee, or the trained rewriter does not help. 130 = interrupted.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -75,7 +75,7 @@ def main() -> NoReturn:
 
 
 def _silence_libraries() -> None:
-    """Keep progress bars and notices of other libraries off the terminal."""
+    """Hide the progress bars, log messages and warnings of other libraries."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TQDM_DISABLE", "1")

@@ -1,4 +1,4 @@
-"""``surerag calibrate``: a threshold with a guarantee, from a run of ``surerag compare``."""
+"""``surerag calibrate``: finds a threshold with a guarantee, from the answers of ``surerag compare``."""
 
 from __future__ import annotations
 
@@ -16,32 +16,37 @@ from surerag.errors import ConfigurationError
 from surerag.evaluation import EvaluationRun
 
 INFEASIBLE = 4
+"""Exit code if no threshold can be guaranteed."""
 
-RunFile = Annotated[Path, typer.Argument(help="File of a run of surerag compare.")]
+RunFile = Annotated[Path, typer.Argument(help="File with the answers of surerag compare (its option --run).")]
 SystemName = Annotated[
     str,
     typer.Option(
-        help="System to calibrate. With --max-risk, it may be any system of the run; the default is plain or "
-        "the only system. Without --max-risk, it is lazy or rewritten, and the run must have both lazy@inf "
-        "and lazy@-inf."
+        help="System to calibrate. With --max-risk: any system of the run; the default is plain, or the only "
+        "system. Without --max-risk: lazy or rewritten; for lazy, the run must have the systems lazy@inf and "
+        "lazy@-inf, for rewritten, rewritten@inf and rewritten@-inf."
     ),
 ]
-Metric = Annotated[str, typer.Option(help="Metric that scores the answers: contains, exact_match or f1.")]
+Metric = Annotated[str, typer.Option(help="Metric for the answers: contains, exact_match or f1.")]
 MaxLoss = Annotated[
-    float, typer.Option(help="Allowed loss of the mean score, against always searching or rewriting.")
+    float,
+    typer.Option(
+        help="Allowed loss of the mean score, compared with always searching or always rewriting: 0.02 means "
+        "two points."
+    ),
 ]
 MaxRisk = Annotated[
     float | None,
     typer.Option(
-        help="Allowed share of wrong answers among the answers shown. With this option, the policy withholds "
-        "uncertain answers."
+        help="Allowed share of wrong answers among the answers that are given, such as 0.1. With this "
+        "option, the policy withholds uncertain answers."
     ),
 ]
 MeasureName = Annotated[
-    str, typer.Option(help=f"Measure of certainty to use with --max-risk: {', '.join(MEASURES)}.")
+    str, typer.Option(help=f"Measure of uncertainty for --max-risk: {', '.join(MEASURES)}.")
 ]
-Confidence = Annotated[float, typer.Option(help="Confidence of the guarantee.")]
-Output = Annotated[Path, typer.Option(callback=check_file, help="File to write the policy to.")]
+Confidence = Annotated[float, typer.Option(help="Confidence level of the guarantee, between 0 and 1.")]
+Output = Annotated[Path, typer.Option(callback=check_file, help="JSON file to write the policy to.")]
 
 
 def calibrate(
@@ -54,7 +59,7 @@ def calibrate(
     confidence: Confidence = 0.95,
     output: Output = Path("policy.json"),
 ) -> None:
-    """Calibrate when to retrieve or rewrite, or which answers to withhold, and write the policy as JSON."""
+    """Find the threshold for retrieving, rewriting or withholding answers, and write it to a policy file."""
     policy: ThresholdPolicy | AbstentionPolicy
     with EvaluationRun(run, metrics=(metric,)) as rows:
         if max_risk is not None:
@@ -68,14 +73,14 @@ def calibrate(
     show(f"Threshold {policy.threshold:g}: {policy.guarantee}")
     if isinstance(policy, AbstentionPolicy) and policy.withheld:
         show(f"The policy gives no probabilities: {policy.withheld}.")
-    show(f'Policy: {output}. Load it with {type(policy).__name__}.load("{output}").')
+    show(f'Policy: {output}. To load the policy, call {type(policy).__name__}.load("{output}").')
     raise typer.Exit(INFEASIBLE if policy.guarantee.startswith("cannot be guaranteed") else 0)
 
 
 def _abstention_policy(
     run: EvaluationRun, system: str, metric: str, measure: str, max_risk: float, confidence: float
 ) -> AbstentionPolicy:
-    """Return a policy that withholds answers of a system by their certainty."""
+    """Return a policy that withholds a system's answers if their uncertainty is above a threshold."""
     names = run.systems
     system = system or ("plain" if "plain" in names else names[0] if len(names) == 1 else "")
     if system not in names:
@@ -87,7 +92,7 @@ def _abstention_policy(
     if not rows:
         raise ConfigurationError(
             f"no answer of {system} has both log-probabilities and a score",
-            hint="compare with a model that returns log-probabilities, and with reference answers",
+            hint="run surerag compare with reference answers, and a model that returns log-probabilities",
         )
     policy = calibrate_abstention(rows, max_risk=max_risk, confidence=confidence)
     settings = run.settings(system)
@@ -96,6 +101,6 @@ def _abstention_policy(
 
 
 def _model_name(reader: str) -> str:
-    """Return the name of a reader without the address of its server, as frameworks name the model."""
-    without = without_address(reader)
-    return reader if without == reader else without.rpartition("@")[0]
+    """Return a reader's name without its server's address; LlamaIndex and LangChain use this name."""
+    name = without_address(reader)
+    return reader if name == reader else name.rpartition("@")[0]

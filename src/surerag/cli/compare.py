@@ -1,4 +1,4 @@
-"""``surerag compare``: which system helps on your own questions and documents, and at which cost."""
+"""``surerag compare``: compares answers and costs of systems on your own questions and documents."""
 
 from __future__ import annotations
 
@@ -44,10 +44,11 @@ from surerag.evaluation.report import forecast, terminal_table, write_report
 from surerag.evaluation.systems import PipelineSetup, build_system, parse_system
 
 DEFAULT = "plain,lazy,rewritten,selected"
-"""Plain RAG, L-RAG, DynQR and EDC²-RAG, each at its defaults."""
+"""Default of ``--systems``: plain RAG, L-RAG, DynQR and EDC²-RAG, each with its default options."""
 
 Questions = Annotated[
-    Path, typer.Argument(help="JSONL, CSV or Parquet with questions and reference answers.")
+    Path,
+    typer.Argument(help="File with questions and reference answers: JSONL, JSON, CSV, TSV, XLSX or Parquet."),
 ]
 Systems = Annotated[
     str,
@@ -60,8 +61,9 @@ Systems = Annotated[
 Require = Annotated[
     list[str] | None,
     typer.Option(
-        help='Requirement to test, such as "accuracy(lazy) >= accuracy(plain) - 0.05": exit code 3 if it '
-        "fails, 4 if it is undecided. JUnit XML is written beside the run."
+        help='Requirement to test, such as "accuracy(lazy) >= accuracy(plain) - 0.05". The exit code is 3 if '
+        "the requirement is not met, and 4 if more questions are needed to decide. The results are also "
+        "written as JUnit XML, beside the file of --run."
     ),
 ]
 Margin = Annotated[
@@ -69,17 +71,20 @@ Margin = Annotated[
     typer.Option(
         min=0,
         max=100,
-        help="Loss in points that does not matter if a system is cheaper or shows fewer passages.",
+        help="Loss of accuracy, in percentage points, that you accept from a system that is cheaper or shows "
+        "fewer passages.",
     ),
 ]
 DryRun = Annotated[
     int,
     typer.Option(
-        min=0, help="Ask only this many questions, drawn at random, and extrapolate the costs of all."
+        min=0,
+        help="Ask only this number of random questions, and estimate the costs of all questions. 0 asks all "
+        "questions.",
     ),
 ]
-PriceIn = Annotated[float, typer.Option(min=0, help="Price of a million tokens read.")]
-PriceOut = Annotated[float, typer.Option(min=0, help="Price of a million tokens written.")]
+PriceIn = Annotated[float, typer.Option(min=0, help="Price of a million prompt tokens, in any currency.")]
+PriceOut = Annotated[float, typer.Option(min=0, help="Price of a million generated tokens.")]
 
 
 def compare(
@@ -100,7 +105,7 @@ def compare(
     price_out: PriceOut = 0.0,
     ask_again: AskAgain = False,
 ) -> None:
-    """Ask systems your own questions over your own documents; print and write a report."""
+    """Compare systems on your own questions and documents; print the findings and write a report page."""
     items = read_questions(questions, columns=parse_columns(columns))
     names = _check_names(systems, require or ())
     if "oracle" in names:
@@ -116,7 +121,7 @@ def compare(
     if corpus.is_whole:
         with step("Looking for the reference answers in the documents"):
             held = documents_with_references(items, corpus.passages.passages)
-    else:  # the whole run may find other passages, and so give other answers
+    else:  # the run over all passages may retrieve other passages, so its answers need another file
         run = run.with_name(f"{run.stem}.dry-run{run.suffix}")
     prices = price_in, price_out
     with ask_systems(built, asked_now, run, at_a_time, ask_again) as rows:
@@ -141,12 +146,12 @@ def compare(
         show(str(verdict))
     if verdicts:
         write_junit(verdicts, run.with_suffix(".xml"))
-    show(f"Report: {page}. Rows: {run}.")
+    show(f"Report: {page}. All answers: {run}.")
     raise typer.Exit(EXIT_CODES[_worst({verdict.outcome for verdict in verdicts})])
 
 
 def _worst(outcomes: Collection[Outcome]) -> Outcome:
-    """Return ``"fail"`` before ``"undecided"`` before ``"pass"``."""
+    """Return the worst of some outcomes: ``"fail"``, else ``"undecided"``, else ``"pass"``."""
     return "fail" if "fail" in outcomes else "undecided" if "undecided" in outcomes else "pass"
 
 
@@ -154,12 +159,12 @@ def _check_contexts(items: Sequence[Question], file: Path) -> None:
     if not all(item.contexts for item in items):
         raise InputError(
             f"{file} has questions without contexts, which the system 'oracle' needs",
-            hint="name their column: --columns contexts=NAME",
+            hint="if the column of contexts has another name, pass --columns contexts=NAME",
         )
 
 
 def _check_names(systems: str, require: Sequence[str]) -> Sequence[str]:
-    """Return the names of the systems; misspelt names and requirements raise before documents are read."""
+    """Return the names in ``--systems``, after checking the names and the requirements for mistakes."""
     names = split_names(systems)
     if len(set(names)) < len(names) or not names:
         raise ConfigurationError(
@@ -173,14 +178,14 @@ def _check_names(systems: str, require: Sequence[str]) -> Sequence[str]:
 
 
 def _sample(items: Sequence[Question], n: int) -> list[Question]:
-    """Return n questions in their order, drawn at random but equal at each call; all questions if n is 0."""
+    """Return n random questions in their order, the same questions at each call; all questions if n is 0."""
     if not 0 < n < len(items):
         return list(items)
     return [items[place] for place in sorted(random.Random(0).sample(range(len(items)), n))]
 
 
 def _options(model: str | None, base_url: str | None) -> Mapping[str, Mapping[str, Any]]:
-    """Return options for the demo's model, which was trained on its own prompt; empty for other models."""
+    """Return options by system: the demo's model was trained on its own prompt; other models need none."""
     if model != DEMO or base_url is not None:
         return {}
     from surerag.demo import EXTRACT_PROMPT

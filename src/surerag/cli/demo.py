@@ -1,4 +1,4 @@
-"""``surerag demo``: the five methods on real text, with a real small model."""
+"""``surerag demo``: runs the five methods with a small model on articles of SQuAD."""
 
 from __future__ import annotations
 
@@ -32,13 +32,20 @@ EVIDENCE = (
     "right, and searching at random equally often answers 74.4 % right. The demo uses a smaller model of "
     "135 M parameters with our adapter."
 )
-"""A result on a known model; a test compares it with ``studies/real/results/gatesnew-qwen.json``."""
+"""A measured result; a test compares its numbers with ``studies/real/results/gatesnew-qwen.json``."""
 
-NQuestions = Annotated[int, typer.Option("--questions", min=5, help="Questions to compare systems on.")]
-Output = Annotated[Path, typer.Option(callback=check_folder, help="Folder for the page and the answers.")]
+NQuestions = Annotated[
+    int, typer.Option("--questions", min=5, help="Number of questions to ask each system.")
+]
+Output = Annotated[
+    Path, typer.Option(callback=check_folder, help="Folder for the report page and the answers.")
+]
 Base = Annotated[
     str | None,
-    typer.Option(help="Folder or hub id of SmolLM2-135M-Instruct; by default it is found or downloaded."),
+    typer.Option(
+        help="Folder or Hugging Face id of SmolLM2-135M-Instruct. By default, the model is taken from the "
+        "cache or downloaded."
+    ),
 ]
 
 
@@ -48,7 +55,7 @@ def demo(
     base: Base = None,
     dtype: Dtype = "auto",
 ) -> None:
-    """Try the five methods on articles of SQuAD, and compare three of them with plain RAG."""
+    """Try the five methods on articles of SQuAD, and compare three of the methods with plain RAG."""
     started = time.monotonic()
     with writing(output):
         output.mkdir(parents=True, exist_ok=True)
@@ -62,8 +69,12 @@ def demo(
         show(terminal_table(run))
         page = output / "demo.html"
         write_report(run, page, title="surerag: five methods on real text", labels=SYSTEMS)
-    show(f"The page: {page}. Every answer: {output / 'demo.db'}. It took {time.monotonic() - started:.0f} s.")
-    show("On your own documents and questions: surerag compare questions.jsonl --documents DIR --model MODEL")
+    seconds = time.monotonic() - started
+    show(f"Report: {page}. All answers: {output / 'demo.db'}. The demo took {seconds:.0f} s.")
+    show(
+        "To compare systems on your own documents and questions, run: "
+        "surerag compare questions.jsonl --documents DIR --model MODEL"
+    )
 
 
 def _load(base: str | None, dtype: str | None) -> PipelineSetup:
@@ -84,7 +95,7 @@ def _load(base: str | None, dtype: str | None) -> PipelineSetup:
 
 
 def _sample(n: int) -> list[Question]:
-    """Return n questions at equal distances in the corpus, so that they are about all articles."""
+    """Return n questions, evenly spaced in the corpus so that they cover all articles."""
     from surerag.demo import load_questions
 
     items = load_questions()
@@ -93,7 +104,7 @@ def _sample(n: int) -> list[Question]:
 
 
 def _show_one(setup: PipelineSetup, question: Question) -> None:
-    """Ask all five methods one question, and show their results."""
+    """Run all five methods on one question, and print their results in a table."""
     options: dict[str, Any] = {"top_n": setup.top_n, "max_tokens": setup.max_tokens}
     with step("One question, five methods"):
         passages = setup.retriever.retrieve(question.text, TOP_N)
@@ -120,19 +131,21 @@ def _show_one(setup: PipelineSetup, question: Question) -> None:
         'EDC²-RAG clusters the passages, and compresses each cluster (variant="copy")': (
             f"{compressed.tokens_before} tokens become {compressed.tokens_after}: “{extract}”"
         ),
-        "DENSE-RAG rewords each passage: does the answer survive?": (
+        "DENSE-RAG rephrases each passage, and tests whether the answer stays the same": (
             f"DSE {dense.score:.2f}: {verdict if dense.conclusive else 'not conclusive'}. “{dense.answer}”"
         ),
         "DynQR rewrites the query only if the answer is uncertain": (
             f"perplexity {rewritten.original.uncertainty:.2f}, threshold {rewritten.threshold:g}: {search}. "
             f"“{rewritten.answer}”"
         ),
-        "SePer: what were the passages worth to this reader?": (
-            f"ΔSePer {worth.delta:+.2f}: belief {worth.before.seper:.2f} without them, "
-            f"{worth.after.seper:.2f} with them"
+        "SePer measures how much the passages raise the probability of a right answer": (
+            f"ΔSePer {worth.delta:+.2f}: probability {worth.before.seper:.2f} without passages, "
+            f"{worth.after.seper:.2f} with passages"
         ),
     }
-    table = Table("Method", "Here", title=f"Question: {question.text}", title_justify="left", show_lines=True)
+    table = Table(
+        "Method", "Result", title=f"Question: {question.text}", title_justify="left", show_lines=True
+    )
     for row in rows.items():
         table.add_row(*row)
     show(table)

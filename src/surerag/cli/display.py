@@ -1,4 +1,4 @@
-"""Messages on a terminal; texts of documents and servers are printed without control codes."""
+"""Prints messages on the terminal; control codes in texts of documents and servers are removed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def show(content: str | Table) -> None:
 
 
 def show_findings(sentences: Sequence[str]) -> None:
-    """Print the findings of a run: the first as a sentence, the others as a list."""
+    """Print the findings of a run: first the main finding, then the other findings as a list."""
     for number, text in enumerate(sentences):
         show(f"- {text}" if number else f"\n{text}")
     show("")
 
 
 def show_error(message: str) -> None:
-    """Print a message in one line on standard error."""
+    """Print an error message on standard error, in one line."""
     line = " ".join(printable(message).split())
     Console(stderr=True).print(f"Error: {line}", style="red", markup=False, highlight=False, soft_wrap=True)
 
@@ -40,7 +40,7 @@ def show_note(message: str) -> None:
 
 @contextmanager
 def step(message: str) -> Iterator[None]:
-    """Show a message while a step of unknown length runs; without a terminal, print it once."""
+    """Show a message on standard error while a step runs; if there is no terminal, print it once."""
     errors = Console(stderr=True)
     if not errors.is_terminal:
         errors.print(printable(message), markup=False, highlight=False, soft_wrap=True)

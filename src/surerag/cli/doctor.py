@@ -1,4 +1,4 @@
-"""``surerag doctor``: what a model can do, and which methods can therefore use it."""
+"""``surerag doctor``: finds out what a model or server can do, and which methods can use it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ LABELLED_PAIRS = (
     ("Both brothers became doctors.", "One of the brothers became a doctor.", True),
     ("The recipe needs two eggs.", "The recipe was written by a monk.", False),
 )
-"""Premise, hypothesis, and whether the first entails the second."""
+"""Each item is a premise, a hypothesis, and whether the premise entails the hypothesis."""
 
 LEAST_RIGHT = 8
-"""A usable judge is right on at least this many of the ten pairs."""
+"""A model can be used as a judge if it is right on at least this many of the ten pairs."""
 
 
 def doctor(base_url: BaseUrl = None, model: Model = None, dtype: Dtype = "auto") -> None:
-    """Ask a model what it can do, try it as a judge, and say which methods can use it."""
+    """Find out what a model can do, whether it can judge answers, and which methods can use it."""
     reader = load_reader(base_url, model, dtype, probe=False)
     show(_describe(reader, base_url))
     with step("Trying the model as a judge on ten pairs of statements"):
@@ -60,7 +60,7 @@ def doctor(base_url: BaseUrl = None, model: Model = None, dtype: Dtype = "auto")
 
 
 def try_judge(reader: BaseReader) -> tuple[bool, str]:
-    """Return whether a model can judge the :data:`LABELLED_PAIRS`, and the result in words."""
+    """Return whether a model can judge the :data:`LABELLED_PAIRS`, and a sentence with the result."""
     rows = JudgeEntailer(reader).entail(
         [Pair(premise, hypothesis) for premise, hypothesis, _ in LABELLED_PAIRS]
     )
@@ -72,11 +72,14 @@ def try_judge(reader: BaseReader) -> tuple[bool, str]:
     text = f"As a judge: {right} of {len(rows)} pairs right, {int((~usable).sum())} replies unusable."
     if right >= LEAST_RIGHT:
         return True, text
-    return False, f"{text} Too few: use an NLI classifier as the entailer (NLIEntailer.from_pretrained)."
+    return False, (
+        f"{text} At least {LEAST_RIGHT} are needed: use an NLI classifier as the entailer "
+        "(NLIEntailer.from_pretrained)."
+    )
 
 
 def check_methods(reader: BaseReader, *, judges: bool) -> dict[str, tuple[bool, str]]:
-    """Return for each method whether it can use a model, and how it does so, or what to change."""
+    """Return for each method whether it works with a model, and the option to use or the error."""
     text, encoder = FixedSummary("A passage."), HashingEncoder()
     judge = "judged by the model itself" if judges else "with an NLI classifier as the entailer"
     choices: Mapping[str, Mapping[str, Callable[[], Any]]] = {
@@ -85,7 +88,7 @@ def check_methods(reader: BaseReader, *, judges: bool) -> dict[str, tuple[bool, 
             for gate in ("entropy", "margin", "abstention")
         },
         "ΔSePer": {judge: partial(SePer, reader, JudgeEntailer(reader))},
-        "EDC²-RAG": {"needs text alone": partial(ClusterCompressor, reader, encoder)},
+        "EDC²-RAG": {"needs only text": partial(ClusterCompressor, reader, encoder)},
         "DENSE-RAG": {judge: partial(DenseEvaluator, reader)},
         "DynQR": {
             f'metric="{metric}"': partial(UncertaintyRewriter, reader, text, metric=metric)
@@ -108,15 +111,15 @@ def _first_that_works(builders: Mapping[str, Callable[[], Any]]) -> tuple[bool, 
 
 
 def _describe(reader: BaseReader, base_url: str | None) -> str:
-    """Return what a model can do, after asking a server about it."""
+    """Return a text that lists a model's capabilities; a server is tested with small requests."""
     if base_url is not None:
-        with step(f"Asking {base_url} a dozen small questions"):
+        with step(f"Sending a dozen small requests to {base_url}"):
             return str(reader.probe())  # type: ignore[attr-defined]  # a reader of a server
     can = reader.capabilities
     rows = {
         "log-probabilities": "yes" if can.logprobs else "no",
         "entropies": can.entropy or "no",
-        "stops after n tokens": "yes, and continues from there" if can.begin == "native" else "no",
+        "can continue a cut answer": "yes" if can.begin == "native" else "no",
         "streaming": "yes" if can.stream else "no",
     }
     return "\n".join([reader.name, *(f"  {name:<30}{value}" for name, value in rows.items())])

@@ -1,4 +1,4 @@
-"""``surerag evaluate``: what contexts add to a model's belief (ΔSePer), or how it understands them."""
+"""``surerag evaluate``: measures how much contexts help a model (ΔSePer), or confuse it (DENSE)."""
 
 from __future__ import annotations
 
@@ -39,20 +39,23 @@ Measure = Callable[[Question, list[Passage]], EvaluationAnswer]
 File = Annotated[
     Path,
     typer.Argument(
-        help="JSONL, CSV or Parquet with questions, contexts and reference answers; a column 'system' "
-        "compares several retrievers."
+        help="File with questions, contexts and reference answers: JSONL, JSON, CSV, TSV, XLSX or Parquet. "
+        "With a column 'system', several retrievers are compared."
     ),
 ]
 ScoreOption = Annotated[
     Score,
     typer.Option(
-        help="seper: what the contexts add to the model's belief in the reference answers; dense: how much "
-        "rephrasing the contexts changes its answer."
+        help="seper: how much the contexts raise the model's probability of a reference answer. dense: how "
+        "much the model's answer changes if the contexts are rephrased."
     ),
 ]
 EntailerName = Annotated[
     str,
-    typer.Option(help="judge (the model itself), exact, or Hugging Face id or folder of an NLI classifier."),
+    typer.Option(
+        help="What decides whether two answers mean the same: judge (the model itself), exact (comparison of "
+        "the words), or the Hugging Face id or folder of an NLI classifier."
+    ),
 ]
 
 
@@ -68,12 +71,18 @@ def evaluate(
     at_a_time: AtATime = 1,
     ask_again: AskAgain = False,
 ) -> None:
-    """Measure retrieved contexts with a model, question by question."""
+    """Measure how much retrieved contexts help a model, question by question."""
     rows = read_questions(file, columns=parse_columns(columns))
     if not any(row.contexts for row in rows):
-        raise InputError(f"{file} has no contexts", hint="name their column: --columns contexts=NAME")
+        raise InputError(
+            f"{file} has no contexts",
+            hint="if the column of contexts has another name, pass --columns contexts=NAME",
+        )
     if score == "seper" and not all(row.references for row in rows):
-        raise InputError(f"{file} has questions without reference answers, which ΔSePer needs")
+        raise InputError(
+            f"{file} has questions without reference answers, which ΔSePer needs",
+            hint="pass --score dense, or --columns references=NAME if the column has another name",
+        )
     reader = load_reader(base_url, model, dtype)
     measure, settings = _measure(score, reader, _entailer(entailer, reader))
     contexts: dict[str, dict[str, tuple[str, ...]]] = {}
@@ -96,7 +105,7 @@ def evaluate(
         show(terminal_table(result))
         page = run.with_suffix(".html")
         write_report(result, page)
-    show(f"Report: {page}. Rows: {run}.")
+    show(f"Report: {page}. All results: {run}.")
 
 
 def _measure(score: Score, reader: BaseReader, entailer: Entailer) -> tuple[Measure, dict[str, Any]]:

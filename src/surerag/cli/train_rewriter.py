@@ -1,4 +1,4 @@
-"""``surerag train-rewriter``: teach a small model to rewrite queries for your reader and documents."""
+"""``surerag train-rewriter``: trains a small model to rewrite queries for your model and documents."""
 
 from __future__ import annotations
 
@@ -25,22 +25,31 @@ from surerag.evaluation import read_questions
 from surerag.training.options import Reward
 
 NOT_HELPFUL = 4
+"""Exit code if the trained rewriter does not improve answers to held-out queries."""
 
 
 Queries = Annotated[
-    Path, typer.Argument(help="JSONL, CSV or Parquet with questions, best with reference answers.")
+    Path,
+    typer.Argument(
+        help="File with questions, and best also reference answers: JSONL, JSON, CSV, TSV, XLSX or Parquet."
+    ),
 ]
 Base = Annotated[str, typer.Option(help="Hugging Face id or folder of the model to train.")]
-Output = Annotated[Path, typer.Option(callback=check_folder, help="Folder for data, checkpoints and models.")]
+Output = Annotated[
+    Path, typer.Option(callback=check_folder, help="Folder for training data, checkpoints and models.")
+]
 RewardOption = Annotated[
     Reward,
     typer.Option(
-        help="What a rewrite is rewarded for. uncertainty: a lower perplexity of the reader; answer: a right "
-        "answer; documents: a right answer in a retrieved document; relevance: documents nearer to the query."
+        help="Reward of a rewrite. uncertainty: lower perplexity of the answer. answer: the answer is right. "
+        "documents: a retrieved document contains a right answer. relevance: the retrieved documents are "
+        "more similar to the query."
     ),
 ]
-LoraRank = Annotated[int, typer.Option(min=0, help="Rank of the adapters; 0 trains all weights.")]
-Seed = Annotated[int, typer.Option(help="Seed of the split, of sampling and of training.")]
+LoraRank = Annotated[int, typer.Option(min=0, help="Rank of the LoRA adapters; 0 trains all weights.")]
+Seed = Annotated[
+    int, typer.Option(help="Random seed for holding out queries, for sampling rewrites, and for training.")
+]
 
 
 def train_rewriter(
@@ -57,7 +66,7 @@ def train_rewriter(
     columns: Columns = "",
     language: Language = "en",
 ) -> None:
-    """Train a rewriter, and check it on held-out queries; repeat an interrupted command to continue."""
+    """Train a query rewriter, and test it on held-out queries. An interrupted command can be repeated."""
     items = read_questions(queries, columns=parse_columns(columns))
     options = training.RewriterTraining(reward=reward, lora_rank=lora_rank or None, seed=seed)
     reader = load_reader(base_url, model, dtype)
