@@ -32,7 +32,7 @@ def test_seven_of_the_eight_printed_costs_follow_and_the_eighth_is_ours_at_100()
 
 
 def test_a_negative_count_is_no_cost() -> None:
-    with pytest.raises(ValueError, match="0 or more"):
+    with pytest.raises(ValueError, match="at least 0"):
         api_cost(-1, 0, 1, 1)
 
 

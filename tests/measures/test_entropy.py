@@ -56,7 +56,7 @@ def test_a_sampled_token_outside_the_list_counts_as_known() -> None:
     [
         ([], 10, "at least one"),
         ([math.log(0.9), math.log(0.2)], 10, "more than one"),
-        ([-1.0] * 3, 2, "listed"),
+        ([-1.0] * 3, 2, "at most 2 tokens"),
     ],
 )
 def test_impossible_input_is_refused(top: list[float], size: int, message: str) -> None:

@@ -1,4 +1,4 @@
-"""Evaluation: ask systems the same questions, store the answers, compare them, report and test them."""
+"""Evaluate systems: ask them the same questions, store their answers, and compare and test the systems."""
 
 from surerag.evaluation.asking import EvaluationRun, aevaluate, evaluate
 from surerag.evaluation.gate import Verdict, check_requirement

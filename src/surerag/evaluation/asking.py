@@ -40,17 +40,17 @@ except ImportError:  # Windows
 
 
 class EvaluationRun(Run):
-    """The rows of a run, in a file or in memory.
+    """An evaluation run: the answers of systems to questions, in a file or in memory.
 
     Args:
-        path: The file; None keeps the run in memory.
+        path: Path of the file; None creates an empty run in memory.
         metrics: Names of metrics, or a mapping from names to functions of an answer and its references.
-        create: True opens the file for writing, and creates it if necessary. False opens it read-only, so
-            that it may be on a read-only disk.
+        create: Whether to open the file for writing, and create it if necessary. By default, the file is
+            opened read-only, which also works on a read-only disk.
 
     Raises:
         InputError: If the file does not exist, is not a run, is damaged, or was written by a newer version
-            of surerag. Rows are read when they are first needed; a damaged row raises this error only then.
+            of surerag. A damaged row raises this error only when rows are first needed.
         StorageError: If the file cannot be read or written.
     """
 
@@ -68,29 +68,30 @@ def evaluate(
     on_change: OnChange = "refuse",
     progress: Progress = False,
 ) -> EvaluationRun:
-    """Ask systems the same questions, and return the run; call it again to continue after an interruption.
+    """Ask all systems the same questions, and return the run with their answers.
 
-    Each answer is stored as soon as it arrives. A failed question is stored with its error, and the next call
-    asks it again. A system that fails on :data:`FAILURES` questions in a row is not asked any more, while the
-    other systems are.
+    Each answer is stored as soon as it arrives. After an interruption, call this function again with the same
+    arguments to continue. A failed question is stored with its error, and is asked again at the next call. A
+    system that fails on :data:`FAILURES` questions in a row gets no more questions; the other systems go on.
 
     Args:
-        systems: Anything that answers a question, by name: a LlamaIndex query engine, a LangChain runnable,
-            a function or coroutine function from a question to an answer, or a component of surerag.
-        questions: A file (:func:`~surerag.evaluation.read_questions`), or texts, pairs (question,
+        systems: The systems by name. A system is a LlamaIndex query engine, a LangChain runnable, a function
+            or coroutine function from a question to an answer, or a component of surerag.
+        questions: A file (:func:`~surerag.evaluation.read_questions`), or a list of texts, pairs (question,
             references), mappings or :class:`~surerag.evaluation.Question` objects.
-        path: SQLite file of the run; None keeps it in memory.
+        path: SQLite file of the run; None keeps the run in memory.
         metrics: Names (``"exact_match"``, ``"f1"``, ``"contains"``), or a mapping from names to functions of
             an answer and its references.
-        at_a_time: Number of questions that one system is asked at a time. If it is more than 1, the seconds
-            of a question are the wall time of all these questions divided by their number.
-        on_change: What to do if the file holds other questions, or a system of the same name with other
-            settings: ``"refuse"`` raises, ``"ask"`` asks again. Rows of different settings are never mixed.
-        progress: True shows a bar. A callable gets (answers so far, answers in all).
+        at_a_time: Number of questions that one system gets at the same time. With more than 1, the seconds of
+            a question are the wall time of these questions divided by their number.
+        on_change: What to do if the file contains other questions, or other settings of a system:
+            ``"refuse"`` raises an error; ``"ask"`` asks all changed questions or systems again.
+        progress: True shows a progress bar. A function is called with the number of answers so far and the
+            number of all answers.
 
     Raises:
-        ConfigurationError: If a system answers no questions, or the file holds a run of other questions or
-            settings.
+        ConfigurationError: If a system cannot answer questions, or the file contains a run with other
+            questions or settings.
         InputError: If there are no questions.
         ServiceError: If every system fails on :data:`FAILURES` questions in a row.
         StorageError: If the file cannot be written, or another process is asking the same systems for it.
@@ -113,9 +114,9 @@ async def aevaluate(
     path: str | Path | None = None,
     **options: Any,
 ) -> EvaluationRun:
-    """Like :func:`evaluate`, without blocking the event loop; coroutine functions run in this loop.
+    """Ask all systems the same questions without blocking the event loop, in which coroutine functions run.
 
-    ``systems``, ``questions``, ``path`` and the other ``options`` are the arguments of :func:`evaluate`.
+    Arguments, result and errors are those of :func:`evaluate`.
     """
     loop, stop = asyncio.get_running_loop(), threading.Event()
     try:
@@ -171,7 +172,7 @@ def _ask_missing(
     at_a_time: int,
     ask: Callable[[System, Sequence[Question]], Iterator[Row]],
 ) -> Iterator[Row]:
-    """Ask the systems their missing questions in turn, and yield each row.
+    """Ask each system the questions that it has not answered yet, and yield each answer as a row.
 
     Raises:
         ServiceError: If every system fails on :data:`FAILURES` questions in a row.
@@ -192,7 +193,7 @@ def _ask_missing(
 def _ask(
     system: System, batch: Sequence[Question], loop: asyncio.AbstractEventLoop, run: EvaluationRun
 ) -> Iterator[Row]:
-    """Ask a system all questions of a batch at the same time; store and yield each row as it arrives."""
+    """Ask a system all questions of a batch at the same time; store and yield each answer as it arrives."""
 
     def answer(question: Question) -> Row:
         started = time.perf_counter()
@@ -214,7 +215,7 @@ def _ask(
         yield from map(answer, batch)
         return
     started, rows = time.perf_counter(), []
-    # After an interrupt, the pool waits for the answers under way: they are paid for, and are stored.
+    # After an interrupt, the pool waits for the requests in progress, and their answers are stored.
     with ThreadPoolExecutor(len(batch)) as pool:
         futures = [pool.submit(copy_context().run, answer, question) for question in batch]
         for future in as_completed(futures):
@@ -227,7 +228,7 @@ def _ask(
 
 @contextmanager
 def _background_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Yield an event loop that runs in a thread of its own."""
+    """Run an event loop in a thread of its own, and stop it at the end."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -242,7 +243,7 @@ def _background_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 @contextmanager
 def _lock_systems(path: Path | None, systems: Sequence[str]) -> Iterator[None]:
-    """Lock systems of a run for this process, so that no answer is paid for twice; Windows has no lock."""
+    """Lock systems of a run, so that no other process asks them the same questions; no lock on Windows."""
     if path is None or fcntl is None:
         yield
         return

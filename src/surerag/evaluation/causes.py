@@ -1,4 +1,4 @@
-"""Why answers are wrong: the reference is in a passage that was shown, in another passage, or nowhere."""
+"""Find out why answers are wrong: the model, the retriever or the documents may lack the reference answer."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ PLACES: tuple[Place, ...] = ("shown", "elsewhere", "nowhere")
 SOURCES = ("path", "file_name", "source", "title")
 """Metadata keys that name a passage's source; the first key that is present is used."""
 SKIPPED = "skipped files"
-"""Name of the run's record that lists the files that were not read, one per line."""
+"""Key of ``Run.about`` under which a run lists the files that could not be read, one file per line."""
 _DOCUMENTS_NAMED = 3
-"""Most documents to name for each question."""
+"""Maximum number of documents to name for each question."""
 
 
 def documents_with_references(
     questions: Iterable[Question], passages: Iterable[Passage]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the names of documents that contain a reference answer, three at most, by question key.
+    """Return, by question key, the names of up to three documents that contain a reference answer.
 
-    Words are compared as the metric ``contains`` compares them. Questions are left out if their references
-    are only yes, no or a single letter, because nearly every document contains these words, or if a reference
-    is the abstention "I do not know.", because no document should answer them.
+    Words are compared as in the metric ``contains``. A question is left out if its references are only yes,
+    no or a single letter, because nearly every document contains these words. It is also left out if a
+    reference is the abstention "I do not know.", because then no document should contain the answer.
 
     Example:
         >>> question, other = Question("Where?", ("Old Velm",)), Question("Who?", ("Bo",))
@@ -59,7 +59,7 @@ def documents_with_references(
 
 
 def source_of(passage: Passage) -> str:
-    """Return the name of a passage's file or document; the passage's id if its metadata name none."""
+    """Return the name of a passage's file or document, or else the passage's id."""
     named = (passage.metadata.get(name) for name in SOURCES)
     return next(
         (one for one in named if isinstance(one, str) and one), passage.id or "a passage without a name"
@@ -67,7 +67,7 @@ def source_of(passage: Passage) -> str:
 
 
 def _words_of_references(question: Question) -> list[list[str]]:
-    """Return the words of each reference but yes, no or a letter; empty if the right answer is to abstain."""
+    """Return the words of each reference except yes, no or a letter; empty if a reference abstains."""
     if any(map(is_abstention, question.references)):
         return []
     return [words for one in question.references if not is_closed(one) and (words := words_of(one))]
@@ -75,13 +75,13 @@ def _words_of_references(question: Question) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Causes:
-    """Why the answers of a run are wrong: where their references were found.
+    """Classifies the wrong answers of a run by the place where the reference answer occurs.
 
     Attributes:
         run: The evaluation run.
-        metric: Name of the metric that says which answers are wrong.
-        names: Names of documents that contain a reference, by question key; None if the documents were not
-            searched.
+        metric: Name of the metric that decides which answers are wrong.
+        names: Names of the documents that contain a reference, by question key; None if the documents were
+            not searched.
     """
 
     run: Run
@@ -109,18 +109,19 @@ class Causes:
         return self._references[question.key]
 
     def holds(self, passage: str, question: Question) -> bool:
-        """Whether a passage holds a reference of a question."""
+        """Return whether a passage contains a reference answer of a question."""
         if passage not in self._texts:
             self._texts[passage] = f" {' '.join(words_of(passage))} "
         return any(reference in self._texts[passage] for reference in self._references_of(question))
 
     def place(self, row: Row) -> Place | None:
-        """Return where the reference of a wrong answer was found.
+        """Return the place where the reference of a wrong answer occurs.
 
         Returns:
-            ``"shown"``, ``"elsewhere"`` or ``"nowhere"``. If the documents were not searched, a reference
-            that is in no shown passage counts as ``"elsewhere"``. None for right and failed answers, and
-            for references that are only yes, no or a letter, or that abstain.
+            ``"shown"`` if a passage in the prompt contains the reference, ``"elsewhere"`` if another document
+            contains it, or ``"nowhere"``. If the documents were not searched, ``"nowhere"`` counts as
+            ``"elsewhere"``. None for a right or failed answer, and for a reference that is only yes, no, a
+            letter or an abstention.
         """
         return self._places[row.system, row.question.key]
 
@@ -135,18 +136,18 @@ class Causes:
         return "elsewhere"
 
     def count(self, system: str) -> dict[Place, int]:
-        """Return how many wrong answers of a system have their reference in each place."""
+        """Return, for each place, the number of a system's wrong answers whose reference occurs there."""
         places = [self.place(row) for row in self.run.answered(system).values()]
         return {place: places.count(place) for place in PLACES}
 
 
 def causes_of(run: Run) -> Causes:
-    """Return why answers of a run are wrong; the result is computed once."""
+    """Return the ``Causes`` of a run; they are computed once."""
     if causes_of not in run.derived:
         metric = next((name for name in run.measures if name in run.metrics), "")
         run.derived[causes_of] = Causes(run, metric, run.documents)
-    found: Causes = run.derived[causes_of]
-    return found
+    causes: Causes = run.derived[causes_of]
+    return causes
 
 
 _REMEDIES: dict[Place, tuple[str, str]] = {
@@ -154,15 +155,15 @@ _REMEDIES: dict[Place, tuple[str, str]] = {
     "elsewhere": ("the retriever", "is in a passage that was not shown"),
     "nowhere": ("the folder", "is in no document"),
 }
-"""What to mend, and how to describe the place, for each place of a reference."""
+"""For each place of a reference: the part of the pipeline to mend, and a description of the place."""
 _NOT_SEARCHED = ("the retriever or the documents", "is in no passage that was shown")
-"""The remedy for ``"elsewhere"`` if the documents were not searched."""
+"""The entry of ``_REMEDIES`` for ``"elsewhere"`` if the documents were not searched."""
 _CHI_SQUARED_LIMIT = 3.84
-"""Critical value of McNemar's test: the squared difference of two counts, divided by their sum."""
+"""Critical value of McNemar's test (5 %) for the squared difference of two counts, divided by their sum."""
 
 
 def remedy(causes: Causes, system: str, name: str) -> str:
-    """Return a sentence that says what to mend first; empty if no cause of a wrong answer is known."""
+    """Return a sentence that says which part of a system to mend first; empty if no cause is known."""
     counts = causes.count(system)
     first, second = sorted(PLACES, key=lambda place: -counts[place])[:2]
     if not (total := sum(counts.values())):
@@ -181,5 +182,5 @@ def remedy(causes: Causes, system: str, name: str) -> str:
 
 
 def remedy_of(causes: Causes, place: Place) -> tuple[str, str]:
-    """Return what to mend if references are at a place, and how to describe the place."""
+    """Return the part of the pipeline to mend for a place of references, and a description of the place."""
     return _NOT_SEARCHED if causes.names is None and place == "elsewhere" else _REMEDIES[place]

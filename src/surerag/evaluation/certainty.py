@@ -1,4 +1,4 @@
-"""How well certainty tells wrong answers from right ones, and how many of the surest answers are right."""
+"""Measure how well certainty detects wrong answers, and how many of the most certain answers are right."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from surerag.measures import auroc
 from surerag.measures.statistics import Estimate, Floats, group_numbers, mean_interval
 
 SHARES = (0.5, 0.7, 0.9)
-"""Shares of the surest answers for which a report says how many are right."""
+"""Shares of the most certain answers for which a report states the share of right answers."""
 RIGHT = 0.5
-"""Lowest score of an answer that counts as right."""
+"""Minimum score of an answer that counts as right."""
 _CURVE_FROM = 10
-"""A curve starts at this number of answers, or at a tenth of all answers if that is more."""
+"""Minimum number of answers at the first point of a curve; it is at least a tenth of all answers."""
 _CURVE_POINTS = 60
 
 
@@ -27,13 +27,14 @@ class SurestAnswers:
     """How well the certainty of one system's answers predicts which answers are right.
 
     Attributes:
-        measure: The measure of certainty that the answers are ordered by.
-        n: Number of answers that have a certainty and a score.
-        unmeasured: Number of answers that have a score, but no log-probabilities.
-        auroc: How well certainty tells wrong answers from right ones; None if all are right or all wrong.
-        right: Share of right answers among the surest answers, by the share of answers shown: 0.5, 0.7, 0.9
-            (:data:`SHARES`) and 1.
-        curve: Share of right answers like ``right``, for up to 60 shares of answers in ascending order.
+        measure: Name of the measure of uncertainty by which the answers are ordered.
+        n: Number of answers with a certainty and a score.
+        unmeasured: Number of answers with a score but without log-probabilities.
+        auroc: AUROC of the uncertainty as a detector of wrong answers; None if all answers are right or all
+            are wrong.
+        right: Share of right answers among the most certain 50, 70, 90 and 100 % of the answers; the keys are
+            the shares 0.5, 0.7, 0.9 and 1.
+        curve: The same as ``right`` for up to 60 shares of answers, in ascending order.
     """
 
     measure: str
@@ -45,7 +46,7 @@ class SurestAnswers:
 
     @property
     def tells(self) -> Literal["wrong answers", "nothing", "the opposite", "not known"]:
-        """What the interval of the AUROC shows: ``"nothing"`` if it contains 0.5, which is chance."""
+        """What high uncertainty indicates; ``"nothing"`` if the AUROC's interval contains 0.5 (chance)."""
         if self.auroc is None or self.auroc.interval is None:
             return "not known"
         lower, upper = self.auroc.interval
@@ -53,10 +54,10 @@ class SurestAnswers:
 
 
 def surest_answers(run: Run, system: str) -> SurestAnswers | None:
-    """Return how well certainty predicts a system's right answers; None if no answer has certainty and score.
+    """Return how well certainty predicts a system's right answers.
 
-    An answer counts as right if its score by the run's first metric is at least 0.5. The metrics "contains"
-    and "exact_match" are 0 or 1; for a graded metric such as "f1", the limit of 0.5 is our choice.
+    An answer counts as right if its score by the run's first metric is at least 0.5. Return None if no answer
+    has a certainty and a score.
 
     Raises:
         ConfigurationError: If the run has no such system.
@@ -77,8 +78,8 @@ def surest_answers(run: Run, system: str) -> SurestAnswers | None:
     place = (surest_answers, system)
     if place not in run.derived:
         run.derived[place] = _surest_answers(run, system)
-    found: SurestAnswers | None = run.derived[place]
-    return found
+    surest: SurestAnswers | None = run.derived[place]
+    return surest
 
 
 def _surest_answers(run: Run, system: str) -> SurestAnswers | None:
@@ -104,8 +105,8 @@ def _surest_answers(run: Run, system: str) -> SurestAnswers | None:
 
 def surest_answers_by_system(run: Run) -> dict[str, SurestAnswers]:
     """Return :func:`surest_answers` of each comparable system whose answers have a certainty."""
-    found = ((system, surest_answers(run, system)) for system in run.comparable)
-    return {system: surest for system, surest in found if surest is not None}
+    by_system = ((system, surest_answers(run, system)) for system in run.comparable)
+    return {system: surest for system, surest in by_system if surest is not None}
 
 
 def _count(share: float, n: int) -> int:
@@ -115,10 +116,10 @@ def _count(share: float, n: int) -> int:
 def _right_among(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], count: int
 ) -> Estimate:
-    """Return the share of right answers among the first ``count``, which are the surest.
+    """Return the share of right answers among the first ``count`` answers, which are the most certain.
 
-    Answers with the same uncertainty have no order. If only some of them are among the first ``count``, each
-    of them counts as the mean of all of them.
+    The last of these answers may be equally uncertain as later answers. Each of these equally uncertain
+    answers then counts as their mean.
     """
     shown = right[:count].astype(np.float64)
     first, end = (

@@ -1,4 +1,4 @@
-"""Charts of a run, as SVG in the colours of the page."""
+"""Charts of an evaluation run as SVG."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from surerag.measures.statistics import Estimate
 from surerag.text import printable
 
 _INK, _MARK = "#010203", "#040506"
-"""Placeholders that are replaced by the page's own colours, so that dark mode works."""
+"""Placeholder colours that :func:`_figure` replaces by colours of the page's style sheet, for dark mode."""
 _WIDTH = 4.8
-"""Width of a chart in inches; it fits the screen of a telephone."""
+"""Width of a chart in inches, narrow enough for the screen of a telephone."""
 
 
 def bar_charts(run: Run, baseline: str = "") -> str:
-    """Return charts of the first metric with intervals, of searches and of costs, with a line per system."""
+    """Return charts as HTML: the first metric with intervals, the share of searches, and the costs."""
     systems = run.comparable
     shares = {s: Estimate(100 * v, None, 0) for s in systems if (v := search_share(run, s)) is not None}
     panels = {f"{name}, with intervals of 95 %": summarize(run, name) for name in run.measures[:1]}
@@ -42,7 +42,7 @@ def bar_charts(run: Run, baseline: str = "") -> str:
 
 
 def certainty_charts(found: Mapping[str, SurestAnswers]) -> str:
-    """Return a curve for each system: the share of right answers against the share of answers shown."""
+    """Return a chart as HTML for each system: the share of right answers by the share of answers shown."""
     ends = [estimate.interval or (0, 1) for one in found.values() for estimate in one.curve.values()]
     lowest = min((lower for lower, _ in ends), default=0.0)
     try:
@@ -55,11 +55,11 @@ def certainty_charts(found: Mapping[str, SurestAnswers]) -> str:
             for system, surest in found.items()
         )
     except MissingExtraError:
-        return ""  # bar_charts() already shows the error
+        return ""  # bar_charts() already returns the error message
 
 
 def _figure(title: str, height: float, draw: Callable[[Any], None]) -> str:
-    """Return a figure with one pair of axes."""
+    """Return a figure with one pair of axes as an HTML element; ``draw`` draws into the axes."""
     with extra("evaluation"):
         import matplotlib as mpl
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -83,7 +83,7 @@ def _figure(title: str, height: float, draw: Callable[[Any], None]) -> str:
 
 
 def _draw_lines(axes: Any, values: Mapping[str, Estimate], baseline: str) -> None:
-    """Draw one value for each system; the names are tick labels, so that nothing covers them."""
+    """Draw a point and an interval for each system, and a dotted line at the baseline's value."""
     for place, one in enumerate(values.values()):
         axes.plot(one.interval or [one.value] * 2, [place] * 2, color=_MARK, alpha=0.5)
         axes.plot(one.value, place, "o", color=_MARK, clip_on=False)
@@ -98,7 +98,7 @@ def _draw_lines(axes: Any, values: Mapping[str, Estimate], baseline: str) -> Non
 
 
 def _draw_curve(axes: Any, surest: SurestAnswers, lowest: float) -> None:
-    """Draw the share of right answers with its interval; a dotted line shows the share among all answers."""
+    """Draw the curve of right answers with its interval, and a dotted line at the share of all answers."""
     shown = [100 * share for share in surest.curve]
     ends = [one.interval or (one.value, one.value) for one in surest.curve.values()]
     lower, upper = ([100 * end for end in of] for of in zip(*ends, strict=True))

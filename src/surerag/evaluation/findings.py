@@ -1,4 +1,4 @@
-"""What a run shows, in sentences: which system to take, what it costs, and what cannot be said yet."""
+"""State the results of an evaluation run in sentences, with a recommendation of one system."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.text import printable
 
 MARGIN = 0.02
-"""A cheaper system is recommended only if the interval of its difference excludes a loss this large."""
+"""Loss of mean score that an interval must exclude before a cheaper system is recommended."""
 SAVING = 0.1
-"""A system is cheaper if it saves at least this share of searches, tokens, calls or seconds."""
+"""Minimum share of searches, tokens, calls or seconds that a system must save to count as cheaper."""
 _NO_TIME = 0.01
-"""A difference below this many seconds per question does not matter."""
+"""Difference in seconds per question below which two systems count as equally fast."""
 MANY = 10_000
-"""Above this number of questions, a sentence says only "more than"."""
+"""Largest number of needed questions that a sentence states; a larger number becomes "more than 10,000"."""
 WORTH = "delta_seper"
-"""Name of the score of contexts; a larger score is better."""
+"""Name of the score ΔSePer of contexts; larger is better."""
 NO_CANDIDATES = ("oracle",)
-"""Systems that only show what is possible; they are never recommended."""
+"""Systems that are never recommended, because they use information that a real system does not have."""
 _ALWAYS_SEARCH = ("plain", "rewritten", "compressed", "selected", "answered", "refined", "strong")
 _NEVER_SEARCH = ("none", "oracle")
 
 
 def base_of(run: Run, system: str) -> str:
-    """Return the pipeline of a system, such as ``"lazy"`` for lazy@0.8; empty if it is not one of ours."""
+    """Return the base of a system's name, such as ``"lazy"`` of lazy@0.8; empty for a user's own system."""
     return str(run.settings(system).get("system", "")).partition("+")[0].partition("@")[0]
 
 
@@ -63,13 +63,13 @@ def findings(
     labels: Mapping[str, str] | None = None,
     margin: float = MARGIN,
 ) -> list[str]:
-    """Return everything that a run shows, in sentences, the recommendation first.
+    """Return the results of a run in sentences; the first sentence is the recommendation.
 
     Args:
         run: The run.
-        baseline: The system that others are compared with; empty for the first.
-        labels: Names to show for systems.
-        margin: Loss of the mean score that does not matter.
+        baseline: Name of the system that the others are compared with; empty means the first system.
+        labels: Names that replace the systems' names in the sentences.
+        margin: Loss of mean score that does not matter, such as 0.02.
     """
     names = names_of(run, labels)
     return [
@@ -83,7 +83,7 @@ def findings(
 
 
 def names_of(run: Run, labels: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return names to show for the systems of a run."""
+    """Return the name of each system for sentences: its label, or else its own name."""
     return {system: printable((labels or {}).get(system, system)) for system in run.systems}
 
 
@@ -144,9 +144,9 @@ _DEFAULTS = {
 
 
 def _missing_in(answers: Sequence[EvaluationAnswer]) -> str:
-    """Return what a model's answers lack, in words; empty if they lack nothing."""
-    found = (answer.certainty for answer in answers if answer.certainty)
-    certainties = [certainty for certainty in found if certainty.reason != NO_WORDS]
+    """Return in words which log-probabilities a model's answers lack; empty if they lack none."""
+    reported = (answer.certainty for answer in answers if answer.certainty)
+    certainties = [certainty for certainty in reported if certainty.reason != NO_WORDS]
     if not certainties or any(DEFAULT_MEASURE in one.uncertainties for one in certainties):
         return ""
     return (
@@ -155,7 +155,7 @@ def _missing_in(answers: Sequence[EvaluationAnswer]) -> str:
 
 
 def causes(run: Run, found: Causes, baseline: str, names: Mapping[str, str]) -> list[str]:
-    """Return a sentence that says what to mend for the baseline's wrong answers; empty if it is not known."""
+    """Return a sentence that says what to mend for the baseline's wrong answers, if it is known."""
     baseline = baseline or next(iter(run.comparable), "")
     sentence = remedy(found, baseline, names[baseline]) if baseline in names else ""
     return [sentence] if sentence else []
@@ -164,7 +164,7 @@ def causes(run: Run, found: Causes, baseline: str, names: Mapping[str, str]) -> 
 def certainties(
     run: Run, found: Mapping[str, SurestAnswers], baseline: str, names: Mapping[str, str]
 ) -> list[str]:
-    """Return what the certainty of answers tells: in detail for the baseline, in short for other systems."""
+    """Return sentences about how well certainty detects wrong answers, with most detail for the baseline."""
     systems = sorted(run.comparable, key=lambda system: system != baseline)
     measured = [system for system in systems if system in found]
     sentences = [_certainty(names[system], found[system]) for system in measured[:1]]
@@ -191,7 +191,6 @@ _CERTAINTY_TELLS = {
 
 
 def _as_list(texts: Sequence[str]) -> str:
-    """Join texts with commas and "and"."""
     *first, last = texts
     return f"{', '.join(first)} and {last}" if first else last
 
@@ -229,7 +228,7 @@ def _lacks_logprobs(run: Run, system: str) -> bool:
 
 
 def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
-    """Return how few passages are enough, if the run has plain RAG with several numbers of passages."""
+    """Return sentences about how few passages are enough, if plain RAG ran with several numbers of them."""
     counts = passage_counts(run, margin)
     if not counts:
         return []
@@ -265,7 +264,7 @@ def _points(difference: Estimate) -> str:
 
 
 def problems(run: Run, names: Mapping[str, str]) -> list[str]:
-    """Return which systems failed, or were asked too few questions to be compared."""
+    """Return a sentence for each system that failed, or was asked too few questions to be compared."""
     sentences, comparable = [], run.comparable
     for system in run.systems:
         rows = [row for row in run.rows if row.system == system]
@@ -317,10 +316,11 @@ _WORTH_MORE = (
 
 
 def _is_cheaper(run: Run, system: str, baseline: str, margin: float, tests: int) -> bool:
-    """Whether a system saves 10 % of a cost, takes at most 10 % more of any other cost, and loses little.
+    """Return whether a system is cheaper than the baseline, and loses less than ``margin``.
 
-    Costs are searches, tokens, calls and seconds. The level of the intervals, 5 %, is divided by ``tests``,
-    the number of systems, so that several systems are as rarely judged wrongly as one.
+    It is cheaper if it saves 10 % of a cost, and takes at most 10 % more of each other cost. Costs are
+    searches, tokens, calls and seconds. The level of the intervals, 5 %, is divided by ``tests``, the number
+    of compared systems (Bonferroni).
     """
     confidence = 1 - SIGNIFICANCE / tests
     both = pairs(run, system, baseline, run.measures[0])
@@ -332,11 +332,11 @@ def _is_cheaper(run: Run, system: str, baseline: str, margin: float, tests: int)
         change = _change(run, system, baseline, cost)
         if change is None:
             continue
-        _, interval, _ = found = paired_difference(
+        _, interval, _ = difference = paired_difference(
             *pairs(run, system, baseline, cost), confidence=confidence, bounds=None
         )
         by_chance = change <= -SAVING and interval is not None and interval.upper >= 0
-        by_chance |= cost == "seconds" and abs(found.value) < _NO_TIME
+        by_chance |= cost == "seconds" and abs(difference.value) < _NO_TIME
         changes.append(0.0 if by_chance else change)
     return min(changes, default=0.0) <= -SAVING and max(changes) <= SAVING
 
@@ -380,7 +380,7 @@ def _difference(
 
 
 def _no_difference(difference: Estimate, margin: float | None) -> str:
-    """Return how far apart two systems with equal means may still be."""
+    """Return a sentence about two systems with equal means: how much they may still differ."""
     if margin is None or difference.interval is None:
         return "Their means are equal here."
     most = max(-difference.interval.lower, difference.interval.upper)
@@ -413,7 +413,7 @@ def _costs(run: Run, system: str, baseline: str) -> str:
 
 
 def _change(run: Run, system: str, baseline: str, cost: str) -> float | None:
-    """Return the relative change of a mean cost against the baseline, on the questions of both."""
+    """Return the relative change of a mean cost against the baseline; None if a system reports no cost."""
     a, b = run.values(system, cost), run.values(baseline, cost)
     keys = [key for key in a if key in b]
     total = sum(b[key] for key in keys)
@@ -421,6 +421,5 @@ def _change(run: Run, system: str, baseline: str, cost: str) -> float | None:
 
 
 def _round_up(n: int) -> str:
-    """Return a number of questions, rounded up to two significant digits."""
     digits = max(0, len(str(n)) - 2)
     return f"{math.ceil(n / 10**digits) * 10**digits:,}"

@@ -1,18 +1,17 @@
-"""Requirements that a run has to meet, such as ``accuracy(lazy) >= accuracy(plain) - 0.05``.
+"""Test requirements on an evaluation run, such as ``accuracy(lazy) >= accuracy(plain) - 0.05``.
 
-A requirement passes if the run shows, at a one-sided confidence, that it holds. It fails if the run shows
-that it does not hold. Otherwise it is undecided, and more questions are needed. A requirement that does not
-hold passes by chance with a probability of at most 1 - ``confidence``.
+A requirement passes if a one-sided test shows that it holds, and fails if a test shows that it does not hold.
+Otherwise it is undecided, and more questions are needed. A requirement that does not hold passes with a
+probability of at most 1 - ``confidence``.
 
-Values of 0 and 1 (right answers, errors) are tested exactly: with the binomial test against a number, and
-with :func:`surerag.calibration.paired_p_value` against another system. Graded metrics, and multiples of
-another system's metric, are tested by betting (:func:`surerag.calibration.betting_p_value`).
+Binary values (right answers, errors) have exact tests: the binomial test against a number, and
+:func:`surerag.calibration.paired_p_value` against another system. Graded metrics, and multiples of another
+system's metric, are tested by betting (:func:`surerag.calibration.betting_p_value`).
 
-No sample can show that a mean cost is small: the sample may miss the one question in a hundred that costs a
-thousand times as much. So a requirement on costs names the share of questions for which it must hold, and is
-tested exactly: ``tokens(lazy) <= 2000 in 90 % of questions``. Or it names the value at which costs are
-capped, and the mean of the capped costs is tested by betting:
-``tokens(lazy) <= 0.8 * tokens(plain) capped at 8000``.
+No sample can show that a mean cost is small, because rare questions with huge costs may be missing from the
+sample. So a requirement on costs has one of two forms. ``tokens(lazy) <= 2000 in 90 % of questions`` names
+the share of questions for which it must hold, and has an exact test. ``tokens(lazy) <= 0.8 * tokens(plain)
+capped at 8000`` caps large values, and the mean of the capped values is tested by betting.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ Outcome = Literal["pass", "fail", "undecided"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "undecided": 4}
 
 _RANGES = {"delta_seper": (-1.0, 1.0), "seper_before": (0.0, 1.0), "seper_after": (0.0, 1.0)}
-"""Ranges of the scores that surerag's own systems report; the ranges of other scores are not known."""
+"""Smallest and largest value of scores by name; a user's own scores have no known range."""
 _HALVINGS = 14
 _NUMBER = r"\d+(?:\.\d+)?"
 _TERM = r"([\w-]+)\(([^()]+)\)"
@@ -49,17 +48,18 @@ _FORM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a run shows about a requirement.
+    """The result of the test of a requirement.
 
     Attributes:
-        requirement: The requirement as it was written.
+        requirement: The text of the requirement.
         outcome: ``"pass"``, ``"fail"`` or ``"undecided"``.
-        estimate: Left side minus right side on the sample, rounded to six decimals. If ``of_share`` is true:
-            the share of questions that meet the requirement, minus the share that it asks for.
-        lower: One-sided lower bound of the estimate.
-        upper: One-sided upper bound of the estimate.
+        estimate: Left side minus right side of the requirement in the sample, rounded to six decimals. If
+            ``of_share`` is true, it is the share of questions that meet the requirement minus the required
+            share.
+        lower: One-sided lower confidence bound of the estimate.
+        upper: One-sided upper confidence bound of the estimate.
         n: Number of questions.
-        of_share: Whether the requirement names a share of the questions for which it must hold.
+        of_share: Whether the requirement must hold for a share of the questions ("in 90 % of questions").
     """
 
     requirement: str
@@ -81,10 +81,15 @@ class Requirement:
     """A parsed requirement: ``measure(system) >= scale * measure(reference) + offset``.
 
     Attributes:
-        at_most: Whether the sign is ``<=``, for measures of which more is worse.
-        reference: The system on the right side; empty if the right side is only a number.
-        share: Share of the questions that must meet the requirement; None if it is about the mean.
-        cap: Value at which larger values are capped before the mean is taken; None for no cap.
+        text: The text of the requirement.
+        measure: Name of the metric or cost.
+        system: The system on the left side.
+        at_most: Whether the sign is ``<=`` in place of ``>=``.
+        reference: The system on the right side; empty if the right side is a number.
+        scale: Factor on the right side.
+        offset: Number that is added on the right side.
+        share: Share of the questions that must meet the requirement; None for a requirement on the mean.
+        cap: Value to which larger values are reduced before the mean is taken; None for no cap.
     """
 
     text: str
@@ -98,11 +103,11 @@ class Requirement:
     cap: float | None = None
 
     def check(self, systems: Sequence[str], measures: Sequence[str], scores: Sequence[str] = ()) -> None:
-        """Check that a run with these systems, measures and scores can be tested.
+        """Check that the requirement fits a run with these systems, measures and scores.
 
         Raises:
             ConfigurationError: If a measure or system is unknown, the sign points in the wrong direction, or
-                the requirement is about a mean that no sample can bound.
+                the requirement concerns the mean of a cost without a share or a cap.
         """
         if self.measure not in (*measures, *scores):
             raise ConfigurationError(
@@ -124,7 +129,7 @@ class Requirement:
         self._check_form(is_bounded)
 
     def _check_form(self, is_bounded: bool) -> None:
-        """Check that a mean is of bounded values, and that only unbounded values have a share or a cap."""
+        """Check that unbounded values have a share or a cap, and that bounded values have none."""
         has_bound = self.share is not None or self.cap is not None
         if is_bounded and has_bound:
             raise ConfigurationError(
@@ -141,19 +146,19 @@ class Requirement:
 
 
 MEASURES = (*METRICS, *COSTS, "errors")
-"""Measures that requirements of the command line may name."""
+"""Names of the measures in requirements on the command line."""
 
 
 def parse_requirement(text: str) -> Requirement:
     """Parse a requirement, such as ``"accuracy(lazy) >= 0.7"``.
 
     Raises:
-        ConfigurationError: If the text has another form, or compares two different measures.
+        ConfigurationError: If the text is not a requirement, or compares two different measures.
     """
     match = _FORM.fullmatch(text)
     if match is None:
         raise ConfigurationError(
-            f"the requirement {text!r} cannot be read",
+            f"the requirement {text!r} cannot be parsed",
             hint='write "accuracy(lazy) >= accuracy(plain) - 0.05" or '
             '"tokens(lazy) <= 0.8 * tokens(plain) in 90 % of questions"',
         )
@@ -177,25 +182,25 @@ def parse_requirement(text: str) -> Requirement:
 def check_requirement(run: Run, text: str, confidence: float = 0.95) -> Verdict:
     """Test a requirement on the questions that both systems answered.
 
-    Forms: ``accuracy(lazy) >= 0.7``, ``f1(lazy) >= f1(plain) - 0.05``, ``tokens(lazy) <= 0.8 * tokens(plain)
-    in 90 % of questions`` and ``tokens(lazy) <= 0.8 * tokens(plain) capped at 8000``. Questions of one group,
-    such as one document, are treated as dependent.
+    The forms of a requirement are ``accuracy(lazy) >= 0.7``, ``f1(lazy) >= f1(plain) - 0.05``,
+    ``tokens(lazy) <= 0.8 * tokens(plain) in 90 % of questions`` and ``tokens(lazy) <= 0.8 * tokens(plain)
+    capped at 8000``. Questions of one group, such as one document, are treated as dependent.
 
     Args:
-        run: The rows.
+        run: The evaluation run.
         text: The requirement.
-        confidence: Of the verdict, in (0, 1).
+        confidence: Confidence level of the one-sided tests, in (0, 1).
 
     Raises:
         ConfigurationError: If the requirement cannot be parsed, names a metric or system that the run does
-            not have, or is about a mean that no sample can bound.
+            not have, or concerns the mean of a cost without a share or a cap.
         InputError: If the systems have no question in common.
         MissingExtraError: If scipy is not installed.
     """
     requirement = parse_requirement(text)
     requirement.check(run.systems, (*run.metrics, *COSTS, "errors"), run.scores)
     both = pairs(run, requirement.system, requirement.reference or requirement.system, requirement.measure)
-    # Questions may be sorted; bets need an order that does not depend on the answers.
+    # Questions are shuffled, because bets need an order that does not depend on the answers.
     number = group_numbers(both.groups, len(both.groups))
     order = np.argsort(np.random.default_rng(0).permutation(number.max() + 1)[number], kind="stable")
     a, b = np.array(both.first)[order], np.array(both.second)[order]
@@ -214,16 +219,16 @@ def check_requirement(run: Run, text: str, confidence: float = 0.95) -> Verdict:
 def test_for(
     requirement: Requirement, a: Floats, b: Floats, groups: Groups, confidence: float
 ) -> tuple[MeanTest, float]:
-    """Return the test of a mean, and the bound that the requirement sets for this mean.
+    """Return a test of a mean, and the value with which the requirement compares the mean.
 
     For a requirement on a share of the questions, the mean is the share of questions that meet it.
 
     Args:
         requirement: The requirement.
-        a: Values of the system, shape [n].
-        b: Values of the reference system for the same questions, shape [n].
+        a: Values of the system on the left side, shape [n].
+        b: Values of the system on the right side for the same questions, shape [n].
         groups: Group of each question, shape [n].
-        confidence: One-sided confidence.
+        confidence: Confidence level of the one-sided tests.
     """
     if requirement.share is not None:
         beyond = a - requirement.scale * b - requirement.offset
@@ -243,8 +248,8 @@ class MeanTest:
 
     Attributes:
         mean: Mean of the sample.
-        shows_above: Returns the p-value of "the mean is at most this value".
-        shows_below: Returns the p-value of "the mean is at least this value".
+        shows_above: Function that returns the p-value of the hypothesis that the mean is at most a value.
+        shows_below: Function that returns the p-value of the hypothesis that the mean is at least a value.
         low: Smallest possible mean.
         high: Largest possible mean.
     """
@@ -256,7 +261,7 @@ class MeanTest:
     high: float
 
     def ends(self, level: float) -> tuple[float, float]:
-        """Return the one-sided lower and upper bound of the mean at a level."""
+        """Return the one-sided lower and upper confidence bounds of the mean at a significance level."""
         return (
             _farthest(lambda value: self.shows_above(value) <= level, self.low, self.high),
             _farthest(lambda value: self.shows_below(value) <= level, self.high, self.low),
@@ -264,7 +269,7 @@ class MeanTest:
 
 
 def _farthest(holds: Callable[[float], bool], start: float, end: float) -> float:
-    """Return the value farthest from ``start`` up to which a condition holds, by halving."""
+    """Return by bisection how far from ``start`` towards ``end`` a condition holds."""
     for _ in range(_HALVINGS):
         middle = (start + end) / 2
         start, end = (middle, end) if holds(middle) else (start, middle)
@@ -279,9 +284,15 @@ def choose_test(
     groups: Groups = None,
     confidence: float = 0.95,
 ) -> MeanTest:
-    """Return the test of the mean of ``a - scale * b``, for values [n] within ``bounds``.
+    """Return a test of the mean of ``a - scale * b``: exact for binary values, otherwise by betting.
 
-    Pairs of one group may depend on each other; see :mod:`surerag.calibration`.
+    Args:
+        a: Values of the first system, shape [n].
+        b: Values of the second system, shape [n].
+        scale: Factor of the second system's values.
+        bounds: Smallest and largest possible value of ``a`` and of ``b``.
+        groups: Group of each pair. Pairs of one group are treated as dependent.
+        confidence: Confidence level of the one-sided tests.
     """
     values = a - scale * b
     mean, n = float(values.mean()), effective_size(values, groups, 2 * confidence - 1)
@@ -335,7 +346,7 @@ def _exact_paired_test(mean: float, differences: Floats, n: float) -> MeanTest:
 
 
 def write_junit(verdicts: Sequence[Verdict], path: str | Path) -> None:
-    """Write verdicts as JUnit XML: ``fail`` becomes a failure, ``undecided`` becomes an error."""
+    """Write verdicts to a file as JUnit XML; ``fail`` becomes a failure, and ``undecided`` an error."""
     counts = {
         "tests": len(verdicts),
         "failures": sum(one.outcome == "fail" for one in verdicts),

@@ -1,4 +1,4 @@
-"""How many passages to show: the fewest with which plain RAG's answers lose less than a margin."""
+"""Find the smallest number of passages with which the answers of plain RAG lose less than a margin."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _PLAIN = re.compile(r"plain(@\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class PassageCount:
-    """A plain RAG system, its number of passages, and its difference to the system with most passages.
+    """A plain RAG system, compared with the plain RAG system that has the most passages.
 
     Attributes:
         system: Name of the system.
-        passages: Most passages that the system shows for a question.
-        difference: Mean score of the system minus the one of the system with most passages; None for the
-            latter.
+        passages: Largest number of passages in a prompt of the system.
+        difference: Mean score of the system minus the mean score of the system with the most passages; None
+            for the system with the most passages.
         loses_nothing: Whether the interval of the difference excludes a loss of the margin, for this number
             of passages and for each larger number.
     """
@@ -35,17 +35,17 @@ class PassageCount:
 
 
 def passage_counts(run: Run, margin: float) -> list[PassageCount]:
-    """Return the systems of plain RAG, such as ``plain@2`` and ``plain@10``, those with most passages first.
+    """Return the plain RAG systems of a run, such as ``plain@10`` and ``plain@2``, most passages first.
 
-    Systems are tested in this order, up to the first system that may lose the margin or more. Because of this
-    order, no correction for the number of tests is needed (fixed-sequence testing, Maurer et al. 1995).
+    Systems are tested in this order, up to the first system that may lose the margin or more. Because of the
+    fixed order, no correction for the number of tests is needed (Maurer et al. 1995).
 
     Args:
-        run: The run.
-        margin: Loss of the mean score that does not matter, such as 0.02.
+        run: The evaluation run.
+        margin: Loss of mean score that does not matter, such as 0.02.
 
     Returns:
-        An empty list if the run has fewer than two such systems, or no reference answers.
+        The systems; an empty list if the run has only one plain RAG system, or no reference answers.
     """
     metric = next((name for name in run.measures if name in run.metrics), "")
     shown = {}
@@ -65,15 +65,15 @@ def passage_counts(run: Run, margin: float) -> list[PassageCount]:
 
 
 def excludes_loss(difference: Estimate, margin: float) -> bool:
-    """Whether the interval of a difference excludes a loss of the margin."""
+    """Return whether the confidence interval of a difference excludes a loss of ``margin`` or more."""
     return difference.interval is not None and difference.interval.lower > -margin
 
 
 def questions_to_exclude(difference: Estimate, margin: float, tests: int = 1) -> int | None:
-    """Return about how many questions exclude a loss of the margin, with 80 % probability.
+    """Return about how many questions are needed to exclude a loss of ``margin`` with 80 % probability.
 
-    This assumes that both systems are equally often right, and that their answers differ as often as in the
-    sample. The level of the interval, 5 %, is divided by the number of tests. The result is None if the
+    The estimate assumes that both systems are equally good, and that their answers differ as often as in the
+    sample. The significance level, 5 %, is divided by the number of tests. The result is None if the
     difference has no interval, or the margin is not positive.
 
     Example:

@@ -1,4 +1,4 @@
-"""Questions with reference answers, read from JSONL, JSON, CSV, XLSX or Parquet files."""
+"""Read questions with reference answers from JSONL, JSON, CSV, XLSX or Parquet files."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ ALIASES: Final[Mapping[str, tuple[str, ...]]] = {
     "system": ("system", "retriever"),
     "group": ("group", "document", "document_id", "doc_id", "article", "title"),
 }  # fmt: skip
-"""Column names for each field, those of RAGAS, LangSmith, DeepEval and SQuAD included; the first one present
-is used."""
+"""Accepted column names of each field, which include the names in RAGAS, LangSmith, DeepEval and SQuAD. If a
+file has several of these columns, the first name in the list is used."""
 
 _EXAMPLE = '{"question": "Who founded it?", "answers": ["Ada Voss"]}'
 TABLES = (".csv", ".tsv", ".xlsx")
-"""Suffixes of files that consist of cells."""
+"""Suffixes of table files, whose cells are texts."""
 _DIVIDERS = (r"\s*\n\s*", r"\|", ";")
-"""Patterns between several answers in one cell."""
+"""Patterns of the separators of several answers in one cell."""
 _ANSWER_WORDS = 8
-"""A line break or semicolon divides a cell only if no part has more words than this."""
+"""Maximum number of words of an answer in a cell that is divided at line breaks or semicolons."""
 _LONGEST_NAME = 200
-"""Longest name of a group in characters; a longer name is replaced by its hash."""
+"""Maximum length of a group's name in characters; a longer name is replaced by its hash."""
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
 _DOCUMENT_KEYS = (
     "document_id",
@@ -63,7 +63,7 @@ _DOCUMENT_KEYS = (
     "title",
     "id",
 )
-"""Keys of a context, or of its metadata, that name its document; the first key that is present is used."""
+"""Keys of a context, or of its metadata, with the name of its document; the first key that exists is used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +73,12 @@ class Question:
     Attributes:
         text: The question; it is not empty.
         references: Right answers; empty if they are not known.
-        contexts: Passages that belong to the question: retrieved passages, or passages with the answer.
+        contexts: Texts of passages for the question: retrieved passages, or passages that contain the answer.
         id: Name of the question in reports.
         system: Name of the retriever that found the contexts, if a file compares several retrievers.
-        group: Name of what the question is about, such as a document. Intervals and tests treat questions of
-            one group as dependent on each other. By default, the group is a hash of the first context; it is
-            empty for a question without contexts, which is independent of all others.
+        group: Name of the group of questions, such as the document that they are about. Intervals and tests
+            treat questions of one group as dependent. By default, the group is a hash of the first context.
+            A question without a group and contexts is independent of all other questions.
     """
 
     text: str
@@ -99,7 +99,7 @@ class Question:
 
     @property
     def key(self) -> str:
-        """Hash of everything that defines the question; a run stores its rows under this key."""
+        """Hash of text, references, contexts, id and system, by which a run stores the question's answers."""
         compared = (self.text, self.references, self.contexts, self.id, self.system)
         return hashlib.sha256(json.dumps(compared).encode()).hexdigest()[:24]
 
@@ -107,23 +107,23 @@ class Question:
 def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None) -> list[Question]:
     """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv``, ``.xlsx`` or ``.parquet``.
 
-    Text may have any encoding. Cells may be separated by commas, semicolons, tabs or bars. Only the first
-    sheet of a workbook that is not empty is read. A cell may hold several answers: as a JSON list, or
+    Any text encoding is accepted, and commas, semicolons, tabs or bars as separators of cells. Of an Excel
+    workbook, the first sheet that is not empty is read. A cell may contain several answers, as a JSON list or
     separated by line breaks, ``|`` or ``;``.
 
     Args:
-        path: The file.
-        columns: The file's column names by field (question, references, contexts, id, system, group), needed
-            only for names that :data:`ALIASES` does not have. An alias may take the place of the field.
+        path: Path of the file.
+        columns: The file's column name of a field (question, references, contexts, id, system or group). It
+            is only needed for column names that are not in :data:`ALIASES`.
 
     Raises:
         InputError: If the file cannot be read, has no column of questions, or a row has no question. The
-            message names line and column.
+            message names the line and the column.
         MissingExtraError: If pyarrow or openpyxl is needed and not installed.
 
     Warns:
-        FileNotesWarning: If the encoding was guessed, a cell was divided into several answers, or a workbook
-            has more than one sheet.
+        FileNotesWarning: If the encoding was guessed, a cell was divided into several answers, or sheets of a
+            workbook were ignored.
     """
     path = Path(path)
     names = _columns_by_field(columns or {})
@@ -133,13 +133,16 @@ def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None
         warnings.warn(f"{path}: {divide}", FileNotesWarning, stacklevel=2)
     if not questions:
         raise InputError(
-            f"{path} holds no questions", hint=f"write one question per line, such as {_EXAMPLE}"
+            f"{path} contains no questions", hint=f"write one question per line, such as {_EXAMPLE}"
         )
     return list({question.key: question for question in questions}.values())
 
 
 def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
-    """Return questions from a file, or from texts, pairs (question, references), mappings or Questions."""
+    """Return questions as ``Question`` objects.
+
+    ``items`` is a file, or a list of texts, pairs (question, references), mappings or ``Question`` objects.
+    """
     if isinstance(items, str | Path):
         return read_questions(items)
     if isinstance(items, Mapping) or hasattr(items, "columns"):
@@ -161,7 +164,7 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
 
 
 def _columns_by_field(columns: Mapping[str, str]) -> dict[str, str]:
-    """Return column names by field; keys of ``columns`` are fields or their aliases."""
+    """Replace aliases of fields in the keys of ``columns`` by the fields."""
     names: dict[str, str] = {}
     for name, column in columns.items():
         field = next((field for field in ALIASES if name == field or name in ALIASES[field]), None)
@@ -174,13 +177,13 @@ def _columns_by_field(columns: Mapping[str, str]) -> dict[str, str]:
 
 
 class _Divider:
-    """Divides cells into several answers, counts the divided cells, and keeps the first one."""
+    """Divides cells into several answers; counts the divided cells, and stores the first of them."""
 
     def __init__(self) -> None:
         self.cells, self.first = 0, ""
 
     def __call__(self, value: Any) -> Any:
-        """Return the list of a cell's answers; a cell with a single answer is returned unchanged."""
+        """Return a list of the answers in a cell; a cell with a single answer is returned unchanged."""
         for mark in _DIVIDERS if isinstance(value, str) else ():
             parts = [part.strip() for part in re.split(mark, value) if part.strip()]
             if len(parts) > 1 and (
@@ -267,7 +270,7 @@ def _decode_file(data: bytes, path: Path) -> str:
 
 
 def _parse_cell(value: Any) -> Any:
-    """Return the list or mapping that a cell contains as JSON or Python; any other value unchanged."""
+    """Parse a cell with a list or mapping in JSON or Python notation; return other values unchanged."""
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{"):
         for parse in (json.loads, ast.literal_eval):
             try:
@@ -306,7 +309,7 @@ def _to_question(
 
 
 def _document_of(contexts: Any) -> str:
-    """Return the name of the first context's document; empty if it has no name."""
+    """Return the name of the document of the first context; empty if the context does not name it."""
     contexts = _parse_cell(contexts)
     first = contexts[0] if isinstance(contexts, list | tuple) and contexts else contexts
     if not isinstance(first, Mapping):
@@ -317,7 +320,7 @@ def _document_of(contexts: Any) -> str:
 
 
 def _flatten(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of a record; columns of mappings inside it are named ``name.inner``."""
+    """Return the columns of a record; the entries of a nested mapping become columns ``name.inner``."""
     flat = {str(name): _plain_value(value) for name, value in record.items()}
     for name, value in list(flat.items()):
         if isinstance(value := _parse_cell(value), Mapping):
@@ -326,7 +329,7 @@ def _flatten(record: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _column(field: str, flat: Mapping[str, Any], names: Mapping[str, str], place: str) -> str | None:
-    """Return the column of a field: the user's choice, or else the first alias that has a value."""
+    """Return the name of a field's column: the user's choice, or else the first alias with a value."""
     if (column := names.get(field)) is None:
         there = [alias for alias in ALIASES[field] if alias in flat]
         return next((alias for alias in there if flat[alias] is not None), next(iter(there), None))
@@ -336,7 +339,7 @@ def _column(field: str, flat: Mapping[str, Any], names: Mapping[str, str], place
 
 
 def _plain_value(value: Any) -> Any:
-    """Return a value as JSON writes it: numpy arrays as lists, NaN as None, and 7.0 as 7."""
+    """Convert a value for JSON: a numpy array becomes a list, NaN becomes None, and 7.0 becomes 7."""
     value = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(value, float) and (math.isnan(value) or value.is_integer()):
         return None if math.isnan(value) else int(value)
@@ -350,13 +353,13 @@ def _text(value: Any, place: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise InputError(
             f"{place}: expected a text that is not empty, got {ascii(value)[:80]}",
-            hint="fill it in, or leave the row out",
+            hint="fill the cell in, or leave the row out",
         )
     return value
 
 
 def _texts(value: Any, place: str) -> tuple[str, ...]:
-    """Return the distinct texts of a value: a text, an object with a text, or a list of these."""
+    """Return the distinct texts of a value: of a text, a mapping with a text, or a list of them."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return ()
     if isinstance(value, Mapping):

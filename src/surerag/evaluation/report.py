@@ -1,4 +1,4 @@
-"""A table for the terminal, and one self-contained HTML page."""
+"""Show an evaluation run as a table for the terminal, or as a self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -41,15 +41,15 @@ from surerag.measures.statistics import Estimate, mean_interval
 from surerag.text import printable
 
 Prices = tuple[float, float]
-"""Prices of a million tokens read, and of a million tokens written."""
+"""Type of prices: of a million prompt tokens, and of a million completion tokens."""
 MAX_QUESTIONS = 500
-"""Most questions that a page lists; the others are only in the run."""
+"""Maximum number of questions that a page lists; the run contains all questions."""
 MAX_CHARACTERS = 800
-"""Most characters of a passage that a page shows."""
+"""Maximum number of characters of a passage that a page shows."""
 
 
 def table_columns(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) -> dict[str, Mapping[str, str]]:
-    """Return cells by column and system: metrics, differences and costs of the comparable systems."""
+    """Return the text of each cell by column and system: metrics, differences and costs."""
     measures, systems = run.measures, run.comparable
     baseline = baseline or next(iter(systems), "")
     columns: dict[str, Mapping[str, str]] = {
@@ -91,17 +91,17 @@ def _cost_columns(run: Run, systems: Sequence[str], prices: Prices) -> dict[str,
 
 
 def _cells(values: Mapping[str, float | None], form: Callable[[float], str]) -> dict[str, str]:
-    """Return numbers as texts, with a dash for None."""
+    """Format numbers as texts; None becomes a dash."""
     return {name: "–" if value is None else form(value) for name, value in values.items()}
 
 
 def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) -> Table:
-    """Return a table for a terminal, a column for each system.
+    """Return a table for a terminal, with a column for each system.
 
     Args:
-        run: The rows.
-        baseline: Name of the system that others are compared with; the first one if empty.
-        prices: Money for a million tokens read, and for a million tokens written.
+        run: The evaluation run.
+        baseline: Name of the system that the others are compared with; empty means the first system.
+        prices: Price of a million prompt tokens, and of a million completion tokens; zeros show no money.
     """
     layout: dict[str, Any] = {"box": box.SIMPLE, "show_edge": False, "pad_edge": False, "padding": 0}
     table = Table(caption=notes(run), caption_justify="left", **layout)
@@ -122,7 +122,7 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
 
 
 def notes(run: Run) -> str:
-    """Return an explanation of the table's columns: its intervals, its test and its costs."""
+    """Return a text that explains the columns of a run's table."""
     measures, questions = run.measures, run.questions
     text = "n: questions asked. Intervals are at 95 %. Costs are means per question, money is the sum."
     if measures and len(run.comparable) > 1:
@@ -153,7 +153,7 @@ def notes(run: Run) -> str:
 
 
 def estimate_text(estimate: Estimate | None, sign: str = "") -> str:
-    """Return a value with its interval, if the sample allows one; a dash for None.
+    """Return the text of an estimate with its confidence interval; a dash for None.
 
     Example:
         >>> estimate_text(Estimate(0.5, None, 3)), estimate_text(None)
@@ -163,7 +163,7 @@ def estimate_text(estimate: Estimate | None, sign: str = "") -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number with three significant digits, or all digits before the point.
+    """Format a number with three significant digits, or as a whole number from 100 on.
 
     Example:
         >>> number_text(12345.6), number_text(1.75)
@@ -173,14 +173,14 @@ def number_text(value: float) -> str:
 
 
 def money_spent(run: Run, system: str, prices: Prices) -> float | None:
-    """Return what the answers of a system cost; None if the system reports no tokens."""
+    """Return the cost of a system's answers by the prices of tokens; None if it reports no tokens."""
     names = ("prompt_tokens", "completion_tokens", "thinking_tokens")
-    read, written, thought = (sum(run.values(system, name).values()) for name in names)
-    return api_cost(read, written + thought, *prices) if run.values(system, "tokens") else None
+    prompt, completion, thinking = (sum(run.values(system, name).values()) for name in names)
+    return api_cost(prompt, completion + thinking, *prices) if run.values(system, "tokens") else None
 
 
 def forecast(run: Run, n: int, prices: Prices = (0.0, 0.0)) -> str:
-    """Return what ``n`` questions would cost, with intervals, extrapolated from a run of fewer questions."""
+    """Return a text with the costs of ``n`` questions, extrapolated from a run of fewer questions."""
     lines = []
     for system in run.systems:
         parts = []
@@ -214,17 +214,17 @@ def write_report(
     labels: Mapping[str, str] | None = None,
     margin: float = MARGIN,
 ) -> None:
-    """Write a run as one HTML page without scripts: its findings, tables, charts and questions.
+    """Write a run as an HTML page without scripts, with findings, tables, charts and questions.
 
     Args:
-        run: The run.
-        path: The file to write.
-        baseline: System that the others are compared with; empty takes the first system.
-        prices: Prices of a million tokens read and of a million tokens written; zeros show no money.
-        verdicts: Verdicts on requirements to show.
-        title: Title of the page; empty takes the names of the systems and the number of questions.
-        labels: Names to show for systems in the sentences.
-        margin: Loss of the mean score that does not matter.
+        run: The evaluation run.
+        path: Path of the file to write.
+        baseline: Name of the system that the others are compared with; empty means the first system.
+        prices: Price of a million prompt tokens, and of a million completion tokens; zeros show no money.
+        verdicts: Verdicts on requirements that the page shows.
+        title: Title of the page; empty means the names of the systems and the number of questions.
+        labels: Names that replace the systems' names in the sentences.
+        margin: Loss of mean score that does not matter, such as 0.02.
 
     Raises:
         StorageError: If the file cannot be written.
@@ -255,7 +255,7 @@ def write_report(
 
 
 def notebook_html(run: Run) -> str:
-    """Return a run's findings and its table as HTML for a notebook."""
+    """Return the findings and the table of a run as HTML for a notebook."""
     table = _table("system", table_columns(run)) if run.comparable else ""
     return f"{_list(findings(run))}{table}<p><small>{_html(notes(run))}</small></p>"
 
@@ -265,7 +265,7 @@ def _list(sentences: Sequence[str]) -> str:
 
 
 def _table(first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
-    """Return a table with a row for each system; on a narrow screen each row becomes a list."""
+    """Return an HTML table with a row for each system; ``first`` is the header of the systems' names."""
     head = "".join(f"<th>{_html(name)}</th>" for name in (first, *columns))
     rows = ""
     for system in next(iter(columns.values()), {}):
@@ -275,7 +275,7 @@ def _table(first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def certainty_columns(found: Mapping[str, SurestAnswers]) -> dict[str, Mapping[str, str]]:
-    """Return cells by column and system: the AUROC of certainty, and right answers among the surest."""
+    """Return the text of each cell by column and system: AUROC, and right answers among the most certain."""
     columns: dict[str, Mapping[str, str]] = {
         "AUROC": {system: estimate_text(surest.auroc) for system, surest in found.items()}
     }
@@ -298,7 +298,7 @@ _MEASURES = {
 
 
 def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[str]) -> str:
-    """Return a section on certainty with sentences, a table and curves; empty if no system reports it."""
+    """Return the page's section on certainty; empty if no system reports certainty."""
     if not sentences:
         return ""
     section = f"<h2>How sure is each answer?</h2>{_list(sentences)}"
@@ -319,7 +319,7 @@ def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[s
 
 
 def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
-    """Return a section that shows why answers are wrong, a bar per system; empty if no cause is known."""
+    """Return the page's section on the causes of wrong answers; empty if no cause is known."""
     if not sentences:
         return ""
     counts = {system: why.count(system) for system in run.comparable}
@@ -342,7 +342,7 @@ def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
 
 
 def _causes_bar(system: str, counts: Mapping[Place, int]) -> str:
-    """Return a bar with a part for each place of a reference; parts that are wide enough show their share."""
+    """Return a bar as HTML, with a part for each place where references of wrong answers occur."""
     total, parts = sum(counts.values()), ""
     for place, n in counts.items():
         if n:
@@ -353,7 +353,7 @@ def _causes_bar(system: str, counts: Mapping[Place, int]) -> str:
 
 
 def _wrong_without_cause(run: Run, why: Causes) -> int:
-    """Return how many wrong answers have a reference that is not looked for."""
+    """Return the number of wrong answers whose reference cannot be searched for, such as yes or no."""
     return sum(
         why.place(row) is None and _right_or_wrong(run.values(system, why.metric).get(key)) == "wrong"
         for system in run.comparable
@@ -362,7 +362,7 @@ def _wrong_without_cause(run: Run, why: Causes) -> int:
 
 
 def _skipped_files(run: Run) -> str:
-    """Return the files of the folder that were not read; empty if all were."""
+    """Return a list of the files that could not be read as HTML; empty if all files were read."""
     skipped = run.about.get(SKIPPED, "none").splitlines()
     if skipped in ([], ["none"]):
         return ""
@@ -372,7 +372,7 @@ def _skipped_files(run: Run) -> str:
 
 
 def _passages_section(run: Run, margin: float) -> str:
-    """Return a section on how many passages are enough; empty without plain RAG with several numbers."""
+    """Return the page's section on numbers of passages; empty if plain RAG did not run with several."""
     counts = passage_counts(run, margin)
     if not counts:
         return ""
@@ -392,7 +392,7 @@ def _passages_section(run: Run, margin: float) -> str:
 
 
 def _cell(name: str, text: str) -> str:
-    """Return a table cell with the interval below the value."""
+    """Return a table cell as HTML, with the interval below the value."""
     value, bracket, interval = text.partition(" [")
     small = f"<br><small> [{_html(interval)}</small>" if bracket else ""
     return f'<td data-label="{_html(name)}"><span>{_html(value)}{small}</span></td>'
@@ -407,7 +407,7 @@ _KINDS = {
 
 
 def _question_list(run: Run, why: Causes) -> str:
-    """Return the questions in groups: systems differ, all are wrong, all are right, no reference."""
+    """Return the questions as HTML in groups: systems differ, all wrong, all right, no reference."""
     systems = run.comparable
     metric = next((name for name in run.measures if name in run.metrics), "")
     scores = {system: run.values(system, metric) if metric else {} for system in systems}
@@ -419,12 +419,12 @@ def _question_list(run: Run, why: Causes) -> str:
     for key, rows in by_key.items():
         kinds = {_right_or_wrong(scores[row.system].get(key)) for row in rows} - {""}
         groups["differ" if len(kinds) > 1 else next(iter(kinds), "")].append(rows)
-    text, left = "", MAX_QUESTIONS
+    text, n_left = "", MAX_QUESTIONS
     for kind, questions in groups.items():
-        if questions[:left]:
-            items = "".join(_question_details(run, rows, metric, scores, why) for rows in questions[:left])
+        if questions[:n_left]:
+            items = "".join(_question_details(run, rows, metric, scores, why) for rows in questions[:n_left])
             text += f"<h3>{_KINDS[kind]} ({len(questions):,})</h3>{items}"
-        left -= len(questions[:left])
+        n_left -= len(questions[:n_left])
     more = len(by_key) - MAX_QUESTIONS
     return text + (f"<p>{more:,} more questions are in the run.</p>" if more > 0 else "")
 
@@ -465,19 +465,19 @@ def _question_details(
 
 
 def _score_text(metric: str, score: float | None) -> str:
-    """Return a score in words; empty for None."""
+    """Return "right", "wrong" or the metric with a graded score; empty for None."""
     if score is None:
         return ""
     return _right_or_wrong(score) if score in (0, 1) else f"{metric} {score:.2f}"
 
 
 def _saw(numbers: Sequence[int]) -> str:
-    """Return which passages an answer was made from; empty if there are none."""
+    """Return in words the numbers of the passages in an answer's prompt; empty if there are none."""
     return f"saw passage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}" if numbers else ""
 
 
 def _passage_item(text: str, source: str, *, holds: bool) -> str:
-    """Return a passage for the list, with its source, and whether it holds the reference."""
+    """Return a passage as an HTML list item, with its source and whether it contains the reference."""
     head = ": ".join(filter(None, [source, "holds the reference" if holds else ""]))
     head = f"<b>{_html(head)}</b>\n" if head else ""
     excerpt = f"{text[:MAX_CHARACTERS]} …" if len(text) > MAX_CHARACTERS else text
@@ -485,7 +485,7 @@ def _passage_item(text: str, source: str, *, holds: bool) -> str:
 
 
 def _where(why: Causes, row: Row) -> str:
-    """Return where the reference of a wrong answer was found, in words; empty for other answers."""
+    """Return in words where the reference of a wrong answer occurs; empty for other answers."""
     place, names = why.place(row), (why.names or {}).get(row.question.key, ())
     if place is None:
         return ""
@@ -498,7 +498,7 @@ _ACTED = {"rewritten": ("rewrote the question", "left the question as it is")}
 
 
 def _details(run: Run, row: Row) -> list[str]:
-    """Return in words what a system did for an answer, how uncertain it was, and its number of tokens."""
+    """Return in words whether a system searched or rewrote, how uncertain it was, and its tokens."""
     answer, base, settings = row.answer, base_of(run, row.system), run.settings(row.system)
     if answer is None:
         return ["failed"]

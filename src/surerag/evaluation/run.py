@@ -1,4 +1,4 @@
-"""An evaluation run: the answers of systems to questions, in one SQLite file; a killed run can continue."""
+"""An evaluation run: the answers of systems to questions, stored in one SQLite file."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ Metric = Callable[[str, Sequence[str]], float]
 """A function of an answer and its references that returns a score in [0, 1]."""
 METRICS: Mapping[str, Metric] = {"exact_match": exact_match, "f1": token_f1, "contains": contains}
 METRIC_ALIASES: Mapping[str, str] = {"accuracy": "contains", "em": "exact_match"}
-"""Other names of metrics."""
+"""Alternative names of metrics."""
 FAILURES = 5
-"""A system that fails on this many questions in a row is not asked any more."""
+"""Number of successive failures after which a system gets no more questions."""
 NEARLY_ALL = 0.9
-"""Share of the questions that a system must have been asked to be compared with the others."""
+"""Minimum share of the questions that a system must have been asked to be compared with other systems."""
 _APPLICATION = 0x53524148
-"""SQLite's application id that marks a database as a run."""
+"""SQLite application id that identifies a database as an evaluation run."""
 FORMAT = 1
-"""Version of the file format. A change that older versions of surerag cannot read increases it. A file
-without a version is read if its rows can be parsed."""
+"""Version of the file format. It increases with each change that older versions of surerag cannot read. A
+file without a version is accepted if its rows can be parsed."""
 _TABLES = f"""
 PRAGMA application_id = {_APPLICATION};
 PRAGMA user_version = {FORMAT};
@@ -57,10 +57,10 @@ _USAGE = ("requests", "prompt_tokens", "completion_tokens", "thinking_tokens", "
 
 
 def resolve_metrics(metrics: Sequence[str] | Mapping[str, Metric]) -> dict[str, Metric]:
-    """Return functions by name, for names of metrics or a mapping of your own.
+    """Return the functions of metrics by name; a mapping of a user's own functions is copied.
 
     Raises:
-        ConfigurationError: If a name is unknown, or there are no names.
+        ConfigurationError: If a name is unknown, or ``metrics`` is an empty list.
     """
     if isinstance(metrics, Mapping):
         return dict(metrics)
@@ -81,11 +81,13 @@ class Row:
     """The answer of one system to one question, or the error that prevented the answer.
 
     Attributes:
+        system: Name of the system.
+        question: The question.
         answer: The answer; None if the system failed.
         error: Class and message of the error; empty if there is an answer.
-        seconds: Wall time of this question. If several questions were asked at a time, their wall time
-            divided by their number; None if the run was killed before the last of them was answered.
-        at_a_time: Number of questions that were asked at a time.
+        seconds: Wall time of the question. If several questions were asked at the same time, it is their wall
+            time divided by their number; None if the process ended before all of them were answered.
+        at_a_time: Number of questions that were asked at the same time.
     """
 
     system: str
@@ -97,14 +99,14 @@ class Row:
 
     @property
     def tokens(self) -> int | None:
-        """Tokens that were read and written; None if the system does not report them."""
+        """Number of prompt, completion and thinking tokens; None if the system does not report tokens."""
         usage = None if self.answer is None else self.answer.usage
         if usage is None:
             return None
         return usage.prompt_tokens + usage.completion_tokens + usage.thinking_tokens
 
     def measured(self, name: str) -> float | None:
-        """Return tokens, calls, seconds or a score of the system; None if the system reported none."""
+        """Return the tokens, calls, seconds or a score by name; None if the system does not report it."""
         if self.answer is None:
             return None
         if name in ("tokens", "seconds"):
@@ -116,7 +118,7 @@ class Row:
 
 
 class Run:
-    """The rows of a run; see :class:`~surerag.evaluation.EvaluationRun`."""
+    """An evaluation run in a file or in memory; see :class:`~surerag.evaluation.EvaluationRun`."""
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class Run:
         self._values: dict[tuple[str, str], dict[str, float]] = {}
         self._settings: dict[str, dict[str, Any]] = {}
         self.derived: dict[Hashable, Any] = {}
-        """Results that other modules computed from the rows; a new row clears them."""
+        """Cache of results that other modules compute from the rows; a new row clears it."""
 
     def __enter__(self) -> Self:
         return self
@@ -160,7 +162,7 @@ class Run:
         self.close()
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file of the run."""
         if self._writing:
             # Without its write-ahead log, a run is one file, which can be read on a read-only disk.
             with suppress(sqlite3.Error):  # another process has the file open, or it is already closed
@@ -170,7 +172,7 @@ class Run:
 
     @property
     def table(self) -> Mapping[str, Mapping[str, Row]]:
-        """Rows of the latest questions by system and question key, in the order of the call."""
+        """Rows by system and question key, for the questions of the latest call of ``evaluate``."""
         if not self._table:
             names = self._select("SELECT name FROM systems ORDER BY place")
             table: dict[str, dict[str, Row]] = {name: {} for (name,) in names}
@@ -203,28 +205,28 @@ class Run:
 
     @property
     def systems(self) -> list[str]:
-        """Names of the systems, in the order in which they were compared."""
+        """Names of the systems, in the order in which they were first asked."""
         return list(self.table)
 
     @property
     def comparable(self) -> list[str]:
-        """Names of the systems that were asked nearly as many questions as the system with most questions."""
+        """Names of the systems that were asked at least 90 % as many questions as any other system."""
         most = max(map(len, self.table.values()), default=0)
         return [system for system, rows in self.table.items() if len(rows) >= NEARLY_ALL * most]
 
     @property
     def about(self) -> dict[str, str]:
-        """What was recorded about the run, such as its model, documents, date and command."""
+        """Recorded facts about the run by name, such as its model, documents, date and command."""
         return dict(self._select("SELECT name, value FROM about"))
 
     def record(self, about: Mapping[str, str]) -> None:
-        """Store facts about the run by name; a fact of the same name is replaced."""
+        """Store facts about the run by name; a fact with an existing name replaces the old fact."""
         with _storage_errors(self.path), self._writes, self._db:
             self._db.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", about.items())
 
     @property
     def documents(self) -> dict[str, tuple[str, ...]] | None:
-        """Names of documents that contain a reference, by question key; None if they were not recorded."""
+        """Names of the documents that contain a reference, by question key; None if not recorded."""
         if not self._select("SELECT 1 FROM sqlite_master WHERE name = 'documents'"):
             return None
         rows = self._select("SELECT key, names FROM documents")
@@ -240,14 +242,14 @@ class Run:
 
     @property
     def questions(self) -> list[Question]:
-        """The questions of the latest call."""
+        """The questions of the latest call of ``evaluate``."""
         rows = self._select("SELECT question FROM questions WHERE place >= 0 ORDER BY place")
         with self._parsing("a question"):
             return [_parse_question(text) for (text,) in rows]
 
     @property
     def rows(self) -> list[Row]:
-        """Rows of the latest questions and systems, in the order of questions, then systems."""
+        """Rows for the questions of the latest call, ordered by question and then by system."""
         return self._rows if self.table else []
 
     def answered(self, system: str) -> dict[str, Row]:
@@ -255,12 +257,13 @@ class Run:
         return {key: row for key, row in self._rows_of(system).items() if row.answer is not None}
 
     def values(self, system: str, measure: str) -> dict[str, float]:
-        """Return the values of a metric, of a score, or of tokens, calls, seconds or errors, by question key.
+        """Return the values of a measure for a system, by question key.
 
-        Questions without references have no metric. A failed answer has a metric of 0 and no costs.
+        A measure is a metric, a score, ``"tokens"``, ``"calls"``, ``"seconds"`` or ``"errors"``. Questions
+        without references have no value of a metric. A failed question has a metric of 0 and no costs.
 
         Raises:
-            ConfigurationError: If there is no such system, or a metric returns a number outside [0, 1].
+            ConfigurationError: If the system is unknown, or a metric returns a number outside [0, 1].
         """
         if (system, measure) not in self._values:
             rows = self._rows_of(system).items()
@@ -290,17 +293,17 @@ class Run:
 
     @property
     def groups(self) -> dict[str, str]:
-        """Group of each question, such as its document, by question key; empty for a question without one."""
+        """Group of each question, such as its document, by question key; empty means no group."""
         return {key: row.question.group for rows in self.table.values() for key, row in rows.items()}
 
     @property
     def scores(self) -> list[str]:
-        """Names of the measurements that systems reported themselves."""
+        """Names of the scores that systems reported with their answers."""
         return sorted({name for row in self.rows if row.answer for name in row.answer.scores})
 
     @property
     def measures(self) -> list[str]:
-        """Names of the metrics and scores that have values, the metrics first."""
+        """Names of the metrics and scores with values; metrics come first."""
         with_references = any(row.question.references for row in self.rows)
         return [*(self.metrics if with_references else ()), *self.scores]
 
@@ -314,16 +317,16 @@ class Run:
         return dict(self._settings[system])
 
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
-        """Return rows to calibrate the threshold of a system, from its answers at ``@inf`` and ``@-inf``.
+        """Return rows for :func:`surerag.calibrate_threshold`, from the answers with and without acting.
 
         Args:
-            system: Such as ``"lazy"``, where the run has ``lazy@inf`` and ``lazy@-inf``; empty for the only
-                such system.
-            metric: Score of the answers; empty for the first metric of the run.
+            system: Name without threshold, such as ``"lazy"`` if the run contains ``lazy@inf``, which never
+                retrieves, and ``lazy@-inf``, which always retrieves. Empty means the only such system.
+            metric: Name of the metric that scores the answers; empty means the first metric of the run.
 
         Raises:
-            ConfigurationError: If the run does not have both systems, or ``system`` is empty and the run has
-                several such pairs.
+            ConfigurationError: If the run lacks one of the two systems, or ``system`` is empty and the run
+                contains several pairs of such systems.
         """
         names = self.systems
         pairs = [name.removesuffix("@inf") for name in names if name.endswith("@inf")]
@@ -346,7 +349,7 @@ class Run:
             if key not in other or row.answer is None:
                 continue
             value = row.answer.uncertainty
-            # After an empty or cut first answer, the system acts at any threshold.
+            # After an empty or truncated first answer, the system acts at every threshold.
             uncertainty = math.inf if row.answer.acted or value is None else value
             asked = row.question
             rows.append(
@@ -355,15 +358,15 @@ class Run:
         return rows
 
     def certainty_rows(self, system: str, metric: str = "", measure: str = "") -> list[CalibrationRow]:
-        """Return the certainty and the score of each answer of a system, for ``calibrate_abstention``.
+        """Return rows for :func:`surerag.calibrate_abstention`: certainty and score of a system's answers.
 
         Answers without log-probabilities and questions without references are left out.
 
         Args:
-            system: Any system whose answers carry their certainty.
-            metric: Score of the answers; empty for the first metric of the run.
-            measure: The measure of certainty to use. Empty takes ``DEFAULT_MEASURE`` if all answers have it,
-                and ``WITHOUT_ALTERNATIVES`` otherwise.
+            system: Name of a system whose answers have a certainty.
+            metric: Name of the metric that scores the answers; empty means the first metric of the run.
+            measure: Name of the measure of uncertainty. Empty means ``DEFAULT_MEASURE`` if all answers have
+                it, and ``WITHOUT_ALTERNATIVES`` otherwise.
         """
         scores = self.values(system, metric or next(iter(self.metrics)))
         found = [
@@ -382,7 +385,7 @@ class Run:
         ]
 
     def to_parquet(self, path: str | Path) -> None:
-        """Write the rows as a Parquet file with a column for each metric; ``key`` identifies the question.
+        """Write the rows to a Parquet file, with a column for each metric and score.
 
         Raises:
             StorageError: If the file cannot be written.
@@ -416,19 +419,19 @@ class Run:
             pq.write_table(pa.Table.from_pylist(records), path)
 
     def begin(self, systems: Sequence[System], questions: Sequence[Question], on_change: OnChange) -> None:
-        """Store the systems and questions of a call.
+        """Store the systems and questions of a call of ``evaluate``.
 
         Raises:
             ConfigurationError: If ``on_change`` is ``"refuse"``, and the settings of a system have changed,
-                or some questions are new while others are missing.
+                or some questions are new while stored questions are missing.
         """
-        _ = self.table  # damaged rows raise here, before a model is asked
+        _ = self.table  # raises for damaged rows, before a model is called
         stored = dict(self._select("SELECT name, fingerprint FROM systems"))
         changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
         before = {question.key for question in self.questions}
         keys = {question.key for question in questions}
         known = {key for (key,) in self._select("SELECT key FROM questions")}
-        # Fewer questions, or more, belong to the same run: a trial, and the whole run after it.
+        # A subset or superset of the stored questions belongs to the same run: a trial before the whole run.
         other = not keys >= before and not keys <= known
         if on_change == "refuse" and (changed or other):
             what = (
@@ -460,7 +463,7 @@ class Run:
         self._table, self._values, self._settings, self.derived = {}, {}, {}, {}
 
     def missing(self, system: System, questions: Iterable[Question]) -> set[str]:
-        """Return the keys of the questions that a system has not answered, failed questions included."""
+        """Return the keys of the questions that a system has not answered, including failed questions."""
         stored = self._select(
             "SELECT key FROM rows WHERE system = ? AND fingerprint = ? AND error = ''",
             system.name,
@@ -469,7 +472,7 @@ class Run:
         return {question.key for question in questions} - {key for (key,) in stored}
 
     def add(self, system: System, row: Row) -> None:
-        """Store a row; it is on the disk when this returns."""
+        """Store a row on the disk before returning."""
         answer = None
         if row.answer is not None:
             usage = None if row.answer.usage is None else asdict(row.answer.usage)
@@ -489,7 +492,7 @@ class Run:
 
 @contextmanager
 def _storage_errors(path: str | Path | None, use: str = "written") -> Iterator[None]:
-    """Raise errors of SQLite as a StorageError, or as an InputError if the file is not a run."""
+    """Replace errors of SQLite by a StorageError, or by an InputError if the file is not a run."""
     try:
         yield
     except sqlite3.DatabaseError as error:
@@ -511,9 +514,9 @@ def _damaged(path: str | Path | None, what: str) -> InputError:
 
 
 def _measures_of(certainty: Certainty | None) -> dict[str, float | None]:
-    """Return every measure of a certainty, the middle of its bounds; None for a missing measure."""
-    found = {} if certainty is None else certainty.uncertainties
-    return {name: math.fsum(found[name]) / 2 if name in found else None for name in MEASURES}
+    """Return the middle of each measure's interval by name; None for a missing measure."""
+    measured = {} if certainty is None else certainty.uncertainties
+    return {name: math.fsum(measured[name]) / 2 if name in measured else None for name in MEASURES}
 
 
 def _parse_question(text: str) -> Question:

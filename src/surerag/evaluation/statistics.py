@@ -1,7 +1,6 @@
-"""Means and paired differences of a run, computed with :mod:`surerag.measures.statistics`.
+"""Means and paired differences of an evaluation run, computed with :mod:`surerag.measures.statistics`.
 
-Questions of one group, such as one document, depend on each other; every interval and test here allows for
-it.
+All intervals and tests treat questions of one group, such as one document, as dependent.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ from surerag.measures.statistics import (
 )
 
 COSTS = ("tokens", "calls", "seconds")
-"""Costs of a question: larger is worse, and there is no upper bound."""
+"""Names of the costs of a question; larger is worse, and there is no upper bound."""
 SIGNIFICANCE = 0.05
-"""A difference is shown if its p-value, adjusted for the number of systems (Holm), is below this level."""
+"""Significance level of a difference, for p-values that are adjusted for the number of systems (Holm)."""
 POWER = 0.8
-"""Probability with which the stated number of questions shows a difference."""
+"""Probability with which a needed number of questions shows a difference."""
 _FLIPS = 10_000
-"""Most sign flips of the permutation test."""
+"""Maximum number of sign flips in the permutation test."""
 _EXACT = 2_000
-"""Up to this number of pairs, the power of the exact test is computed; beyond it, it is approximated."""
+"""Maximum number of pairs for which the power of the exact test is computed and not approximated."""
 
 
 class Pairs(NamedTuple):
-    """Values of two systems on the questions that both have a value for, and the questions' groups."""
+    """The values of two systems for the questions that both have a value for, and the questions' groups."""
 
     first: list[float]
     second: list[float]
@@ -52,13 +51,13 @@ class Pairs(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The difference between a system and the baseline, on the questions that both answered.
+    """The difference between a system and the baseline, for the questions that both answered.
 
     Attributes:
         system: Name of the system.
         difference: Mean of the system minus mean of the baseline.
-        p_value: P-value of "there is no difference"; see :func:`paired_p_value`.
-        adjusted: The p-value, adjusted by Holm's method for the number of systems.
+        p_value: P-value of the hypothesis that there is no difference; see :func:`paired_p_value`.
+        adjusted: The p-value after Holm's adjustment for the number of systems.
     """
 
     system: str
@@ -70,10 +69,10 @@ class Comparison:
 def summarize(run: Run, measure: str) -> dict[str, Estimate | None]:
     """Return the mean of a metric or cost for each system; None for a system without values.
 
-    Intervals are those of :func:`~surerag.measures.statistics.mean_interval`.
+    Intervals are computed by :func:`~surerag.measures.statistics.mean_interval`.
 
     Args:
-        run: The rows.
+        run: The evaluation run.
         measure: Name of a metric or cost of the run, such as ``"f1"`` or ``"tokens"``.
     """
     bounds = (0.0, 1.0) if measure in run.metrics or measure == "errors" else None
@@ -87,10 +86,10 @@ def summarize(run: Run, measure: str) -> dict[str, Estimate | None]:
 
 
 def pairs(run: Run, first: str, second: str, measure: str) -> Pairs:
-    """Return the values of two systems on the questions that both have a value for.
+    """Return the values of two systems for the questions that both have a value for.
 
     Raises:
-        InputError: If there is no such question.
+        InputError: If there is no question with two values.
     """
     a, b = run.values(first, measure), run.values(second, measure)
     keys = [key for key in a if key in b]
@@ -104,15 +103,12 @@ def pairs(run: Run, first: str, second: str, measure: str) -> Pairs:
 
 
 def compare_systems(run: Run, measure: str, baseline: str = "") -> list[Comparison]:
-    """Compare every system with the baseline.
-
-    Systems that were asked only some of the questions are left out (``run.comparable``), so that they take no
-    part in Holm's adjustment.
+    """Compare each system with the baseline; systems that were asked too few questions are left out.
 
     Args:
-        run: The rows.
+        run: The evaluation run.
         measure: Name of a metric or cost of the run.
-        baseline: Name of a system; the first one if empty.
+        baseline: Name of the baseline system; empty means the first system.
     """
     systems = run.comparable
     baseline = baseline or next(iter(systems), "")
@@ -130,10 +126,10 @@ def compare_systems(run: Run, measure: str, baseline: str = "") -> list[Comparis
 
 
 def paired_p_value(first: Sequence[float], second: Sequence[float], groups: Groups = None) -> float:
-    """Return the two-sided p-value of "the pairs do not differ".
+    """Return the two-sided p-value of the hypothesis that the values of pairs do not differ.
 
-    The test is exact for values of 0 and 1; for other values it flips signs at random. The signs of all pairs
-    of one group are flipped together.
+    For binary values it is an exact test. For other values it is a permutation test, which flips the signs of
+    the differences. The signs of all pairs of one group are flipped together.
 
     Example:
         >>> round(paired_p_value([1] * 9 + [0], [0] * 9 + [1]), 4)
@@ -165,21 +161,21 @@ def paired_p_value(first: Sequence[float], second: Sequence[float], groups: Grou
 def questions_to_show(
     first: Sequence[float], second: Sequence[float], groups: Groups = None, *, tests: int = 1
 ) -> int | None:
-    """Return about how many pairs show a mean difference as large as in the sample, with 80 % probability.
+    """Return about how many pairs are needed to show a difference as large as in the sample.
 
-    A difference is shown if the p-value of :func:`paired_p_value` is at most 5 % divided by the number of
-    tests, as in the first step of Holm's method. For values of 0 and 1 the power of the exact test is
-    computed; for many pairs it is approximated by McNemar's test (Miettinen 1968) with a continuity
-    correction (Fleiss 1981). For other values the power is that of a paired test of means.
+    With this number, :func:`paired_p_value` is at most 5 % divided by the number of tests (as in the first
+    step of Holm's method), with 80 % probability. For binary values, the power of the exact test is computed,
+    or for many pairs approximated by McNemar's test (Miettinen 1968) with a continuity correction (Fleiss
+    1981). For other values, the power of a paired test of means is used.
 
     Args:
-        first: Shape [n].
-        second: Shape [n].
-        groups: Group of each pair, shape [n]; further pairs are assumed to have groups like these.
-        tests: How many systems are compared with the baseline.
+        first: First value of each pair, shape [n].
+        second: Second value of each pair, shape [n].
+        groups: Group of each pair, shape [n]; more pairs are assumed to have similar groups.
+        tests: Number of systems that are compared with the baseline.
 
     Returns:
-        The number of pairs, more than n; None where the means are equal.
+        The number of pairs, more than n; None if the means are equal.
 
     Example:
         >>> questions_to_show([1] * 5 + [0] * 95, [0] * 5 + [1] * 2 + [0] * 93)
@@ -205,7 +201,14 @@ def questions_to_show(
 
 
 def _power(n: int, difference: float, discordant: float, level: float) -> float:
-    """Return the power of the exact test for n pairs, a mean difference and a share of discordant pairs."""
+    """Return the power of the exact test.
+
+    Args:
+        n: Number of pairs.
+        difference: Mean difference of the pairs.
+        discordant: Share of pairs whose values differ.
+        level: Significance level.
+    """
     log_factorials = np.append(0.0, np.cumsum(np.log(np.arange(1, n + 1))))
 
     def log_binomial(count: int, at_most: int, share: float) -> Floats:

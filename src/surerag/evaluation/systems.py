@@ -1,4 +1,4 @@
-"""Systems: anything that answers a question, and pipelines by name, such as ``lazy+compressed``."""
+"""Systems to evaluate: a user's own pipelines, and pipelines by name, such as ``lazy+compressed``."""
 
 from __future__ import annotations
 
@@ -35,26 +35,26 @@ R = TypeVar("R")
 
 STEPS = ("compressed", "refined")
 NAMES = ("plain", "lazy", "rewritten", *STEPS, "selected", "answered", "none", "strong", "oracle")
-"""Names of pipelines; ``docs/compare.md`` explains them in a table. ``compressed`` and ``refined`` can also
-be added to another pipeline, as in ``lazy+compressed``. ``lazy@0.8`` and ``rewritten@inf`` set the threshold,
-and ``plain@4`` sets the number of passages."""
+"""Names of pipelines, which ``docs/compare.md`` explains. ``compressed`` and ``refined`` can be added to
+other pipelines, as in ``lazy+compressed``. ``lazy@0.8`` and ``rewritten@inf`` set a threshold, and
+``plain@4`` sets the number of passages."""
 
 
 @dataclass(frozen=True)
 class EvaluationAnswer:
-    """The answer of a system to a question, with what the system reports about the answer.
+    """The answer of a system to a question, with passages, costs and certainty if the system reports them.
 
     Attributes:
         text: The answer.
-        contexts: Texts of the passages that the model was shown; empty if the system reports none.
-        sources: Source of each context, such as a file's name; empty if the sources are not known.
-        usage: Calls and tokens; None if the system does not report them.
-        finish: ``"length"`` for an answer that was cut off.
-        uncertainty: Uncertainty of the answer; of the first answer if a method decided by the first answer.
-        acted: Whether a method retrieved or rewrote; None for a system that does not decide this.
-        scores: Further measurements by name.
+        contexts: Texts of the passages in the prompt; empty if the system does not report them.
+        usage: Numbers of calls and tokens; None if the system does not report them.
+        finish: Why the answer ended: ``"length"`` if it was truncated.
+        uncertainty: Uncertainty by which a method decided whether to retrieve or rewrite; None without it.
+        acted: Whether a method retrieved or rewrote; None for a system that makes no such decision.
+        scores: Scores that the system computes itself, by name.
         certainty: How sure the model was of this answer; None if the system does not report it.
-        gate: Name of the gate or metric by which a method decided; empty for systems without one.
+        sources: Source of each context, such as a file name; empty if the sources are not known.
+        gate: Name of the gate or metric by which a method decided; empty for other systems.
     """
 
     text: str
@@ -75,8 +75,8 @@ class System:
 
     Attributes:
         name: Name of the system.
-        answer: Function from a question to an answer, or to an awaitable of an answer.
-        settings: Settings to record; stored rows are reused only while the settings stay the same.
+        answer: Function that takes a question and returns an answer, or an awaitable of an answer.
+        settings: Settings of the system; stored answers are reused only if the settings are the same.
     """
 
     name: str
@@ -85,20 +85,20 @@ class System:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of the settings."""
+        """Hash of the settings, by which stored answers are reused."""
         text = json.dumps(self.settings, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def as_system(name: str, target: Any) -> System:
-    """Return a system made of a component, a query engine, a runnable, a function or a coroutine function.
+    """Return a ``System`` for a component, a query engine, a runnable, a function or a coroutine function.
 
-    The run records the settings of a component, and of any object with ``to_dict()``, so that it notices a
-    change. For a function, it records the code, and the numbers and texts in the closure. For other objects
-    it records only the type: give a changed object another name.
+    Its settings are the target's ``to_dict()`` if it has this method, so that a run notices a change. For a
+    function, they are the code and the numbers and texts in its closure. For another object, they are only
+    the type; if such an object changes, use another name.
 
     Raises:
-        ConfigurationError: If the target answers no questions.
+        ConfigurationError: If the target cannot answer questions.
     """
     if isinstance(target, System):
         return System(name, target.answer, target.settings)
@@ -127,10 +127,10 @@ def _settings_of(target: Any) -> dict[str, Any]:
 
 
 def as_answer(value: Any) -> EvaluationAnswer:
-    """Return an answer from a text, a result of surerag, a response of a framework, or a mapping.
+    """Convert the value that a system returned: a text, a result of surerag or a framework, or a mapping.
 
     Raises:
-        InputError: If the value has no answer, or scores are not finite numbers.
+        InputError: If the value contains no answer, or scores are not finite numbers.
     """
     if isinstance(value, EvaluationAnswer) and isinstance(value.text, str):
         _check_scores(value.scores)
@@ -167,10 +167,10 @@ def _check_scores(scores: Mapping[str, float]) -> None:
 
 
 def _passages_and_sources(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the texts of the passages that an answer was made from, and the source of each passage."""
-    found = [items for name in _CONTEXTS if (items := _value_at(value, name)) and not _is_text(items)]
+    """Return the texts of the passages in an answer's prompt, and the source of each passage."""
+    lists = [items for name in _CONTEXTS if (items := _value_at(value, name)) and not _is_text(items)]
     passages, sources = [], []
-    for item in chain(*found):
+    for item in chain(*lists):
         passage = item if _is_text(item) else _first_value(item, _PASSAGES, _is_text)
         if passage is not None:
             passages.append(passage)
@@ -178,8 +178,8 @@ def _passages_and_sources(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]
     return tuple(passages), tuple(sources)
 
 
-# Paths to answers, contexts and decisions. Query engines of LlamaIndex put the decision, the costs and the
-# finish into the response's metadata; ``content`` belongs to a message.
+# Paths of attributes and keys to answers, contexts and decisions. Query engines of LlamaIndex put decisions
+# and costs into the response's metadata; ``content`` is the text of a chat message.
 _TEXTS = [
     path
     for name in ("answer", "response", "output", "result", "content", "text")
@@ -211,19 +211,19 @@ def _value_at(value: Any, path: str) -> Any:
 
 
 def _first_value(value: Any, paths: Sequence[str], holds: Callable[[Any], bool]) -> Any:
-    """Return the first value at the paths for which a condition holds; None if there is no such value."""
+    """Return the first value at one of the paths for which ``holds`` is true; None without such a value."""
     return next((found for path in paths if holds(found := _value_at(value, path))), None)
 
 
 def _certainty(value: Any) -> Certainty | None:
-    """Return the certainty that came with an answer, if any; other objects of this name are ignored."""
+    """Return the certainty in the value that a system returned; None if there is none."""
     for path in _CERTAINTIES:
-        found = _value_at(value, path)
-        if isinstance(found, Certainty):
-            return found
-        if isinstance(found, Mapping):
-            with suppress(InputError):
-                return Certainty.from_dict(found)
+        certainty = _value_at(value, path)
+        if isinstance(certainty, Certainty):
+            return certainty
+        if isinstance(certainty, Mapping):
+            with suppress(InputError):  # another object of this name
+                return Certainty.from_dict(certainty)
     return None
 
 
@@ -236,7 +236,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _code_parts(code: CodeType) -> Iterator[str]:
-    """Yield texts that describe the code of a function, the same in every process."""
+    """Yield texts that identify the code of a function, and are the same in each process."""
     yield code.co_code.hex()
     yield " ".join(code.co_names)
     for constant in code.co_consts:
@@ -260,19 +260,20 @@ def _usage(value: Any) -> Usage | None:
 
 @dataclass(frozen=True)
 class PipelineSetup:
-    """Services and options from which :func:`build_system` builds pipelines.
+    """The models, retrievers and options from which :func:`build_system` builds pipelines.
 
     Attributes:
         reader: The model that answers.
         retriever: Finds passages.
-        summaries: Index of summaries, for ``lazy`` and ``strong``.
-        encoder: Turns texts into vectors, for ``compressed``, ``selected`` and ``answered``.
-        entailer: Judges pairs of statements, for ``refined``; None asks the reader.
-        top_n: Number of passages to show. None shows all that the retriever returns; ``selected`` shows five.
-        max_tokens: Longest answer in tokens; None for the reader's limit.
-        options: Options by name of the pipeline, such as
-            ``{"lazy": {"n_tokens": 4}, "compressed": {"token_limit": 500}}``. Other options have their
-            defaults, except for the gate and the metric, which are chosen so that the reader supports them.
+        summaries: Finds summaries; needed for ``lazy`` and ``strong``.
+        encoder: Embeds texts; needed for ``compressed``, ``selected`` and ``answered``.
+        entailer: Judges pairs of statements for ``refined``; None means the reader.
+        top_n: Number of passages in a prompt. None means all that the retriever returns, or five for
+            ``selected``.
+        max_tokens: Maximum length of an answer in tokens; None means the reader's own limit.
+        options: Options of each pipeline by the pipeline's name, such as
+            ``{"lazy": {"n_tokens": 4}, "compressed": {"token_limit": 500}}``. The default gate and metric are
+            chosen by the reader's capabilities.
     """
 
     reader: Reader
@@ -294,12 +295,12 @@ class PipelineSetup:
 
 _CONFIGURABLE = ("lazy", "rewritten", "compressed", "selected", "answered", "refined")
 _CANDIDATES_PER_PASSAGE = 3
-"""The system ``selected`` retrieves this many times ``top_n`` passages."""
+"""Number of passages that the system ``selected`` retrieves, as a multiple of ``top_n``."""
 
 
 @dataclass(frozen=True)
 class PipelineResult(Result):
-    """The answer of a pipeline without decisions, and the passages that its reader was shown."""
+    """The answer of a pipeline without a gate, and the passages in the answer's prompt."""
 
     answer: str
     passages: tuple[Passage, ...]
@@ -307,12 +308,16 @@ class PipelineResult(Result):
 
     @property
     def certainty(self) -> Certainty:
-        """How sure the reader was of the answer, by every measure that its log-probabilities allow."""
+        """How sure the reader was of the answer, by all measures of its log-probabilities."""
         return certainty_of(self.generation.trace, is_cut=self.generation.is_cut)
 
 
 def parse_system(name: str) -> tuple[str, float | None, list[str]]:
-    """Return the base, the threshold or number of passages, and the further steps that a name stands for."""
+    """Split a system's name, such as ``lazy@0.8+compressed``, into base, number after ``@``, and steps.
+
+    Raises:
+        ConfigurationError: If the name is not valid.
+    """
     base, *steps = name.split("+")
     if base in STEPS:
         base, steps = "plain", [base, *steps]
@@ -338,11 +343,12 @@ def parse_system(name: str) -> tuple[str, float | None, list[str]]:
 
 
 def build_system(name: str, setup: PipelineSetup) -> System:
-    """Build a pipeline by its name: a base, ``@`` a threshold or a number of passages, and steps after ``+``.
+    """Build a pipeline by its name.
 
     Args:
-        name: Such as ``"plain@5"`` or ``"lazy+compressed"``.
-        setup: Services and options that it is built of.
+        name: A name of :data:`NAMES`. After ``@`` follows a threshold or a number of passages, and after
+            ``+`` another step, as in ``"plain@5"`` and ``"lazy+compressed"``.
+        setup: The models, retrievers and options of the pipeline.
 
     Raises:
         ConfigurationError: If the name is unknown.
@@ -386,7 +392,7 @@ def build_system(name: str, setup: PipelineSetup) -> System:
 
 
 def _scope(component: Any) -> dict[str, Any]:
-    """Return the scope of a policy for a component, as a setting; empty if the component takes no policy."""
+    """Return the component's scope as a setting; empty for a component that cannot use a policy."""
     return {"scope": scope_of(component)} if isinstance(component, AnsweringComponent) else {}
 
 
@@ -421,7 +427,7 @@ def _build_step(step: str, setup: PipelineSetup) -> Component[Any]:
 
 
 def _merge(services: Sequence[Services], setup: PipelineSetup) -> Services:
-    """Merge the services of all components of a pipeline; the first component that has a service wins."""
+    """Merge the services of a pipeline's components; of equal kinds of services, the first is used."""
     names = ("reader", "encoder", "retriever", "entailer", "summaries", "rewriter")
     own = Services(reader=setup.reader, retriever=setup.retriever)
     merged = {
@@ -434,7 +440,7 @@ def _merge(services: Sequence[Services], setup: PipelineSetup) -> Services:
 def _answer(
     question: Question, base: str, setup: PipelineSetup, max_tokens: int | None
 ) -> Program[PipelineResult]:
-    """Answer from retrieved passages, from the question's own contexts, or without passages."""
+    """Answer from retrieved passages, for ``oracle`` from the question's contexts, or without passages."""
     passages: Sequence[Passage] = []
     if base in ("plain", "selected"):
         k = (setup.top_n or DEFAULT_K) * _CANDIDATES_PER_PASSAGE if base == "selected" else setup.top_n
@@ -463,18 +469,18 @@ def _answer_from(
 def _select(
     question: Question, compressor: Component[Any], setup: PipelineSetup, max_tokens: int | None
 ) -> Program[PipelineResult]:
-    """Answer from each cluster, and select one answer (EDC²-RAG, appendix C.2).
+    """Answer from each cluster of passages, and select one answer (EDC²-RAG, appendix C.2).
 
-    If no cluster was compressed, answer from the passages instead.
+    If no cluster yields an answer, answer from the passages.
     """
     passages = yield from perform(Retrieve(question.text, setup.top_n))
     answered = yield from compressor.program(question.text, passages)
     if all(report.outcome != "compressed" for report in answered.clusters):
         return (yield from _answer_from(question, answered.passages, max_tokens))
-    # A cluster whose answer was replaced by its passages has no candidate.
+    # Passages without sentences in their metadata are not answers of clusters.
     candidates = format_passages(one.text for one in answered.passages if SENTENCES_KEY in one.metadata)
     prompt = SELECT_ANSWER.render(answers=candidates, question=question.text)
-    # The reasons come before the answer.
+    # The reply has reasons before the answer, so it may be longer.
     length = (max_tokens or ANSWER_TOKENS) + ANSWER_TOKENS
     sampling = SamplingParams(max_tokens=length, trace="optional_entropy")
     [[reply]] = yield from perform(Generate([prompt], sampling))
@@ -485,7 +491,7 @@ def _select(
 
 
 def _trace_of_end(trace: TokenTrace, text: str) -> TokenTrace | None:
-    """Return the trace of the tokens that spell the last occurrence of a text; None if it does not occur."""
+    """Return the part of a trace whose tokens are the last occurrence of a text; None if it is missing."""
     start = "".join(trace.tokens).rfind(text)
     if start < 0:
         return None
@@ -495,7 +501,7 @@ def _trace_of_end(trace: TokenTrace, text: str) -> TokenTrace | None:
 
 
 def after_retrieval(program: Program[R], step: Component[Any]) -> Program[R]:
-    """Run a program, and let a further method change the passages that the program retrieves."""
+    """Return a program in which the component ``step`` changes the passages after each retrieval."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         reply = yield effect
