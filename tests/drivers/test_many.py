@@ -28,7 +28,7 @@ def gated(prompt: str) -> Program[str]:
     [begun] = yield from perform(StartGeneration([prompt], 1, SamplingParams()))
     if prompt.startswith("drop"):
         return "dropped"
-    [whole] = yield from perform(ContinueGeneration([begun]))
+    whole = yield from perform(ContinueGeneration(begun))
     return whole.text
 
 

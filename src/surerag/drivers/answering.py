@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +43,14 @@ def is_merged(service: object) -> bool:
 
 def answer_effect(effect: Effect[Any], service: Any) -> Any:
     """Return the service's answer to one effect; the call runs in this thread."""
-    return effect.checked(getattr(service, effect.VERB)(*effect.arguments), service)
+    return effect.checked(getattr(effect.owner(service), effect.VERB)(*effect.arguments), service)
+
+
+def close_begun(call: Future[Any]) -> None:
+    """Close the generations that a call began, because nobody waits for them any more."""
+    if not call.cancelled() and not call.exception():
+        for begun in call.result():
+            begun.close()
 
 
 def answer_effects(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:

@@ -21,7 +21,7 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from surerag.drivers.answering import Failed, answer_effects, is_merged
+from surerag.drivers.answering import Failed, answer_effects, close_begun, is_merged
 from surerag.effects import Effect, StartGeneration
 from surerag.errors import ConfigurationError
 from surerag.readers.threads import cancel_when, renew_after_fork
@@ -150,12 +150,7 @@ class MergingQueue:
             return
         queued.abandoned = True
         if not queued.future.cancel() and isinstance(queued.effect, StartGeneration):
-            queued.future.add_done_callback(self._cancel_begun)
-
-    def _cancel_begun(self, future: Future[Any]) -> None:
-        service: Any = self._service()
-        if service is not None and not future.cancelled() and not future.exception():
-            service.cancel(future.result())
+            queued.future.add_done_callback(close_begun)
 
 
 class _Running:

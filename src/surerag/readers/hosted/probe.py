@@ -128,8 +128,8 @@ class _Questions:
         """Stream a few tokens, and return whether log-probabilities came with them; None if nothing came."""
         try:
             request = self._request(_SHORT, top, streamed=True)
-            opened = self._reader.open_reading(request, AWAITING)
-            return (await opened.until(_SHORT.limit + 1)).partial.trace is not None
+            stream = self._reader.open_stream(request, AWAITING)
+            return (await stream.until(_SHORT.limit + 1)).partial.trace is not None
         except ServiceError as error:
             self._note(error)
             return None
