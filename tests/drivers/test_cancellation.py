@@ -152,6 +152,43 @@ async def test_what_was_begun_before_is_freed_when_another_service_blocks() -> N
     corpus.released.set()
 
 
+async def test_all_that_was_begun_is_freed_though_a_second_cancellation_comes_while_the_first_closes() -> (
+    None
+):
+    class SlowlyClosed(BegunGeneration):
+        async def aclose(self) -> None:
+            closing.set()
+            await asyncio.sleep(0.05)
+            closed.append(self)
+
+    class Reader(FakeReader):
+        def begin(
+            self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+        ) -> list[BegunGeneration]:
+            return [SlowlyClosed(Generation(str(prompt))) for prompt in prompts]
+
+    closing, closed = asyncio.Event(), list[BegunGeneration]()
+    corpus = Blocking()
+
+    def program() -> Program[None]:
+        yield from perform(StartGeneration(["q", "r"], 1, SamplingParams()))
+        yield from perform(Retrieve("q", 1))
+
+    task = asyncio.create_task(arun(program(), Services(Reader(), retriever=corpus)))
+    await asyncio.to_thread(corpus.entered.wait, 10)
+    task.cancel()
+    await closing.wait()
+    task.cancel()
+    with quickly(), pytest.raises(asyncio.CancelledError):
+        await task
+    for _ in range(500):
+        if len(closed) == 2:
+            break
+        await asyncio.sleep(0.01)
+    assert len(closed) == 2
+    corpus.released.set()
+
+
 async def test_a_stream_that_blocks_is_left_at_once_and_closed_later() -> None:
     reader = BlockingReader()
 

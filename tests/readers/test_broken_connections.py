@@ -61,7 +61,7 @@ def gate(reader: BaseReader) -> str:
 
 
 async def awaited(reader: BaseReader) -> str:
-    return await (await reader.abegin(["Where?"], 2, SAMPLING))[0].arest().text
+    return (await (await reader.abegin(["Where?"], 2, SAMPLING))[0].arest()).text
 
 
 WAYS: dict[str, Callable[[BaseReader], str]] = {

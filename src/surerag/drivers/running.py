@@ -61,8 +61,14 @@ async def outcome_of(session: Session[Any], calls: Blocking) -> Any:
 
 async def close(session: Session[Any], calls: Blocking) -> None:
     """Close a session, and free its begun generations."""
-    for begun in session.close():
-        await calls.shielded(_answer(session, CancelGeneration(begun), calls))
+    left = session.close()
+
+    async def close_all() -> None:
+        for begun in left:
+            await _answer(session, CancelGeneration(begun), calls)
+
+    if left:
+        await calls.shielded(close_all())
 
 
 async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -> Any:
