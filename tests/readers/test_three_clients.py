@@ -518,3 +518,17 @@ def test_what_hints_advise_exists() -> None:
     assert advised
     for option, value in advised:
         assert value in str({"gate": LazyRAGOptions, "metric": DynQROptions}[option].model_fields[option])
+
+
+@EACH_CLIENT
+async def test_what_a_blocking_call_began_can_be_completed_and_closed_in_an_event_loop(
+    server: Server, client: str
+) -> None:
+    server.reply = Reply("Velm lies by the Orun.")
+    rest, streamed, closed = CLIENTS[client](server).begin(["q", "r", "s"], 2, PLAIN)
+    assert (await rest.arest()).text == "Velm lies by the Orun."
+    assert "".join([chunk.text async for chunk in streamed.achunks()]) == "Velm lies by the Orun."
+    await closed.aclose()
+    for begun in (rest, streamed, closed):
+        with pytest.raises(SureragError, match="already"):
+            await begun.arest()
