@@ -213,7 +213,7 @@ class ModelReader(ClientReader):
     def _top(self, sampling: SamplingParams) -> int | None:
         if not self._traced or sampling.trace == "none":
             return None
-        most = min(self._most_top, self.supported.cap.get("top_logprobs", self._most_top))
+        most = min(self._most_top, self.learned.cap.get("top_logprobs", self._most_top))
         return most if sampling.lists_alternatives else 0
 
     def _limit(self, items: int) -> int:

@@ -42,7 +42,6 @@ from surerag.readers.parameters import (
     Change,
     Learned,
     Refusal,
-    SupportedParameters,
     needed_parameters,
     warn_of_missing_logprobs,
 )
@@ -94,7 +93,7 @@ class ClientReader(BaseReader):
     """Base of readers that call a client.
 
     A derived class defines what to send (``_keywords``), how to send it (``_call``, ``_open``) and which
-    texts are secret (``_secrets``); further hooks have defaults. ``supported`` holds the parameters that the
+    texts are secret (``_secrets``); further hooks have defaults. ``learned`` holds the parameters that the
     model is known to reject.
     """
 
@@ -120,11 +119,6 @@ class ClientReader(BaseReader):
         self._together = True
         self.learned = Learned()
         self._usage = UsageCounter()
-
-    @property
-    def supported(self) -> SupportedParameters:
-        """The parameters that the model is known to reject."""
-        return SupportedParameters(self.learned)
 
     # Hooks.
 
@@ -157,7 +151,7 @@ class ClientReader(BaseReader):
             token_pieces=self.token_pieces,
             budget=request.budget,
             in_thoughts=self.thinking == "unmarked",
-            limit_sent=self._sends_limit and "max_tokens" not in self.supported.drop,
+            limit_sent=self._sends_limit and "max_tokens" not in self.learned.drop,
             vocabulary_size=self.vocabulary_size,
             name=self.name,
             hint=self.advice,
@@ -286,18 +280,18 @@ class ClientReader(BaseReader):
 
     def _listed_alternatives(self, request: Request) -> int | None:
         """Return the number of likeliest tokens that the model lists of those that are requested."""
-        most = self.supported.cap.get(self._top_parameter)
+        most = self.learned.cap.get(self._top_parameter)
         return request.top if most is None or request.top is None else min(request.top, most)
 
     def _allowed_keywords(self, request: Request, trial: Sequence[Change] = ()) -> Keywords:
         """Return a request's settings as the model accepts them; raise if it rejects a needed setting."""
         whole = self._keywords(request)
-        if missing := sorted(self.supported.drop & set(self._needed_settings(request)) & set(whole)):
+        if missing := sorted(self.learned.drop & set(self._needed_settings(request)) & set(whole)):
             message = f"{self.name} rejects {' and '.join(missing)}"
             if "logprobs" in missing[0]:
                 raise LogprobsRefusedError(message, hint=self.advice)
             raise RefusedError(message, hint=TEMPERATURE_HINT if missing[0] == "temperature" else "")
-        return self.supported.apply(whole, trial)
+        return self.learned.apply(whole, trial)
 
     def _suggested_changes(
         self, error: Exception, request: Request, sent: Keywords, trial: Sequence[Change]
@@ -306,11 +300,11 @@ class ClientReader(BaseReader):
         failure, whole = self._failure(error), self._keywords(request)
         if not isinstance(failure, RefusedError):
             raise failure
-        if self.supported.apply(whole, trial) != sent:
+        if self.learned.apply(whole, trial) != sent:
             return []  # a concurrent request has led to the same change
         texts = [turn.content for turn in as_messages(request.prompt)]
         refusal = Refusal.of(failure.message, failure.parameters, [*texts, *_texts_in(whole)])
-        changes = self.supported.suggested(refusal, whole, trial, self._needed_settings(request))
+        changes = self.learned.suggested(refusal, whole, trial, self._needed_settings(request))
         if changes:
             return changes
         if refusal.concerns("logprobs") and "logprobs" in sent:
@@ -428,7 +422,7 @@ class ClientReader(BaseReader):
                     raise ServiceError(
                         f"{self.name} returned no answer", hint="look at what its server returns"
                     )
-                self.supported.confirm(trial, self.name)
+                self.learned.confirm(trial, self.name)
                 return parts
             # Outside the handler, so that the client's error, which may hold a secret, is not the context.
             if retries and getattr(self._failure(failure), "broken", False):
@@ -494,7 +488,7 @@ class ClientReader(BaseReader):
                             async for part in parts:
                                 if not began:
                                     began = True
-                                    self.supported.confirm(trial, self.name)
+                                    self.learned.confirm(trial, self.name)
                                 yield part
                         return
                     except Exception as error:

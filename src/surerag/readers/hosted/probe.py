@@ -77,8 +77,8 @@ async def probe(reader: ClientReader) -> Probe:
         streams=streamed is not None,
         stream_logprobs=bool(streamed),
         thinks=reader.capabilities.thinking == "apart",
-        rejected=tuple(sorted(reader.supported.drop - set(THINKING_OFF))),
-        limits=tuple(sorted(reader.supported.cap.items())),
+        rejected=tuple(sorted(reader.learned.drop - set(THINKING_OFF))),
+        limits=tuple(sorted(reader.learned.cap.items())),
         notes=tuple(dict.fromkeys(questions.notes)),
     )
 
