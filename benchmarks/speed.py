@@ -21,7 +21,7 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
-from surerag.drivers.merging import queue_of
+from surerag.drivers.answering import queue_of
 from surerag.effects import Generate
 from surerag.messages import Generation, Prompt, SamplingParams
 from surerag.readers.local import TransformersReader

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from surerag.drivers.merging import queue_of
+from surerag.drivers.answering import queue_of
 from surerag.effects import CancelGeneration, ContinueGeneration, Effect, Generate, StartGeneration
 from surerag.errors import ServiceError
 from surerag.messages import Generation, Prompt, SamplingParams

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from surerag.errors import LogprobsError
 from surerag.readers.logprobs import answer_tokens
-from surerag.readers.thinking import ThoughtSplitter, begun_thoughts, mentions_thoughts, split_thoughts
+from surerag.readers.pieces import ThoughtSplitter, begun_thoughts, mentions_thoughts, split_thoughts
 
 HARMONY = "<|channel|>analysis<|message|>Rhine?<|end|><|start|>assistant<|channel|>final<|message|>"
 ANSWERS = st.text(max_size=8).filter(lambda text: "<|" not in text)  # Harmony's marks are single tokens

@@ -6,12 +6,10 @@ import asyncio
 import threading
 from typing import Any, TypeVar
 
-from surerag.drivers.answering import Failed, answer_effect, close_begun, is_merged, service_of
-from surerag.drivers.merging import queue_of
+from surerag.drivers.answering import Failed, answer_effect, close_begun, is_merged, queue_of, service_of
 from surerag.drivers.session import Listener, Session
 from surerag.effects import CancelGeneration, Effect, Program, StartGeneration
-from surerag.readers.calls import AWAITING, BLOCKING, Blocking
-from surerag.readers.threads import cancel_when, run_blocking, start_in_thread
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking, cancel_when, run_blocking, start_in_thread
 from surerag.services import Services
 
 R = TypeVar("R")

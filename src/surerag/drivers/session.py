@@ -13,8 +13,7 @@ from dataclasses import fields, replace
 from string import Formatter
 from typing import Any, Generic, TypeVar
 
-from surerag.drivers.answering import Failed
-from surerag.drivers.merging import queues_of
+from surerag.drivers.answering import Failed, queues_of
 from surerag.effects import (
     CancelGeneration,
     ContinueGeneration,

@@ -13,8 +13,7 @@ from surerag.drivers.session import Listener, Session
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, ReturnAnswer
 from surerag.errors import ServiceError
 from surerag.messages import Chunk, Event, Generation
-from surerag.readers.calls import AWAITING, BLOCKING, Blocking
-from surerag.readers.threads import close_in_loop_when_dropped, run_blocking
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking, close_in_loop_when_dropped, run_blocking
 from surerag.services import Services
 
 R = TypeVar("R")

@@ -1,6 +1,6 @@
 """Readers, that is, models that answer, with one protocol; and base classes for readers over clients."""
 
-from surerag.readers.calls import AWAITING, BLOCKING, Blocking, items_of
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking, in_thread, items_of
 from surerag.readers.client_reader import BegunStream, ClientReader, Keywords, Request
 from surerag.readers.failures import (
     client_failure,
@@ -12,10 +12,9 @@ from surerag.readers.failures import (
 )
 from surerag.readers.hosted.wire import next_reply_part, reply_parts
 from surerag.readers.logprobs import ANY_VOCABULARY, answer_tokens, entries_of, trace_of_answer
+from surerag.readers.pieces import THINKING_TOKENS, split_thoughts
 from surerag.readers.protocol import BaseReader, BegunGeneration, Capabilities, Reader, as_reader
 from surerag.readers.reading import Reading, ReplyPart, finish_of, usage_of
-from surerag.readers.thinking import THINKING_TOKENS, split_thoughts
-from surerag.readers.threads import in_thread
 
 __all__ = [
     "ANY_VOCABULARY", "AWAITING", "BLOCKING", "THINKING_TOKENS", "BaseReader", "BegunGeneration",

@@ -34,7 +34,7 @@ from surerag.errors import (
     TransientServiceError,
 )
 from surerag.messages import Chunk, Generation, Prompt, SamplingParams, Usage, as_messages
-from surerag.readers.calls import AWAITING, BLOCKING, Blocking
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking, in_thread, run_blocking
 from surerag.readers.failures import client_failure, without_secrets
 from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
 from surerag.readers.parameters import (
@@ -45,11 +45,9 @@ from surerag.readers.parameters import (
     needed_parameters,
     warn_of_missing_logprobs,
 )
-from surerag.readers.pieces import TrimmedPieces, UsageCounter
-from surerag.readers.protocol import BaseReader, BegunGeneration, begun_from_whole
+from surerag.readers.pieces import THINKING_TOKENS, TrimmedPieces
+from surerag.readers.protocol import BaseReader, BegunGeneration, UsageCounter, begun_from_whole
 from surerag.readers.reading import THINKING_HINT, Reading, ReplyPart
-from surerag.readers.thinking import THINKING_TOKENS
-from surerag.readers.threads import in_thread, run_blocking
 
 R = TypeVar("R")
 Thinking = bool | Literal["unmarked"]

@@ -32,8 +32,8 @@ from surerag.messages import (
     TokenTrace,
     as_messages,
 )
+from surerag.readers.calls import start_in_thread
 from surerag.readers.protocol import BaseReader, BegunGeneration, as_reader, close_iterator
-from surerag.readers.threads import start_in_thread
 
 __all__ = ["CHECKS", "ConformanceReport", "Outcome", "Trial", "check_reader"]
 

@@ -19,8 +19,8 @@ from surerag.messages import (
     Usage,
     as_messages,
 )
-from surerag.readers.pieces import TrimmedPieces, UsageCounter, cut_at_stop
-from surerag.readers.protocol import BaseReader, BegunGeneration, Capabilities, first_tokens
+from surerag.readers.pieces import TrimmedPieces, cut_at_stop
+from surerag.readers.protocol import BaseReader, BegunGeneration, Capabilities, UsageCounter, first_tokens
 
 __all__ = ["Call", "FakeReader", "Reply", "Verb", "reply"]
 

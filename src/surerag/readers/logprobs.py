@@ -15,7 +15,7 @@ from typing import Any
 from surerag.errors import LogprobsError
 from surerag.measures import Interval, entropy_bounds
 from surerag.messages import EntropyTrace, TokenTrace
-from surerag.readers.thinking import CLOSING_MARKS
+from surerag.readers.pieces import CLOSING_MARKS
 
 ANY_VOCABULARY = 300_000
 """Assumed size of an unknown vocabulary: larger than any in use, so that entropy intervals are correct."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from surerag.messages import (
     TokenTrace,
     Usage,
 )
-from surerag.readers.threads import in_thread, start_in_thread
+from surerag.readers.calls import in_thread, start_in_thread
 from surerag.text import estimated_tokens
 
 R = TypeVar("R")
@@ -51,6 +52,23 @@ class Capabilities:
     local: bool = False
     native_async: bool = False
     thinking: Literal["none", "off", "apart"] = "none"
+
+
+class UsageCounter:
+    """Adds up usage from many threads."""
+
+    def __init__(self, total: Usage | None = None) -> None:
+        self.total = total or Usage()
+        # The lock is re-entrant, because a finaliser may run while its own thread holds the lock.
+        self._lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[type[UsageCounter], tuple[Usage]]:
+        return UsageCounter, (self.total,)
+
+    def add(self, usage: Usage) -> None:
+        """Add to the total."""
+        with self._lock:
+            self.total += usage
 
 
 class BegunGeneration:

@@ -28,8 +28,7 @@ from surerag.readers.logprobs import (
     trace_of_entries,
     without_surrogates,
 )
-from surerag.readers.pieces import cut_at_stop, held_for_stop
-from surerag.readers.thinking import ThoughtSplitter
+from surerag.readers.pieces import ThoughtSplitter, cut_at_stop, held_for_stop
 from surerag.text import TokenEstimate, prefix_of_tokens
 
 Json = Mapping[str, Any]

@@ -24,10 +24,10 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from surerag.errors import ConfigurationError, ContextLengthError, InputError, LogprobsError, ServiceError
 from surerag.messages import SamplingParams
+from surerag.readers.calls import CancelledWorkError, cancel_when
 from surerag.readers.local import TransformersReader
 from surerag.readers.local import model as local_model
 from surerag.readers.protocol import BegunGeneration
-from surerag.readers.threads import CancelledWorkError, cancel_when
 from tests.readers.local.support import ONE, PROMPTS, SAMPLED, assert_same, reader_of, texts, traced, watched
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 from tests.waiting import eventually

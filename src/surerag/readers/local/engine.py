@@ -16,11 +16,11 @@ import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from surerag.errors import ServiceError
+from surerag.readers.calls import raise_if_cancelled
 from surerag.readers.local.cache import CachedRow, join_rows, new_cache, take_row
 from surerag.readers.local.model import CausalModel, is_out_of_memory
 from surerag.readers.local.sampling import choose, is_greedy
 from surerag.readers.local.sequences import EncodedPrompt, GrowingAnswer, Vocabulary
-from surerag.readers.threads import raise_if_cancelled
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -23,14 +23,13 @@ from surerag.messages import (
     SamplingParams,
     Usage,
 )
+from surerag.readers.calls import renew_after_fork
 from surerag.readers.local.chat import PromptEncoder, describe_options
 from surerag.readers.local.engine import Engine, Handle, PlainEngine
 from surerag.readers.local.model import CausalModel, load
 from surerag.readers.local.sequences import EncodedPrompt, GrowingAnswer, Vocabulary
-from surerag.readers.pieces import TrimmedPieces, UsageCounter
-from surerag.readers.protocol import BaseReader, BegunGeneration, Capabilities, begun_from_whole
-from surerag.readers.thinking import THINKING_TOKENS
-from surerag.readers.threads import renew_after_fork
+from surerag.readers.pieces import THINKING_TOKENS, TrimmedPieces
+from surerag.readers.protocol import BaseReader, BegunGeneration, Capabilities, UsageCounter, begun_from_whole
 
 _readers: weakref.WeakSet[TransformersReader] = weakref.WeakSet()
 
