@@ -374,11 +374,11 @@ class Reading:
             exceeds = counted > (_ESTIMATE_FACTOR * allowed if self.thought else allowed)
         elif self.finish == "length" and self.limit_sent and not self.budget:
             exceeds = False
-        end = prefix_of_tokens(self.text, allowed)
+        waits = not exceeds and self.finish is None and not self.token_pieces
+        end = prefix_of_tokens(self.text, allowed) if exceeds or waits else 0
         if exceeds:
             self.text = self.text[: max(end, self._shown_length)]
             self.finish, self.full = "length", True
-        waits = self.finish is None and not self.token_pieces
         return len(self.text) - end if waits else 0
 
     def _came_twice(self) -> bool:
