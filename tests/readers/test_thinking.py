@@ -74,6 +74,7 @@ def test_what_only_looks_like_a_mark_is_an_answer(text: str) -> None:
         (["<|channel|>", "final", "<|message|>", "Velm", "<|return|>"], "Velm", (3, 4)),
         ([" Flu", "\\xc3", "\ufffd"], "Fluß", (0, 3)),
         ([b"\xe2\x80", b"\x9cHi"], "\u201cHi", (0, 2)),
+        (["Write", " \\xc3", "."], "Write \\xc3.", (0, 3)),
         (["Velm", ".\nQuestion"], "Velm.", (0, 2)),
         ([], "", (0, 0)),
     ],
