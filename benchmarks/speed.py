@@ -21,11 +21,11 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, PreTrainedTokenizerFast
 
-from surerag.drivers.merging import queue_of
+from surerag.drivers.answering import queue_of
 from surerag.effects import Generate
 from surerag.messages import Generation, Prompt, SamplingParams
 from surerag.readers.local import TransformersReader
-from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.readers.protocol import BaseReader, BegunGeneration, Capabilities
 
 NEW_TOKENS = 24
 GREEDY = SamplingParams(max_tokens=NEW_TOKENS)
@@ -167,9 +167,9 @@ def works(bench: Bench) -> Iterator[Work]:
     )
     eight = [bench.prompt(60, n) for n in range(8)]
     yield Work(
-        "begin(8) and finish, against the reader's own generate",
+        "begin(8) and rest_of, against the reader's own generate",
         lambda: reader.generate(eight, GREEDY),
-        lambda: reader.finish(reader.begin(eight, 8, GREEDY)),
+        lambda: BegunGeneration.rest_of(reader.begin(eight, 8, GREEDY)),
     )
     long = bench.prompt(2000)
     yield Work(

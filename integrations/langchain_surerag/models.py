@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from numbers import Real
@@ -26,13 +26,12 @@ from surerag.readers import (
     ANY_VOCABULARY,
     THINKING_TOKENS,
     BaseReader,
+    BegunStream,
     Blocking,
     Capabilities,
     ClientReader,
     Keywords,
-    OpenReading,
     Reader,
-    Reading,
     ReplyPart,
     Request,
     entries_of,
@@ -214,7 +213,7 @@ class ModelReader(ClientReader):
     def _top(self, sampling: SamplingParams) -> int | None:
         if not self._traced or sampling.trace == "none":
             return None
-        most = min(self._most_top, self.supported.cap.get("top_logprobs", self._most_top))
+        most = min(self._most_top, self.learned.cap.get("top_logprobs", self._most_top))
         return most if sampling.lists_alternatives else 0
 
     def _limit(self, items: int) -> int:
@@ -333,35 +332,29 @@ class ModelReader(ClientReader):
         """Return a message, a message chunk, a generation or a text as a ReplyPart."""
         return reply_part(piece, self.family.logprobs if request.top is not None else None)
 
-    def open_reading(self, request: Request, calls: Blocking) -> OpenReading:
+    def open_stream(self, request: Request, calls: Blocking) -> BegunStream:
         """Return an answer of which nothing has been read yet; a draft is reported by its own run."""
-        if not request.context.in_own_run:
-            return super().open_reading(request, calls)
-        prompt = prompt_value(request.prompt).to_string()
-        run = AnswerRun(prompt, calls)
-        return _ReadingInRun(lambda: self._start_reading(request, calls), self._retries, run)
+        return (_Draft if request.context.in_own_run else BegunStream)(self, request, calls)
 
 
-class _ReadingInRun(OpenReading):
+class _Draft(BegunStream):
     """A draft whose text is reported by its own run if the draft is read to its end."""
 
-    def __init__(
-        self, start: Callable[[], tuple[Reading, AsyncGenerator[ReplyPart]]], retries: int, run: AnswerRun
-    ) -> None:
-        super().__init__(start, retries)
-        self._run = run
+    def __init__(self, reader: ClientReader, request: Request, calls: Blocking) -> None:
+        super().__init__(reader, request, calls)
+        self._run = AnswerRun(prompt_value(request.prompt).to_string(), calls)
 
-    async def rest(self) -> Generation:
+    async def _rest(self) -> Generation:
         if self._run.is_watched:
-            return cast("Generation", [chunk async for chunk in self.chunks()][-1].generation)
-        answer = await super().rest()
+            return cast("Generation", [chunk async for chunk in self._chunks()][-1].generation)
+        answer = await super()._rest()
         if answer.text:
             await self._run.token(answer.text)
         await self._run.end()
         return answer
 
-    async def chunks(self) -> AsyncGenerator[Chunk]:
-        async with aclosing(super().chunks()) as chunks:
+    async def _chunks(self) -> AsyncGenerator[Chunk]:
+        async with aclosing(super()._chunks()) as chunks:
             async for chunk in chunks:
                 if chunk.text:
                     await self._run.token(chunk.text)

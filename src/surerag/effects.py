@@ -26,7 +26,6 @@ from surerag.messages import (
     Generation,
     Message,
     Pair,
-    PartialGeneration,
     Passage,
     Prompt,
     SamplingParams,
@@ -35,6 +34,7 @@ from surerag.messages import (
 from surerag.text import replace_surrogates
 
 if TYPE_CHECKING:
+    from surerag.readers.protocol import BegunGeneration
     from surerag.services import Services
 
 A = TypeVar("A")
@@ -64,6 +64,10 @@ class Effect(Generic[A]):
     def service_in(self, services: Services) -> str:
         """Return the name of the service that answers the effect: ``SERVICE``, unless a field decides."""
         return self.SERVICE
+
+    def owner(self, service: Any) -> Any:
+        """Return the object whose method ``VERB`` is called: the service, unless a field has the method."""
+        return service
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -130,8 +134,8 @@ class Generate(Effect[list[list[Generation]]]):
 
 
 @dataclass(frozen=True, slots=True)
-class StartGeneration(Effect[list[PartialGeneration]]):
-    """Generate the first ``n_tokens`` tokens for each prompt. The driver answers with partial generations."""
+class StartGeneration(Effect["list[BegunGeneration]"]):
+    """Generate the first ``n_tokens`` tokens for each prompt. The driver answers with begun generations."""
 
     prompts: Sequence[Prompt]
     n_tokens: int
@@ -152,56 +156,54 @@ class StartGeneration(Effect[list[PartialGeneration]]):
         begun = service.begin_each(prompts, parts[0].n_tokens, samplings)
         return _split(begun, [len(part.prompts) for part in parts])
 
-    def usage(self, answer: list[PartialGeneration]) -> Usage:
+    def usage(self, answer: list[BegunGeneration]) -> Usage:
         """Return calls, and the tokens of the prompts."""
         return _prompts([item.partial for item in answer], len(answer))
 
 
 @dataclass(frozen=True, slots=True)
-class ContinueGeneration(Effect[list[Generation]]):
-    """Continue generations from their cache. The driver answers with one generation for each."""
+class ContinueGeneration(Effect[Generation]):
+    """Continue a begun generation from its cache. The driver answers with the whole generation."""
 
-    begun: Sequence[PartialGeneration]
+    begun: BegunGeneration
     answer: bool = False
 
-    VERB = "finish"
-    ARGUMENTS = ("begun",)
+    VERB = "rest"
 
-    def __post_init__(self) -> None:
-        _set(self, "begun", tuple(self.begun))
+    def owner(self, service: Any) -> BegunGeneration:
+        """Return the begun generation, which completes itself."""
+        return self.begun
 
     @staticmethod
     def answer_merged(parts: Sequence[ContinueGeneration], service: Any) -> list[Any]:
-        """Finish all generations in one call."""
-        finished = service.finish([begun for part in parts for begun in part.begun])
-        return _split(finished, [len(part.begun) for part in parts])
+        """Complete all generations in one call."""
+        return parts[0].begun.rest_of([part.begun for part in parts])
 
-    def usage(self, answer: list[Generation]) -> Usage:
-        """Return the tokens of the answers, and prompt tokens that a server counts at the end of a stream."""
-        before = _prompts([item.partial for item in self.begun], 0)
-        after = _prompts(answer, 0)
+    def usage(self, answer: Generation) -> Usage:
+        """Return the tokens of the answer, and prompt tokens that a server counts at the end of a stream."""
+        before, after = _prompts([self.begun.partial], 0), _prompts([answer], 0)
         late = Usage(
             prompt_tokens=after.prompt_tokens - before.prompt_tokens,
             cached_tokens=after.cached_tokens - before.cached_tokens,
         )
-        return late + _completions(answer)
+        return late + _completions([answer])
 
 
 @dataclass(frozen=True, slots=True)
 class CancelGeneration(Effect[None]):
-    """Free partial generations that are no longer needed. The driver answers with None."""
+    """Close a begun generation that is no longer needed. The driver answers with None."""
 
-    begun: Sequence[PartialGeneration]
+    begun: BegunGeneration
 
-    VERB = "cancel"
-    ARGUMENTS = ("begun",)
+    VERB = "close"
 
-    def __post_init__(self) -> None:
-        _set(self, "begun", tuple(self.begun))
+    def owner(self, service: Any) -> BegunGeneration:
+        """Return the begun generation, which closes itself."""
+        return self.begun
 
     def usage(self, answer: None) -> Usage:
         """Return the tokens that were generated so far."""
-        return _completions([item.partial for item in self.begun])
+        return _completions([self.begun.partial])
 
 
 @dataclass(frozen=True, slots=True)

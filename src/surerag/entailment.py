@@ -21,9 +21,8 @@ from surerag.measures import normalize_answer
 from surerag.messages import Generation, Pair, SamplingParams, Template, TokenTrace, TraceKind
 from surerag.prompts import ENTAILMENT as ENTAILMENT_PROMPT
 from surerag.prompts import as_template
-from surerag.readers.calls import AWAITING, BLOCKING, Blocking
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking, in_thread, run_blocking
 from surerag.readers.protocol import Reader, as_reader
-from surerag.readers.threads import in_thread, run_blocking
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

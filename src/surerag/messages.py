@@ -284,21 +284,6 @@ class Generation:
         return self.finish in ("length", "content_filter")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PartialGeneration:
-    """A generation that was stopped after some tokens, and can be continued.
-
-    Attributes:
-        partial: The generation so far.
-        done: Whether the generation has ended, so that ``partial`` is the whole answer.
-        state: The reader's own handle: a cache, or an open stream.
-    """
-
-    partial: Generation
-    done: bool
-    state: Any = field(default=None, repr=False)
-
-
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A piece of a streamed answer; the last one carries the whole generation."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from surerag.effects import Generate, Program, perform
 from surerag.errors import ServiceError
-from surerag.messages import EntropyTrace, Generation, PartialGeneration, Prompt, SamplingParams, TokenTrace
-from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.messages import EntropyTrace, Generation, Prompt, SamplingParams, TokenTrace
+from surerag.readers.protocol import BaseReader, BegunGeneration, Capabilities
 
 
 class LocalReader(BaseReader):
@@ -36,29 +36,19 @@ class LocalReader(BaseReader):
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
+    ) -> list[BegunGeneration]:
         self._note("begin", prompts)
-        begun = []
+        begun: list[BegunGeneration] = []
         for prompt in prompts:
             whole = self._whole(str(prompt))
             trace = whole.trace
             assert trace is not None
             head = _trace(trace.tokens[:n_tokens], self.entropy(str(prompt)))
             done = len(trace) <= n_tokens
-            partial = (
-                whole if done else Generation("".join(head.tokens).strip(), 3, head, "partial", n_tokens)
-            )
-            begun.append(PartialGeneration(partial, done, whole))
+            partial = Generation("".join(head.tokens).strip(), 3, head, "partial", n_tokens)
+            begun.append(BegunGeneration(whole, whole) if done else BegunAnswer(self, partial, whole))
         self.open.update(map(id, begun))
         return begun
-
-    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        self.batches.append(("finish", len(begun)))
-        self.open -= set(map(id, begun))
-        return [item.state for item in begun]
-
-    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        self.open -= set(map(id, begun))
 
     def _note(self, verb: str, prompts: Sequence[Prompt]) -> None:
         self.gate.wait()
@@ -71,6 +61,26 @@ class LocalReader(BaseReader):
         words = (self.answer(prompt) + suffix).split()
         tokens = tuple(word if place == 0 else f" {word}" for place, word in enumerate(words))
         return Generation("".join(tokens), 3, _trace(tokens, self.entropy(prompt)), "stop", len(tokens))
+
+
+class BegunAnswer(BegunGeneration):
+    """Knows its whole answer from the beginning; its reader remembers the batches it is completed in."""
+
+    def __init__(self, reader: LocalReader, partial: Generation, answer: Generation) -> None:
+        super().__init__(partial)
+        self.reader, self.answer = reader, answer
+
+    def rest(self) -> Generation:
+        return self._rest_together([self])[0]
+
+    def _rest_together(self, begun: Sequence[BegunAnswer]) -> list[Generation]:
+        self.reader.batches.append(("rest", len(begun)))
+        for item in begun:
+            item.close()
+        return [item.answer for item in begun]
+
+    def close(self) -> None:
+        self.reader.open.discard(id(self))
 
 
 def _trace(tokens: tuple[str, ...], entropy: float) -> TokenTrace:

@@ -12,9 +12,9 @@ import pytest
 
 from surerag.drivers import arun, arun_many, astream
 from surerag.effects import ContinueGeneration, Generate, Program, Retrieve, StartGeneration, perform
-from surerag.messages import Chunk, Generation, PartialGeneration, Passage, Prompt, SamplingParams
+from surerag.messages import Chunk, Generation, Passage, Prompt, SamplingParams
 from surerag.readers.fake import FakeReader
-from surerag.readers.protocol import BaseReader, Capabilities
+from surerag.readers.protocol import BaseReader, BegunGeneration, Capabilities
 from surerag.services import Services
 
 SOON = 15.0
@@ -43,7 +43,7 @@ class BlockingReader(BaseReader):
     def __init__(self) -> None:
         self.entered = threading.Event()
         self.released = threading.Event()
-        self.open: list[PartialGeneration] = []
+        self.open: set[BegunGeneration] = set()
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         self._wait()
@@ -51,13 +51,10 @@ class BlockingReader(BaseReader):
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
+    ) -> list[BegunGeneration]:
         self._wait()
-        self.open = [PartialGeneration(Generation(str(prompt)), done=False) for prompt in prompts]
+        self.open = {Open(self, str(prompt)) for prompt in prompts}
         return list(self.open)
-
-    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        self.open = [item for item in self.open if item not in begun]
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         yield Chunk("first ")
@@ -67,6 +64,17 @@ class BlockingReader(BaseReader):
     def _wait(self) -> None:
         self.entered.set()
         self.released.wait(60)
+
+
+class Open(BegunGeneration):
+    """Counts as open until it is closed."""
+
+    def __init__(self, reader: BlockingReader, text: str) -> None:
+        super().__init__(Generation(text))
+        self.reader = reader
+
+    def close(self) -> None:
+        self.reader.open.discard(self)
 
 
 def look_up() -> Program[str]:
@@ -124,23 +132,60 @@ async def test_what_a_blocking_reader_began_for_a_cancelled_call_is_freed() -> N
         await task
     reader.released.set()
     for _ in range(500):
-        if reader.open == []:
+        if not reader.open:
             break
         await asyncio.sleep(0.01)
-    assert reader.open == []
+    assert not reader.open
 
 
 async def test_what_was_begun_before_is_freed_when_another_service_blocks() -> None:
     reader, corpus = FakeReader(lambda prompt: "one two three"), Blocking()
 
     def program() -> Program[None]:
-        begun = yield from perform(StartGeneration(["q"], 1, SamplingParams()))
+        [begun] = yield from perform(StartGeneration(["q"], 1, SamplingParams()))
         yield from perform(Retrieve("q", 1))
         yield from perform(ContinueGeneration(begun))
 
     with quickly(), pytest.raises(TimeoutError):
         await asyncio.wait_for(arun(program(), Services(reader, retriever=corpus)), 0.2)
     assert reader.open_handles == 0
+    corpus.released.set()
+
+
+async def test_all_that_was_begun_is_freed_though_a_second_cancellation_comes_while_the_first_closes() -> (
+    None
+):
+    class SlowlyClosed(BegunGeneration):
+        async def aclose(self) -> None:
+            closing.set()
+            await asyncio.sleep(0.05)
+            closed.append(self)
+
+    class Reader(FakeReader):
+        def begin(
+            self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+        ) -> list[BegunGeneration]:
+            return [SlowlyClosed(Generation(str(prompt))) for prompt in prompts]
+
+    closing, closed = asyncio.Event(), list[BegunGeneration]()
+    corpus = Blocking()
+
+    def program() -> Program[None]:
+        yield from perform(StartGeneration(["q", "r"], 1, SamplingParams()))
+        yield from perform(Retrieve("q", 1))
+
+    task = asyncio.create_task(arun(program(), Services(Reader(), retriever=corpus)))
+    await asyncio.to_thread(corpus.entered.wait, 10)
+    task.cancel()
+    await closing.wait()
+    task.cancel()
+    with quickly(), pytest.raises(asyncio.CancelledError):
+        await task
+    for _ in range(500):
+        if len(closed) == 2:
+            break
+        await asyncio.sleep(0.01)
+    assert len(closed) == 2
     corpus.released.set()
 
 

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from surerag.drivers import iter_many, run_many
-from surerag.drivers.merging import queue_of
+from surerag.drivers.answering import queue_of
 from surerag.effects import ContinueGeneration, Embed, Entail, Program, Retrieve, StartGeneration, perform
 from surerag.errors import ConfigurationError, ServiceError
 from surerag.messages import Pair, Passage, SamplingParams
@@ -28,7 +28,7 @@ def gated(prompt: str) -> Program[str]:
     [begun] = yield from perform(StartGeneration([prompt], 1, SamplingParams()))
     if prompt.startswith("drop"):
         return "dropped"
-    [whole] = yield from perform(ContinueGeneration([begun]))
+    whole = yield from perform(ContinueGeneration(begun))
     return whole.text
 
 

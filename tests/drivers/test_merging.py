@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from surerag.drivers import run
-from surerag.drivers.answering import Failed, answer_effects
-from surerag.drivers.merging import queue_of
+from surerag.drivers.answering import Failed, answer_effects, queue_of
 from surerag.effects import Generate
 from surerag.errors import ConfigurationError
 from surerag.messages import Generation, Prompt, SamplingParams
@@ -135,7 +134,7 @@ def test_the_end_of_the_program_stops_the_model_and_waits_for_it() -> None:
     script = """
 import threading, time
 from surerag.drivers import run
-from surerag.readers.threads import raise_if_cancelled
+from surerag.readers.calls import raise_if_cancelled
 from surerag.services import Services
 from tests.drivers.local_reader import LocalReader, ask_once
 

@@ -9,10 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from surerag.drivers.merging import queue_of
+from surerag.drivers.answering import queue_of
 from surerag.effects import CancelGeneration, ContinueGeneration, Effect, Generate, StartGeneration
 from surerag.errors import ServiceError
-from surerag.messages import Generation, PartialGeneration, Prompt, SamplingParams
+from surerag.messages import Generation, Prompt, SamplingParams
+from surerag.readers.protocol import BegunGeneration
 from tests.drivers.local_reader import LocalReader
 from tests.waiting import eventually
 
@@ -38,7 +39,7 @@ class Crowded(LocalReader):
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
+    ) -> list[BegunGeneration]:
         time.sleep(0.001)
         return super().begin(prompts, n_tokens, sampling)
 
@@ -79,9 +80,9 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
         with turn:
             outcomes[kind] += 1
 
-    def settle(effect: Effect, answer: list[PartialGeneration]) -> None:
+    def settle(effect: Effect, answer: list[BegunGeneration]) -> None:
         if isinstance(effect, StartGeneration):
-            queue.answer((CancelGeneration if random.random() < 0.5 else ContinueGeneration)(tuple(answer)))
+            queue.answer((CancelGeneration if random.random() < 0.5 else ContinueGeneration)(answer[0]))
 
     def thread(number: int) -> None:
         rng = random.Random(number)
@@ -118,7 +119,7 @@ def test_nothing_is_lost_and_nothing_is_mixed_up() -> None:
             else:
                 check(effect, answer)
                 if isinstance(effect, StartGeneration):
-                    await queue.aanswer(CancelGeneration(tuple(answer)))
+                    await queue.aanswer(CancelGeneration(answer[0]))
                 note("answered")
         queue.leave(-number)
 

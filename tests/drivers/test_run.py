@@ -80,7 +80,7 @@ def test_what_a_program_leaves_open_is_cancelled() -> None:
 
     def forgetful() -> Program[str]:
         [kept, _] = yield from perform(StartGeneration(["a", "b"], 1, SamplingParams()))
-        [whole] = yield from perform(ContinueGeneration([kept]))
+        whole = yield from perform(ContinueGeneration(kept))
         return whole.text
 
     def failing() -> Program[None]:

@@ -24,9 +24,9 @@ def gated(accept: bool) -> Program[str]:
     [begun] = yield from perform(StartGeneration(["q"], 2, SamplingParams()))
     yield from emit("decided", detail=accept, accept=accept)
     if accept:
-        [answer] = yield from perform(ContinueGeneration([begun], answer=True))
+        answer = yield from perform(ContinueGeneration(begun, answer=True))
     else:
-        yield from perform(CancelGeneration([begun]))
+        yield from perform(CancelGeneration(begun))
         [[answer]] = yield from perform(Generate(["q again"], SamplingParams(), answer=True))
     return answer.text.upper()
 

@@ -64,7 +64,7 @@ async def test_a_sure_reader_answers_without_retrieval(retriever: Any, question:
             "interval": pytest.approx((0.1, 0.1)),
             "threshold": 0.5,
         }
-    assert [call.verb for call in reader.history] == ["begin", "finish"] * 2
+    assert [call.verb for call in reader.history] == ["begin", "rest"] * 2
 
 
 async def test_settings_of_the_model_are_bound_to_it_and_refused_in_a_call(

@@ -40,6 +40,7 @@ from surerag.errors import (
 from surerag.messages import Message
 from surerag.readers import entries_of
 from surerag.readers.parameters import LeftOutWarning
+from surerag.readers.protocol import BegunGeneration
 from tests.langchain.conftest import KEY, SUMMARY, SURE, UNSURE, chat, completions, search
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -485,7 +486,7 @@ async def test_whatever_goes_wrong_is_ours(server: FakeOpenAI, fault: str, kind:
     for call in (
         lambda: reader.generate(["?"], plain)[0][0],
         lambda: [*reader.stream("?", plain)][-1].generation,
-        lambda: reader.finish(reader.begin(["?"], 2, plain))[0],
+        lambda: reader.begin(["?"], 2, plain)[0].rest(),
     ):
         if kind is None:
             answer = call()
@@ -626,10 +627,11 @@ def test_what_was_begun_can_be_finished_once(server: FakeOpenAI) -> None:
     begun = reader.begin(["?", "!"], 2, GREEDY)
     assert [item.partial.text for item in begun] == ["Velm lies"] * 2
     assert [len(item.partial.trace or ()) for item in begun] == [2, 2]
-    assert [answer.text for answer in reader.finish(begun)] == [ANSWER] * 2
+    assert [answer.text for answer in BegunGeneration.rest_of(begun)] == [ANSWER] * 2
     with pytest.raises(ServiceError, match="already"):
-        reader.finish(begun)
-    reader.cancel(begun)
+        BegunGeneration.rest_of(begun)
+    for item in begun:
+        item.close()
     assert reader.usage.requests == 2
 
 
@@ -671,7 +673,7 @@ def test_a_chunk_may_hold_several_tokens() -> None:
     reader = reader_from_model(Coarse(None), logprobs=True)
     [begun] = reader.begin(["?"], 2, GREEDY)
     assert begun.partial.text == "Velm"
-    assert reader.finish([begun])[0].text == "Velm it"
+    assert begun.rest().text == "Velm it"
 
 
 async def test_whoever_leaves_closes_the_connection() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import pickle
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -50,8 +51,9 @@ from llama_index_surerag.summaries import summary_id
 from surerag import FakeReader
 from surerag.documents import load_documents
 from surerag.errors import ConfigurationError, InputError, PromptError, RefusedError
-from surerag.messages import Chunk
+from surerag.messages import Chunk, Generation
 from surerag.readers.fake import reply
+from surerag.readers.protocol import BegunGeneration
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, HashEmbedding, knowing, like
 from tests.llama_index.llms import Own, Unstreamed
@@ -179,14 +181,25 @@ async def test_marks_and_warns_of_answers_that_are_not_whole(
     assert "answer.incomplete" in caplog.text
 
 
+class Emptied(BegunGeneration):
+    """A begun answer that turns out to be empty."""
+
+    def __init__(self, begun: BegunGeneration) -> None:
+        super().__init__(begun.partial)
+        self._begun = begun
+
+    def rest(self) -> Generation:
+        return replace(self._begun.rest(), text="")
+
+    def chunks(self) -> Iterator[Chunk]:
+        yield Chunk("", self.rest())
+
+
 class Emptying(FakeReader):
     """Whatever it goes on with turns out to be empty."""
 
-    def finish(self, begun: Any) -> Any:
-        return [replace(answer, text="") for answer in super().finish(begun)]
-
-    def finish_stream(self, begun: Any) -> Any:
-        yield Chunk("", self.finish([begun])[0])
+    def begin(self, prompts: Any, n_tokens: int, sampling: Any) -> list[BegunGeneration]:
+        return [Emptied(begun) for begun in super().begin(prompts, n_tokens, sampling)]
 
 
 async def test_a_stream_says_in_the_end_what_was_shown_in_place_of_an_empty_answer() -> None:

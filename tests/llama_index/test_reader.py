@@ -33,6 +33,7 @@ from surerag.errors import (
 )
 from surerag.messages import Message, SamplingParams
 from surerag.readers.conformance import check_reader
+from surerag.readers.protocol import BegunGeneration
 from surerag.readers.reading import finish_of
 from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, answer, index, like
 from tests.llama_index.llms import Own, Unstreamed
@@ -114,12 +115,12 @@ def test_reads_first_tokens_and_goes_on_or_hangs_up() -> None:
         assert begun.partial.text == "perhaps somewhere in"
         assert begun.partial.finish == "partial"
         assert len(begun.partial.trace) == 3
-        [whole] = reader.finish([begun])
+        whole = begun.rest()
         assert whole.text == answer(UNKNOWN)
         assert len(whole.trace) == 11
         [other] = reader.begin([UNKNOWN], 3, TRACE)
-        reader.cancel([other])
-        pieces = list(reader.finish_stream(reader.begin([UNKNOWN], 3, TRACE)[0]))
+        other.close()
+        pieces = list(reader.begin([UNKNOWN], 3, TRACE)[0].chunks())
     assert "".join(piece.text for piece in pieces) == answer(UNKNOWN)
     assert pieces[-1].generation == whole
     assert [stream["closed"] for stream in server.streams] == [False, True, False]
@@ -131,10 +132,10 @@ async def test_async_streams_do_the_same() -> None:
         reader = reader_from_llm(like(server))
         [begun] = await reader.abegin([UNKNOWN], 3, TRACE)
         assert begun.partial.text == "perhaps somewhere in"
-        pieces = [piece async for piece in reader.afinish_stream(begun)]
+        pieces = [piece async for piece in begun.achunks()]
         assert "".join(piece.text for piece in pieces) == answer(UNKNOWN)
         [other] = await reader.abegin([UNKNOWN], 3, TRACE)
-        await reader.acancel([other])
+        await other.aclose()
         await asyncio.sleep(0.05)
         streamed = [piece.text async for piece in reader.astream(UNKNOWN, TEXT)]
     assert "".join(streamed) == answer(UNKNOWN)
@@ -148,9 +149,9 @@ async def test_a_stream_is_closed_at_once_and_not_by_the_garbage_collector(use_a
         gc.disable()
         try:
             if use_async:
-                await reader.acancel(await reader.abegin([UNKNOWN], 2, TRACE))
+                await (await reader.abegin([UNKNOWN], 2, TRACE))[0].aclose()
             else:
-                reader.cancel(reader.begin([UNKNOWN], 2, TRACE))
+                reader.begin([UNKNOWN], 2, TRACE)[0].close()
             await asyncio.sleep(0.1)
             [stream] = server.streams
             assert stream["closed"]
@@ -166,7 +167,7 @@ def test_leaves_thoughts_out(where: str, streamed: bool) -> None:
         if streamed:
             [begun] = reader.begin([PROMPT], 1, TRACE)
             assert begun.partial.text == "In"
-            [results] = reader.finish([begun])
+            results = begun.rest()
         else:
             [[results]] = reader.generate([PROMPT], TRACE)
     assert results.text == "In Velm."
@@ -204,7 +205,7 @@ def test_cuts_an_answer_at_a_stop_text_that_an_llm_ignores(streamed: bool) -> No
     reader = reader_from_llm(Own(reply_to=lambda prompt: "In Velm\nQuestion: Where?", sure=0.9))
     sampling = SamplingParams(max_tokens=16, stop=("\n",))
     [results] = (
-        reader.finish(reader.begin([PROMPT], 9, sampling))
+        BegunGeneration.rest_of(reader.begin([PROMPT], 9, sampling))
         if streamed
         else reader.generate([PROMPT], sampling)[0]
     )
@@ -313,8 +314,8 @@ async def test_what_one_of_several_requests_learns_holds_for_all() -> None:
         awaited = await reader_from_llm(like(server)).agenerate([PROMPT] * 6, sampling)
         reader = reader_from_llm(like(server))
         begun = await asyncio.gather(*(reader.abegin([PROMPT], 1, sampling) for _ in range(4)))
-        for one in begun:
-            await reader.acancel(one)
+        for [one] in begun:
+            await one.aclose()
     assert [answer.text for [answer] in blocking + awaited] == ["Velm"] * 12
     assert [one.partial.text for [one] in begun] == ["Velm"] * 4
 
@@ -377,7 +378,7 @@ def test_every_fault_is_an_answer_or_an_error_of_ours(fault: str) -> None:
         reader = reader_from_llm(like(server, timeout=5))
         for ask in (
             lambda: reader.generate([PROMPT], TRACE)[0][0],
-            lambda: reader.finish(reader.begin([PROMPT], 2, TRACE))[0],
+            lambda: reader.begin([PROMPT], 2, TRACE)[0].rest(),
         ):
             try:
                 results = ask()
@@ -391,7 +392,7 @@ def test_a_broken_off_stream_is_no_whole_answer(fake_openai: FakeOpenAI) -> None
     fake_openai.fault = "no end"
     reader = reader_from_llm(like(fake_openai))
     with pytest.raises(TransientServiceError, match="cut off"):
-        reader.finish(reader.begin([PROMPT], 1, TRACE))
+        BegunGeneration.rest_of(reader.begin([PROMPT], 1, TRACE))
 
 
 @pytest.mark.parametrize(("fault", "finish"), [("cut", "length"), ("withheld", "content_filter")])
@@ -401,7 +402,7 @@ def test_marks_how_an_answer_ended(fault: str, finish: str, streamed: bool) -> N
         server.fault = fault
         reader = reader_from_llm(like(server))
         if streamed:
-            results = reader.finish(reader.begin([PROMPT], 2, TRACE))[0]
+            results = reader.begin([PROMPT], 2, TRACE)[0].rest()
         else:
             results = reader.generate([PROMPT], TRACE)[0][0]
     assert results.finish == finish
@@ -481,7 +482,7 @@ async def test_limits_hold_that_the_llms_settings_beat() -> None:
             reader = reader_from_llm(like(server, max_tokens=512, logprobs=True, top_logprobs=2))
         short = SamplingParams(max_tokens=3)
         results = [reader.generate([PROMPT], short)[0][0], (await reader.agenerate([PROMPT], short))[0][0]]
-        results += reader.finish(reader.begin([PROMPT], 2, short))
+        results += BegunGeneration.rest_of(reader.begin([PROMPT], 2, short))
         results += [chunk.generation for chunk in reader.stream(PROMPT, short) if chunk.generation]
     assert {request["max_tokens"] for request in server.requests} == {512}
     assert {(one.text, one.finish, len(one.trace)) for one in results} == {("In Velm, on", "length", 3)}

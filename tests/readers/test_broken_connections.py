@@ -52,16 +52,16 @@ def whole(reader: BaseReader) -> str:
 
 def begun(reader: BaseReader) -> str:
     """Breaks behind the tokens that the gate reads."""
-    return reader.finish(reader.begin(["Where?"], 2, SAMPLING))[0].text
+    return reader.begin(["Where?"], 2, SAMPLING)[0].rest().text
 
 
 def gate(reader: BaseReader) -> str:
     """Breaks before the gate has read its tokens."""
-    return reader.finish(reader.begin(["Where?"], 8, SAMPLING))[0].text
+    return reader.begin(["Where?"], 8, SAMPLING)[0].rest().text
 
 
 async def awaited(reader: BaseReader) -> str:
-    return (await reader.afinish(await reader.abegin(["Where?"], 2, SAMPLING)))[0].text
+    return (await (await reader.abegin(["Where?"], 2, SAMPLING))[0].arest()).text
 
 
 WAYS: dict[str, Callable[[BaseReader], str]] = {

@@ -11,11 +11,10 @@ from surerag.messages import (
     Chunk,
     EntropyTrace,
     Generation,
-    PartialGeneration,
     Prompt,
     SamplingParams,
 )
-from surerag.readers import BaseReader, Capabilities
+from surerag.readers import BaseReader, BegunGeneration, Capabilities
 from surerag.readers.conformance import CHECKS, Check, Trial, check_reader, streams_can_be_abandoned
 from surerag.readers.fake import FakeReader, reply
 from surerag.readers.hosted import OpenAIReader
@@ -116,7 +115,7 @@ def widened(generation: Generation) -> Generation:
         (widened, "entropies are possible"),
         (lambda g: with_trace(g, entropy=None), "entropies are possible"),
         (lambda g: with_trace(g, logsumexp=(1.0,) * len(g.trace)), "traces are there as claimed"),
-        (lambda g: replace(g, text="Other"), "begin and finish is generate"),
+        (lambda g: replace(g, text="Other"), "begin and rest is generate"),
         (lambda g: replace(g, text="Other"), "streams join to the text"),
         (lambda g: replace(g, text="Other"), "async twins do the same"),
     ],
@@ -134,6 +133,21 @@ class Careless(FakeReader):
         super().__init__(answer)
         for name, verb in verbs.items():
             setattr(self, name, verb)
+
+
+def begun_with(**verbs: Any) -> Callable[..., list[BegunGeneration]]:
+    """Return a ``begin`` whose begun answers have some verbs of their own, that are wrong."""
+
+    def begin(prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams) -> list[BegunGeneration]:
+        begun = FakeReader(answer).begin(prompts, n_tokens, sampling)
+        for item in begun:
+            vars(item).update(verbs)
+        return begun
+
+    return begin
+
+
+OTHER = reply("a")
 
 
 @pytest.mark.parametrize(
@@ -157,11 +171,11 @@ class Careless(FakeReader):
             "alone or in a batch is the same",
         ),
         (
-            {"begin": lambda prompts, n, s: [PartialGeneration(reply("a"), done=True) for _ in prompts]},
-            "cancel frees",
+            {"begin": lambda prompts, n, s: [BegunGeneration(OTHER, OTHER) for _ in prompts]},
+            "begin and rest is generate",
         ),
         (
-            {"begin": lambda prompts, n, s: [PartialGeneration(reply("a"), done=False) for _ in prompts]},
+            {"begin": lambda prompts, n, s: [BegunGeneration(OTHER) for _ in prompts]},
             "begin shows the first tokens",
         ),
         ({"stream": lambda prompt, s: iter([Chunk("all")])}, "streams join to the text"),
@@ -169,8 +183,10 @@ class Careless(FakeReader):
             {"stream": lambda prompt, s: iter([Chunk("all", reply("all"))])},
             "streams join to the text",
         ),
-        ({"finish_stream": lambda begun: iter([])}, "what was begun streams from its start"),
-        ({"cancel": lambda begun: 1 / 0}, "cancel frees"),
+        ({"begin": begun_with(chunks=lambda: iter([]))}, "what was begun streams from its start"),
+        ({"begin": begun_with(rest=lambda: OTHER)}, "begin and rest is generate"),
+        ({"begin": begun_with(_rest_together=lambda begun: [OTHER] * 9)}, "begin and rest is generate"),
+        ({"begin": begun_with(close=lambda: 1 / 0)}, "close frees"),
         (
             {"generate": lambda prompts, s: [[{"entropy": reply("a")}[s.trace]] * s.n for _ in prompts]},
             "optional log probabilities come where there are any",
@@ -218,8 +234,8 @@ def test_an_unexpected_error_is_a_failure_that_is_named() -> None:
 
 
 def test_reports_print_as_text() -> None:
-    report = check_reader(Careless(cancel=lambda begun: 1 / 0))
-    assert "failed  cancel frees: ZeroDivisionError" in str(report)
+    report = check_reader(Careless(begin=begun_with(close=lambda: 1 / 0)))
+    assert "failed  close frees: ZeroDivisionError" in str(report)
 
 
 def test_base_reader_subclasses_and_protocols_are_both_taken() -> None:
@@ -233,24 +249,27 @@ class Held(FakeReader):
 
     def __init__(self) -> None:
         super().__init__(answer)
-        self.open: set[int] = set()
+        self.open: set[BegunGeneration] = set()
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
-        begun = [
-            PartialGeneration(reply("something else entirely"), done=False, state=at)
-            for at in range(len(prompts))
-        ]
-        self.open |= set(range(len(prompts)))
+    ) -> list[BegunGeneration]:
+        begun: list[BegunGeneration] = [HeldGeneration(self.open) for _ in prompts]
+        self.open |= set(begun)
         return begun
 
-    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        self.open.discard(begun.state)
+
+class HeldGeneration(BegunGeneration):
+    def __init__(self, all_open: set[BegunGeneration]) -> None:
+        super().__init__(reply("something else entirely"))
+        self.all_open = all_open
+
+    def chunks(self) -> Iterator[Chunk]:
+        self.close()
         yield Chunk("", reply("something else entirely"))
 
-    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        self.open -= {item.state for item in begun}
+    def close(self) -> None:
+        self.all_open.discard(self)
 
 
 @pytest.mark.parametrize("name", ["begin_shows_the_first_tokens", "what_was_begun_streams_from_its_start"])

@@ -69,7 +69,7 @@ def test_entropies_and_logprobs_per_token_or_for_all() -> None:
 def test_the_end_tokens_log_probability_belongs_to_answers_that_ended_by_themselves() -> None:
     reader = FakeReader(default="in old Velm", end_logprob=-0.25)
     (begun,) = reader.begin(["q"], 2, GREEDY)
-    (ended,) = reader.finish([begun])
+    ended = begun.rest()
     cut, stopped = (
         reader.generate(["q"], way)[0][0]
         for way in (SamplingParams(max_tokens=2), SamplingParams(stop=("Velm",)))
@@ -78,35 +78,35 @@ def test_the_end_tokens_log_probability_belongs_to_answers_that_ended_by_themsel
     assert [trace and trace.end_logprob for trace in traces] == [-0.25, None, None, None]
 
 
-def test_begin_emits_only_what_was_asked_for_and_finish_the_rest() -> None:
+def test_begin_emits_only_what_was_asked_for_and_rest_the_remainder() -> None:
     reader = FakeReader(["one two three four"])
     (begun,) = reader.begin(["q"], 2, GREEDY)
     assert (begun.partial.text, begun.partial.finish, begun.done) == ("one two", "partial", False)
     assert (reader.usage.completion_tokens, reader.open_handles) == (2, 1)
-    (whole,) = reader.finish([begun])
+    whole = begun.rest()
     assert (whole.text, whole.finish, whole.completion_tokens) == ("one two three four", "stop", 4)
     assert (reader.usage.completion_tokens, reader.open_handles) == (4, 0)
     with pytest.raises(ServiceError, match="finished already"):
-        reader.finish([begun])
+        begun.rest()
 
 
-def test_begin_of_a_short_answer_is_done_and_finish_returns_it() -> None:
+def test_begin_of_a_short_answer_is_done_and_rest_returns_it() -> None:
     reader = FakeReader(["Paris"])
     (begun,) = reader.begin(["q"], 8, GREEDY)
     assert begun.done
     assert begun.partial.finish == "stop"
     assert reader.open_handles == 0
-    assert reader.finish([begun]) == [begun.partial]
+    assert begun.rest() == begun.partial
 
 
-def test_cancel_frees_is_idempotent_and_ends_the_handle() -> None:
+def test_close_frees_is_idempotent_and_ends_the_generation() -> None:
     reader = FakeReader(["one two three"])
     (begun,) = reader.begin(["q"], 1, GREEDY)
-    reader.cancel([begun])
-    reader.cancel([begun])
+    begun.close()
+    begun.close()
     assert (reader.open_handles, reader.usage.completion_tokens) == (0, 1)
     with pytest.raises(ServiceError, match="cancelled already"):
-        reader.finish([begun])
+        begun.rest()
 
 
 def test_stop_texts_and_token_limits_cut_as_a_server_would() -> None:
@@ -125,10 +125,10 @@ def test_an_abandoned_stream_emits_no_more_than_was_taken() -> None:
     assert reader.usage.completion_tokens == 2
 
 
-def test_finish_stream_starts_at_the_first_word_and_counts_only_new_ones() -> None:
+def test_chunks_start_at_the_first_word_and_counts_only_new_ones() -> None:
     reader = FakeReader(["one two three"])
     (begun,) = reader.begin(["q"], 2, GREEDY)
-    chunks = list(reader.finish_stream(begun))
+    chunks = list(begun.chunks())
     assert "".join(chunk.text for chunk in chunks) == "one two three"
     assert chunks[-1].generation is not None
     assert reader.usage.completion_tokens == 3
@@ -164,9 +164,9 @@ def test_generations_can_be_scripted_whole() -> None:
 def test_history_tells_verbs_sampling_and_prompts() -> None:
     reader = FakeReader(default="a b c")
     (begun,) = reader.begin(["first"], 1, GREEDY)
-    reader.cancel([begun])
+    begun.close()
     reader.generate(["second"], SamplingParams(seed=7))
-    assert [call.verb for call in reader.history] == ["begin", "cancel", "generate"]
+    assert [call.verb for call in reader.history] == ["begin", "close", "generate"]
     assert [call.prompts for call in reader.history] == [("first",), ("first",), ("second",)]
     assert reader.history[0].n_tokens == 1
     assert reader.history[2].sampling == SamplingParams(seed=7)
@@ -177,7 +177,7 @@ def test_a_long_run_is_not_all_kept() -> None:
     reader = FakeReader(lambda prompt: "one two three")
     for number in range(25_000):
         (begun,) = reader.begin([str(number)], 1, GREEDY)
-        reader.cancel([begun])
+        begun.close()
     assert reader.usage.requests == 25_000
     assert 10_000 <= len(reader.history) <= 20_000
     assert reader.history[-1].prompts == ("24999",)
@@ -187,11 +187,11 @@ def test_a_long_run_is_not_all_kept() -> None:
 async def test_async_twins_share_queue_and_history() -> None:
     reader = FakeReader(["one two three", "x", "s t"])
     (begun,) = await reader.abegin(["q"], 1, GREEDY)
-    assert (await reader.afinish([begun]))[0].text == "one two three"
+    assert (await begun.arest()).text == "one two three"
     assert (await reader.agenerate(["q"], GREEDY))[0][0].text == "x"
     assert "".join([chunk.text async for chunk in reader.astream("q", GREEDY)]) == "s t"
-    await reader.acancel([begun])
-    assert [call.verb for call in reader.history] == ["begin", "finish", "generate", "stream", "cancel"]
+    await begun.aclose()
+    assert [call.verb for call in reader.history] == ["begin", "rest", "generate", "stream", "close"]
 
 
 def test_pickles_with_its_queue() -> None:

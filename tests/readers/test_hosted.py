@@ -31,6 +31,7 @@ from surerag.messages import Message, SamplingParams
 from surerag.readers.hosted import OpenAIReader
 from surerag.readers.logprobs import trace_of_entries
 from surerag.readers.parameters import LeftOutWarning
+from surerag.readers.protocol import BegunGeneration
 from surerag.readers.reading import Reading, ReplyPart, usage_of
 from tests.servers.fake_openai import FakeOpenAI
 from tests.waiting import eventually
@@ -197,7 +198,7 @@ def test_the_end_tokens_log_probability_stands_apart_where_the_server_lists_it(
     fake_openai.options["counts_end_token"] = listed
     reader = reader_of(fake_openai, api=api)
     (begun,) = reader.begin(["q"], 2, GREEDY)
-    ended = [reader.generate(["q"], GREEDY)[0][0], reader.finish([begun])[0]]
+    ended = [reader.generate(["q"], GREEDY)[0][0], begun.rest()]
     expected = pytest.approx(-0.3) if listed else None
     assert [answer.trace and answer.trace.end_logprob for answer in ended] == [expected, expected]
     limited = reader.generate(["q"], SamplingParams(max_tokens=2))[0][0]
@@ -250,8 +251,8 @@ def test_the_usage_of_every_verb_is_summed_up(fake_openai: FakeOpenAI) -> None:
     reader = reader_of(fake_openai)
     reader.generate(["a b"], GREEDY)
     list(reader.stream("a b", GREEDY))
-    reader.finish(reader.begin(["a b"], 1, GREEDY))
-    reader.cancel(reader.begin(["a b"], 1, GREEDY))
+    BegunGeneration.rest_of(reader.begin(["a b"], 1, GREEDY))
+    reader.begin(["a b"], 1, GREEDY)[0].close()
     usage = reader.usage
     assert (usage.requests, usage.prompt_tokens) == (4, 8)  # of the last one an estimate
     assert usage.completion_tokens == pytest.approx(12, abs=2)
@@ -267,7 +268,7 @@ def test_thoughts_are_no_part_of_an_answer(fake_openai: FakeOpenAI, place: str) 
     reader = reader_of(fake_openai)
     whole = reader.generate(["q"], SamplingParams(max_tokens=6))[0][0]
     (begun,) = reader.begin(["q"], 2, GREEDY)
-    for answer in (whole, reader.finish([begun])[0], list(reader.stream("q", GREEDY))[-1].generation):
+    for answer in (whole, begun.rest(), list(reader.stream("q", GREEDY))[-1].generation):
         assert answer is not None and answer.trace is not None
         assert (answer.text, answer.trace.tokens) == ("Velm it is", ("Velm", " it", " is"))
         assert answer.thinking_tokens >= 3
@@ -321,13 +322,13 @@ def test_what_is_begun_is_read_no_further(fake_openai: FakeOpenAI) -> None:
     reader = reader_of(fake_openai)
     sampling = SamplingParams(max_tokens=64)
     first, second = reader.begin(["q", "q"], 2, sampling)
-    reader.cancel([first])
+    first.close()
     assert eventually(lambda: sum(stream["closed"] for stream in fake_openai.streams) == 1)
     assert min(stream["sent"] for stream in fake_openai.streams if stream["closed"]) < 20
-    assert reader.finish([second])[0].text.endswith("x y z")
+    assert second.rest().text.endswith("x y z")
     for state in (first, second):
         with pytest.raises(ServiceError, match="already"):
-            reader.finish([state])
+            state.rest()
 
 
 @pytest.mark.parametrize("how", ["drop", "close", "aclose", "cancel"])

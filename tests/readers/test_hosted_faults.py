@@ -48,7 +48,7 @@ KINDS: dict[type[ServiceError], set[str]] = {
 
 
 async def begun(reader: OpenAIReader) -> Generation:
-    return (await reader.afinish(await reader.abegin(["q"], 2, SAMPLING)))[0]
+    return await (await reader.abegin(["q"], 2, SAMPLING))[0].arest()
 
 
 async def streamed(reader: OpenAIReader) -> Generation | None:
@@ -58,7 +58,7 @@ async def streamed(reader: OpenAIReader) -> Generation | None:
 WAYS: dict[str, Callable[[OpenAIReader], Generation | None]] = {
     "whole": lambda reader: reader.generate(["q"], SAMPLING)[0][0],
     "stream": lambda reader: list(reader.stream("q", SAMPLING))[-1].generation,
-    "begin": lambda reader: reader.finish(reader.begin(["q"], 2, SAMPLING))[0],
+    "begin": lambda reader: reader.begin(["q"], 2, SAMPLING)[0].rest(),
     "whole, async": lambda reader: asyncio.run(reader.agenerate(["q"], SAMPLING))[0][0],
     "stream, async": lambda reader: asyncio.run(streamed(reader)),
     "begin, async": lambda reader: asyncio.run(begun(reader)),

@@ -117,7 +117,7 @@ async def _awaited(reader: BaseReader) -> Generation:
 WAYS: dict[str, Callable[[BaseReader], Generation]] = {
     "whole": _whole,
     "stream": _streamed,
-    "begin": lambda reader: reader.finish(reader.begin(["?"], 2, SHORT))[0],
+    "begin": lambda reader: reader.begin(["?"], 2, SHORT)[0].rest(),
     "async": lambda reader: asyncio.run(_awaited(reader)),
 }
 TEXT_ONLY: dict[str, Callable[[], BaseReader]] = {

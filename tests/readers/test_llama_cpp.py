@@ -96,7 +96,7 @@ def test_log_probabilities_alone_come_however_they_are_requested(name: str, prob
             before = len(server.requests)
             for _ in range(2):
                 if streamed:
-                    answer = reader.finish(reader.begin(["Where?"], 2, sampling))[0]
+                    answer = reader.begin(["Where?"], 2, sampling)[0].rest()
                 else:
                     answer = reader.generate(["Where?"], sampling)[0][0]
                 assert answer.text and answer.trace is not None and len(answer.trace) > 0

@@ -20,7 +20,7 @@ from llama_index_surerag import reader_from_llm
 from surerag import OpenAIReader, SamplingParams
 from surerag.errors import LogprobsRefusedError, RefusedError, SureragError
 from surerag.readers import parameters
-from surerag.readers.parameters import Change, LeftOutWarning, Refusal, SupportedParameters
+from surerag.readers.parameters import Change, Learned, LeftOutWarning, Refusal
 from surerag.readers.protocol import BaseReader
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -160,7 +160,7 @@ def test_what_a_service_refuses_is_learned_and_named_once(service: str) -> None:
         reader = OpenAIReader("toy", base_url=server.base_url, api_key="k", max_retries=0)
         with pytest.warns(LeftOutWarning) as warned:
             assert reader.generate(["The temperature and its seed?"], sampling)[0][0].text == "Velm lies"
-        learned, requests = set(reader.supported.changes), len(server.requests)
+        learned, requests = set(reader.learned.changes), len(server.requests)
         reader.generate(["Where?"], sampling)
     assert learned == expected
     assert len(server.requests) == requests + (2 if service == "groq" else 1)
@@ -185,7 +185,7 @@ def test_every_client_learns_alike(client: str, service: str) -> None:
         with pytest.warns(LeftOutWarning):
             reader.generate(["The temperature?"], sampling)
         reader.begin(["The temperature?"], 1, sampling)
-        assert expected >= set(reader.supported.changes) != set()
+        assert expected >= set(reader.learned.changes) != set()
         assert check(server.requests[-1]) is None
 
 
@@ -198,7 +198,7 @@ def test_log_probabilities_that_are_needed_are_an_error_and_no_lesson(
         reader: Any = CLIENTS[client](server)
         with pytest.raises(LogprobsRefusedError):
             reader.generate(["Where?"], TRACED)
-    assert not reader.supported.changes
+    assert not reader.learned.changes
 
 
 # What users write.
@@ -263,7 +263,7 @@ def test_what_a_user_writes_changes_no_other_answer(client: str, said: str, reco
                 reader.generate([said], sampling)
         after = {k: v for k, v in _asked(server, reader, "Who?").items() if k != "messages"}
     assert before == after
-    assert not reader.supported.changes
+    assert not reader.learned.changes
 
 
 def _asked(server: FakeOpenAI, reader: BaseReader, question: str) -> Json:
@@ -279,7 +279,7 @@ def test_a_change_that_does_not_help_is_not_kept(client: str) -> None:
             warnings.simplefilter("error")
             with pytest.raises(RefusedError):
                 reader.generate(["Where?"], TEXT)
-        assert not reader.supported.changes
+        assert not reader.learned.changes
         server.options["check"] = lambda body: None
         reader.generate(["Where?"], TEXT)
     assert server.requests[-1]["temperature"] == 0
@@ -297,10 +297,10 @@ def test_what_was_learned_is_forgotten_and_stays_with_its_reader(monkeypatch: py
         reader, other = reader_from_model(model), reader_from_model(model)
         with pytest.warns(LeftOutWarning, match="seed"):
             reader.generate(["?"], DRAWN)
-        assert reader.supported.drop == {"seed"} and not other.supported.changes
+        assert reader.learned.drop == {"seed"} and not other.learned.changes
         now = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: now + parameters.REMEMBERED + 1)
-        assert not reader.supported.changes
+        assert not reader.learned.changes
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             reader.generate(["?"], DRAWN)
@@ -327,7 +327,7 @@ def test_what_was_learned_is_forgotten_and_stays_with_its_reader(monkeypatch: py
 def test_messages_teach_what_is_taken(
     message: str, body: Json, needed: tuple[str, ...], expected: Json
 ) -> None:
-    supported = SupportedParameters()
-    trial = supported.suggested(Refusal.of(message, (), []), body, (), needed)
-    assert supported.apply(body, trial) == expected
-    assert supported.apply(body) == body
+    learned = Learned()
+    trial = learned.suggested(Refusal.of(message, (), []), body, (), needed)
+    assert learned.apply(body, trial) == expected
+    assert learned.apply(body) == body

@@ -39,7 +39,7 @@ from surerag.errors import ContextLengthError, RefusedError, SureragError, Trans
 from surerag.evaluation import evaluate
 from surerag.messages import Generation
 from surerag.readers.failures import masked, service_error, without_secrets
-from surerag.readers.protocol import BaseReader
+from surerag.readers.protocol import BaseReader, BegunGeneration
 from tests.servers.fake_openai import FakeOpenAI
 from tests.servers.faults import FAULTS
 
@@ -169,7 +169,7 @@ def test_no_error_shows_a_key_that_the_server_echoes(
         return reader.generate([question], SAMPLING)[0][0].text
 
     def ask_in_pieces() -> object:
-        return reader.finish(reader.begin(["Where?"], 2, SAMPLING))
+        return BegunGeneration.rest_of(reader.begin(["Where?"], 2, SAMPLING))
 
     with pytest.raises(SureragError) as caught:
         ask("Where?")

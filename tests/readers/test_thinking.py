@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from surerag.errors import LogprobsError
 from surerag.readers.logprobs import answer_tokens
-from surerag.readers.thinking import ThoughtSplitter, begun_thoughts, mentions_thoughts, split_thoughts
+from surerag.readers.pieces import ThoughtSplitter, begun_thoughts, mentions_thoughts, split_thoughts
 
 HARMONY = "<|channel|>analysis<|message|>Rhine?<|end|><|start|>assistant<|channel|>final<|message|>"
 ANSWERS = st.text(max_size=8).filter(lambda text: "<|" not in text)  # Harmony's marks are single tokens
@@ -74,6 +74,7 @@ def test_what_only_looks_like_a_mark_is_an_answer(text: str) -> None:
         (["<|channel|>", "final", "<|message|>", "Velm", "<|return|>"], "Velm", (3, 4)),
         ([" Flu", "\\xc3", "\ufffd"], "Fluß", (0, 3)),
         ([b"\xe2\x80", b"\x9cHi"], "\u201cHi", (0, 2)),
+        (["Write", " \\xc3", "."], "Write \\xc3.", (0, 3)),
         (["Velm", ".\nQuestion"], "Velm.", (0, 2)),
         ([], "", (0, 0)),
     ],

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from surerag.messages import Chunk
-from surerag.readers.protocol import _stepped
-from surerag.readers.threads import (
+from surerag.readers.calls import (
     CancelledWorkError,
     cancel_when,
     close_in_loop_when_dropped,
@@ -21,6 +20,7 @@ from surerag.readers.threads import (
     raise_if_cancelled,
     start_in_thread,
 )
+from surerag.readers.protocol import _stepped
 from tests.waiting import eventually
 
 tenant: ContextVar[str] = ContextVar("tenant", default="nobody")

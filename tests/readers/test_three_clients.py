@@ -224,7 +224,7 @@ def _limit(body: dict[str, Any]) -> int:
 
 
 def _begun(reader: BaseReader, sampling: SamplingParams) -> Generation:
-    return reader.finish(reader.begin(["q"], 2, sampling))[0]
+    return reader.begin(["q"], 2, sampling)[0].rest()
 
 
 WAYS = {"whole": _whole, "stream": _streamed, "begin": _begun}
@@ -381,7 +381,7 @@ def test_thoughts_that_the_template_begins_are_separated_where_that_is_said(
     assert {(answer.text, answer.thinking_tokens) for answer in answers} == {("Velm is right.", 3)}
     (begun,) = reader.begin(["q"], 2, PLAIN)
     assert begun.partial.text == "Velm is"
-    reader.cancel([begun])
+    begun.close()
 
 
 @EACH_CLIENT
@@ -506,7 +506,7 @@ def test_the_first_tokens_cost_no_more_than_their_number(
         sampling = SamplingParams(max_tokens=1000, trace="logprobs")
         (begun,) = reader.begin(["q"], tokens, sampling)
         assert begun.partial.completion_tokens == tokens
-        reader.cancel([begun])
+        begun.close()
         counts.append(len(spelled))
     # Eight times as many tokens are matched with the text eight times as often, and not 64 times.
     assert 0 < counts[1] <= 10 * counts[0]
@@ -518,3 +518,17 @@ def test_what_hints_advise_exists() -> None:
     assert advised
     for option, value in advised:
         assert value in str({"gate": LazyRAGOptions, "metric": DynQROptions}[option].model_fields[option])
+
+
+@EACH_CLIENT
+async def test_what_a_blocking_call_began_can_be_completed_and_closed_in_an_event_loop(
+    server: Server, client: str
+) -> None:
+    server.reply = Reply("Velm lies by the Orun.")
+    rest, streamed, closed = CLIENTS[client](server).begin(["q", "r", "s"], 2, PLAIN)
+    assert (await rest.arest()).text == "Velm lies by the Orun."
+    assert "".join([chunk.text async for chunk in streamed.achunks()]) == "Velm lies by the Orun."
+    await closed.aclose()
+    for begun in (rest, streamed, closed):
+        with pytest.raises(SureragError, match="already"):
+            await begun.arest()

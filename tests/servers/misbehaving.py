@@ -91,7 +91,7 @@ async def ask(reader: BaseReader, number: int) -> Any:
         if way == "whole":
             return (await reader.agenerate([prompt], SAMPLING))[0][0]
         if way == "begin":
-            return (await reader.afinish(await reader.abegin([prompt], 3, SAMPLING)))[0]
+            return await (await reader.abegin([prompt], 3, SAMPLING))[0].arest()
         return [chunk async for chunk in reader.astream(prompt, SAMPLING)][-1].generation
     except Exception as error:
         return error

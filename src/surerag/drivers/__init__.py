@@ -4,7 +4,7 @@ from surerag.drivers.many import aiter_many, arun_many, iter_many, run_many
 from surerag.drivers.running import arun, run
 from surerag.drivers.session import sentence_of
 from surerag.drivers.streaming import AnswerStream, AsyncAnswerStream, astream, stream
-from surerag.readers.threads import maybe_await, run_blocking
+from surerag.readers.calls import maybe_await, run_blocking
 
 __all__ = [
     "AnswerStream", "AsyncAnswerStream", "aiter_many", "arun", "arun_many", "astream", "iter_many",

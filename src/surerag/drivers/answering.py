@@ -1,13 +1,31 @@
-"""Services answer effects: one effect at a time, or several effects merged into few calls."""
+"""Services answer effects, one at a time or merged: the queue of a local model makes batches for all callers.
+
+There is one queue for each model object, shared by all components, threads and event loops. The queue's
+worker thread gathers the pending requests, calls the model once for all of them, and returns each caller's
+answer; while the model is busy, further requests form the next batch. So only one thread uses a model at a
+time. The thread ends when it has been idle for a while.
+
+Before a call, the worker waits for further requests until every program that uses this model is waiting, or
+until no request has come for a short time: 5 ms, or a tenth of the last call's time if this is longer. If
+such a wait brings no request, the worker stops waiting until two requests have again been pending together.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import atexit
+import threading
+import time
+import weakref
+from collections import deque
 from collections.abc import Hashable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from surerag.effects import Effect
-from surerag.errors import MissingServiceError
+from surerag.effects import Effect, StartGeneration
+from surerag.errors import ConfigurationError, MissingServiceError
+from surerag.readers.calls import cancel_when, renew_after_fork
 from surerag.services import Services
 
 
@@ -42,7 +60,14 @@ def is_merged(service: object) -> bool:
 
 def answer_effect(effect: Effect[Any], service: Any) -> Any:
     """Return the service's answer to one effect; the call runs in this thread."""
-    return effect.checked(getattr(service, effect.VERB)(*effect.arguments), service)
+    return effect.checked(getattr(effect.owner(service), effect.VERB)(*effect.arguments), service)
+
+
+def close_begun(call: Future[Any]) -> None:
+    """Close the generations that a call began, because nobody waits for them any more."""
+    if not call.cancelled() and not call.exception():
+        for begun in call.result():
+            begun.close()
 
 
 def answer_effects(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:
@@ -75,3 +100,182 @@ def _answer_together(parts: Sequence[Effect[Any]], service: Any) -> list[Any]:
             return [Failed(error)]
         middle = len(parts) // 2
         return [*_answer_together(parts[:middle], service), *_answer_together(parts[middle:], service)]
+
+
+_WINDOW = 0.005
+"""Minimum time [s] without a further request after which the worker calls the model."""
+_WINDOW_SHARE = 0.1
+"""Time without a further request after which the worker calls the model, as a share of the last call."""
+_LARGEST = 256
+"""Maximum number of requests in one batch; the model's own token budget may make the batch smaller."""
+_ENDING_SECONDS = 10.0
+"""Longest wait for a running call of a model at the end of the program, in seconds."""
+_IDLE_SECONDS = 5.0
+"""Seconds after which an idle worker ends."""
+
+
+class _QueuedEffect:
+    """An effect in the queue, and the future of its answer."""
+
+    def __init__(self, effect: Effect[Any]) -> None:
+        self.effect = effect
+        self.future: Future[Any] = Future()
+        self.abandoned = False
+
+
+class MergingQueue:
+    """Gathers requests for one service and sends them in one call. Thread-safe."""
+
+    def __init__(self, service: object) -> None:
+        self._service = weakref.ref(service)
+        self._arrival = threading.Condition(threading.Lock())
+        self._pending: deque[_QueuedEffect] = deque()
+        # The set is changed without a lock, because the garbage collector may end a program in any thread.
+        self._programs: set[object] = set()
+        self._working = False
+        self._company = True
+        self._window = _WINDOW
+
+    def enter(self, token: object) -> None:
+        """Add a program to those that the worker waits for."""
+        self._programs.add(token)
+
+    def leave(self, token: object) -> None:
+        """Remove a program from those that the worker waits for."""
+        self._programs.discard(token)
+
+    def notify(self) -> None:
+        """Wake the worker, so that it sees at once that a program was removed."""
+        with self._arrival:
+            self._arrival.notify()
+
+    def answer(self, effect: Effect[Any]) -> Any:
+        """Answer an effect together with others, or raise the service's error for this effect."""
+        queued = self._put(effect)
+        try:
+            return queued.future.result()
+        finally:
+            self._abandon_unless_done(queued)
+
+    async def aanswer(self, effect: Effect[Any]) -> Any:
+        """Answer an effect without blocking the event loop; see :meth:`answer`."""
+        queued = self._put(effect)
+        try:
+            return await asyncio.wrap_future(queued.future)
+        finally:
+            self._abandon_unless_done(queued)
+
+    def _put(self, effect: Effect[Any]) -> _QueuedEffect:
+        queued = _QueuedEffect(effect)
+        with self._arrival:
+            self._pending.append(queued)
+            idle, self._working = not self._working, True
+            self._arrival.notify()
+        if idle:
+            try:
+                threading.Thread(target=self._work, name="surerag-model", daemon=True).start()
+            except RuntimeError:
+                self._working = False
+                raise
+        return queued
+
+    def _work(self) -> None:
+        """Answer batch after batch, until no request has come for a while."""
+        while batch := self._next_batch():
+            started = time.monotonic()
+            self._answer([queued for queued in batch if queued.future.set_running_or_notify_cancel()])
+            self._window = max(_WINDOW, _WINDOW_SHARE * (time.monotonic() - started))
+
+    def _next_batch(self) -> list[_QueuedEffect]:
+        with self._arrival:
+            # Several requests that arrived while the model was busy also count as company.
+            self._company = self._company or len(self._pending) > 1
+            if not self._arrival.wait_for(lambda: self._pending, timeout=_IDLE_SECONDS):
+                self._working = False
+                return []
+            # Wait until every program waits here, or the batch is full.
+            while self._company and len(self._pending) < min(len(self._programs), _LARGEST):
+                if not self._arrival.wait(self._window):
+                    self._company = len(self._pending) > 1
+                    break
+            return [self._pending.popleft() for _ in range(min(len(self._pending), _LARGEST))]
+
+    def _answer(self, batch: list[_QueuedEffect]) -> None:
+        if not batch:
+            return
+        try:
+            with (
+                _Running(),
+                cancel_when(lambda: _Running.ending or all(queued.abandoned for queued in batch)),
+            ):
+                outcomes = answer_effects([queued.effect for queued in batch], self._service())
+        except BaseException as error:
+            for queued in batch:
+                queued.future.set_exception(error)
+            return
+        for queued, outcome in zip(batch, outcomes, strict=True):
+            if isinstance(outcome, Failed):
+                queued.future.set_exception(outcome.error)
+            else:
+                queued.future.set_result(outcome)
+
+    def _abandon_unless_done(self, queued: _QueuedEffect) -> None:
+        """Record that nobody waits for an effect's answer, and free generations that nobody will continue."""
+        if queued.future.done() and not queued.future.cancelled():
+            return
+        queued.abandoned = True
+        if not queued.future.cancel() and isinstance(queued.effect, StartGeneration):
+            queued.future.add_done_callback(close_begun)
+
+
+class _Running:
+    """A running call of a model. At exit, Python stops it and waits, or else torch aborts the process."""
+
+    ending = False
+    calls = 0
+    changed = threading.Condition()
+
+    def __enter__(self) -> None:
+        with self.changed:
+            _Running.calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.changed:
+            _Running.calls -= 1
+            self.changed.notify_all()
+
+
+@atexit.register
+def _end() -> None:
+    _Running.ending = True
+    with _Running.changed:
+        _Running.changed.wait_for(lambda: not _Running.calls, timeout=_ENDING_SECONDS)
+
+
+_queues: weakref.WeakKeyDictionary[Any, MergingQueue] = weakref.WeakKeyDictionary()
+
+
+def _renew() -> None:
+    global _queues
+    _queues = weakref.WeakKeyDictionary()
+    _Running.calls, _Running.changed = 0, threading.Condition()
+
+
+renew_after_fork(_renew)
+
+
+def queues_of(services: Services) -> list[MergingQueue]:
+    """Return the queues of those services whose calls are merged."""
+    distinct = {id(service): service for service in vars(services).values() if service is not None}
+    return [queue_of(service) for service in distinct.values() if is_merged(service)]
+
+
+def queue_of(service: object) -> MergingQueue:
+    """Return the queue of a local service, or raise ConfigurationError if the service cannot have a queue."""
+    try:
+        return _queues.get(service) or _queues.setdefault(service, MergingQueue(service))
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{type(service).__name__} is local, but cannot have a queue",
+            hint="make it hashable by identity and weakly referable (no __slots__ without __weakref__)",
+        ) from error

@@ -9,14 +9,13 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from typing import Any, TypeVar
 
-from surerag.drivers.merging import queues_of
+from surerag.drivers.answering import queues_of
 from surerag.drivers.running import arun, drive
 from surerag.drivers.session import Listener, Session
 from surerag.effects import Program
 from surerag.errors import check_at_least
 from surerag.progress import Progress, reporting
-from surerag.readers.calls import BLOCKING
-from surerag.readers.threads import run_blocking
+from surerag.readers.calls import BLOCKING, run_blocking
 from surerag.services import Services
 
 R = TypeVar("R")

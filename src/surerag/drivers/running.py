@@ -6,12 +6,10 @@ import asyncio
 import threading
 from typing import Any, TypeVar
 
-from surerag.drivers.answering import Failed, answer_effect, is_merged, service_of
-from surerag.drivers.merging import queue_of
+from surerag.drivers.answering import Failed, answer_effect, close_begun, is_merged, queue_of, service_of
 from surerag.drivers.session import Listener, Session
 from surerag.effects import CancelGeneration, Effect, Program, StartGeneration
-from surerag.readers.calls import AWAITING, BLOCKING, Blocking
-from surerag.readers.threads import cancel_when, run_blocking, start_in_thread
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking, cancel_when, run_blocking, start_in_thread
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -61,8 +59,14 @@ async def outcome_of(session: Session[Any], calls: Blocking) -> Any:
 
 async def close(session: Session[Any], calls: Blocking) -> None:
     """Close a session, and free its begun generations."""
-    if left := session.close():
-        await calls.shielded(_answer(session, CancelGeneration(left), calls))
+    left = session.close()
+
+    async def close_all() -> None:
+        for begun in left:
+            await _answer(session, CancelGeneration(begun), calls)
+
+    if left:
+        await calls.shielded(close_all())
 
 
 async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -> Any:
@@ -75,7 +79,7 @@ async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -
         return await calls.call(queue_of(service), "answer", effect)
     if not calls.prefix:
         return session.context.run(answer_effect, effect, service)
-    native = getattr(service, f"a{effect.VERB}", None)
+    native = getattr(effect.owner(service), f"a{effect.VERB}", None)
     capabilities = getattr(service, "capabilities", None)
     if native is None or (capabilities is not None and not capabilities.native_async):
         return await _answer_in_thread(session, effect, service)
@@ -105,5 +109,5 @@ async def _answer_in_thread(session: Session[Any], effect: Effect[Any], service:
     except asyncio.CancelledError:
         left.set()
         if isinstance(effect, StartGeneration):
-            answer.add_done_callback(lambda begun: begun.exception() or service.cancel(begun.result()))
+            answer.add_done_callback(close_begun)
         raise

@@ -13,8 +13,7 @@ from dataclasses import fields, replace
 from string import Formatter
 from typing import Any, Generic, TypeVar
 
-from surerag.drivers.answering import Failed
-from surerag.drivers.merging import queues_of
+from surerag.drivers.answering import Failed, queues_of
 from surerag.effects import (
     CancelGeneration,
     ContinueGeneration,
@@ -24,8 +23,9 @@ from surerag.effects import (
     ReturnAnswer,
     StartGeneration,
 )
-from surerag.messages import Event, PartialGeneration, Result, Usage
+from surerag.messages import Event, Result, Usage
 from surerag.readers.failures import described
+from surerag.readers.protocol import BegunGeneration
 from surerag.services import Services
 from surerag.text import on_one_line
 
@@ -67,7 +67,7 @@ class Session(Generic[R]):
         self._usage = Usage()
         self._started = time.perf_counter()
         self._failure: BaseException | None = None
-        self._open: dict[int, PartialGeneration] = {}
+        self._open: dict[int, BegunGeneration] = {}
         self._token = object()
         self._queues = queues_of(services)
         for queue in self._queues:
@@ -87,8 +87,8 @@ class Session(Generic[R]):
             self._account(outcome)
             self._step(lambda: self._program.send(outcome))
 
-    def close(self) -> tuple[PartialGeneration, ...]:
-        """End the program, and return its unfinished generations, which the driver must cancel."""
+    def close(self) -> tuple[BegunGeneration, ...]:
+        """End the program, and return its unfinished generations, which the driver must close."""
         self.closed = True
         for queue in self._queues:
             queue.leave(self._token)
@@ -131,8 +131,7 @@ class Session(Generic[R]):
         if isinstance(self.effect, StartGeneration):
             self._open.update((id(begun), begun) for begun in value)
         elif isinstance(self.effect, ContinueGeneration | CancelGeneration):
-            for begun in self.effect.begun:
-                self._open.pop(id(begun), None)
+            self._open.pop(id(self.effect.begun), None)
         if self.effect is not None:
             self._usage += self.effect.usage(value)
 

@@ -13,8 +13,7 @@ from surerag.drivers.session import Listener, Session
 from surerag.effects import ContinueGeneration, Effect, Generate, Program, ReturnAnswer
 from surerag.errors import ServiceError
 from surerag.messages import Chunk, Event, Generation
-from surerag.readers.calls import AWAITING, BLOCKING, Blocking
-from surerag.readers.threads import close_in_loop_when_dropped, run_blocking
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking, close_in_loop_when_dropped, run_blocking
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -81,7 +80,8 @@ class _Work(Generic[R]):
                 return answer.text
             if self._chunks is None:
                 method, *arguments = _stream_call(effect)
-                open_stream = getattr(session.services.reader, self._calls.prefix + method)
+                owner = effect.owner(session.services.reader)
+                open_stream = getattr(owner, self._calls.prefix + method)
                 self._chunks = session.context.run(open_stream, *arguments)
             chunk: Chunk | None = await self._calls.next(self._chunks, session.context)
             if chunk is None:
@@ -199,12 +199,12 @@ async def astream(
 
 
 def _stream_call(effect: Effect[Any]) -> tuple[Any, ...]:
-    """Return the name and arguments of the reader's streaming method for an effect; empty for none."""
+    """Return the name and arguments of the method that streams an effect's answer; empty for none."""
     match effect:
         case Generate(prompts, sampling, answer=True) if len(prompts) == 1 and sampling.n == 1:
             return "stream", prompts[0], sampling
-        case ContinueGeneration(begun, answer=True) if len(begun) == 1:
-            return "finish_stream", begun[0]
+        case ContinueGeneration(answer=True):
+            return ("chunks",)
         case _:
             return ()
 
@@ -214,4 +214,4 @@ def _answered(effect: Effect[Any], generation: Generation | None) -> Any:
         raise ServiceError(
             "the reader's stream ended without its generation", hint="the last chunk has to hold it"
         )
-    return [[generation]] if isinstance(effect, Generate) else [generation]
+    return [[generation]] if isinstance(effect, Generate) else generation

@@ -29,8 +29,8 @@ from surerag.evaluation.report import notebook_html
 from surerag.evaluation.run import FAILURES, Metric, OnChange, Row, Run
 from surerag.evaluation.systems import System, as_answer, as_system
 from surerag.progress import Progress, reporting
+from surerag.readers.calls import maybe_await
 from surerag.readers.failures import described
-from surerag.readers.threads import maybe_await
 from surerag.text import printable
 
 try:

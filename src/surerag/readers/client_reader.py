@@ -21,7 +21,7 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 from surerag.errors import (
     ConfigurationError,
@@ -31,9 +31,10 @@ from surerag.errors import (
     ServiceError,
     SureragError,
     ThinkingBudgetError,
+    TransientServiceError,
 )
-from surerag.messages import Chunk, Generation, PartialGeneration, Prompt, SamplingParams, Usage, as_messages
-from surerag.readers.calls import AWAITING, BLOCKING, Blocking
+from surerag.messages import Chunk, Generation, Prompt, SamplingParams, Usage, as_messages
+from surerag.readers.calls import AWAITING, BLOCKING, Blocking, in_thread, run_blocking
 from surerag.readers.failures import client_failure, without_secrets
 from surerag.readers.logprobs import ANY_VOCABULARY, NO_LOGPROBS_HINT
 from surerag.readers.parameters import (
@@ -41,15 +42,12 @@ from surerag.readers.parameters import (
     Change,
     Learned,
     Refusal,
-    SupportedParameters,
     needed_parameters,
     warn_of_missing_logprobs,
 )
-from surerag.readers.pieces import UsageCounter
-from surerag.readers.protocol import BaseReader, begun_from_whole
-from surerag.readers.reading import THINKING_HINT, OpenReading, Reading, ReplyPart
-from surerag.readers.thinking import THINKING_TOKENS
-from surerag.readers.threads import in_thread, run_blocking
+from surerag.readers.pieces import THINKING_TOKENS, TrimmedPieces
+from surerag.readers.protocol import BaseReader, BegunGeneration, UsageCounter, begun_from_whole
+from surerag.readers.reading import THINKING_HINT, Reading, ReplyPart
 
 R = TypeVar("R")
 Thinking = bool | Literal["unmarked"]
@@ -93,7 +91,7 @@ class ClientReader(BaseReader):
     """Base of readers that call a client.
 
     A derived class defines what to send (``_keywords``), how to send it (``_call``, ``_open``) and which
-    texts are secret (``_secrets``); further hooks have defaults. ``supported`` holds the parameters that the
+    texts are secret (``_secrets``); further hooks have defaults. ``learned`` holds the parameters that the
     model is known to reject.
     """
 
@@ -119,11 +117,6 @@ class ClientReader(BaseReader):
         self._together = True
         self.learned = Learned()
         self._usage = UsageCounter()
-
-    @property
-    def supported(self) -> SupportedParameters:
-        """The parameters that the model is known to reject."""
-        return SupportedParameters(self.learned)
 
     # Hooks.
 
@@ -156,7 +149,7 @@ class ClientReader(BaseReader):
             token_pieces=self.token_pieces,
             budget=request.budget,
             in_thoughts=self.thinking == "unmarked",
-            limit_sent=self._sends_limit and "max_tokens" not in self.supported.drop,
+            limit_sent=self._sends_limit and "max_tokens" not in self.learned.drop,
             vocabulary_size=self.vocabulary_size,
             name=self.name,
             hint=self.advice,
@@ -253,20 +246,9 @@ class ClientReader(BaseReader):
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
+    ) -> list[BegunGeneration]:
         """Return the first ``n_tokens`` tokens for each prompt; the rest of its stream stays unread."""
         return self._run_work(self._begin(prompts, n_tokens, sampling, self._sync_calls))
-
-    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Complete begun generations by reading the rest of their streams; each can be finished once."""
-        return self._run_work(self._finish(begun, self._sync_calls))
-
-    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Close the streams of begun generations; streams that are closed already are ignored."""
-        for item in begun:
-            if isinstance(item.state, OpenReading):
-                self._note_end(item.state.reading)
-        self._hang_up(self._cancel(begun, self._sync_calls))
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
         """Await a verb's coroutine (its name after an underscore); without one, run the verb in a thread."""
@@ -288,16 +270,6 @@ class ClientReader(BaseReader):
             return super().astream(prompt, sampling)
         return self._aiterate(self._chunks(self._request(prompt, replace(sampling, n=1)), AWAITING))
 
-    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield the whole text of a begun answer; closing the iterator closes the connection."""
-        opened = _open_reading_of(begun)
-        return super().finish_stream(begun) if opened is None else self._iterate(opened.chunks())
-
-    def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
-        """Like ``finish_stream``, without blocking the event loop."""
-        opened = _open_reading_of(begun)
-        return super().afinish_stream(begun) if opened is None else self._aiterate(opened.chunks())
-
     # Requests.
 
     def _request(self, prompt: Prompt, sampling: SamplingParams) -> Request:
@@ -306,18 +278,18 @@ class ClientReader(BaseReader):
 
     def _listed_alternatives(self, request: Request) -> int | None:
         """Return the number of likeliest tokens that the model lists of those that are requested."""
-        most = self.supported.cap.get(self._top_parameter)
+        most = self.learned.cap.get(self._top_parameter)
         return request.top if most is None or request.top is None else min(request.top, most)
 
     def _allowed_keywords(self, request: Request, trial: Sequence[Change] = ()) -> Keywords:
         """Return a request's settings as the model accepts them; raise if it rejects a needed setting."""
         whole = self._keywords(request)
-        if missing := sorted(self.supported.drop & set(self._needed_settings(request)) & set(whole)):
+        if missing := sorted(self.learned.drop & set(self._needed_settings(request)) & set(whole)):
             message = f"{self.name} rejects {' and '.join(missing)}"
             if "logprobs" in missing[0]:
                 raise LogprobsRefusedError(message, hint=self.advice)
             raise RefusedError(message, hint=TEMPERATURE_HINT if missing[0] == "temperature" else "")
-        return self.supported.apply(whole, trial)
+        return self.learned.apply(whole, trial)
 
     def _suggested_changes(
         self, error: Exception, request: Request, sent: Keywords, trial: Sequence[Change]
@@ -326,11 +298,11 @@ class ClientReader(BaseReader):
         failure, whole = self._failure(error), self._keywords(request)
         if not isinstance(failure, RefusedError):
             raise failure
-        if self.supported.apply(whole, trial) != sent:
+        if self.learned.apply(whole, trial) != sent:
             return []  # a concurrent request has led to the same change
         texts = [turn.content for turn in as_messages(request.prompt)]
         refusal = Refusal.of(failure.message, failure.parameters, [*texts, *_texts_in(whole)])
-        changes = self.supported.suggested(refusal, whole, trial, self._needed_settings(request))
+        changes = self.learned.suggested(refusal, whole, trial, self._needed_settings(request))
         if changes:
             return changes
         if refusal.concerns("logprobs") and "logprobs" in sent:
@@ -448,7 +420,7 @@ class ClientReader(BaseReader):
                     raise ServiceError(
                         f"{self.name} returned no answer", hint="look at what its server returns"
                     )
-                self.supported.confirm(trial, self.name)
+                self.learned.confirm(trial, self.name)
                 return parts
             # Outside the handler, so that the client's error, which may hold a secret, is not the context.
             if retries and getattr(self._failure(failure), "broken", False):
@@ -460,14 +432,14 @@ class ClientReader(BaseReader):
 
     async def _begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams, calls: Blocking
-    ) -> list[PartialGeneration]:
+    ) -> list[BegunGeneration]:
         if self.capabilities.begin != "native":
             answers = await self._generate(prompts, replace(sampling, n=1), calls)
             return [begun_from_whole(answer, n_tokens) for (answer,) in answers]
         requests = [self._request(prompt, replace(sampling, n=1)) for prompt in prompts]
-        begun: list[PartialGeneration] = []
+        begun: list[BegunGeneration] = []
 
-        async def start(request: Request) -> PartialGeneration:
+        async def start(request: Request) -> BegunGeneration:
             item = await self._start(request, n_tokens, calls)
             begun.append(item)
             return item
@@ -475,34 +447,32 @@ class ClientReader(BaseReader):
         try:
             return await calls.each(start, requests, self._limit(len(prompts)))
         except BaseException:
-            await self._cancel(begun, calls)
+            for item in begun:
+                if isinstance(item, BegunStream):
+                    await item._close()
             raise
 
-    async def _start(self, request: Request, n_tokens: int, calls: Blocking) -> PartialGeneration:
+    async def _start(self, request: Request, n_tokens: int, calls: Blocking) -> BegunGeneration:
         """Open a stream and read its first tokens; repeat this with more tokens if thoughts used them up."""
         request = request._replace(streamed=True, budget=self._budget())
         while True:
-            opened = self.open_reading(request, calls)
+            stream = self.open_stream(request, calls)
             try:
-                begun = await opened.until(n_tokens)
+                begun = await stream.until(n_tokens)
             except ThinkingBudgetError:
-                self._note(opened.reading)
+                self._note(stream.reading)
                 if request.budget or not self.thinking_tokens:
                     raise
                 request = request._replace(budget=self.thinking_tokens)
             else:
-                self._note(opened.reading)
+                self._note(stream.reading)
                 if request.top is not None:
-                    self._note_logprobs(request, [opened.reading], lacks=begun.partial.trace is None)
+                    self._note_logprobs(request, [stream.reading], lacks=begun.partial.trace is None)
                 return begun
 
-    def open_reading(self, request: Request, calls: Blocking) -> OpenReading:
-        """Return an open answer of which nothing has been read yet."""
-        return OpenReading(lambda: self._start_reading(request, calls), self._retries)
-
-    def _start_reading(self, request: Request, calls: Blocking) -> tuple[Reading, AsyncGenerator[ReplyPart]]:
-        reading = self._reading(request)
-        return reading, self._parts(request, reading, calls)
+    def open_stream(self, request: Request, calls: Blocking) -> BegunStream:
+        """Return an answer of which nothing has been read yet."""
+        return BegunStream(self, request, calls)
 
     async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[ReplyPart]:
         """Yield the pieces of a stream; repeat the request without parameters that the model rejects."""
@@ -516,7 +486,7 @@ class ClientReader(BaseReader):
                             async for part in parts:
                                 if not began:
                                     began = True
-                                    self.supported.confirm(trial, self.name)
+                                    self.learned.confirm(trial, self.name)
                                 yield part
                         return
                     except Exception as error:
@@ -541,26 +511,13 @@ class ClientReader(BaseReader):
 
     async def _chunks(self, request: Request, calls: Blocking) -> AsyncGenerator[Chunk]:
         begun = await self._start(request, 1, calls)
-        opened = _open_reading_of(begun)
-        if opened is None:
-            (whole,) = super().finish([begun])
-            yield Chunk(whole.text, whole)
+        if not isinstance(begun, BegunStream):
+            for chunk in begun.chunks():
+                yield chunk
             return
-        async with aclosing(opened.chunks()) as chunks:
+        async with aclosing(begun._chunks()) as chunks:
             async for chunk in chunks:
                 yield chunk
-
-    async def _finish(self, begun: Sequence[PartialGeneration], calls: Blocking) -> list[Generation]:
-        async def finish(item: PartialGeneration) -> Generation:
-            opened = _open_reading_of(item)
-            return super(ClientReader, self).finish([item])[0] if opened is None else await opened.rest()
-
-        return await calls.each(finish, begun, self._limit(len(begun)))
-
-    async def _cancel(self, begun: Iterable[PartialGeneration], calls: Blocking) -> None:
-        for item in begun:
-            if isinstance(item.state, OpenReading):
-                await item.state.close()
 
     def _iterate(self, chunks: AsyncGenerator[Chunk]) -> Iterator[Chunk]:
         """Step through chunks for a sync caller."""
@@ -599,12 +556,117 @@ def _usage_share(usage: Usage, answers: int) -> Usage:
     return Usage(1, usage.prompt_tokens, 0, -(-usage.thinking_tokens // answers), usage.cached_tokens)
 
 
-def _open_reading_of(begun: PartialGeneration) -> OpenReading | None:
-    """Return the open answer of a begun generation; None if the answer is complete."""
-    if begun.done or isinstance(begun.state, Generation):
-        return None
-    if not isinstance(begun.state, OpenReading):
-        raise ConfigurationError(
-            "this was begun by another reader", hint="finish it with the reader that began it"
-        )
-    return begun.state
+class BegunStream(BegunGeneration):
+    """An answer over a stream, which is read as far as needed, and later completed or closed.
+
+    If the connection breaks, the whole answer is requested again, unless some of its text was shown already.
+
+    Raises:
+        ServiceError: From ``rest`` and ``chunks``, if the answer was completed or closed before.
+    """
+
+    def __init__(self, reader: ClientReader, request: Request, calls: Blocking) -> None:
+        self.whole = None
+        self._reader, self._request, self._calls = reader, request, calls
+        self._retries = reader._retries
+        self._has_shown_text = False
+        self._fate = ""
+        self._open()
+
+    def _open(self) -> None:
+        self.reading = self._reader._reading(self._request)
+        self._parts = self._reader._parts(self._request, self.reading, self._calls)
+        self._trimmed, self._text = TrimmedPieces(), ""
+        self._began = self._ended = False
+
+    def rest(self) -> Generation:
+        """Read the stream to its end, and return the whole answer."""
+        return self._reader._run_work(self._rest())
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the whole text of the answer; closing the iterator closes the connection."""
+        return self._reader._iterate(self._chunks())
+
+    def close(self) -> None:
+        """Close the connection; closing again does nothing."""
+        self._reader._note_end(self.reading)
+        self._reader._hang_up(self._close())
+
+    async def arest(self) -> Generation:
+        """Like ``rest``, without blocking the event loop."""
+        return await (self._reader._await_work(self._rest()) if self._calls.prefix else super().arest())
+
+    def achunks(self) -> AsyncIterator[Chunk]:
+        """Like ``chunks``, without blocking the event loop."""
+        return self._reader._aiterate(self._chunks()) if self._calls.prefix else super().achunks()
+
+    async def aclose(self) -> None:
+        """Like ``close``, without blocking the event loop."""
+        await (self._reader._await_work(self._close()) if self._calls.prefix else super().aclose())
+
+    async def until(self, n_tokens: int) -> BegunGeneration:
+        """Read the first ``n_tokens`` tokens (all if there are fewer); may raise ThinkingBudgetError."""
+        try:
+            while not self._ended and (
+                self.reading.finish is not None or not self.reading.has_tokens(n_tokens)
+            ):
+                await self._advance()
+            if self.reading.starved:
+                raise self.reading.budget_error()
+            if self._ended:
+                return begun_from_whole(self.reading.generation(), n_tokens)
+            self.partial = self.reading.generation(n_tokens)
+            return self
+        except BaseException:
+            await self._close()
+            raise
+
+    async def _rest(self) -> Generation:
+        return cast("Generation", [chunk async for chunk in self._read(shows=False)][-1].generation)
+
+    def _chunks(self) -> AsyncGenerator[Chunk]:
+        return self._read(shows=True)
+
+    async def _read(self, *, shows: bool) -> AsyncGenerator[Chunk]:
+        if self._fate:
+            raise ServiceError(f"what was begun is {self._fate} already", hint="begin it again")
+        self._fate = "finished"
+        try:
+            while True:
+                if shows and self._text:
+                    piece, self._text = self._text, ""
+                    self._has_shown_text = True
+                    yield Chunk(piece)
+                if self._ended:
+                    break
+                await self._advance()
+            if self.reading.finish is None:
+                raise self.reading.cut_off_error()
+            yield Chunk("", self.reading.generation())
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        self._fate, self._ended = self._fate or "cancelled", True
+        # If another task is reading the next part, that task closes the connection afterwards.
+        if not getattr(self._parts, "ag_running", False):
+            await self._parts.aclose()
+
+    async def _advance(self) -> None:
+        """Take the next part; after a transient failure repeat the request if no text was shown yet."""
+        try:
+            part = None if self.reading.full else await anext(self._parts, None)
+            if part is None and self.reading.finish is None:
+                raise self.reading.cut_off_error()
+        except TransientServiceError as error:
+            if self._has_shown_text or self._ended or not self._retries or not (self._began or error.broken):
+                raise
+            self._retries -= 1
+            self._open()
+            return
+        self._began = True
+        if part is not None:
+            self._text += self._trimmed.feed(self.reading.feed(part))
+        if part is None or self.reading.full or self._ended:
+            self._ended = True
+            await self._parts.aclose()

@@ -27,14 +27,13 @@ from surerag.errors import SureragError
 from surerag.messages import (
     Chunk,
     Generation,
-    PartialGeneration,
     Prompt,
     SamplingParams,
     TokenTrace,
     as_messages,
 )
-from surerag.readers.protocol import BaseReader, as_reader, close_iterator
-from surerag.readers.threads import start_in_thread
+from surerag.readers.calls import start_in_thread
+from surerag.readers.protocol import BaseReader, BegunGeneration, as_reader, close_iterator
 
 __all__ = ["CHECKS", "ConformanceReport", "Outcome", "Trial", "check_reader"]
 
@@ -268,25 +267,27 @@ def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
 
 
 @_check
-def begin_and_finish_is_generate(reader: BaseReader, trial: Trial) -> None:
-    """``begin`` and ``finish`` return what ``generate`` returns; ``begin`` shows a short answer whole."""
+def begin_and_rest_is_generate(reader: BaseReader, trial: Trial) -> None:
+    """A begun answer ends as ``generate`` returns it; ``begin`` shows a short answer whole."""
     for n_tokens in (trial.n_tokens, trial.max_tokens + 1):
         begun = reader.begin(trial.prompts, n_tokens, trial.greedy)
-        for item, one, other in zip(begun, reader.finish(begun), trial.answers(reader), strict=True):
-            trial.same("begun and finished", one, other)
+        together = BegunGeneration.rest_of(begun)
+        alone = [item.rest() for item in reader.begin(trial.prompts, n_tokens, trial.greedy)]
+        for item, one, single, other in zip(begun, together, alone, trial.answers(reader), strict=True):
+            trial.same("begun and completed", one, other)
+            trial.same("begun and completed alone", single, other)
             if n_tokens > trial.max_tokens:
                 _demand(item.partial.text == other.text, f"it shows {item.partial.text!r} of {other.text!r}")
 
 
 @_check
-def cancel_frees(reader: BaseReader, trial: Trial) -> None:
-    """A begun answer can be cancelled repeatedly, also after it was finished."""
+def close_frees(reader: BaseReader, trial: Trial) -> None:
+    """A begun answer can be closed repeatedly, also after it was completed."""
     begun = reader.begin(trial.prompts, 1, trial.greedy)
-    reader.cancel(begun[:1])
-    reader.finish(begun[1:])
-    reader.cancel(begun)
-    reader.cancel(begun)
-    reader.cancel([])
+    begun[0].close()
+    BegunGeneration.rest_of(begun[1:])
+    for item in [*begun, *begun]:
+        item.close()
     every_prompt_is_answered(reader, trial)
 
 
@@ -303,10 +304,10 @@ def streams_join_to_the_text(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def what_was_begun_streams_from_its_start(reader: BaseReader, trial: Trial) -> None:
-    """``finish_stream`` yields the whole answer, including the tokens that ``begin`` showed."""
+    """``chunks`` yields the whole answer, including the tokens that ``begin`` showed."""
     with _begun(reader, trial) as begun:
         for item, answer in zip(begun, trial.answers(reader), strict=True):
-            _check_chunks(trial, list(reader.finish_stream(item)), answer)
+            _check_chunks(trial, list(item.chunks()), answer)
 
 
 @_check
@@ -343,12 +344,13 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
     async def call_twins() -> tuple[list[list[Generation]], list[list[Chunk]]]:
         generated = [row[0] for row in await reader.agenerate(trial.prompts, trial.greedy)]
         begun = await reader.abegin([*trial.prompts, prompt], trial.n_tokens, trial.greedy)
-        streams: list[Any] = [reader.astream(prompt, trial.greedy), reader.afinish_stream(begun[-1])]
+        streams: list[Any] = [reader.astream(prompt, trial.greedy), begun[-1].achunks()]
         try:
-            answers = [generated, await reader.afinish(begun[:-1])]
+            answers = [generated, [await item.arest() for item in begun[:-1]]]
             return answers, [[chunk async for chunk in stream] for stream in streams]
         finally:
-            await reader.acancel(begun)
+            for item in begun:
+                await item.aclose()
 
     expected = trial.answers(reader)
     # The call runs in a new thread, because an event loop may be running in this thread.
@@ -361,13 +363,14 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
 
 
 @contextmanager
-def _begun(reader: BaseReader, trial: Trial) -> Iterator[list[PartialGeneration]]:
-    """Begin an answer to every prompt; afterwards cancel all of them, also if the check fails."""
+def _begun(reader: BaseReader, trial: Trial) -> Iterator[list[BegunGeneration]]:
+    """Begin an answer to every prompt; afterwards close all of them, also if the check fails."""
     begun = reader.begin(trial.prompts, trial.n_tokens, trial.greedy)
     try:
         yield begun
     finally:
-        reader.cancel(begun)
+        for item in begun:
+            item.close()
 
 
 def _some_of_each(reader: BaseReader, trial: Trial) -> list[Generation]:

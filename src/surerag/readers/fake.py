@@ -13,20 +13,19 @@ from surerag.messages import (
     Chunk,
     EntropyTrace,
     Generation,
-    PartialGeneration,
     Prompt,
     SamplingParams,
     TokenTrace,
     Usage,
     as_messages,
 )
-from surerag.readers.pieces import TrimmedPieces, UsageCounter, cut_at_stop
-from surerag.readers.protocol import BaseReader, Capabilities, first_tokens
+from surerag.readers.pieces import TrimmedPieces, cut_at_stop
+from surerag.readers.protocol import BaseReader, BegunGeneration, Capabilities, UsageCounter, first_tokens
 
 __all__ = ["Call", "FakeReader", "Reply", "Verb", "reply"]
 
 R = TypeVar("R")
-Verb = Literal["generate", "begin", "finish", "cancel", "stream", "finish_stream"]
+Verb = Literal["generate", "begin", "rest", "chunks", "close", "stream"]
 Answer = str | Generation | BaseException | type[BaseException]
 Reply = Answer | Callable[[str], Answer]
 """A reply in a script: a text, a generation, an error to raise, or a function of the prompt's text."""
@@ -110,7 +109,8 @@ def _limited(generation: Generation, sampling: SamplingParams) -> Generation:
 class Call:
     """One call of a fake reader, as its history records it.
 
-    A call of an async method is recorded as its sync twin; ``n_tokens`` is the argument of ``begin``.
+    ``rest``, ``chunks`` and ``close`` are calls of a begun generation. A call of an async method is recorded
+    as its sync twin; ``n_tokens`` is the argument of ``begin``.
     """
 
     verb: Verb
@@ -123,24 +123,53 @@ _LATEST = 10_000
 """Smallest number of calls that the history of a long run keeps; older calls are dropped to save memory."""
 
 
-@dataclass(eq=False)
-class _Handle:
-    prompt: str
-    whole: Generation
-    emitted: int
-    fate: Literal["finished", "cancelled"] | None = None
+class _BegunReply(BegunGeneration):
+    """A begun reply; it counts and records its calls in the reader that began it."""
 
-    @property
-    def done(self) -> bool:
-        return self.emitted == self.whole.completion_tokens
+    def __init__(self, reader: FakeReader, prompt: str, whole: Generation, emitted: int) -> None:
+        super().__init__(replace(_head(whole, emitted), finish="partial"))
+        if emitted == whole.completion_tokens:
+            self.partial = self.whole = whole
+        else:
+            reader._open.add(self)
+        self._reader, self._prompt, self._reply, self._emitted = reader, prompt, whole, emitted
+        self._fate = ""
+
+    def rest(self) -> Generation:
+        """Return the whole reply."""
+        self._end("rest", "finished")
+        self._reader._count(0, self._reply.completion_tokens - self._emitted, requests=0)
+        return self._reply
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the reply word by word, including its first words."""
+        self._end("chunks", "finished")
+        yield from self._reader._pieces(self._reply, self._emitted)
+
+    def close(self) -> None:
+        """Close the reply; a closed or completed reply is ignored."""
+        self._end("close", self._fate or "cancelled")
+
+    def _end(self, verb: Verb, fate: str) -> None:
+        self._reader._note(verb, [self._prompt], None)
+        if verb != "close" and self._fate and not self.done:
+            raise ServiceError(f"what was begun is {self._fate} already", hint="begin it again")
+        self._fate = fate
+        self._reader._open.discard(self)
+
+    async def arest(self) -> Generation:
+        return self.rest()
+
+    async def aclose(self) -> None:
+        self.close()
 
 
 class FakeReader(BaseReader):
     """A fake reader with a queue of replies and a history of calls.
 
     Every generation (each sample of each prompt, and each ``begin``) takes the next reply from the
-    queue. ``begin``, ``finish``, ``cancel`` and streaming work as in a real reader, so that you can test
-    a gate. ``usage`` shows its cost, and ``open_handles`` whether it left begun answers open.
+    queue. Begun generations and streaming work as in a real reader, so that you can test a gate. ``usage``
+    shows its cost, and ``open_handles`` whether it left begun answers open.
 
     Args:
         replies: The queue of replies; or a function of the prompt's text that gives every reply; or a
@@ -191,7 +220,7 @@ class FakeReader(BaseReader):
             stream=True,
             native_async=True,
         )
-        self._open: set[_Handle] = set()
+        self._open: set[_BegunReply] = set()
         self.history: list[Call] = []
         self._usage = UsageCounter()
 
@@ -221,7 +250,7 @@ class FakeReader(BaseReader):
 
     @property
     def open_handles(self) -> int:
-        """Number of begun generations that were neither finished nor cancelled."""
+        """Number of begun generations that were neither completed nor closed."""
         return len(self._open)
 
     def add(self, *replies: Reply) -> None:
@@ -238,27 +267,10 @@ class FakeReader(BaseReader):
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
+    ) -> list[BegunGeneration]:
         """Return the first ``n_tokens`` words of the next reply to each prompt."""
         texts = self._note("begin", prompts, sampling, n_tokens)
         return [self._begin(text, n_tokens, sampling) for text in texts]
-
-    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Return the whole replies of begun generations; each can be finished once."""
-        handles = [_handle(item) for item in begun]
-        self._note("finish", [handle.prompt for handle in handles], None)
-        for handle in handles:
-            self._finish(handle)
-            self._count(0, handle.whole.completion_tokens - handle.emitted, requests=0)
-        return [handle.whole for handle in handles]
-
-    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Close begun generations; closed ones are ignored."""
-        handles = [_handle(item) for item in begun]
-        self._note("cancel", [handle.prompt for handle in handles], None)
-        for handle in handles:
-            handle.fate = handle.fate or "cancelled"
-            self._open.discard(handle)
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield the next reply word by word."""
@@ -266,13 +278,6 @@ class FakeReader(BaseReader):
         generation = self._next(text, sampling)
         self._count(generation.prompt_tokens, 0)
         yield from self._pieces(generation, emitted=0)
-
-    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield a begun reply word by word, including its first words."""
-        handle = _handle(begun)
-        self._note("finish_stream", [handle.prompt], None)
-        self._finish(handle)
-        yield from self._pieces(handle.whole, handle.emitted)
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
         return verb(*arguments)
@@ -322,20 +327,11 @@ class FakeReader(BaseReader):
     def _count(self, read: int, emitted: int, requests: int = 1) -> None:
         self._usage.add(Usage(requests, read, emitted))
 
-    def _begin(self, prompt: str, n_tokens: int, sampling: SamplingParams) -> PartialGeneration:
+    def _begin(self, prompt: str, n_tokens: int, sampling: SamplingParams) -> BegunGeneration:
         whole = self._next(prompt, sampling)
-        handle = _Handle(prompt, whole, min(n_tokens, whole.completion_tokens))
-        if not handle.done:
-            self._open.add(handle)
-        self._count(whole.prompt_tokens, handle.emitted)
-        partial = whole if handle.done else replace(_head(whole, handle.emitted), finish="partial")
-        return PartialGeneration(partial, handle.done, handle)
-
-    def _finish(self, handle: _Handle) -> None:
-        if handle.fate is not None and not handle.done:
-            raise ServiceError(f"what was begun is {handle.fate} already", hint="begin it again")
-        handle.fate = "finished"
-        self._open.discard(handle)
+        emitted = min(n_tokens, whole.completion_tokens)
+        self._count(whole.prompt_tokens, emitted)
+        return _BegunReply(self, prompt, whole, emitted)
 
     def _pieces(self, generation: Generation, emitted: int) -> Iterator[Chunk]:
         """Yield a reply word by word; ``usage`` counts the words after the first ``emitted`` words."""
@@ -357,9 +353,3 @@ def _by_key(replies: Mapping[str, Answer], default: Reply | None) -> Callable[[s
         return chosen(prompt) if callable(chosen) and not isinstance(chosen, type) else chosen
 
     return answer
-
-
-def _handle(begun: PartialGeneration) -> _Handle:
-    if not isinstance(begun.state, _Handle):
-        raise ConfigurationError("this was not begun by a FakeReader", hint="finish it with its own reader")
-    return begun.state

@@ -15,7 +15,7 @@ from typing import Any
 from surerag.errors import LogprobsError
 from surerag.measures import Interval, entropy_bounds
 from surerag.messages import EntropyTrace, TokenTrace
-from surerag.readers.thinking import CLOSING_MARKS
+from surerag.readers.pieces import CLOSING_MARKS
 
 ANY_VOCABULARY = 300_000
 """Assumed size of an unknown vocabulary: larger than any in use, so that entropy intervals are correct."""
@@ -297,8 +297,13 @@ def answer_tokens(
         >>> answer_tokens(["Vel", "m"], "Velm"), answer_tokens(["am", " Flu", "\\xc3", "\ufffd"], "am Fluß")
         (range(0, 2), range(0, 4))
     """
+    tokens, target = list(tokens), answer.encode("utf-8", "replace").strip(_SPACE)
+    texts = [token if isinstance(token, bytes) else token.encode("utf-8", "replace") for token in tokens]
+    # In nearly all replies the tokens spell only the answer; the search for the answer is much slower.
+    ends_in_text = bool(texts) and all(texts) and not texts[-1].isspace()
+    if ends_in_text and not thought and b"".join(texts).strip(_SPACE) == target:
+        return range(len(texts))
     parts = [_token_parts(token) for token in tokens]
-    target = answer.encode("utf-8", "replace").strip(_SPACE)
     for start in _starts(parts, thought=thought) if target else ():
         end = _end_of_match(target, parts, start, whole=whole)
         if end is not None:

@@ -16,7 +16,7 @@ import html
 import re
 import time
 import warnings
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
 
@@ -71,34 +71,6 @@ TEMPERATURE_HINT = (
 
 class LeftOutWarning(UserWarning):
     """For a while requests omit a setting that the model rejects or ignores, so results may differ."""
-
-
-class Learned:
-    """What a reader learned about its model. Each fact is forgotten :data:`REMEMBERED` seconds later."""
-
-    def __init__(self) -> None:
-        self._until: dict[Hashable, float] = {}
-
-    def __reduce__(self) -> tuple[type[Learned], tuple[()]]:
-        return Learned, ()
-
-    def __contains__(self, fact: Hashable) -> bool:
-        return self._until.get(fact, 0.0) > time.monotonic()
-
-    def __iter__(self) -> Iterator[Hashable]:
-        now = time.monotonic()
-        return iter([fact for fact, until in tuple(self._until.items()) if until > now])
-
-    def note(self, fact: Hashable) -> bool:
-        """Remember a fact, and return whether it is new."""
-        first = fact not in self._until
-        self._until[fact] = time.monotonic() + REMEMBERED
-        return first
-
-    def forget(self, fact: Hashable) -> None:
-        """Forget a fact."""
-        if fact in self._until:
-            self._until[fact] = 0.0
 
 
 class Change(NamedTuple):
@@ -182,16 +154,37 @@ class Refusal(NamedTuple):
         return quoted or changes
 
 
-class SupportedParameters:
-    """Parameters that requests to one model must omit, limit or rename."""
+class Learned:
+    """What a reader learned about its model, above all the parameters that requests omit, limit or rename.
 
-    def __init__(self, learned: Learned | None = None) -> None:
-        self._learned = Learned() if learned is None else learned
+    Each fact is forgotten :data:`REMEMBERED` seconds later.
+    """
+
+    def __init__(self) -> None:
+        self._until: dict[Hashable, float] = {}
+
+    def __reduce__(self) -> tuple[type[Learned], tuple[()]]:
+        return Learned, ()
+
+    def __contains__(self, fact: Hashable) -> bool:
+        return self._until.get(fact, 0.0) > time.monotonic()
+
+    def note(self, fact: Hashable) -> bool:
+        """Remember a fact, and return whether it is new."""
+        first = fact not in self._until
+        self._until[fact] = time.monotonic() + REMEMBERED
+        return first
+
+    def forget(self, fact: Hashable) -> None:
+        """Forget a fact."""
+        if fact in self._until:
+            self._until[fact] = 0.0
 
     @property
     def changes(self) -> tuple[Change, ...]:
         """The changes that are made to requests now."""
-        return tuple([fact for fact in self._learned if isinstance(fact, Change)])
+        facts = tuple(self._until)
+        return tuple([fact for fact in facts if isinstance(fact, Change) and fact in self]) if facts else ()
 
     @property
     def drop(self) -> set[str]:
@@ -202,11 +195,6 @@ class SupportedParameters:
     def cap(self) -> dict[str, int]:
         """The largest accepted value of each limited parameter."""
         return _limits(self.changes)
-
-    @property
-    def rename(self) -> dict[str, str]:
-        """New names of parameters."""
-        return _new_names(self.changes)
 
     def apply(self, body: Mapping[str, Any], trial: Sequence[Change] = ()) -> dict[str, Any]:
         """Return a request's body in the form that the model accepts, with the changes in ``trial``."""
@@ -234,12 +222,12 @@ class SupportedParameters:
     def confirm(self, trial: Sequence[Change], model: str) -> None:
         """Remember changes that made a refused request succeed, and warn of each change once."""
         for change in trial:
-            if self._learned.note(change):
+            if self.note(change):
                 warn(f"{model} {change}")
 
 
-def _dropped(changes: Iterable[Change]) -> set[str]:
-    return {name for name, to in changes if to is None}
+def _dropped(changes: Sequence[Change]) -> set[str]:
+    return {name for name, to in changes if to is None} if changes else set()
 
 
 def _limits(changes: Iterable[Change]) -> dict[str, int]:

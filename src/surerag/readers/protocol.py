@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -14,13 +15,12 @@ from surerag.messages import (
     Chunk,
     EntropyTrace,
     Generation,
-    PartialGeneration,
     Prompt,
     SamplingParams,
     TokenTrace,
     Usage,
 )
-from surerag.readers.threads import in_thread, start_in_thread
+from surerag.readers.calls import in_thread, start_in_thread
 from surerag.text import estimated_tokens
 
 R = TypeVar("R")
@@ -52,6 +52,85 @@ class Capabilities:
     local: bool = False
     native_async: bool = False
     thinking: Literal["none", "off", "apart"] = "none"
+
+
+class UsageCounter:
+    """Adds up usage from many threads."""
+
+    def __init__(self, total: Usage | None = None) -> None:
+        self.total = total or Usage()
+        # The lock is re-entrant, because a finaliser may run while its own thread holds the lock.
+        self._lock = threading.RLock()
+
+    def __reduce__(self) -> tuple[type[UsageCounter], tuple[Usage]]:
+        return UsageCounter, (self.total,)
+
+    def add(self, usage: Usage) -> None:
+        """Add to the total."""
+        with self._lock:
+            self.total += usage
+
+
+class BegunGeneration:
+    """An answer that shows its first tokens. Complete it by ``rest`` or ``chunks``, or else ``close`` it.
+
+    This class is for a reader that has generated the whole answer. A reader that can stop and go on derives
+    its own class, and overrides ``rest``, ``chunks`` and ``close``; a local reader also ``_rest_together``.
+
+    Attributes:
+        partial: The generation so far.
+        whole: The whole answer if the reader has it already, else None.
+    """
+
+    def __init__(self, partial: Generation, whole: Generation | None = None) -> None:
+        self.partial, self.whole = partial, whole
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.partial.text!r}, done={self.done})"
+
+    @property
+    def done(self) -> bool:
+        """Whether the generation has ended, so that ``partial`` is the whole answer."""
+        return self.partial is self.whole
+
+    def rest(self) -> Generation:
+        """Return the whole answer. An answer that is not whole yet can be completed once."""
+        if self.whole is None:
+            raise NotImplementedError
+        return self.whole
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the whole text, including its beginning; the last chunk holds the generation."""
+        whole = self.rest()
+        yield Chunk(whole.text, whole)
+
+    def close(self) -> None:
+        """Stop the generation and free what it holds; closing again, or after its end, does nothing."""
+
+    async def arest(self) -> Generation:
+        """Like ``rest``, without blocking the event loop."""
+        return await in_thread(self.rest) if self.whole is None else self.whole
+
+    async def achunks(self) -> AsyncIterator[Chunk]:
+        """Like ``chunks``, without blocking the event loop."""
+        async for chunk in _stepped(self.chunks()):
+            yield chunk
+
+    async def aclose(self) -> None:
+        """Like ``close``, without blocking the event loop."""
+        if self.whole is None:
+            await in_thread(self.close)
+
+    @staticmethod
+    def rest_of(begun: Sequence[BegunGeneration]) -> list[Generation]:
+        """Return the whole answers of one reader's generations; a local model completes them together."""
+        waiting = [item for item in begun if item.whole is None]
+        answers = iter(waiting[0]._rest_together(waiting) if waiting else ())
+        return [next(answers) if item.whole is None else item.whole for item in begun]
+
+    def _rest_together(self, begun: Sequence[Any]) -> list[Generation]:
+        """Return the whole answers of this reader's generations, of which this one is the first."""
+        return [item.rest() for item in begun]
 
 
 class BaseReader:
@@ -103,8 +182,8 @@ class BaseReader:
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
-        """Return the first ``n_tokens`` tokens of each prompt's first sample; ``finish`` continues them.
+    ) -> list[BegunGeneration]:
+        """Return each prompt's first sample, begun: its first ``n_tokens`` tokens are there.
 
         This default generates the whole answer and shows its first tokens.
         """
@@ -122,11 +201,11 @@ class BaseReader:
 
     def begin_each(
         self, prompts: Sequence[Prompt], n_tokens: int, samplings: Sequence[SamplingParams]
-    ) -> list[PartialGeneration]:
+    ) -> list[BegunGeneration]:
         """Like ``begin``, but each prompt has its own sampling parameters; see :meth:`generate_each`."""
-        begun: list[PartialGeneration] = []
+        begun: list[BegunGeneration] = []
 
-        def begin(some: Sequence[Prompt], sampling: SamplingParams) -> list[PartialGeneration]:
+        def begin(some: Sequence[Prompt], sampling: SamplingParams) -> list[BegunGeneration]:
             started = self.begin(some, n_tokens, sampling)
             begun.extend(started)
             return started
@@ -134,24 +213,13 @@ class BaseReader:
         try:
             return in_groups(prompts, samplings, begin)
         except BaseException:
-            self.cancel(begun)
+            for item in begun:
+                item.close()
             raise
-
-    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Complete begun generations, and return them. Each can be finished once."""
-        return [item.partial if item.done else item.state for item in begun]
-
-    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Free begun generations; cancelling again, or after finishing, does nothing."""
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:
         """Yield an answer (the first sample) piece by piece; the last chunk holds the generation."""
-        yield from self.finish_stream(self.begin([prompt], 1, sampling)[0])
-
-    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield the whole text of a begun answer; the last chunk holds the generation."""
-        generation = self.finish([begun])[0]
-        yield Chunk(generation.text, generation)
+        yield from self.begin([prompt], 1, sampling)[0].chunks()
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
         """Await a verb in a thread; a reader whose verbs never block overrides this."""
@@ -163,26 +231,13 @@ class BaseReader:
 
     async def abegin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
+    ) -> list[BegunGeneration]:
         """Like ``begin``, without blocking the event loop."""
         return await self._await_verb(self.begin, prompts, n_tokens, sampling)
-
-    async def afinish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Like ``finish``, without blocking the event loop."""
-        return await self._await_verb(self.finish, begun)
-
-    async def acancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Like ``cancel``, without blocking the event loop."""
-        await self._await_verb(self.cancel, begun)
 
     async def astream(self, prompt: Prompt, sampling: SamplingParams) -> AsyncIterator[Chunk]:
         """Like ``stream``, without blocking the event loop."""
         async for chunk in _stepped(self.stream(prompt, sampling)):
-            yield chunk
-
-    async def afinish_stream(self, begun: PartialGeneration) -> AsyncIterator[Chunk]:
-        """Like ``finish_stream``, without blocking the event loop."""
-        async for chunk in _stepped(self.finish_stream(begun)):
             yield chunk
 
 
@@ -215,11 +270,11 @@ def tokens_of_trace(trace: TokenTrace, part: slice) -> TokenTrace:
     return TokenTrace(trace.tokens[part], trace.logprobs[part], entropy, energy)
 
 
-def begun_from_whole(generation: Generation, n_tokens: int) -> PartialGeneration:
+def begun_from_whole(generation: Generation, n_tokens: int) -> BegunGeneration:
     """Turn a whole generation into a begun one that shows its first ``n_tokens`` tokens."""
     trace = generation.trace
     if trace is None or len(trace) <= n_tokens:
-        return PartialGeneration(generation, done=True, state=generation)
+        return BegunGeneration(generation, generation)
     head = first_tokens(trace, n_tokens)
     partial = replace(
         generation,
@@ -228,7 +283,7 @@ def begun_from_whole(generation: Generation, n_tokens: int) -> PartialGeneration
         finish="partial",
         completion_tokens=n_tokens,
     )
-    return PartialGeneration(partial, done=False, state=generation)
+    return BegunGeneration(partial, generation)
 
 
 async def _stepped(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:

@@ -1,23 +1,20 @@
 """Check an answer that a client delivers, whole or in pieces, and turn it into a generation; no I/O.
 
 A client turns its replies into parts. This module handles, for all clients, what servers omit, add or count
-wrongly, and the different places where they put a model's thoughts. :class:`OpenReading` does this for a
-stream, which is read as far as needed, and later continued or closed.
+wrongly, and the different places where they put a model's thoughts.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-from surerag.errors import LogprobsError, ServiceError, ThinkingBudgetError, TransientServiceError
+from surerag.errors import LogprobsError, ThinkingBudgetError, TransientServiceError
 from surerag.messages import (
-    Chunk,
     FinishReason,
     Generation,
-    PartialGeneration,
     SamplingParams,
     TokenTrace,
     Usage,
@@ -31,9 +28,7 @@ from surerag.readers.logprobs import (
     trace_of_entries,
     without_surrogates,
 )
-from surerag.readers.pieces import TrimmedPieces, cut_at_stop, held_for_stop
-from surerag.readers.protocol import begun_from_whole
-from surerag.readers.thinking import ThoughtSplitter
+from surerag.readers.pieces import ThoughtSplitter, cut_at_stop, held_for_stop
 from surerag.text import TokenEstimate, prefix_of_tokens
 
 Json = Mapping[str, Any]
@@ -379,11 +374,11 @@ class Reading:
             exceeds = counted > (_ESTIMATE_FACTOR * allowed if self.thought else allowed)
         elif self.finish == "length" and self.limit_sent and not self.budget:
             exceeds = False
-        end = prefix_of_tokens(self.text, allowed)
+        waits = not exceeds and self.finish is None and not self.token_pieces
+        end = prefix_of_tokens(self.text, allowed) if exceeds or waits else 0
         if exceeds:
             self.text = self.text[: max(end, self._shown_length)]
             self.finish, self.full = "length", True
-        waits = self.finish is None and not self.token_pieces
         return len(self.text) - end if waits else 0
 
     def _came_twice(self) -> bool:
@@ -421,100 +416,3 @@ def _text_of_tokens(entries: Sequence[Json], text: str) -> str:
     tokens = [token if isinstance(token, bytes) else token.encode() for token in map(token_of, entries)]
     start = b"".join(tokens).decode("utf-8", "ignore").strip()
     return start if text.startswith(start) else text[: len(start)].strip()
-
-
-class OpenReading:
-    """An answer over a stream, which is read as far as needed, and later continued or closed.
-
-    If the connection breaks, the whole answer is requested again, unless some of its text was shown already.
-
-    Args:
-        start: Function that sends the request, and returns a new :class:`Reading` and the parts to feed it.
-        retries: Maximum number of times that the request is repeated.
-    """
-
-    def __init__(
-        self, start: Callable[[], tuple[Reading, AsyncGenerator[ReplyPart]]], retries: int = 0
-    ) -> None:
-        self._start, self._retries = start, retries
-        self._has_shown_text = False
-        self._fate = ""
-        self._open()
-
-    def _open(self) -> None:
-        self.reading, self._parts = self._start()
-        self._trimmed, self._text = TrimmedPieces(), ""
-        self._began = self._done = False
-
-    async def until(self, n_tokens: int) -> PartialGeneration:
-        """Read the first ``n_tokens`` tokens (all if there are fewer); may raise ThinkingBudgetError."""
-        try:
-            while not self._done and (
-                self.reading.finish is not None or not self.reading.has_tokens(n_tokens)
-            ):
-                await self._advance()
-            if self.reading.starved:
-                raise self.reading.budget_error()
-            if not self._done:
-                return PartialGeneration(self.reading.generation(n_tokens), done=False, state=self)
-            return begun_from_whole(self.reading.generation(), n_tokens)
-        except BaseException:
-            await self.close()
-            raise
-
-    async def rest(self) -> Generation:
-        """Read the answer to its end, and return it."""
-        return cast("Generation", [chunk async for chunk in self._read(shows=False)][-1].generation)
-
-    def chunks(self) -> AsyncGenerator[Chunk]:
-        """Yield the whole text of the answer, including its beginning; the last chunk has the generation.
-
-        Raises:
-            ServiceError: If the answer was finished or cancelled before.
-        """
-        return self._read(shows=True)
-
-    async def _read(self, *, shows: bool) -> AsyncGenerator[Chunk]:
-        if self._fate:
-            raise ServiceError(f"what was begun is {self._fate} already", hint="begin it again")
-        self._fate = "finished"
-        try:
-            while True:
-                if shows and self._text:
-                    piece, self._text = self._text, ""
-                    self._has_shown_text = True
-                    yield Chunk(piece)
-                if self._done:
-                    break
-                await self._advance()
-            if self.reading.finish is None:
-                raise self.reading.cut_off_error()
-            yield Chunk("", self.reading.generation())
-        finally:
-            await self.close()
-
-    async def close(self) -> None:
-        """Stop reading, and close the connection; a second call does nothing."""
-        self._fate, self._done = self._fate or "cancelled", True
-        # If another task is reading the next part, that task closes the connection afterwards.
-        if not getattr(self._parts, "ag_running", False):
-            await self._parts.aclose()
-
-    async def _advance(self) -> None:
-        """Take the next part; after a transient failure repeat the request if no text was shown yet."""
-        try:
-            part = None if self.reading.full else await anext(self._parts, None)
-            if part is None and self.reading.finish is None:
-                raise self.reading.cut_off_error()
-        except TransientServiceError as error:
-            if self._has_shown_text or self._done or not self._retries or not (self._began or error.broken):
-                raise
-            self._retries -= 1
-            self._open()
-            return
-        self._began = True
-        if part is not None:
-            self._text += self._trimmed.feed(self.reading.feed(part))
-        if part is None or self.reading.full or self._done:
-            self._done = True
-            await self._parts.aclose()

@@ -13,7 +13,7 @@ from surerag.documents import Document
 from surerag.errors import ConfigurationError, InputError, ServiceError, check_items, check_kind
 from surerag.messages import Passage
 from surerag.progress import Progress, reporting
-from surerag.readers.threads import in_thread
+from surerag.readers.calls import in_thread
 from surerag.retrieval.summaries import LeadSummaries, Summarizer, with_summaries
 from surerag.services import Encoder, checked_vectors
 from surerag.text import replace_surrogates

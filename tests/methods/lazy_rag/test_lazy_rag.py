@@ -22,8 +22,9 @@ from surerag.errors import (
     RefusedError,
     TransientServiceError,
 )
-from surerag.messages import Event, Message, Prompt, Template
+from surerag.messages import Event, Generation, Message, Prompt, Template
 from surerag.readers.fake import reply
+from surerag.readers.protocol import BegunGeneration
 from tests.methods.lazy_rag.corpus import Corpus
 
 SUMMARY = "Ada is a {painter}."
@@ -43,7 +44,7 @@ def test_a_sure_reader_answers_from_the_summaries_and_nothing_is_generated_twice
     assert result.answer == "in the town of Velm by the river Orun, they say"
     assert (result.decision.retrieve, result.decision.score) == (False, pytest.approx(0.2))
     assert (corpus.queries, result.passages, summaries.queries) == ([], (), [("Where?", 2)])
-    assert [call.verb for call in reader.history] == ["begin", "finish"]
+    assert [call.verb for call in reader.history] == ["begin", "rest"]
     assert reader.usage.completion_tokens == result.usage.completion_tokens == 11
     assert "Context: Ada is a {painter}.\nBo is a sculptor.\n" in reader.prompts[0]
 
@@ -54,7 +55,7 @@ def test_an_unsure_reader_stops_after_n_tokens_and_answers_from_summaries_and_pa
     result = rag.run("Where?")
     assert (result.answer, result.decision.retrieve, corpus.queries) == ("Velm", True, [("Where?", 2)])
     assert [passage.id for passage in result.passages] == ["p0", "p1"]
-    assert [call.verb for call in reader.history] == ["begin", "cancel", "generate"]
+    assert [call.verb for call in reader.history] == ["begin", "close", "generate"]
     assert reader.usage.completion_tokens == result.usage.completion_tokens == 3 + 1
     assert (reader.open_handles, result.usage.requests) == (0, 2)
     first, second = reader.prompts
@@ -181,7 +182,7 @@ def test_an_answer_that_only_begins_like_the_abstention_is_not_generated_twice()
     rag, _, _ = pipeline(reader, n_tokens=1)
     result = rag.run("Where?")
     assert (result.answer, result.decision.score) == ("I painted it in Velm.", pytest.approx(0.1))
-    assert [call.verb for call in reader.history] == ["begin", "finish"]
+    assert [call.verb for call in reader.history] == ["begin", "rest"]
 
 
 @pytest.mark.parametrize(("aggregate", "score"), [("max", 3.0), ("greatest_3", 3.2 / 3)])
@@ -193,8 +194,8 @@ def test_the_largest_entropies_stop_the_answer_as_soon_as_they_are_above_the_thr
     late = [*[0.1] * 9, 3.0]
     gate = EntropyGate(aggregate=aggregate, n_tokens=4)
     for entropies, verbs in (
-        (early, ["begin", "cancel", "generate"]),
-        (late, ["begin", "finish", "generate"]),
+        (early, ["begin", "close", "generate"]),
+        (late, ["begin", "rest", "generate"]),
     ):
         reader = FakeReader([reply(words, entropy=entropies), "Velm"])
         rag, _, _ = pipeline(reader, gate=gate)
@@ -208,12 +209,15 @@ def test_the_largest_entropies_stop_the_answer_as_soon_as_they_are_above_the_thr
 
 
 def test_an_answer_that_turns_out_empty_opens_the_gate() -> None:
-    class Vanishing(FakeReader):
-        def finish(self, begun: Any) -> Any:
-            super().finish(begun)
-            return [reply("")]
+    class Vanishing(BegunGeneration):
+        def rest(self) -> Generation:
+            return reply("")
 
-    reader = Vanishing(["one two three", "Velm"], entropy=0.1)
+    class VanishingReader(FakeReader):
+        def begin(self, prompts: Any, n_tokens: int, sampling: Any) -> list[BegunGeneration]:
+            return [Vanishing(begun.partial) for begun in super().begin(prompts, n_tokens, sampling)]
+
+    reader = VanishingReader(["one two three", "Velm"], entropy=0.1)
     rag, _, _ = pipeline(reader, n_tokens=1)
     result = rag.run("Where?")
     assert (result.answer, result.decision.reason) == ("Velm", "empty first answer")

@@ -10,6 +10,7 @@ import torch
 
 from surerag.messages import SamplingParams
 from surerag.readers.local import TransformersReader
+from surerag.readers.protocol import BegunGeneration
 from tests.readers.local.support import ONE, PROMPTS, SAMPLED, texts
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 
@@ -30,7 +31,7 @@ def test_answers_are_finite_and_begin_natively(reader: TransformersReader) -> No
     rows = reader.generate(PROMPTS, SAMPLED)
     assert all(answer.trace is not None for row in rows for answer in row)
     if reader._model.model.dtype == torch.float32:
-        begun = reader.finish(reader.begin(PROMPTS, 3, ONE))
+        begun = BegunGeneration.rest_of(reader.begin(PROMPTS, 3, ONE))
         assert [answer.text for answer in begun] == [row[0].text for row in reader.generate(PROMPTS, ONE)]
         assert texts(rows) == texts([reader.generate([prompt], SAMPLED)[0] for prompt in PROMPTS])
 
@@ -41,7 +42,8 @@ def test_memory_is_freed(reader: TransformersReader) -> None:
     before = torch.cuda.memory_allocated()
     begun = reader.begin(PROMPTS, 2, ONE)
     assert torch.cuda.memory_allocated() > before
-    reader.cancel(begun)
+    for item in begun:
+        item.close()
     del begun
     gc.collect()
     assert torch.cuda.memory_allocated() == before

@@ -15,6 +15,7 @@ from surerag.errors import ConfigurationError
 from surerag.messages import Generation, SamplingParams
 from surerag.readers.conformance import Trial, check_reader
 from surerag.readers.local import TransformersReader
+from surerag.readers.protocol import BegunGeneration
 from tests.readers.local.support import ONE, PROMPTS, assert_same, reader_of, texts, traced
 from tests.readers.tiny_models import ATTENTION, END_ID, OTHERS, VOCABULARY, tiny_model, tiny_tokenizer
 
@@ -38,7 +39,7 @@ def test_answers_are_the_models_own_and_the_same_in_every_batch(architecture: st
     reader, model = reader_of(architecture), tiny_model(architecture)
     assert reader.capabilities.begin == ("native" if architecture in ATTENTION else "whole")
     together = [row[0] for row in reader.generate(PROMPTS, ONE)]
-    finished = reader.finish(reader.begin(PROMPTS, 3, ONE))
+    finished = BegunGeneration.rest_of(reader.begin(PROMPTS, 3, ONE))
     for prompt, answer, other in zip(PROMPTS, together, finished, strict=True):
         assert_same(other, answer)
         assert_same(reader.generate([prompt], ONE)[0][0], answer)

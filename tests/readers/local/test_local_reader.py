@@ -24,9 +24,10 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from surerag.errors import ConfigurationError, ContextLengthError, InputError, LogprobsError, ServiceError
 from surerag.messages import SamplingParams
+from surerag.readers.calls import CancelledWorkError, cancel_when
 from surerag.readers.local import TransformersReader
 from surerag.readers.local import model as local_model
-from surerag.readers.threads import CancelledWorkError, cancel_when
+from surerag.readers.protocol import BegunGeneration
 from tests.readers.local.support import ONE, PROMPTS, SAMPLED, assert_same, reader_of, texts, traced, watched
 from tests.readers.tiny_models import tiny_model, tiny_tokenizer
 from tests.waiting import eventually
@@ -57,7 +58,7 @@ def test_out_of_memory_halves_the_batch_and_changes_nothing(reader: Transformers
     whole = reader.generate(PROMPTS, SAMPLED)
     with watched(tiny_model("llama"), out_of_memory(rows)):
         assert texts(reader.generate(PROMPTS, SAMPLED)) == texts(whole)
-        finished = reader.finish(reader.begin(PROMPTS, 2, SAMPLED))
+        finished = BegunGeneration.rest_of(reader.begin(PROMPTS, 2, SAMPLED))
     assert [answer.text for answer in finished] == [row[0].text for row in whole]
 
 
@@ -78,13 +79,13 @@ def test_answers_that_ended_survive_a_later_batch_that_fails(reader: Transformer
     small = reader_of(max_batch_tokens=1)
     expected = [row[0].text for row in reader.generate(PROMPTS, ONE)]
     with watched(tiny_model("llama")) as passes:
-        small.finish(small.begin(PROMPTS, 2, ONE))
+        BegunGeneration.rest_of(small.begin(PROMPTS, 2, ONE))
     begun = small.begin(PROMPTS, 2, ONE)
     needed = len(passes) - 2 * len(PROMPTS) - 1
     with watched(tiny_model("llama"), out_of_memory(9, needed // 2)), pytest.raises(ServiceError):
-        small.finish(begun)
+        BegunGeneration.rest_of(begun)
     with watched(tiny_model("llama")) as rest:
-        assert [answer.text for answer in small.finish(begun)] == expected
+        assert [answer.text for answer in BegunGeneration.rest_of(begun)] == expected
     assert 0 < len(rest) < needed
 
 
@@ -97,7 +98,7 @@ def test_batches_of_any_size_give_the_same(reader: TransformersReader, budget: i
     with watched(tiny_model("llama")) as passes:
         small.generate(PROMPTS, SAMPLED)
     assert max(rows for rows, _ in passes) <= max(1, budget // 13)
-    finished = small.finish(small.begin(prompts, 2, SAMPLED))
+    finished = BegunGeneration.rest_of(small.begin(prompts, 2, SAMPLED))
     assert [answer.text for answer in finished] == [row[0] for row in expected]
 
 
@@ -143,7 +144,7 @@ def test_prompts_sampled_each_in_its_own_way_share_batches(reader: TransformersR
     alone = [reader.generate([prompt], way)[0] for prompt, way in zip(PROMPTS, ways, strict=False)]
     assert texts(together) == texts(alone)
     assert len(passes) <= 1 + 14
-    finished = reader.finish(reader.begin_each(PROMPTS[:4], 2, ways))
+    finished = BegunGeneration.rest_of(reader.begin_each(PROMPTS[:4], 2, ways))
     assert [answer.text for answer in finished] == [row[0].text for row in alone]
 
 
@@ -157,19 +158,19 @@ def test_ended_answers_leave_the_batch(reader: TransformersReader) -> None:
 
 
 def keys_of(begun: Any) -> weakref.ref[torch.Tensor]:
-    return weakref.ref(begun.state.row.layers[0][0])
+    return weakref.ref(begun._handle.row.layers[0][0])
 
 
-@pytest.mark.parametrize("end", ["cancel", "finish", "close", "drop"])
+@pytest.mark.parametrize("end", ["close", "rest", "close stream", "drop"])
 def test_the_memory_of_what_was_begun_is_freed(reader: TransformersReader, end: str) -> None:
     begun: list[Any] = list(reader.begin(PROMPTS[:1], 2, ONE))
     keys = keys_of(begun[0])
-    if end == "cancel":
-        reader.cancel(begun)
-    elif end == "finish":
-        reader.finish(begun)
-    elif end == "close":
-        stream = reader.finish_stream(begun[0])
+    if end == "close":
+        begun[0].close()
+    elif end == "rest":
+        begun[0].rest()
+    elif end == "close stream":
+        stream = begun[0].chunks()
         next(stream)
         stream.close()  # type: ignore[attr-defined]  # a generator
     else:
@@ -181,9 +182,10 @@ def test_the_memory_of_what_was_begun_is_freed(reader: TransformersReader, end: 
 def test_finishing_reads_nothing_again_and_keeps_the_order(reader: TransformersReader) -> None:
     whole = reader.generate(PROMPTS, ONE)
     begun = reader.begin(PROMPTS, 2, ONE)
-    reader.cancel([begun[0], begun[2]])
+    begun[0].close()
+    begun[2].close()
     with watched(tiny_model("llama")) as passes:
-        ended = reader.finish([begun[4], begun[1], begun[3]])
+        ended = BegunGeneration.rest_of([begun[4], begun[1], begun[3]])
     assert [answer.text for answer in ended] == [whole[i][0].text for i in (4, 1, 3)]
     assert {width for _, width in passes} == {1}
     assert len(passes) <= ONE.max_tokens - 2
@@ -191,20 +193,20 @@ def test_finishing_reads_nothing_again_and_keeps_the_order(reader: TransformersR
 
 def test_handles_are_used_once(reader: TransformersReader) -> None:
     finished, cancelled, streamed = reader.begin(PROMPTS[:3], 2, ONE)
-    reader.finish([finished])
-    reader.cancel([cancelled])
-    list(reader.finish_stream(streamed))
+    finished.rest()
+    cancelled.close()
+    list(streamed.chunks())
     for begun, fate in ((finished, "finished"), (cancelled, "cancelled"), (streamed, "finished")):
         with pytest.raises(InputError, match=fate):
-            reader.finish([begun])
+            begun.rest()
         with pytest.raises(InputError, match=fate):
-            next(iter(reader.finish_stream(begun)))
+            next(iter(begun.chunks()))
     (fresh,) = reader.begin(PROMPTS[:1], 2, ONE)
     with pytest.raises(InputError, match="twice"):
-        reader.finish([fresh, fresh])
-    for other in (replace(fresh, state=None), fresh):
-        with pytest.raises(InputError, match="not begun by"):
-            reader_of("qwen3").finish([other])
+        BegunGeneration.rest_of([fresh, fresh])
+    with pytest.raises(InputError, match="different readers"):
+        BegunGeneration.rest_of([fresh, *reader_of("qwen3").begin(PROMPTS[:1], 2, ONE)])
+    assert fresh.rest().text == reader.generate(PROMPTS[:1], ONE)[0][0].text
 
 
 def test_begin_past_the_end_is_done(reader: TransformersReader) -> None:
@@ -212,8 +214,10 @@ def test_begin_past_the_end_is_done(reader: TransformersReader) -> None:
     begun = reader.begin(PROMPTS, 50, ONE)
     assert all(item.done for item in begun)
     assert [item.partial.text for item in begun] == [answer.text for answer in whole]
-    assert [chunk.text for chunk in reader.finish_stream(begun[0])] == [whole[0].text]
-    assert [answer.text for answer in reader.finish(begun[1:])] == [answer.text for answer in whole[1:]]
+    assert [chunk.text for chunk in begun[0].chunks()] == [whole[0].text]
+    assert [answer.text for answer in BegunGeneration.rest_of(begun[1:])] == [
+        answer.text for answer in whole[1:]
+    ]
 
 
 def test_prompts_beyond_the_window_are_named(reader: TransformersReader) -> None:
@@ -235,7 +239,7 @@ def test_bad_input_is_refused(reader: TransformersReader) -> None:
         reader.begin(["x"], 0, SAMPLED)
     with pytest.raises(ConfigurationError, match="max_batch_tokens"):
         reader_of(max_batch_tokens=0)
-    assert (reader.generate([], ONE), reader.begin([], 3, ONE), reader.finish([])) == ([], [], [])
+    assert (reader.generate([], ONE), reader.begin([], 3, ONE), BegunGeneration.rest_of([])) == ([], [], [])
 
 
 def test_a_lone_surrogate_is_read_as_a_replacement(reader: TransformersReader) -> None:
@@ -268,8 +272,8 @@ def test_usage_counts_prompts_and_tokens(reader: TransformersReader) -> None:
     assert reader.usage.completion_tokens == sum(a.completion_tokens for row in answers for a in row)
     before = reader.usage
     begun = reader.begin(PROMPTS[:2], 3, SAMPLED)
-    reader.finish(begun[:1])
-    list(reader.finish_stream(begun[1]))
+    BegunGeneration.rest_of(begun[:1])
+    list(begun[1].chunks())
     assert reader.usage.requests == before.requests + 2
     spent = sum(row[0].completion_tokens for row in answers[:2])
     assert reader.usage.completion_tokens == before.completion_tokens + spent

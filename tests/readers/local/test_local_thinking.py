@@ -15,6 +15,7 @@ from surerag.messages import Message, SamplingParams, Usage
 from surerag.readers.conformance import Trial, check_reader
 from surerag.readers.local import TransformersReader
 from surerag.readers.local.chat import PromptEncoder
+from surerag.readers.protocol import BegunGeneration
 from tests.readers.local.support import PROMPTS, assert_same, traced
 from tests.readers.thinking_models import (
     CHANNELS,
@@ -109,9 +110,9 @@ def test_what_is_begun_are_the_first_tokens_of_the_answer(reader: TransformersRe
         assert traced(item.partial).tokens == traced(answer).tokens[:n_tokens]
         assert item.partial.thinking_tokens == answer.thinking_tokens
         assert item.done == (item.partial.finish != "partial")
-    for item, answer in zip(reader.finish(begun[1:][::-1]), whole[1:][::-1], strict=True):
+    for item, answer in zip(BegunGeneration.rest_of(begun[1:][::-1]), whole[1:][::-1], strict=True):
         assert_same(item, answer)
-    chunks = list(reader.finish_stream(begun[0]))
+    chunks = list(begun[0].chunks())
     assert "".join(chunk.text for chunk in chunks) == whole[0].text
     prompt_tokens = sum(answer.prompt_tokens for answer in whole)
     written = sum(answer.completion_tokens for answer in whole)
@@ -191,7 +192,9 @@ def test_a_model_without_a_template_is_recognised_by_its_marks() -> None:
         answers = reader.generate(PROMPTS, SAMPLED)
         assert all(answer.thinking_tokens > 2 for row in answers for answer in row)
         assert not any(OPEN in answer.text for row in answers for answer in row)
-        for item, (whole, *_) in zip(reader.finish(reader.begin(PROMPTS, 2, SAMPLED)), answers, strict=True):
+        for item, (whole, *_) in zip(
+            BegunGeneration.rest_of(reader.begin(PROMPTS, 2, SAMPLED)), answers, strict=True
+        ):
             assert_same(item, whole)
 
 
@@ -212,7 +215,7 @@ def test_what_only_begins_like_a_mark_is_the_answer(stop: tuple[str, ...]) -> No
             else:
                 assert whole.text.startswith(expected)
                 assert whole.completion_tokens <= length
-            assert_same(reader.finish(reader.begin(["x"], 1, sampling))[0], whole)
+            assert_same(reader.begin(["x"], 1, sampling)[0].rest(), whole)
             assert "".join(chunk.text for chunk in reader.stream("x", sampling)) == whole.text
 
 

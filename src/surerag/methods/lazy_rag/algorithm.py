@@ -22,7 +22,6 @@ from surerag.effects import (
 from surerag.messages import (
     NO_SUMMARY,
     Generation,
-    PartialGeneration,
     Passage,
     Prompt,
     SamplingParams,
@@ -41,6 +40,7 @@ from surerag.methods.shared import (
 )
 from surerag.prompts import format_passages, with_abstention
 from surerag.readers.failures import in_plain_words
+from surerag.readers.protocol import BegunGeneration
 from surerag.text import begins_abstention, is_abstention, may_become_abstention
 
 _FIRST_TRACE: dict[Needs, TraceKind] = {
@@ -124,7 +124,7 @@ class _Steps:
         self.first_pass: FirstPass | None = None
         self.score: float | None = None
         self.interval: Interval | None = None
-        self._begun: Sequence[PartialGeneration] = ()
+        self._begun: BegunGeneration | None = None
 
     def start(self) -> Program[None]:
         """Retrieve summaries, generate as much of the first answer as the gate needs, and compute its score.
@@ -149,12 +149,12 @@ class _Steps:
             self.first_pass = FirstPass(typical_sample(samples, clusters), tuple(samples), tuple(clusters))
         else:
             n_tokens = gate.n_tokens or sampling.limit
-            self._begun = yield from perform(StartGeneration([prompt], n_tokens, sampling))
-            self.first_pass = FirstPass(self._begun[0].partial)
+            [self._begun] = yield from perform(StartGeneration([prompt], n_tokens, sampling))
+            self.first_pass = FirstPass(self._begun.partial)
         self._measure(self.first_pass)
-        if self._is_undecided:
+        if (begun := self._undecided) is not None:
             self.score = self.interval = None
-            self.first_pass = FirstPass((yield from self._read_on()))
+            self.first_pass = FirstPass((yield from self._read_on(begun)))
             self._measure(self.first_pass)
 
     def _measure(self, first_pass: FirstPass) -> None:
@@ -168,11 +168,13 @@ class _Steps:
             self.interval = self.gate.interval(first_pass)
 
     @property
-    def _is_undecided(self) -> bool:
-        """Whether the gate is closed so far, but the rest of the first answer could still open it."""
-        if not self._begun or self._begun[0].done or self.decision("").retrieve:
-            return False
-        return self.gate.reads_all or may_become_abstention(self._begun[0].partial.text, self.abstention)
+    def _undecided(self) -> BegunGeneration | None:
+        """The first answer if the gate is closed so far, but the rest of the answer could still open it."""
+        begun = self._begun
+        if begun is None or begun.done or self.decision("").retrieve:
+            return None
+        reads_on = self.gate.reads_all or may_become_abstention(begun.partial.text, self.abstention)
+        return begun if reads_on else None
 
     def prompt(self, passages: Sequence[Passage], abstention: str | None) -> Prompt:
         """Return the prompt for the summaries and passages (section III-D, Eq. 6).
@@ -210,7 +212,7 @@ class _Steps:
         if self.first_pass is None:
             return "no first answer"
         answer = self.first_pass.answer
-        whole = not self._begun or self._begun[0].done
+        whole = self._begun is None or self._begun.done
         if whole and not answer.text.strip():
             return "empty first answer"
         if whole and answer.is_cut:
@@ -227,18 +229,18 @@ class _Steps:
 
     def finish(self) -> Program[Generation]:
         """Complete the first answer, and return it."""
-        if self._begun:
-            return (yield from self._read_on(answer=True))
+        if self._begun is not None:
+            return (yield from self._read_on(self._begun, answer=True))
         assert self.first_pass is not None  # noqa: S101  # start() came to its end
         return (yield from perform(ReturnAnswer(self.first_pass.answer)))
 
-    def _read_on(self, *, answer: bool = False) -> Program[Generation]:
-        begun, self._begun = self._begun, ()
-        [whole] = yield from perform(ContinueGeneration(begun, answer=answer))
-        return whole
+    def _read_on(self, begun: BegunGeneration, *, answer: bool = False) -> Program[Generation]:
+        self._begun = None
+        return (yield from perform(ContinueGeneration(begun, answer=answer)))
 
     def cancel(self) -> Program[None]:
-        if self._begun:
+        """Stop generating the first answer."""
+        if self._begun is not None:
             yield from perform(CancelGeneration(self._begun))
 
     def announce(self, decision: GateDecision, passages: Sequence[Passage]) -> Program[None]:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from surerag.errors import ConfigurationError, RefusedError, ServiceError, SureragError, extra
+from surerag.readers.calls import renew_after_fork
 from surerag.readers.failures import secrets_in, service_error
 from surerag.readers.logprobs import excerpt
-from surerag.readers.threads import renew_after_fork
 
 if TYPE_CHECKING:
     import httpx

@@ -77,8 +77,8 @@ async def probe(reader: ClientReader) -> Probe:
         streams=streamed is not None,
         stream_logprobs=bool(streamed),
         thinks=reader.capabilities.thinking == "apart",
-        rejected=tuple(sorted(reader.supported.drop - set(THINKING_OFF))),
-        limits=tuple(sorted(reader.supported.cap.items())),
+        rejected=tuple(sorted(reader.learned.drop - set(THINKING_OFF))),
+        limits=tuple(sorted(reader.learned.cap.items())),
         notes=tuple(dict.fromkeys(questions.notes)),
     )
 
@@ -128,8 +128,8 @@ class _Questions:
         """Stream a few tokens, and return whether log-probabilities came with them; None if nothing came."""
         try:
             request = self._request(_SHORT, top, streamed=True)
-            opened = self._reader.open_reading(request, AWAITING)
-            return (await opened.until(_SHORT.limit + 1)).partial.trace is not None
+            stream = self._reader.open_stream(request, AWAITING)
+            return (await stream.until(_SHORT.limit + 1)).partial.trace is not None
         except ServiceError as error:
             self._note(error)
             return None

@@ -43,7 +43,7 @@ class OpenAIReader(ClientReader):
     If the service rejects a parameter that the answer does not depend on, and the same request succeeds
     without the parameter, the reader omits the parameter for 15 minutes. A ``LeftOutWarning`` names it.
 
-    A generation that was begun holds a connection until it is finished or cancelled; it counts towards
+    A generation that was begun holds a connection until it is completed or closed; it counts towards
     ``max_concurrency`` only while the reader reads from it.
 
     Args:

@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from surerag.errors import ConfigurationError, InputError
 from surerag.messages import Message, Prompt, as_messages
-from surerag.readers.thinking import CHANNEL, begun_thoughts, mentions_thoughts
+from surerag.readers.pieces import CHANNEL, begun_thoughts, mentions_thoughts
 
 # The mark is random in every process, so that no document can contain it; the model never sees the mark.
 _MARK = f"\U000f5a10{secrets.token_hex(8)}"

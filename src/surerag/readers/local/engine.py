@@ -9,17 +9,18 @@ next batch in the same way.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import torch
 from transformers import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
 
 from surerag.errors import ServiceError
+from surerag.readers.calls import raise_if_cancelled
 from surerag.readers.local.cache import CachedRow, join_rows, new_cache, take_row
 from surerag.readers.local.model import CausalModel, is_out_of_memory
 from surerag.readers.local.sampling import choose, is_greedy
 from surerag.readers.local.sequences import EncodedPrompt, GrowingAnswer, Vocabulary
-from surerag.readers.threads import raise_if_cancelled
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -32,17 +33,12 @@ _PADDING = 64
 _SPARE_SLOTS = 64
 
 
+@dataclass(eq=False)
 class Handle:
     """A begun answer, and the row of the model's cache for it; None if the answer has ended."""
 
-    def __init__(self, owner: Engine, answer: GrowingAnswer, row: CachedRow | None = None) -> None:
-        self.owner, self.answer, self.row = owner, answer, row
-        self.fate: Literal["waiting", "finished", "cancelled"] = "waiting"
-
-    def close(self, fate: Literal["finished", "cancelled"]) -> None:
-        """Record whether the handle was finished or cancelled, and free its memory."""
-        self.fate = fate if self.fate == "waiting" else self.fate
-        self.row = None
+    answer: GrowingAnswer
+    row: CachedRow | None = None
 
 
 class Batch:
@@ -82,7 +78,7 @@ class Batch:
             self.step()
         return self.started
 
-    def begin(self, owner: Engine, n_tokens: int) -> list[Handle]:
+    def begin(self, n_tokens: int) -> list[Handle]:
         """Grow until each answer has ``n_tokens`` tokens, or has ended."""
         handles: dict[int, Handle] = {}
         while any(one.ended is None for one in self._answers):
@@ -91,10 +87,10 @@ class Batch:
             there = [row for row in growing if self._answers[row].has_begun(n_tokens)]
             for row in there:
                 view = take_row(self._cache, row, self._starts[row], self._slots)
-                handles[id(self._answers[row])] = Handle(owner, self._answers[row], view)
+                handles[id(self._answers[row])] = Handle(self._answers[row], view)
             if there:
                 self._keep([row for row in growing if row not in there])
-        return [handles.get(id(answer)) or Handle(owner, answer) for answer in self.started]
+        return [handles.get(id(answer)) or Handle(answer) for answer in self.started]
 
     def _keep(self, rows: Sequence[int]) -> None:
         if rows:
@@ -122,7 +118,7 @@ class Engine:
 
     def begin(self, prompts: Sequence[EncodedPrompt], n_tokens: int) -> list[Handle]:
         """Grow the first answer to each prompt to ``n_tokens`` tokens; keep the state that continues it."""
-        return self._in_batches([(one, 0) for one in prompts], lambda batch: batch.begin(self, n_tokens))
+        return self._in_batches([(one, 0) for one in prompts], lambda batch: batch.begin(n_tokens))
 
     def _grow(self, samples: Sequence[tuple[EncodedPrompt, int]]) -> list[GrowingAnswer]:
         return self._in_batches(samples, Batch.finish)
@@ -233,7 +229,7 @@ class PlainEngine(Engine):
 
     def begin(self, prompts: Sequence[EncodedPrompt], n_tokens: int) -> list[Handle]:
         """Generate whole answers, whatever ``n_tokens`` is."""
-        return [Handle(self, answer) for answer in self._grow([(one, 0) for one in prompts])]
+        return [Handle(answer) for answer in self._grow([(one, 0) for one in prompts])]
 
     def _grow(self, samples: Sequence[tuple[EncodedPrompt, int]]) -> list[GrowingAnswer]:
         results: dict[int, GrowingAnswer] = {}

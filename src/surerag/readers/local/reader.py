@@ -19,19 +19,17 @@ from surerag.messages import (
     ANSWER_TOKENS,
     Chunk,
     Generation,
-    PartialGeneration,
     Prompt,
     SamplingParams,
     Usage,
 )
+from surerag.readers.calls import renew_after_fork
 from surerag.readers.local.chat import PromptEncoder, describe_options
 from surerag.readers.local.engine import Engine, Handle, PlainEngine
 from surerag.readers.local.model import CausalModel, load
 from surerag.readers.local.sequences import EncodedPrompt, GrowingAnswer, Vocabulary
-from surerag.readers.pieces import TrimmedPieces, UsageCounter
-from surerag.readers.protocol import BaseReader, Capabilities, begun_from_whole
-from surerag.readers.thinking import THINKING_TOKENS
-from surerag.readers.threads import renew_after_fork
+from surerag.readers.pieces import THINKING_TOKENS, TrimmedPieces
+from surerag.readers.protocol import BaseReader, BegunGeneration, Capabilities, UsageCounter, begun_from_whole
 
 _readers: weakref.WeakSet[TransformersReader] = weakref.WeakSet()
 
@@ -226,16 +224,16 @@ class TransformersReader(BaseReader):
 
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
-    ) -> list[PartialGeneration]:
+    ) -> list[BegunGeneration]:
         """Generate the first ``n_tokens`` tokens (after thoughts) of each answer; see :meth:`begin_each`."""
         return self.begin_each(prompts, n_tokens, [sampling] * len(prompts))
 
     def begin_each(
         self, prompts: Sequence[Prompt], n_tokens: int, samplings: Sequence[SamplingParams]
-    ) -> list[PartialGeneration]:
+    ) -> list[BegunGeneration]:
         """Begin an answer to each prompt, sampled with the prompt's own parameters, in shared batches.
 
-        The memory is freed once all returned generations are finished, cancelled or dropped. This method
+        The memory is freed once all returned generations are completed, closed or dropped. This method
         raises the same errors as :meth:`generate_each`.
         """
         check_at_least(1, n_tokens=n_tokens)
@@ -243,70 +241,12 @@ class TransformersReader(BaseReader):
             encoded = self._encode_prompts(prompts, [replace(sampling, n=1) for sampling in samplings])
             handles = self._engine.begin(encoded, n_tokens)
             self._count(encoded, [handle.answer for handle in handles])
-            begun = []
-            for handle in handles:
-                partial, done = handle.answer.generation(), handle.row is None
-                if self._engine.begins == "whole":
-                    shown = begun_from_whole(partial, n_tokens)
-                    partial, done = shown.partial, shown.done
-                begun.append(PartialGeneration(partial, done=done, state=handle))
-            return begun
-
-    def finish(self, begun: Sequence[PartialGeneration]) -> list[Generation]:
-        """Complete begun answers in shared batches; different calls may have begun the answers.
-
-        Raises:
-            InputError: If an answer was finished or cancelled before, or begun by another reader.
-            ServiceError: If the device has too little memory for an answer; ``finish`` can be called again
-                for the others.
-        """
-        with self._lock:
-            handles = [self._waiting(item) for item in begun]
-            if len(set(map(id, handles))) < len(handles):
-                raise InputError("the same generation is to be finished twice")
-            before = _written([handle.answer for handle in handles])
-            try:
-                self._engine.finish(handles)
-            finally:
-                self._usage.add(_written([handle.answer for handle in handles], before))
-            for handle in handles:
-                handle.close("finished")
-            return [handle.answer.generation() for handle in handles]
-
-    def cancel(self, begun: Sequence[PartialGeneration]) -> None:
-        """Free the memory of begun answers; freed, finished and currently finishing answers are ignored."""
-        # No lock is used, because the garbage collector may call this while a thread holds it.
-        for item in begun:
-            if isinstance(item.state, Handle):
-                item.state.close("cancelled")
-
-    def finish_stream(self, begun: PartialGeneration) -> Iterator[Chunk]:
-        """Yield the whole text of a begun answer, in whole characters and without any part of a stop text.
-
-        Other calls may use the model between two pieces. Closing the iterator frees the answer's memory.
-
-        Raises:
-            InputError: If the answer was finished or cancelled before, or begun by another reader.
-        """
-        with self._lock:
-            handle = self._waiting(begun)
-            batch = self._engine.resume(handle)
-            handle.close("finished")
-        sequence = handle.answer if batch is None else batch.started[0]
-        before, trimmed, shown = _written([handle.answer]), TrimmedPieces(), 0
-        try:
-            while True:
-                text = sequence.certain_text
-                piece, shown = trimmed.feed(text[shown:]), len(text)
-                if sequence.ended is not None or batch is None:
-                    yield Chunk(piece, sequence.generation())
-                    return
-                if piece:
-                    yield Chunk(piece)
-                with self._lock:
-                    batch.step()
-        finally:
-            self._usage.add(_written([sequence], before))
+            return [
+                begun_from_whole(handle.answer.generation(), n_tokens)
+                if handle.row is None
+                else _BegunAnswer(self, handle)
+                for handle in handles
+            ]
 
     def _encode_prompts(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
@@ -338,15 +278,84 @@ class TransformersReader(BaseReader):
     def _count(self, encoded: Sequence[EncodedPrompt], sequences: Sequence[GrowingAnswer]) -> None:
         self._usage.add(Usage(len(encoded), sum(len(one.ids) for one in encoded)) + _written(sequences))
 
-    def _waiting(self, begun: PartialGeneration) -> Handle:
-        handle = begun.state
-        if not isinstance(handle, Handle) or handle.owner is not self._engine:
-            raise InputError(
-                "this generation was not begun by this reader", hint="finish it with the reader that began it"
-            )
-        if handle.fate != "waiting":
-            raise InputError(f"this generation was {handle.fate} before", hint="begin it again")
-        return handle
+
+class _BegunAnswer(BegunGeneration):
+    """An answer that the model goes on with from its cache; many answers grow together in shared batches.
+
+    Raises:
+        InputError: From ``rest``, ``chunks`` and ``rest_of``, if an answer was completed or closed before.
+        ServiceError: If the device has too little memory for an answer; it can be completed later.
+    """
+
+    def __init__(self, reader: TransformersReader, handle: Handle) -> None:
+        super().__init__(handle.answer.generation())
+        self._reader, self._handle = reader, handle
+        self._fate = ""
+
+    def rest(self) -> Generation:
+        """Return the whole answer."""
+        return self._rest_together([self])[0]
+
+    def _rest_together(self, begun: Sequence[_BegunAnswer]) -> list[Generation]:
+        reader, handles = self._reader, [item._handle for item in begun]
+        if any(item._reader is not reader for item in begun):
+            raise InputError("generations of different readers are to be completed together")
+        if len(set(map(id, begun))) < len(begun):
+            raise InputError("the same generation is to be completed twice")
+        with reader._lock:
+            for item in begun:
+                item._check_waiting()
+            before = _written([handle.answer for handle in handles])
+            try:
+                reader._engine.finish(handles)
+            finally:
+                reader._usage.add(_written([handle.answer for handle in handles], before))
+            for item in begun:
+                item._end("finished")
+            return [handle.answer.generation() for handle in handles]
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the whole text of the answer, in whole characters and without any part of a stop text.
+
+        Other calls may use the model between two pieces. Closing the iterator frees the answer's memory.
+        """
+        reader, handle = self._reader, self._handle
+        with reader._lock:
+            self._check_waiting()
+            batch = reader._engine.resume(handle)
+            self._end("finished")
+        sequence = handle.answer if batch is None else batch.started[0]
+        before, trimmed, shown = _written([handle.answer]), TrimmedPieces(), 0
+        try:
+            while True:
+                text = sequence.certain_text
+                piece, shown = trimmed.feed(text[shown:]), len(text)
+                if sequence.ended is not None or batch is None:
+                    yield Chunk(piece, sequence.generation())
+                    return
+                if piece:
+                    yield Chunk(piece)
+                with reader._lock:
+                    batch.step()
+        finally:
+            reader._usage.add(_written([sequence], before))
+
+    def close(self) -> None:
+        """Free the answer's memory; an answer that is being completed goes on."""
+        # No lock is used, because the garbage collector may call this while a thread holds it.
+        self._end("cancelled")
+
+    async def aclose(self) -> None:
+        """Like ``close``, which does not block."""
+        self.close()
+
+    def _check_waiting(self) -> None:
+        if self._fate:
+            raise InputError(f"this generation was {self._fate} before", hint="begin it again")
+
+    def _end(self, fate: str) -> None:
+        self._fate = self._fate or fate
+        self._handle.row = None
 
 
 def _written(sequences: Sequence[GrowingAnswer], before: Usage | None = None) -> Usage:

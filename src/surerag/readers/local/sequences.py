@@ -12,8 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from surerag.errors import ThinkingBudgetError
 from surerag.messages import EntropyTrace, Generation, SamplingParams, TokenTrace
 from surerag.readers.local.sampling import Draw, ScoredToken, sequence_key
-from surerag.readers.pieces import cut_at_stop, held_for_stop
-from surerag.readers.thinking import CHANNEL, CHANNEL_MARKS, MARKS, ThoughtSplitter
+from surerag.readers.pieces import CHANNEL, CHANNEL_MARKS, MARKS, ThoughtSplitter, cut_at_stop, held_for_stop
 
 
 class Detokenizer:
