@@ -30,7 +30,7 @@ class Part(Options, ABC):
     learned: Annotated[InstanceOf[dict[str, Any]], INTERNAL] = Field(
         default_factory=dict, exclude=True, repr=False
     )
-    """What the reader learned about its model; copies with other options share it."""
+    """What the reader has learned about its model's API, such as rejected settings; copies share it."""
     _core: Any = PrivateAttr(None)
 
     @property
@@ -40,7 +40,7 @@ class Part(Options, ABC):
 
     @abstractmethod
     def _make_core(self) -> Any:
-        """Return the method with its options and services, checked."""
+        """Build the method from its options and services, and check them."""
 
     @model_validator(mode="after")
     def _build_core(self) -> Self:
@@ -60,7 +60,7 @@ class Part(Options, ABC):
     @field_validator("threshold", mode="before", check_fields=False)
     @classmethod
     def _policy_from_settings(cls, value: Any) -> Any:
-        """Turn the settings of a policy, as serialised options hold them, into the policy."""
+        """Build a threshold policy from its serialised settings."""
         if not isinstance(value, Mapping):
             return value
         from surerag import ThresholdPolicy
@@ -113,7 +113,7 @@ class SerializablePart(Part, Serializable):
 
     @classmethod
     def is_lc_serializable(cls) -> bool:
-        """Return True: ``dumps`` and ``loads`` work."""
+        """Return True, because ``dumps`` and ``loads`` support this class."""
         return True
 
     def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
@@ -137,7 +137,7 @@ def _loads_again(service: object) -> bool:
 
 
 def _without_keys(value: Any) -> Any:
-    """Return a service, or a value inside it, without secrets that LangChain would write, such as headers."""
+    """Return a service, or a value in it, without secrets (headers, say) that LangChain would write."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, Mapping):

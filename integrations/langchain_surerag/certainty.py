@@ -1,4 +1,4 @@
-"""How sure a model was of an answer, in any chain, graph or agent; and how to withhold unsure answers."""
+"""Measure how sure a model is of its answers in any chain, graph or agent, and withhold unsure answers."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ Abstention = str | Callable[[Any], str]
 EVENT = "surerag.certainty"
 """Name of the custom event with the certainty of an answer."""
 WITHOUT_LOGPROBS = (
-    "pass second_opinion=surerag.AreYouSure(llm) to CertaintyChain or SelectiveAnswer, which asks it again; "
-    "or take a model in this process, langchain_surerag.ChatReader(reader)"
+    "pass second_opinion=surerag.AreYouSure(llm) to CertaintyChain or SelectiveAnswer, which calls the model "
+    "again; or use a local model: langchain_surerag.ChatReader(reader)"
 )
 HOW_TO_GET_CERTAINTY = (
     "build the chain with langchain_surerag.with_certainty(llm) in place of llm; for a model that gives no "
@@ -74,18 +74,19 @@ def with_certainty(
     """Return the model with log-probabilities switched on, and a certainty in every message that it writes.
 
     ``llm = with_certainty(ChatOpenAI(model="gpt-4o-mini"))`` is all that a chain, graph or agent needs. It
-    costs no call and no token. The model is not wrapped: a ``ChatOpenAI`` stays a ``ChatOpenAI``, so that
-    tools, structured output, streams, retries and fallbacks work as before. The values of
-    :meth:`surerag.Certainty.to_dict` are in ``message.response_metadata["certainty"]``; of a stream, in the
-    last chunk. If a chain ends in a parser, so that its output is not a message, use :class:`CertaintyChain`
-    or :class:`CertaintyHandler`.
+    costs no extra call and no extra token. The model is not wrapped: a ``ChatOpenAI`` stays a ``ChatOpenAI``,
+    so that tools, structured output, streams, retries and fallbacks work as before. The values of
+    :meth:`surerag.Certainty.to_dict` are in ``message.response_metadata["certainty"]``; in a stream, the last
+    chunk has them. If a chain ends in a parser, so that its output is not a message, use
+    :class:`CertaintyChain` or :class:`CertaintyHandler`.
 
     Args:
-        llm: A chat model or an LLM; bindings, retries and fallbacks around it are kept. If some of several
-            models return no log-probabilities, their answers have no certainty.
-        policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
-        measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
-        top_logprobs: Number of likeliest tokens to list for each token; OpenAI lists up to 20.
+        llm: A chat model or an LLM; bindings, retries and fallbacks around it are kept. If it combines
+            several models, answers of models that return no log-probabilities have no certainty.
+        policy: Estimates the probability that an answer is right; :func:`surerag.calibrate_abstention`
+            returns it.
+        measure: The measure of ``uncertainty``; None uses the policy's measure, or else the default.
+        top_logprobs: Number of likeliest tokens to request for each token; OpenAI returns up to 20.
 
     Raises:
         CapabilityError: If LangChain's class for the model returns no log-probabilities.
@@ -127,17 +128,17 @@ def _listing(model: Any, top_logprobs: int, handler: CertaintyHandler) -> Any:
 
 
 def _listing_each(models: Iterator[Any], top_logprobs: int, handler: CertaintyHandler) -> list[Any]:
-    found: list[Any] = []
+    listing: list[Any] = []
     failures: list[CapabilityError] = []
     for model in models:
         try:
-            found.append(_listing(model, top_logprobs, handler))
+            listing.append(_listing(model, top_logprobs, handler))
         except CapabilityError as error:
-            found.append(model)
+            listing.append(model)
             failures.append(error)
-    if len(failures) == len(found):
+    if len(failures) == len(listing):
         raise failures[0]
-    return found
+    return listing
 
 
 def _listing_leaf(model: Any, top_logprobs: int, handler: CertaintyHandler) -> Any:
@@ -148,13 +149,13 @@ def _listing_leaf(model: Any, top_logprobs: int, handler: CertaintyHandler) -> A
             raise CapabilityError(
                 f"{type(model).__name__} returns no log-probabilities", hint=responses + WITHOUT_LOGPROBS
             )
-        wanted = {"logprobs": True, "top_logprobs": min(top_logprobs, family.most_top)}
-        keywords = {**family.keywords(wanted, model)}
-        keywords.pop("options", None)  # ChatOllama's settings of a call, which would replace its own
+        settings = {"logprobs": True, "top_logprobs": min(top_logprobs, family.most_top)}
+        keywords = {**family.keywords(settings, model)}
+        keywords.pop("options", None)  # ChatOllama's options of a call would replace the model's own options
     if not {"callbacks", *keywords} <= getattr(type(model), "model_fields", {}).keys():
         return model.bind(**keywords).with_config(callbacks=[handler])
     copied = model.model_copy(update={**keywords, "callbacks": _with_handler(model.callbacks, handler)})
-    copied.__dict__.pop("_serialized", None)  # it has the former settings
+    copied.__dict__.pop("_serialized", None)  # this cached value has the former settings
     return copied
 
 
@@ -167,20 +168,22 @@ def _with_handler(callbacks: Any, handler: CertaintyHandler) -> Any:
 
 
 class CertaintyHandler(Watcher):
-    """Tells how sure a model was of every answer, in any chain, graph or agent, without a wrapper.
+    """A callback that measures how sure a model is of each answer, in any chain, graph or agent.
 
-    Pass it as a callback, for a model that lists log-probabilities (:func:`with_certainty`). It costs no call
-    and no token. The message of each answer gets the values in ``response_metadata["certainty"]``; a stream,
-    in its last chunk. The certainty of a run is the certainty of the answer that the run shows: the text
-    under ``answer``, the last message, or the only answer in the output. Calls of tools and failed attempts
-    do not count. Concurrent runs are kept apart. If OpenTelemetry is used, the span that is open when the run
-    ends gets the attributes ``surerag.certainty.uncertainty``, ``.probability`` and ``.measure``.
+    The model must return log-probabilities (:func:`with_certainty`). The callback costs no extra call and no
+    extra token. The message of each answer gets the values in ``response_metadata["certainty"]``; in a
+    stream, the last chunk gets them. The certainty of a run is the certainty of the answer in its output: the
+    text under ``answer``, the last message, or the only answer. Tool calls and failed attempts do not count.
+    Concurrent runs are kept apart. If OpenTelemetry is used, the span that is open when the run ends gets the
+    attributes ``surerag.certainty.uncertainty``, ``.probability`` and ``.measure``.
 
     Args:
-        policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
-        measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
-        on_answer: Called with the id of each run that ends and its certainty, for logs and metrics.
-        langsmith_client: Gets ``uncertainty`` and ``probability`` as feedback on each run.
+        policy: Estimates the probability that an answer is right; :func:`surerag.calibrate_abstention`
+            returns it.
+        measure: The measure of ``uncertainty``; None uses the policy's measure, or else the default.
+        on_answer: Function of a run's id and certainty, for logs and metrics; it is called when a run ends.
+        langsmith_client: LangSmith's client, which sends ``uncertainty`` and ``probability`` of each run as
+            feedback.
 
     Example:
         >>> from langchain_core.output_parsers import StrOutputParser
@@ -210,35 +213,35 @@ class CertaintyHandler(Watcher):
         self._policy = policy
         self._on_answer = on_answer
         self._client = langsmith_client
-        self._found: OrderedDict[UUID, Certainty] = OrderedDict()
+        self._certainties: OrderedDict[UUID, Certainty] = OrderedDict()
 
     @property
     def certainty(self) -> Certainty | None:
-        """Certainty of the run that ended last; for parallel runs use :meth:`of`."""
-        return next(reversed(self._found.values()), None)
+        """Certainty of the run that ended last, or None; for parallel runs use :meth:`of`."""
+        return next(reversed(self._certainties.values()), None)
 
     def of(self, run_id: UUID) -> Certainty | None:
-        """Return the certainty of a run by its ``config["run_id"]``, for the last 1,000 runs."""
-        return self._found.get(run_id)
+        """Return the certainty of the run with this ``config["run_id"]``; None before the last 1,000 runs."""
+        return self._certainties.get(run_id)
 
     def assessed(self, certainty: Certainty) -> Certainty:
-        """Return a certainty with the policy's probability."""
+        """Return a certainty with the probability that the policy estimates."""
         if self._policy is None:
             return certainty
         try:
             return self._policy.assess(certainty)
         except ConfigurationError as error:
-            warnings.warn(f"no probability is told: {error}", stacklevel=2)
+            warnings.warn(f"the certainty has no probability: {error}", stacklevel=2)
             return replace(certainty, reason="the policy was calibrated for another reader or settings")
 
     def ended(self, tree: RunTree, output: Any) -> None:
-        """Keep and report the certainty of a run that ended."""
+        """Store and report the certainty of a run that ended."""
         certainty = tree.certainty(output)
         if certainty.reason == NO_LOGPROBS_REQUESTED:
             warnings.warn(f"{NO_LOGPROBS_REQUESTED}: {HOW_TO_GET_CERTAINTY}", stacklevel=2)
-        self._found[tree.root] = certainty
-        while len(self._found) > _KEPT_RUNS:
-            self._found.popitem(last=False)
+        self._certainties[tree.root] = certainty
+        while len(self._certainties) > _KEPT_RUNS:
+            self._certainties.popitem(last=False)
         set_span_attributes(certainty)
         if self._client is not None:
             _send_feedback(self._client, tree.root, tree.root if tree.is_outermost else None, certainty)
@@ -246,8 +249,8 @@ class CertaintyHandler(Watcher):
             self._on_answer(tree.root, certainty)
 
 
-class _Once(Watcher):
-    """Watches one call of a runnable, and treats all of its runs as one."""
+class _CallWatcher(Watcher):
+    """Watches one call of a runnable, and treats all runs of this call as one run."""
 
     def __init__(self, measure: Measure | None) -> None:
         super().__init__(measure)
@@ -268,19 +271,20 @@ class _Once(Watcher):
 class CertaintyChain(Runnable[Any, dict[str, Any]]):
     """Any chain, graph or agent, with a ``certainty`` beside its answer.
 
-    The output is a mapping: the chain's own mapping, or ``{"answer": …}`` for a text or message. Its key
-    ``certainty`` has the values of :meth:`surerag.Certainty.to_dict`. A stream yields what the chain yields,
-    texts and messages as ``{"answer": …}``, and ``{"certainty": …}`` last. The custom event
-    ``surerag.certainty`` has the same values, and LangSmith gets them as feedback if it traces the run, or if
-    its client is passed.
+    The output is the chain's own mapping, or ``{"answer": …}`` if the chain returns a text or message. The
+    added key ``certainty`` has the values of :meth:`surerag.Certainty.to_dict`. A stream yields the chain's
+    chunks (texts and messages as ``{"answer": …}``), and then ``{"certainty": …}``. The custom event
+    ``surerag.certainty`` has the same values. LangSmith gets them as feedback if it traces the run, or if its
+    client is passed.
 
     Args:
-        chain: Ends in a model that lists log-probabilities (:func:`with_certainty`).
-        policy: Tells the probability that an answer is right; from :func:`surerag.calibrate_abstention`.
-        measure: The measure that ``uncertainty`` goes by; None for the default, or that of the policy.
+        chain: A chain, graph or agent whose model returns log-probabilities (:func:`with_certainty`).
+        policy: Estimates the probability that an answer is right; :func:`surerag.calibrate_abstention`
+            returns it.
+        measure: The measure of ``uncertainty``; None uses the policy's measure, or else the default.
         second_opinion: For a model without log-probabilities: :class:`surerag.AreYouSure` or
             :class:`surerag.SampleAgreement`, which call the model again (their docstrings state the cost).
-        langsmith_client: Gets the feedback if LangSmith does not trace the run.
+        langsmith_client: LangSmith's client, to send the feedback if LangSmith does not trace the run.
 
     Example:
         >>> from langchain_core.output_parsers import StrOutputParser
@@ -335,7 +339,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
         return await self._acall_with_config(lambda value: self._run(value, AWAITING, kwargs), input, config)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        """Yield the answer in pieces, and its certainty last."""
+        """Yield the answer in pieces, and then its certainty."""
 
         def pieces(inputs: Iterator[Any]) -> Iterator[Any]:
             stream = self._pieces(next(inputs), BLOCKING, kwargs)
@@ -377,14 +381,14 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
     # One call.
 
     async def _run(self, value: Any, calls: Blocking, keywords: Mapping[str, Any]) -> dict[str, Any]:
-        watcher = _Once(self._measure)
+        watcher = _CallWatcher(self._measure)
         config = merge_configs(ensure_config(), {"callbacks": [watcher]})
         output = await calls.call(self._chain, "invoke", value, config, **keywords)
         certainty = await self._certainty(watcher.tree, output, calls)
-        return _telling(_as_mapping(output), certainty)
+        return _with_certainty(_as_mapping(output), certainty)
 
     async def _pieces(self, value: Any, calls: Blocking, keywords: Mapping[str, Any]) -> AsyncGenerator[Any]:
-        watcher, piece = _Once(self._measure), None
+        watcher, piece = _CallWatcher(self._measure), None
         config = merge_configs(ensure_config(), {"callbacks": [watcher]})
         async with aclosing(calls.stream(self._chain, "stream", value, config, **keywords)) as stream:
             async for piece in stream:
@@ -446,20 +450,20 @@ def _as_mapping(output: Any) -> dict[str, Any]:
     return {"answer": output}
 
 
-def _telling(output: dict[str, Any], certainty: Certainty) -> dict[str, Any]:
-    """Return an output with its answer's certainty, which is also put into the answer's message."""
+def _with_certainty(output: dict[str, Any], certainty: Certainty) -> dict[str, Any]:
+    """Return an output with its answer's certainty, also in the metadata of the answer's message."""
     values = certainty.to_dict()
     message = output.get("message") or _last_answer(output.get("messages"))
     if not isinstance(message, AIMessage) or METADATA_KEY not in message.response_metadata:
         return {**output, METADATA_KEY: values}
     metadata = {**message.response_metadata, METADATA_KEY: values}
-    told = message.model_copy(update={"response_metadata": metadata})
-    place = {"message": told} if output.get("message") else {"messages": [*output["messages"][:-1], told]}
+    noted = message.model_copy(update={"response_metadata": metadata})
+    place = {"message": noted} if output.get("message") else {"messages": [*output["messages"][:-1], noted]}
     return {**output, **place, METADATA_KEY: values}
 
 
 def _last_answer(messages: Any) -> AIMessage | None:
-    """Return the message that a graph's state ends with, if a model wrote it."""
+    """Return the last message of a graph's state if a model wrote it, else None."""
     last = messages[-1] if isinstance(messages, list) and messages else None
     return last if isinstance(last, AIMessage) else None
 
@@ -468,26 +472,27 @@ def _last_answer(messages: Any) -> AIMessage | None:
 
 
 class SelectiveAnswer(CertaintyChain):
-    """Runs a chain, graph or agent, and shows its answer only if the model was sure enough of it.
+    """Runs a chain, graph or agent, and returns its answer only if the model was sure enough of the answer.
 
-    The output is that of :class:`CertaintyChain`, with ``abstained`` and ``probability`` (that the answer is
-    right; None if the policy gives none). If the model was not sure enough, the abstention replaces the
-    answer, also in messages and texts of the output that repeat it; of a structured answer, nothing else is
-    shown. Text that may be withheld is never streamed: ``stream`` waits until it is clear whether the answer
-    may be shown, and yields the output in one piece; streaming handlers do not see the chain's runs. Tracers
-    see them, and a graph with a checkpointer saves what its model said.
+    The output is the output of :class:`CertaintyChain`, with two more keys: ``abstained``, and
+    ``probability`` (the probability that the answer is right; None if the policy cannot estimate it). If the
+    model was not sure enough, the abstention replaces the answer, also in messages and texts of the output
+    that repeat the answer; if the answer is structured, the abstention replaces the whole output. An answer
+    that may be withheld is never streamed: ``stream`` yields the output in one piece, and handlers that
+    stream tokens do not see the chain's runs. Tracers still record the withheld answer, and a graph's
+    checkpointer stores it.
 
     Args:
-        chain: Ends in a model that lists log-probabilities (:func:`with_certainty`).
-        policy: From :func:`surerag.calibrate_abstention`. For every answer we check that the model, its
-            settings and the template of its prompt are those of the calibration.
+        chain: A chain, graph or agent whose model returns log-probabilities (:func:`with_certainty`).
+        policy: The result of :func:`surerag.calibrate_abstention`. For every answer we check that the model,
+            its settings and the template of its prompt are the same as in the calibration.
         abstention: Text in place of a withheld answer, or a function from the input to this text.
         second_opinion: See :class:`CertaintyChain`.
         langsmith_client: See :class:`CertaintyChain`.
 
     Raises:
         ConfigurationError: If the abstention is empty, the policy was calibrated for another reader or other
-            settings, or the model was not asked for log-probabilities.
+            settings, or the model's request did not ask for log-probabilities.
         InputError: If the output has no answer.
 
     Example:
@@ -520,7 +525,7 @@ class SelectiveAnswer(CertaintyChain):
         self._check_parts()
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:
-        """Yield the output in one piece, because no unsure word may be shown."""
+        """Yield the output in one piece, because no part of an unsure answer may be shown."""
         yield self.invoke(input, config, **kwargs)
 
     async def astream(
@@ -538,15 +543,15 @@ class SelectiveAnswer(CertaintyChain):
 
     async def _run(self, value: Any, calls: Blocking, keywords: Mapping[str, Any]) -> dict[str, Any]:
         self._check_parts()
-        watcher = _Once(self._measure)
+        watcher = _CallWatcher(self._measure)
         config = merge_configs(without_streaming(ensure_config()), {"callbacks": [watcher]})
         output = await calls.call(self._chain, "invoke", value, config, **keywords)
         certainty = await self._certainty(watcher.tree, output, calls)
         if certainty.uncertainty is None:
             logger.warning("certainty.unknown: an answer is withheld: %s", certainty.reason)
-        shaped, seen = _as_mapping(output), watcher.tree.shown_answer(output)
+        shaped, recorded = _as_mapping(output), watcher.tree.shown_answer(output)
         answer = shaped.get("answer")
-        text = answer if isinstance(answer, str) else None if seen is None else seen.text
+        text = answer if isinstance(answer, str) else None if recorded is None else recorded.text
         if text is None:
             raise InputError(
                 f"no model answered, and the output has no answer that is a text: {type(answer).__name__}",
@@ -555,15 +560,15 @@ class SelectiveAnswer(CertaintyChain):
         abstention = self._abstention(value) if callable(self._abstention) else self._abstention
         selected = self._selects.select(text, certainty, abstention)
         if selected.abstained:
-            withheld = {text.strip(), text.strip() if seen is None else seen.text.strip()}
+            withheld = {text.strip(), text.strip() if recorded is None else recorded.text.strip()}
             is_text = isinstance(answer, str)
             shaped = _without(shaped, withheld, selected.text) if is_text else {"answer": selected.text}
-        told = {"abstained": selected.abstained, "probability": selected.probability}
-        return {**_telling(shaped, certainty), **told}
+        outcome = {"abstained": selected.abstained, "probability": selected.probability}
+        return {**_with_certainty(shaped, certainty), **outcome}
 
 
 def _without(output: dict[str, Any], withheld: AbstractSet[str], abstention: str) -> dict[str, Any]:
-    """Return an output with the abstention in place of each text that is withheld."""
+    """Return an output in which the abstention replaces each text that is withheld."""
 
     def replaced(value: Any) -> Any:
         match value:
@@ -605,12 +610,12 @@ def _check_client(client: object) -> None:
 
 
 def _numbers(certainty: Certainty) -> dict[str, float]:
-    told = {"uncertainty": certainty.uncertainty, "probability": certainty.probability}
-    return {name: value for name, value in told.items() if value is not None}
+    numbers = {"uncertainty": certainty.uncertainty, "probability": certainty.probability}
+    return {name: value for name, value in numbers.items() if value is not None}
 
 
 def set_span_attributes(certainty: Certainty) -> None:
-    """Write the numbers to the open span of OpenTelemetry, if this process uses OpenTelemetry."""
+    """Add a certainty to the open span of OpenTelemetry, if this process uses OpenTelemetry."""
     telemetry: Any = sys.modules.get("opentelemetry.trace")
     if telemetry is None:
         return
@@ -621,7 +626,7 @@ def set_span_attributes(certainty: Certainty) -> None:
 
 
 def _send_feedback(client: Any, run_id: UUID | None, trace_id: UUID | None, certainty: Certainty) -> None:
-    """Send the numbers to LangSmith, as feedback on a run; a failure to send is only logged."""
+    """Send a certainty to LangSmith, as feedback on a run; a failure is only logged."""
 
     def send() -> None:
         for name, value in _numbers(certainty).items():
@@ -632,7 +637,7 @@ def _send_feedback(client: Any, run_id: UUID | None, trace_id: UUID | None, cert
             except Exception as error:
                 logger.warning("certainty.feedback_failed: %s", error)
 
-    if trace_id is None:  # without a trace id, the client waits for the service
+    if trace_id is None:  # without a trace id, LangSmith's client blocks until the service responds
         Thread(target=send, daemon=True).start()
     else:
         send()

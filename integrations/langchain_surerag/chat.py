@@ -1,4 +1,4 @@
-"""A reader of surerag as a LangChain chat model: a local model with the certainty of its answers."""
+"""Use a reader of surerag, such as a local model, as a LangChain chat model with certainties."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from surerag.signatures import PlainHelp
 
 
 class ChatReader(BaseChatModel, metaclass=PlainHelp):
-    """A reader as a chat model, for any chain: a Hugging Face model in this process, say.
+    """A chat model for any chain, around a reader of surerag such as a Hugging Face model in this process.
 
-    Requests of several callers are read and generated in one batch. The message of each answer has its
-    certainty in ``response_metadata["certainty"]``, from exact entropies where the reader knows them. The
-    model calls no tools.
+    Concurrent requests are generated in one batch. The message of each answer has its certainty in
+    ``response_metadata["certainty"]``, from exact entropies if the reader computes them. Tool calls are not
+    supported.
 
     Args:
         reader: A ``TransformersReader``, or any other reader.
         temperature: Temperature of the answers, at least 0; 0 is greedy decoding.
         max_tokens: Maximum length of an answer, in tokens; None is the reader's own limit.
-        seed: Makes samples repeatable.
+        seed: Seed of the random numbers; with the same seed, samples are the same.
 
     Other arguments are those of LangChain's ``BaseChatModel``.
 
@@ -57,7 +57,7 @@ class ChatReader(BaseChatModel, metaclass=PlainHelp):
     """Maximum length of an answer, in tokens; None is the reader's own limit."""
 
     seed: int = 0
-    """Makes samples repeatable."""
+    """Seed of the random numbers; with the same seed, samples are the same."""
 
     def __init__(self, reader: Any, **settings: Any) -> None:
         super().__init__(reader=as_reader(reader), **settings)
@@ -136,8 +136,8 @@ def _metadata(answer: Generation) -> dict[str, Any]:
 
 
 def _usage(answer: Generation) -> UsageMetadata:
-    read, written = answer.prompt_tokens, answer.completion_tokens
-    return UsageMetadata(input_tokens=read, output_tokens=written, total_tokens=read + written)
+    prompt, completion = answer.prompt_tokens, answer.completion_tokens
+    return UsageMetadata(input_tokens=prompt, output_tokens=completion, total_tokens=prompt + completion)
 
 
 def _result(answer: Generation) -> ChatResult:

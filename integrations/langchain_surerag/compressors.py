@@ -32,7 +32,7 @@ logger = logging.getLogger("surerag")
 
 
 class Compressor(Part, BaseDocumentCompressor):
-    """A document compressor around a method."""
+    """Base class of document compressors that run a method of surerag."""
 
     @abstractmethod
     def _documents(self, result: Any, documents: Sequence[Document]) -> list[Document]:
@@ -89,16 +89,16 @@ class ClusterCompressor(Compressor, EDC2Options):
     """Keeps the documents that help to answer, unchanged; other variants compress clusters of documents.
 
     By default it returns the most relevant third of the documents, at least three; with ``variant="copy"`` it
-    returns compressed documents. A compressed document has its best source's id and metadata;
-    ``compressed_from`` in its metadata lists all sources with their ids and metadata, and
-    ``compressed_sentences`` the source of each sentence. Documents that are not compressed are returned as
-    copies. If the model fails, the documents (or those of one cluster) are returned unchanged, with a warning
-    and a custom event. With ``task="answer"`` each returned document is a cluster's answer with its evidence;
-    use ``surerag.prompts.SELECT_ANSWER`` as the prompt of your chain. With ``task="verify"`` the query is a
-    statement to check.
+    returns compressed documents. A compressed document has the id and metadata of its best source. Its
+    metadata also list all sources with their ids and metadata under ``compressed_from``, and the source of
+    each sentence under ``compressed_sentences``. Documents that are not compressed are returned as copies. If
+    the model fails, the affected documents are returned unchanged, with a warning and a custom event. With
+    ``task="answer"`` each returned document is the answer from one cluster with its evidence; use
+    ``surerag.prompts.SELECT_ANSWER`` as the prompt of your chain, to choose among these answers. With
+    ``task="verify"`` the query is a statement to check.
 
-    The selection is our own step. Section 4.3 of the paper, as printed, is ``variant="paper", guard="off",
-    min_tokens=0``.
+    Selecting documents is our addition to the paper. To run section 4.3 exactly as printed, pass
+    ``variant="paper", guard="off", min_tokens=0``.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
@@ -108,7 +108,7 @@ class ClusterCompressor(Compressor, EDC2Options):
 
     llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
     embeddings: Any = service_field("An embedding model, or an encoder of surerag.")
-    entailer: Any = service_field('For guard="entailment": an entailer of surerag.')
+    entailer: Any = service_field('An entailer of surerag, for guard="entailment".')
     count_tokens: Callable[[str], int] | None = service_field(
         "A function that counts the tokens of a text; by default the model's tokenizer, or an estimate."
     )
@@ -143,8 +143,9 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
     The returned documents are copies with their ids and metadata. Documents without text (images, say) among
     the first ``top_n`` are returned at the end. Each document's metadata have, under ``refinement_key``:
     ``score`` (entropy of the context, in nats), ``certain``, ``label`` (of this document), ``rounds`` (number
-    of contexts measured), ``stopped`` (the reason), ``answer`` and ``calls`` (number of model calls). If a
-    model fails, the best context so far is returned, or else the first ``top_n`` documents, with a warning.
+    of contexts measured), ``stopped`` (why no further context was measured), ``answer`` and ``calls`` (number
+    of model calls). If a model fails, the best context so far is returned, or else the first ``top_n``
+    documents, with a warning.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
@@ -154,16 +155,18 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
     llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
     embeddings: Any = service_field("An embedding model, or an encoder of surerag.")
     entailer: Any = service_field(
-        "Judges whether answers mean the same: an entailer of surerag, or a model; by default llm itself."
+        "An entailer of surerag, or a model; it judges whether answers mean the same. By default llm."
     )
-    retriever: Any = service_field("A retriever, asked once for more documents when no candidate is left.")
+    retriever: Any = service_field(
+        "A retriever that is called once for more documents when no candidates are left."
+    )
     parents: Any = service_field(
         "The chunks' original documents: a ParentDocumentRetriever or MultiVectorRetriever, its docstore (if "
         "the chunks have the key of their document under doc_id), or a function or runnable that takes "
         "chunks and returns documents."
     )
     splitter: SemanticTextSplitter | None = service_field(
-        "Cuts the parents into new chunks; by default a SemanticTextSplitter with embeddings."
+        "The splitter that cuts parents into new chunks; by default a SemanticTextSplitter with embeddings."
     )
     refinement_key: str | None = "dense"
     """Key of the result in a document's metadata; None leaves the metadata unchanged."""
@@ -200,7 +203,7 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         if documents and isinstance(store, BaseStore):
             parents = await calls.call(store, "mget", self._parent_keys(documents))
             if not any(parents):
-                name, reason = "dense.no_parents", "the store has none of the documents behind these chunks"
+                name, reason = "dense.no_parents", "the store has no original document of these chunks"
                 logger.warning("%s: %s", name, reason)
                 listener_of(config)(Event(name, {"reason": reason}, warning=True))
         elif documents and self.parents is not None:
@@ -209,8 +212,8 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         if not isinstance(parents, list | tuple):
             kind = type(parents).__name__
             raise ConfigurationError(
-                f"expected the documents behind chunks, got a {kind}",
-                hint="let parents return a list of them",
+                f"expected parents to return a list of documents, got a {kind}",
+                hint="pass a function that returns the original documents of the chunks",
             )
         parents = passages_of(parent for parent in parents if parent is not None)
         program = self.core.program(query, passages_of(documents), parents)

@@ -13,13 +13,14 @@ from langchain_core.documents import Document
 from surerag import SENTENCES_KEY, SOURCES_KEY, Passage
 from surerag.errors import ServiceError
 
-_HINT = "pass LangChain documents; a retriever, or a runnable in its place, returns a list of them"
+_HINT = "pass LangChain documents; a retriever or a runnable must return a list of LangChain documents"
 
 
 class Decision(dict[str, Any]):
-    """The decision in a document's metadata.
+    """A method's decision in a document's metadata.
 
-    It equals every decision with the same keys, so that retrievers that merge results recognise duplicates.
+    Decisions with the same keys are equal, whatever their values. So a retriever that merges results still
+    recognises equal documents.
     """
 
     def __eq__(self, other: object) -> bool:
@@ -32,14 +33,14 @@ class Decision(dict[str, Any]):
 
 
 def passages_of(documents: Iterable[Document] | object) -> list[Passage]:
-    """Return documents as passages; each passage keeps its document as ``origin``."""
+    """Convert documents to passages; each passage keeps its document as ``origin``."""
     if isinstance(documents, str) or not isinstance(documents, Iterable):
         raise ServiceError(f"expected a list of documents, got a {type(documents).__name__}", hint=_HINT)
     return [passage_of(document) for document in documents]
 
 
 def passage_of(document: Document) -> Passage:
-    """Return a document as a passage."""
+    """Convert a document to a passage, which keeps the document as ``origin``."""
     if not isinstance(document, Document):
         raise ServiceError(f"expected documents, got a {type(document).__name__}", hint=_HINT)
     return Passage(
@@ -52,7 +53,7 @@ def passage_of(document: Document) -> Passage:
 
 
 def documents_of(passages: Sequence[Passage]) -> list[Document]:
-    """Return passages as documents: copies of their original documents, or else new documents."""
+    """Convert passages to documents: copies of their original documents, or else new documents."""
     return [_document(passage) for passage in passages]
 
 
@@ -76,7 +77,7 @@ def _with_none(entry: Any, name: str) -> Any:
 
 
 def copied_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a deep copy; values that cannot be copied (a lock, an open file) are shared."""
+    """Return a deep copy of metadata; values that cannot be copied (a lock, an open file) are shared."""
     copied = dict(metadata)
     for name, value in metadata.items():
         with suppress(Exception):

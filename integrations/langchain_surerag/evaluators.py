@@ -33,30 +33,31 @@ _TEXTS = ("page_content", "text", "content")
 
 
 class ExampleEvaluator(Part):
-    """An evaluator for ``langsmith.evaluate`` around a method."""
+    """Base class of evaluators for ``langsmith.evaluate``, which measure each example with a method."""
 
     METHOD: ClassVar[str]
     """The method's name in events."""
 
     SUFFIX: ClassVar[str] = ""
-    """Suffix of ``key`` in the name of the first feedback."""
+    """Text after ``key`` in the name of the first feedback."""
 
     NEEDS: ClassVar[tuple[str, ...]]
-    """Parts of an example that the method takes, in the order of its arguments."""
+    """Parts of an example that the method takes, in the order of the method's arguments."""
 
     llm: Any = service_field("The reader: a chat model, an LLM or a reader of surerag.")
     entailer: Any = service_field(
-        "Judges whether answers mean the same: an entailer of surerag, or a model that judges in words."
+        "An entailer of surerag, or a model that replies in words; it judges whether answers mean the same."
     )
     question_key: str | None = None
     """Key of the question in the inputs; by default ``question``, ``input`` or ``query``."""
 
     contexts_key: str | None = None
-    """Key of the documents in the outputs, or else in the inputs: documents, texts or their JSON. By default
-    ``documents``, ``contexts``, ``context``, ``source_documents`` or ``output``."""
+    """Key of the documents in the outputs, or else in the inputs. Its value may hold documents, texts, or
+    documents as JSON. By default ``documents``, ``contexts``, ``context``, ``source_documents`` or
+    ``output``."""
 
     key: str
-    """Name of the feedback, or the beginning of the names of several."""
+    """Name of the feedback; if there are several pieces of feedback, all their names begin with this name."""
 
     @property
     def __name__(self) -> str:
@@ -86,22 +87,22 @@ class ExampleEvaluator(Part):
 
     @abstractmethod
     def _results(self, result: Any) -> list[dict[str, Any]]:
-        """Return the feedback for a result, or raise an InputError if the result has no meaning."""
+        """Return the feedback for a result; raise an InputError if the result measures nothing."""
 
     async def _feedback(
         self, calls: Blocking, run: Any, example: Any, inputs: Any, outputs: Any, references: Any
     ) -> dict[str, Any]:
-        """Measure an example; feedback on a failure is marked as LangSmith marks failures."""
+        """Measure an example; after a failure, return feedback that LangSmith shows as an error."""
         inputs = inputs or getattr(run, "inputs", None) or getattr(example, "inputs", None) or {}
         outputs = outputs or getattr(run, "outputs", None) or {}
         references = references or getattr(example, "outputs", None) or {}
         try:
-            read: dict[str, Callable[[], Any]] = {
+            part_of: dict[str, Callable[[], Any]] = {
                 "question": lambda: self._question(inputs),
                 "references": lambda: self._references(references),
                 "passages": lambda: self._passages(outputs, inputs),
             }
-            program = self.core.program(*(read[name]() for name in self.NEEDS))
+            program = self.core.program(*(part_of[name]() for name in self.NEEDS))
             return {
                 "results": self._results(
                     await run_program(program, self.core.services, ensure_config(), calls)
@@ -131,7 +132,7 @@ class ExampleEvaluator(Part):
         return list(answers)
 
     def _passages(self, outputs: Json, inputs: Json) -> list[Passage]:
-        """Return the documents with text, from the outputs or else from the inputs, as passages."""
+        """Return the documents that have text as passages, from the outputs, or else from the inputs."""
         value = self._contexts(outputs)
         value = self._contexts(inputs) if value is None else value
         items = [value] if isinstance(value, str | Document) else value
@@ -150,17 +151,17 @@ class ExampleEvaluator(Part):
 
 
 class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
-    """Measures how much the documents raise the reader's belief in the right answers (ΔSePer).
+    """Measures how much the documents raise the probability that the reader answers right (ΔSePer).
 
-    An evaluator for ``langsmith.evaluate`` and ``aevaluate``. It reads the question from an example's inputs,
-    the retrieved documents from the run's outputs, and the right answers from the example's reference
-    outputs. It returns three pieces of feedback: ``key`` is ΔSePer, with an explanation as its comment and
-    the parts of the result as its value; ``{key}_before`` is SePer without documents, and ``{key}_after`` is
-    SePer with them. Without log-probabilities, answers are weighted by their frequency, and the explanation
-    says so.
+    Use it as an evaluator of ``langsmith.evaluate`` and ``aevaluate``. It takes the question from an
+    example's inputs, the retrieved documents from the run's outputs, and the right answers from the example's
+    reference outputs. It returns three pieces of feedback: ``key`` is ΔSePer, with an explanation as its
+    comment and the parts of the result as its value; ``{key}_before`` is SePer without documents;
+    ``{key}_after`` is SePer with documents. Without log-probabilities, answers are weighted by their
+    frequency, and the explanation says so.
 
-    A single example never raises: if the example lacks something, or a model fails, the feedback has no
-    score, has the reason as its comment, and is marked as an error.
+    If an example lacks something, or a model fails, no error is raised: the feedback has no score, has the
+    reason as its comment, and is marked as an error. Only a misconfiguration raises an error.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
@@ -192,15 +193,15 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
 
 
 class DenseEvaluator(ExampleEvaluator, DenseOptions):
-    """Measures how well a reader understands documents: the entropy of its answers to rewordings (DENSE).
+    """Measures how much a reader's answer to a question varies when the documents are reworded (DENSE).
 
-    **Lower is better**: 0 nats means that the answer stays the same whichever document is reworded; the
-    maximum for k documents is log(k + 1). No reference answer is needed. The run's own answer is not read,
-    because the reader answers the question itself. Two pieces of feedback are returned: ``{key}_entropy``,
-    with an explanation as its comment and the parts of the result as its value, and ``{key}_certain``, which
-    is 1 if the entropy is at most the threshold, else 0. Failures are reported as in
-    :class:`DeltaSePerEvaluator`; an example counts as a failure, too, if none of its documents could be
-    rephrased.
+    The score is the entropy of the answers, in nats. **Lower is better**: 0 nats means that the answer stays
+    the same whichever document is reworded; the maximum for k documents is log(k + 1). No reference answer is
+    needed. The run's own answer is not used, because the reader answers the question itself. Two pieces of
+    feedback are returned: ``{key}_entropy``, with an explanation as its comment and the parts of the result
+    as its value, and ``{key}_certain``, which is 1 if the entropy is at most the threshold, else 0. Failures
+    are reported as in :class:`DeltaSePerEvaluator`; an example also counts as a failure if none of its
+    documents could be rephrased.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
@@ -223,7 +224,7 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
             # Equal contexts give equal answers: a score of 0 would look like perfect understanding.
             raise InputError(
                 f"no document could be tested: the rephrasings are {', '.join(sorted({*outcomes}))}",
-                hint="use a reader that can rephrase, or raise rephrase_max_tokens",
+                hint="use a reader that can rephrase, or increase rephrase_max_tokens",
             )
         largest = math.log(len(result.answers))
         changed = [label for label in result.labels if label not in ("certain", "untested")]
@@ -250,7 +251,7 @@ def _missing(what: str, setting: str, value: Any, values: Json) -> InputError:
 
 
 def _passage(item: Any) -> Passage:
-    """Return a document, a text, or a document's JSON as a passage."""
+    """Convert a document, a text, or a document's JSON to a passage."""
     if isinstance(item, str):
         return Passage(item)
     if isinstance(item, Document):

@@ -1,4 +1,4 @@
-"""Families of LangChain models: their names for OpenAI's settings, and the place of log-probabilities."""
+"""Families of LangChain's models: how a family takes settings, and where it returns log-probabilities."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from langchain_core.runnables.configurable import DynamicRunnable
 from surerag.errors import ConfigurationError
 
 Settings = Mapping[str, Any]
-"""Settings of a request by OpenAI's names: temperature, top_p, max_tokens, seed, stop, n, logprobs,
-top_logprobs …"""
+"""Settings of a request under the names of OpenAI's API: temperature, top_p, max_tokens, seed, stop, n,
+logprobs, top_logprobs …"""
 
 WAYS_OUT = (
     'pass gate="abstention" (L-RAG) or metric="semantic_entropy" (DynQR), which need text only; or '
@@ -31,23 +31,23 @@ _LIMITS = (
     "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_tokens_to_sample",
     "num_predict",
 )  # fmt: skip
-"""Names that model classes have for the maximum length of an answer, in tokens."""
+"""Names of the fields of LangChain's model classes that limit the length of an answer, in tokens."""
 
 
 @dataclass(frozen=True)
 class ModelFamily:
-    """One family of models.
+    """LangChain's model classes that take the same settings and return log-probabilities in the same place.
 
     Attributes:
-        classes: Its classes, with their packages; a class that derives from one of them belongs to it.
-        keywords: Function that turns settings into keywords of the model's ``invoke``.
-        logprobs: Key of the log-probabilities in a message's metadata; None if the models give none.
+        classes: Full names of the classes; classes that derive from them also belong to the family.
+        keywords: Function from settings and a model to keyword arguments of the model's ``invoke``.
+        logprobs: Key of the log-probabilities in a message's metadata; None if the models return none.
         takes_n: Whether one request can ask for several answers.
         most_top: Maximum number of alternatives that a reply can list for each token.
         has_finish: Whether every answer has a finish reason, so that a stream without a finish reason was cut
             off.
         limits: Names of the fields that limit the length of an answer, in a model or its ``pipeline_kwargs``.
-        advice: Hint of errors: what to do if log-probabilities are needed and the models give none.
+        advice: What to do if log-probabilities are needed and the models return none; a hint in errors.
     """
 
     classes: tuple[str, ...]
@@ -119,7 +119,7 @@ def _text_keywords(settings: Settings, model: Any) -> dict[str, Any]:
 
 
 def limit_name(model: object) -> str:
-    """Return the field of a model's class that limits an answer's length; empty if there is no such field."""
+    """Return the name of the field that limits the length of a model's answers; empty if there is none."""
     fields = getattr(type(model), "model_fields", {})
     return next((name for name in _LIMITS if name in fields), "")
 
@@ -170,7 +170,7 @@ PIPELINE = ModelFamily(
     'ChatHuggingFace, llm.llm.pipeline); or gate="abstention" or metric="semantic_entropy", which need '
     "only text",
 )
-TEXT = ModelFamily((), _text_keywords, advice=f"only its text is read; {WAYS_OUT}")
+TEXT = ModelFamily((), _text_keywords, advice=f"only the model's text can be used; {WAYS_OUT}")
 FAMILIES = (OPENAI, COMPLETIONS, OLLAMA, GEMINI, PIPELINE)
 
 
@@ -179,12 +179,12 @@ _find = lru_cache(find_spec)
 
 
 def _is_a(kind: type, path: str) -> bool:
-    """Whether a class derives from the class at ``path``; compares names if its package is not installed."""
+    """Whether a class derives from the class at ``path``; without the package, only names are compared."""
     module, _, name = path.rpartition(".")
     if module not in sys.modules and _find(module.partition(".")[0]) is None:
         return name in {one.__name__ for one in kind.__mro__}
-    wanted = getattr(sys.modules.get(module), name, None)
-    return wanted is not None and issubclass(kind, wanted)
+    base = getattr(sys.modules.get(module), name, None)
+    return base is not None and issubclass(kind, base)
 
 
 @lru_cache(maxsize=256)
@@ -206,7 +206,7 @@ class Leaf:
 
     @property
     def class_name(self) -> str:
-        """Name of the model's class; for a configurable model of ``init_chat_model``, its default's class."""
+        """Name of the model's class, or of the default model's class for an ``init_chat_model`` model."""
         if isinstance(self.model, BaseLanguageModel):
             return type(self.model).__name__
         names: list[str] = self.model.lc_id()
@@ -250,13 +250,13 @@ class Leaf:
 
     @property
     def retries(self) -> int:
-        """How often the model's client repeats a failed request; None in the model means OpenAI's default."""
+        """How often the model's client repeats a failed request; ``max_retries=None`` is OpenAI's default."""
         own = getattr(self.model, "max_retries", 0)
         return _USUAL_RETRIES if own is None else own if isinstance(own, int) else 0
 
     @property
     def name(self) -> str:
-        """Identity of the model: its class, the model's name and its address, without credentials."""
+        """Identity of the model: its class, name and address, without credentials."""
         named = (getattr(self.model, one, None) for one in ("model_name", "model", "model_id", "repo_id"))
         model = next((name for name in named if isinstance(name, str) and name), "")
         addresses = (getattr(self.model, one, None) for one in ("openai_api_base", "base_url"))
@@ -272,7 +272,10 @@ def leaves(
     *,
     retried: bool = False,
 ) -> Iterator[Leaf]:
-    """Yield the models inside bindings, retries, fallbacks and alternatives, given a config's choices."""
+    """Yield the models inside bindings, retries, fallbacks and alternatives.
+
+    ``chosen`` has the config's values of configurable fields; ``bound`` has keywords that outer bindings set.
+    """
     chosen, bound = chosen or {}, bound or {}
     match model:
         case BaseLanguageModel():
@@ -299,7 +302,7 @@ def leaves(
 
 
 def _configured(model: object, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a configurable model that a config sets, with their values."""
+    """Return the fields of a configurable model to which the config's values ``chosen`` belong."""
     configured = {}
     for name, field in getattr(model, "fields", {}).items():
         if field.id in chosen:
@@ -334,7 +337,10 @@ def unbound(model: Any) -> tuple[Any, dict[str, Any], list[Any]]:
 
 
 def family_of(models: Sequence[Leaf], logprobs: bool | None) -> ModelFamily:
-    """Return the common family of all models, or a family of text only if the models differ."""
+    """Return the common family of all models; if they differ, a family that returns only text.
+
+    If ``logprobs`` is True, a model of an unknown class counts as OpenAI's.
+    """
     families = list(dict.fromkeys(leaf.family for leaf in models))
     if len(families) == 1 and (families[0].logprobs is not None or not logprobs):
         return families[0]

@@ -1,4 +1,4 @@
-"""Tells whether documents in a retriever's local store were deleted or changed since their summaries."""
+"""Detect that documents in a retriever's local store were deleted or changed after they were summarized."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Change = Literal["", "deleted", "changed"]
 
 
 def entries_of(store: Any) -> Mapping[str, Any]:
-    """Return the entries of an in-memory store of LangChain, or of FAISS, by their ids."""
+    """Return the entries of LangChain's in-memory store or of FAISS, as a mapping from ids to entries."""
     entries: Mapping[str, Any] = store.docstore._dict if hasattr(store, "docstore") else store.store
     return entries
 
 
 class Snapshot:
-    """The entries of a local store at the last update of its documents' summaries."""
+    """The entries that a local store had when the summaries of its documents were last updated."""
 
     def __init__(self, store: Any, summaries: SummaryStore) -> None:
         self._take(store, summaries)
@@ -29,21 +29,24 @@ class Snapshot:
         self._changes = summaries.changes
 
     def change_of(self, record: Record, store: Any) -> Change:
-        """Return whether a document was deleted or changed, if the store holds it whole under the same id."""
+        """Return ``"deleted"``, ``"changed"``, or an empty text if a summarized document is unchanged.
+
+        The text is also empty if the store did not hold the whole document under its id.
+        """
         was, now = self._before.get(record.id), entries_of(store).get(record.id)
         if was is None or not _is_text_of(record, was):
             return ""
         if now is None:
             return "deleted"
-        # New metadata count as a change: a filter may deny the document because of them.
+        # New metadata count as a change, because a filter may now exclude the document.
         current, before = _as_document(now), _as_document(was)
         same = current.metadata == before.metadata or id_of(current) == record.metadata
         return "" if same and _is_text_of(record, now) else "changed"
 
     def has_unknown_changes(self, store: Any, summaries: SummaryStore) -> bool:
-        """Whether an entry was deleted or changed, and we cannot tell to which document it belongs."""
+        """Whether an entry was deleted or changed whose document we cannot identify."""
         now = entries_of(store)
-        # Python does not look into identical objects: comparing 100,000 takes a few milliseconds.
+        # Python compares identical objects by identity: 100,000 comparisons take a few milliseconds.
         if now == self._before:
             return False
         if summaries.changes != self._changes:
@@ -58,8 +61,8 @@ class Snapshot:
 
 
 def _records_of(summaries: SummaryStore, names: Iterable[str]) -> list[Record]:
-    held = summaries.inner.get_by_ids([*names]) if isinstance(summaries.inner, MemoryStore) else []
-    return [record for one in held if (record := Record.of(one.metadata))]
+    found = summaries.inner.get_by_ids([*names]) if isinstance(summaries.inner, MemoryStore) else []
+    return [record for one in found if (record := Record.of(one.metadata))]
 
 
 def _is_text_of(record: Record, entry: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Inputs of chains, in the forms in which LangChain's pipelines pass them."""
+"""Read the question and the conversation from all forms of input that LangChain's pipelines pass."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEYS = ("question", "input", "query", "messages")
 _HISTORY_KEYS = ("chat_history", "history")
 R = TypeVar("R")
 _QUESTION_TOKENS = 64
-"""Maximum length of a rewritten question in tokens, plus one token for each character of the question."""
+"""Tokens that a rewritten question may have, in addition to one token per character of the original."""
 _ROLES: Mapping[str, Role] = {"human": "user", "ai": "assistant", "system": "system"}
 _TEXT_BLOCKS = ("text", "reasoning", "thinking", "refusal", "tool_use", "tool_call", "function_call")
 
@@ -50,11 +50,11 @@ class ConversationInput(BaseModel):
     model_config = ConfigDict(extra="allow", arbitrary_types_allowed=True)
 
     question: Any = Field(None, description="question to answer, or messages that end with it")
-    input: Any = Field(None, description="the same, by the name that LangChain's chains give it")
-    query: Any = Field(None, description="the same, by the name of RetrievalQA")
+    input: Any = Field(None, description="another name for question, as in LangChain's chains")
+    query: Any = Field(None, description="another name for question, as in RetrievalQA")
     messages: list[Any] | None = Field(None, description="messages that end with the question")
     chat_history: list[Any] | None = Field(None, description="messages before the question")
-    history: list[Any] | None = Field(None, description="the same, by another name")
+    history: list[Any] | None = Field(None, description="another name for chat_history")
 
     @model_validator(mode="before")
     @classmethod
@@ -78,7 +78,11 @@ class Query(NamedTuple):
 
 
 def query_of(value: Any) -> Query:
-    """Read a question and its conversation, in any form in which LangChain passes them."""
+    """Return the question and the conversation in an input, in any form that LangChain passes.
+
+    Raises:
+        InputError: If there is no question, or the input has another form.
+    """
     if isinstance(value, BaseModel) and not isinstance(value, BaseMessage | PromptValue):
         value = dict(value)
     if not isinstance(value, Mapping):
@@ -111,7 +115,7 @@ def _query(value: Any) -> Query:
 
 
 def _history(values: Mapping[Any, Any], key: str, question: str) -> tuple[Message, ...]:
-    """Return the conversation in a mapping, without the question at its end (as in a graph's messages)."""
+    """Return the conversation in a mapping; if it ends with the question, leave the question out."""
     names = [name for name in _HISTORY_KEYS if values.get(name)]
     names = names or [name for name in values if name != key and _is_conversation(values[name])]
     if len(names) > 1:
@@ -129,10 +133,10 @@ def _is_conversation(value: Any) -> bool:
 
 
 def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
-    """Return the turns of user and assistant.
+    """Return the messages of user and assistant as turns of a conversation.
 
     Raises:
-        InputError: If these are not messages, or a user's message holds more than text.
+        InputError: If ``messages`` are not messages, or a user's message holds more than text.
     """
     try:
         converted = convert_to_messages(list(messages))
@@ -149,20 +153,20 @@ def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
         kinds = {str(block.get("type")) for block in blocks if isinstance(block, Mapping)}
         if lost := sorted(kinds.difference(_TEXT_BLOCKS)):
             raise InputError(
-                f"the user's message holds {', '.join(lost)}, and only text is read",
+                f"the user's message holds {', '.join(lost)}, but only text can be used",
                 hint="remove it, or use LazyRetrievalMiddleware, which passes the whole message to the model",
             )
     return spoken_turns(converted)
 
 
 def spoken_turns(messages: Sequence[BaseMessage]) -> tuple[Message, ...]:
-    """Return the messages of user and assistant as a text."""
+    """Return the texts of the messages of user and assistant as turns of a conversation."""
     spoken = (one for one in messages if one.type == "human" or (one.type == "ai" and str(one.text)))
     return tuple(Message(role_of(message.type), str(message.text)) for message in spoken)
 
 
 def role_of(kind: str) -> Role:
-    """Return the role for a type of LangChain's messages, such as ``"human"``."""
+    """Return the role for a type of LangChain's messages: ``"user"`` for ``"human"``."""
     return _ROLES.get(kind, "user")
 
 
@@ -174,7 +178,7 @@ def standalone_question(
     If the model fails, or its text is cut off, the question stays unchanged, and a warning is emitted.
     """
     prompt_turns = in_conversation(history, prompt.render(query=question))
-    # A long question has a long rewrite, and no token is longer than the text.
+    # A long question has a long rewrite, and a question has at most as many tokens as characters.
     sampling = SamplingParams(max_tokens=_QUESTION_TOKENS + len(question), trace="none")
     try:
         [[written]] = yield from perform(Generate([prompt_turns], sampling, role=role))
@@ -195,7 +199,7 @@ def standalone_question(
 def with_conversation(
     program: Program[R], history: Sequence[Message], searched: str, ends: Callable[..., Any]
 ) -> Program[R]:
-    """Run a program with a conversation before its prompts; its searches use the query ``searched``."""
+    """Run a program, but put the conversation before each prompt, and search with the query ``searched``."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         match effect:

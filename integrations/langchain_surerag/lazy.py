@@ -75,7 +75,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     - ``context``: the documents that the reader saw: first the summaries, which have ``is_summary`` in their
       metadata, then the retrieved documents, if the gate opened;
     - ``decision``: ``retrieve``, ``reason``, ``gate``, ``score``, ``interval`` and ``threshold``;
-    - ``certainty``: how sure the reader was of this answer, as :meth:`surerag.Certainty.to_dict` gives it;
+    - ``certainty``: how sure the reader was of this answer, as :meth:`surerag.Certainty.to_dict` returns it;
     - ``finish``: ``"stop"``, ``"length"``, ``"content_filter"``, or ``"empty"`` for no answer;
     - ``message``: the answer as a message, for a graph's ``messages``, with the id under which it was
       streamed, so that LangGraph's ``stream_mode="messages"`` shows it once;
@@ -88,23 +88,23 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     answer that may be dropped, ``surerag:step`` for a rewritten question. ``dumps`` leaves out services that
     cannot be serialised; :meth:`attach` adds them after loading.
 
-    An error of a model's provider is raised as an error of both classes, surerag's and the provider's, so
-    that ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` catches it.
+    If the model's client fails, the error has two classes, surerag's and the client's, so that
+    ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` catches it.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or if we cannot know which summaries the
-            retriever's filter admits (also at a question, if the filter was changed before it).
-        MissingServiceError: If model, retriever or summaries are missing.
-        CapabilityError: If the gate needs log-probabilities that the model does not give.
+            retriever's filter admits (this is checked at every question, because filters may change).
+        MissingServiceError: If the model, the retriever or the summaries are missing.
+        CapabilityError: If the gate needs log-probabilities that the model does not return.
     """
 
     SERVICES = ("llm", "retriever", "summaries", "rewriter")
     PROMPTS = PromptSet(**_PROMPTS)
 
     llm: Any = service_field("A chat model, an LLM or a reader of surerag.")
-    retriever: Any = service_field("Tier 2: a retriever, or a runnable from a question to documents.")
+    retriever: Any = service_field("A retriever of passages, or a runnable from a question to documents.")
     summaries: Any = service_field(
-        "Tier 1: what summaries_of returns, a vector store or retriever of summaries, or one summary as text."
+        "The result of summaries_of, a vector store or retriever of summaries, or one summary as text."
     )
     rewriter: Any = service_field("A model that rewrites follow-up questions; by default llm.")
 
@@ -117,8 +117,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     only the search uses the rewritten question."""
 
     summaries_are_public: bool = False
-    """Whether every user may see every summary, even of documents that the retriever does not find for them.
-    """
+    """Whether every user may see every summary, even if the retriever's filter excludes its document."""
 
     return_details: bool = False
     """Whether the output also has ``question``, ``summaries``, ``passages``, ``abstained`` and ``usage``."""
@@ -139,14 +138,14 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         store: Any = None,
         **options: Any,
     ) -> Self:
-        """Build a chain with summaries of whole documents, as ``summaries_of`` makes them.
+        """Build a chain, and let ``summaries_of`` make summaries of whole documents for it.
 
         Args:
-            documents: Whole documents, before they are cut.
+            documents: Whole documents, not cut into passages.
             llm: A chat model, an LLM or a reader of surerag.
-            retriever: Tier 2: a retriever, or a runnable from a question to documents.
+            retriever: A retriever of passages, or a runnable from a question to documents.
             embeddings: The embedding model for the summaries.
-            summarize: How to summarize: a number of lead sentences, a metadata key, a function of the
+            summarize: A number of sentences to take from the beginning, a metadata key, a function of the
                 document, a model, or ``"model"`` for ``llm``.
             store: A vector store for the summaries; None keeps them in memory.
             **options: Options of the class.
@@ -259,7 +258,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         return replace(result, question=alone)
 
     def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan, ids: Sequence[str]) -> ChainOutput:
-        """Return the last chunk; it has the documents that were retrieved because a kept answer was empty."""
+        """Return the last chunk; if an empty first answer caused a late retrieval, with its documents."""
         # The key ``answer`` is present even if no text was streamed.
         chunk = AddableDict(answer="", **self._details(result, ids))
         if result.decision != plan.decision:
@@ -291,7 +290,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
 
 
 def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
-    """Return context and decision, the first chunk; a summary that was also retrieved is listed once."""
+    """Return the first chunk: context and decision; a summary that was also retrieved appears only once."""
     retrieved = {passage.text.strip() for passage in plan.passages}
     summaries = [one for one in plan.summaries if one.text.strip() not in retrieved]
     context = [*_marked(summaries), *documents_of(plan.passages)]
@@ -299,14 +298,14 @@ def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
 
 
 def _marked(summaries: Iterable[Passage]) -> list[Document]:
-    """Return summaries as documents that ``is_summary`` marks in their metadata."""
+    """Return summaries as documents with the metadata key ``is_summary``."""
     return documents_of(
         [replace(one, metadata={**metadata_to_show(one.metadata), SUMMARY_KEY: True}) for one in summaries]
     )
 
 
 def _check_no_options(options: Mapping[str, Any]) -> None:
-    """Raise a ConfigurationError if a call has options, which bindings and other chains may pass on."""
+    """Raise a ConfigurationError if a call has keyword arguments; a binding may have added them."""
     if options:
         raise ConfigurationError(
             f"a LazyRetrievalChain takes no {' and no '.join(options)} in a call",
@@ -318,18 +317,18 @@ def _check_no_options(options: Mapping[str, Any]) -> None:
 def create_lazy_retrieval_tool(
     chain: Runnable[Any, dict[str, Any]], name: str, description: str
 ) -> StructuredTool:
-    """Make a tool of a chain, as ``create_retriever_tool`` does of a retriever.
+    """Make a tool that calls a chain, like ``create_retriever_tool`` for a retriever.
 
-    It has one argument, ``question``, and returns the answer; the chain's whole output (context, decision) is
-    the tool message's artifact.
+    The tool has one argument, ``question``, and returns the answer. The chain's whole output (context,
+    decision) is the artifact of the tool's message.
 
     Args:
         chain: A :class:`LazyRetrievalChain`, which may be configured or wrapped.
         name: Name of the tool, which the agent calls.
-        description: Tells the agent when to call the tool.
+        description: Text that tells the agent when to call the tool.
 
     Raises:
-        ConfigurationError: If ``chain`` is no runnable, or a text is none.
+        ConfigurationError: If ``chain`` is not a runnable, or ``name`` or ``description`` is not a text.
     """
     check_kind(Runnable, "a chain", hint="pass a LazyRetrievalChain", chain=chain)
     check_kind(str, "a text", name=name, description=description)

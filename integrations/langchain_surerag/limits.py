@@ -1,9 +1,9 @@
 """Finds out to which documents a LangChain retriever is limited, for example by a filter.
 
-Tier 1 may show a summary only if the retriever could find its document. So we accept a retriever only if its
-class (not a subclass) is listed below, and if each setting that the user changed is listed with it. Any other
-retriever may leave documents out for reasons that we cannot see: a function, a user's class, an argument of a
-store.
+L-RAG may show a summary only if the retriever could find the summarized document. So we accept a retriever
+only if its class (not a subclass) is listed below, and if each setting that the user changed is listed with
+the class. Any other retriever may leave documents out for reasons that we cannot see: a function, a user's
+class, an argument of a store.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Limits:
     """Which documents a retriever's search may leave out.
 
     Attributes:
-        filter: The filter, as the store takes it; None if the search may find every document.
-        store: Full name of the class of the vector store that applies the filter.
-        at_call: Names and ids of configurable fields, which the caller's config sets in each call.
+        filter: The filter, in the format of the vector store; None if the search may find every document.
+        store: Full name of the class of the vector store that applies the filter; empty without a filter.
+        at_call: Name and id of each configurable field that the caller's config may set in a call.
         stores: Local stores that hold the documents; empty if any document is kept elsewhere.
-        is_list: Whether the retriever searches its own list of documents, which may lack some documents.
+        is_list: Whether the retriever (BM25, say) searches a list of its own, which may be incomplete.
     """
 
     filter: Any = None
@@ -60,14 +60,14 @@ class Limits:
             case "langchain_chroma.vectorstores.Chroma" if all(
                 isinstance(one, str | int | float | bool) for one in self.filter.values()
             ):
-                wanted: Mapping[str, Any] = self.filter
-                return lambda metadata: all(metadata[key] == value for key, value in wanted.items())
+                values: Mapping[str, Any] = self.filter
+                return lambda metadata: all(metadata[key] == value for key, value in values.items())
             case _:
                 return None
 
 
 class _Document:
-    """The document that a filter receives: only its metadata are known."""
+    """Replaces a document when a filter is tested: it has only metadata, and notes what else is read."""
 
     __class__: Any = Document  # for filters that call isinstance
 
@@ -84,11 +84,11 @@ class _Document:
 
     def __getitem__(self, key: Any) -> Any:
         self.metadata.missing.add(f"document[{key!r}]")
-        raise TypeError("a document is no mapping")
+        raise TypeError("a document is not a mapping")
 
 
 class _WatchedMetadata(Mapping[Any, Any]):
-    """Metadata that record in ``asked`` the names of missing values that a filter reads."""
+    """Metadata that add the name of each missing value that a filter reads to the set ``missing``."""
 
     def __init__(self, values: Mapping[Any, Any], missing: set[str]) -> None:
         self._values, self.missing = values, missing
@@ -115,10 +115,10 @@ class _WatchedMetadata(Mapping[Any, Any]):
 
 
 def apply_filter(condition: Condition, metadata: Mapping[str, Any]) -> tuple[bool, set[str]]:
-    """Return whether a filter certainly admits a document, and the names that it reads and that are unknown.
+    """Return whether a filter certainly admits a document, and the names of missing values that it reads.
 
     A summary has only the metadata of its document. The document's chunks may have further keys. If a filter
-    reads such a key, the summary is not admitted, whatever the filter returns.
+    reads a key that the summary lacks, the summary is not admitted, whatever the filter returns.
     """
     missing: set[str] = set()
     try:
@@ -131,7 +131,7 @@ def apply_filter(condition: Condition, metadata: Mapping[str, Any]) -> tuple[boo
 
 
 def limits_of(retriever: Any, keywords: Mapping[str, Any] | None = None) -> Limits:
-    """Return the limits of a retriever; ``keywords`` are the search arguments that are bound to it.
+    """Return the limits of a retriever; ``keywords`` are search arguments that are bound to the retriever.
 
     Raises:
         NotUnderstoodError: If the retriever has a component or a setting that we cannot analyse.
@@ -159,12 +159,13 @@ def path_of(value: object) -> str:
 
 
 def _unknown_settings(value: Any, known: set[str]) -> list[str]:
-    """Return the names of settings that are not known and differ from their defaults."""
+    """Return the names of settings that the user changed and that are not in ``known``."""
     if not isinstance(value, BaseModel):
         return []
     fields = type(value).model_fields
     if "*" in known:
-        # A component of surerag: a user's prompt may tell the model to leave out confidential documents.
+        # We know all settings of surerag's components, except prompts: a user's prompt may tell the model to
+        # leave out confidential documents.
         known = {*known, *fields} - ({"prompts"} - known)
     given = (name for name in value.model_fields_set - known if name in fields)
     changed = [
@@ -176,9 +177,9 @@ def _unknown_settings(value: Any, known: set[str]) -> list[str]:
 # Stores.
 
 _HARMLESS = {"k", "score_threshold", "fetch_k", "lambda_mult"}
-"""Search arguments that concern only relevance, not access."""
+"""Search arguments that affect only relevance and the number of results, never access rights."""
 _COMPARISONS = {"$eq", "$in", "$gt", "$gte", "$lt", "$lte"}
-"""Chroma's operators that never match a document without the key."""
+"""Operators of Chroma's filters that never match a document without the tested key."""
 
 
 def _limits_of_vector_store(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
@@ -186,17 +187,17 @@ def _limits_of_vector_store(retriever: Any, keywords: Mapping[str, Any]) -> Limi
 
 
 def _limits_of_search(store: Any, arguments: Mapping[str, Any]) -> Limits:
-    """Return the limits of a search in a store."""
     inner = getattr(store, "inner", store) if path_of(store) == _SUMMARY_STORE else store
     read = _STORES.get(path_of(inner))
     name = type(inner).__name__
-    own = [one for one in vars(inner) if callable(getattr(type(inner), one, None))]
-    if read is None or own:
+    replaced_methods = [one for one in vars(inner) if callable(getattr(type(inner), one, None))]
+    if read is None or replaced_methods:
         raise NotUnderstoodError(f"the store {name} may leave documents out")
-    given = {key: value for key, value in arguments.items() if value is not None and key not in _HARMLESS}
-    condition = given.pop("filter", None)
-    if given:
-        raise NotUnderstoodError(f"a search in {name} by {', '.join(sorted(given))} may leave documents out")
+    limiting = {key: value for key, value in arguments.items() if value is not None and key not in _HARMLESS}
+    condition = limiting.pop("filter", None)
+    if limiting:
+        names = ", ".join(sorted(limiting))
+        raise NotUnderstoodError(f"a search in {name} with {names} may leave documents out")
     can_analyse, stores_of = read
     if condition is not None and not can_analyse(condition):
         raise NotUnderstoodError(
@@ -269,8 +270,8 @@ _STORES: Mapping[str, tuple[Callable[[Any], bool], Callable[[Any], tuple[Any, ..
     "langchain_qdrant.qdrant.QdrantVectorStore": (_requires_keys_in_qdrant, lambda store: ()),
     "langchain_surerag.stores.MemoryStore": (callable, lambda store: ()),
 }
-"""By a store's class: a function that tells whether we can analyse a filter, and a function that returns the
-local stores of the documents."""
+"""For each class of vector stores: a function that returns whether we can analyse a filter, and a function
+that returns the local stores of the documents."""
 
 
 # Retrievers that contain other retrievers.
@@ -297,7 +298,7 @@ _BYTE_STORES = (
 
 
 def _limits_of_merged(retriever: Any) -> Limits:
-    """Return the limits of merged retrievers: a document is admitted if one of them admits it."""
+    """Return the limits of merged retrievers; retrievers with limits must all have the same limits."""
     parts = [limits_of(one) for one in retriever.retrievers]
     limited = [one for one in parts if one.leaves_out]
     if limited:
@@ -307,9 +308,9 @@ def _limits_of_merged(retriever: Any) -> Limits:
 
 
 def _common_limits(limits: Sequence[Limits], parts: Sequence[Limits] = ()) -> Limits:
-    """Return the limits that several retrievers have in common."""
+    """Return limits that must all be equal; ``parts`` are the limits of all retrievers, for their stores."""
     if any(one != limits[0] for one in limits):
-        raise NotUnderstoodError("its parts are limited in different ways")
+        raise NotUnderstoodError("the retrievers inside it have different limits")
     held = [one.stores for one in parts or limits]
     local = all(held)
     return replace(limits[0], stores=tuple(one for stores in held for one in stores) if local else ())
@@ -335,7 +336,7 @@ def _limits_of_binding(binding: Any, keywords: Mapping[str, Any]) -> Limits:
         raise NotUnderstoodError("a config that is bound to the retriever may set a filter")
     if binding.config_factories:
         raise NotUnderstoodError(
-            "a function that is bound to the retriever, as with_listeners does, may change its search. Pass "
+            "a function that is bound to the retriever (by with_listeners, say) may change its search. Pass "
             'listeners with the call instead, as callbacks: chain.invoke(question, {"callbacks": […]})'
         )
     return limits_of(binding.bound, {**binding.kwargs, **keywords})
@@ -391,7 +392,7 @@ def _limits_of_branches(retriever: Any) -> Limits:
 
 
 def _limits_of_sequence(sequence: Any) -> Limits:
-    """Return the limits of the last step; the steps before it only make the query."""
+    """Return the limits of the last step; the earlier steps only make the query."""
     return limits_of(sequence.last)
 
 
@@ -444,8 +445,8 @@ _RETRIEVERS: Mapping[str, tuple[Any, str]] = {
     f"{_COMMUNITY}retrievers.knn.KNNRetriever": (_limits_of_list, _NEAREST),
     f"{_COMMUNITY}retrievers.svm.SVMRetriever": (_limits_of_list, _NEAREST),
 }
-"""By the class of a retriever, or of a wrapper around one: the function that reads its limits, and the
-settings that we know."""
+"""For each class of retrievers or of wrappers around a retriever: the function that returns the limits, and
+the names of the settings that we can analyse."""
 _COMPRESSORS: Mapping[str, str] = {
     "langchain_surerag.compressors.ClusterCompressor": "*",
     "langchain_surerag.compressors.DenseRefiner": "*",
@@ -457,4 +458,5 @@ _COMPRESSORS: Mapping[str, str] = {
     ),
     f"{_COMMUNITY}document_transformers.long_context_reorder.LongContextReorder": "",
 }
-"""Compressors that select by relevance, and their known settings."""
+"""For each class of compressors that select by relevance only: the names of the settings that we can
+analyse (``*`` stands for all settings except prompts)."""

@@ -60,12 +60,14 @@ AgentResponse = ModelResponse[Any]
 Handler = Callable[[AgentRequest], Any]
 """LangChain's function from a request to a response, blocking or asynchronous."""
 _NO_LIMIT = 1 << 20
-"""Maximum length of an answer, in tokens, that we set for an agent: so large that only the agent's own holds.
-"""
+"""Maximum answer length in tokens for an agent's reader; so large that only the agent's own limit applies."""
 
 
 class _ToolsCalled(BaseException):
-    """Ends a first pass in which the model calls tools; it is a BaseException, as it is no failure."""
+    """Ends the method's program because the model's first response calls tools.
+
+    It derives from BaseException so that ``except Exception`` in the method does not treat it as a failure.
+    """
 
     def __init__(self, response: AgentResponse) -> None:
         super().__init__()
@@ -73,10 +75,10 @@ class _ToolsCalled(BaseException):
 
 
 class AgentReader(ModelReader):
-    """Calls an agent's model with the agent's conversation, through all inner middleware.
+    """A reader that calls an agent's model with the agent's conversation, through all inner middleware.
 
-    The prompt's text replaces the user's question; its rules are appended to the system message. The agent's
-    own maximum length and temperature apply.
+    The text of a prompt replaces the user's question. The prompt's system messages are appended to the
+    agent's system message. The agent's own token limit and temperature apply.
     """
 
     def __init__(
@@ -86,7 +88,7 @@ class AgentReader(ModelReader):
         super().__init__(model, None, None, vocabulary_size, 8, THINKING_TOKENS)
         self._together = False
         self._agent, self._handler = request, handler
-        # A tool call ends the first pass, except in samples that are drawn beside an existing answer.
+        # A tool call in the first response ends the program, unless this response is a sample for the gate.
         self._may_call_tools = bool(options.resolved_gate.n_samples)
         self._abstention = options.first_abstention
         self._is_first = True
@@ -99,23 +101,23 @@ class AgentReader(ModelReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the model can do; it cannot generate an answer in two steps."""
+        """The model's capabilities; an answer is generated whole, because middleware cannot pause a model."""
         return replace(super().capabilities, begin="whole")
 
     def keywords(self, settings: Mapping[str, Any]) -> readers.Keywords:
-        """Return the method's settings as keywords of a call, without settings that the agent decides."""
+        """Convert settings to keyword arguments of a model call, without settings that the agent decides."""
         ours = {name: value for name, value in settings.items() if value or name == "seed"}
         if ours.get("max_tokens", 0) >= _NO_LIMIT:
             del ours["max_tokens"]
         return super().keywords(ours)
 
     def response_to(self, result: LazyRAGResult) -> AgentResponse:
-        """Return the response with a result's answer; after a retrieval this is the last response."""
+        """Return the response that contains a result's answer; after a retrieval, the last response."""
         # A response may have thoughts before the answer, which only the reader recognises.
-        same = [one for one in self._responses if one[0].endswith(result.answer)]
-        if result.decision.retrieve or not same:
+        matching = [one for one in self._responses if one[0].endswith(result.answer)]
+        if result.decision.retrieve or not matching:
             return self._responses[-1][1]
-        return min(same, key=lambda one: len(one[0]))[1]
+        return min(matching, key=lambda one: len(one[0]))[1]
 
     async def _call(
         self, request: readers.Request, keywords: readers.Keywords, calls: Any
@@ -140,12 +142,12 @@ class AgentReader(ModelReader):
             and not part.entries
             and not self._abstention
         ):
-            raise LogprobsError("the first answer came without log-probabilities")
+            raise LogprobsError("the model returned its first answer without log-probabilities")
         self._responses.append((split_thoughts(part.text)[1].strip(), response))
         return [part]
 
     def _with_fields(self, part: ReplyPart, fields: Any) -> ReplyPart:
-        """Return a structured answer as text; it counts as an abstention if one of its fields does."""
+        """Put a structured answer into a reply as JSON, or the abstention if a field is an abstention."""
         if any(is_abstention(text, self._abstention) for text in _texts_in(fields)):
             token = {"token": self._abstention, "logprob": 0.0}
             entries = [{**token, "top_logprobs": [token]}] if self.capabilities.logprobs else []
@@ -156,7 +158,7 @@ class AgentReader(ModelReader):
 
 
 class LazyRetrievalState(AgentState[Any]):
-    """State of an agent that retrieves lazily; each run of the agent begins without these attributes.
+    """State of an agent that retrieves lazily; each run of the agent starts with both attributes empty.
 
     Attributes:
         context: Retrieved documents that the model saw; empty if nothing was retrieved.
@@ -171,28 +173,31 @@ class LazyRetrievalState(AgentState[Any]):
 class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     """Lets the agent's model answer, and retrieves only if the model is unsure of its answer (L-RAG).
 
-    If the gate stays closed, the model's first answer is returned. If the gate opens, the first answer is
-    dropped, and nobody sees it; passages are retrieved, and the model answers again with the passages before
-    the question. The agent's conversation keeps the original question. For the search, the model first
-    rewrites a follow-up question so that it can be understood alone (one more call, if the gate opened).
+    The gate (option ``gate``) decides from the model's first answer whether to retrieve. If the gate stays
+    closed, the first answer is returned. If the gate opens, passages are retrieved, and the model answers
+    again with the passages before the question; the first answer is dropped, and nobody sees it. The agent's
+    conversation keeps the original question. Before the search, the model rewrites a follow-up question so
+    that it can be understood without the conversation (one more call).
 
     Tool calls pass through unchanged. If the model reads the result of a tool, it also sees the passages that
-    were retrieved in this run. A structured answer counts as an answer, also if LangChain implements it as a
-    tool call. The gate opens if an answer is empty, or has no log-probabilities (as that of a fallback model
-    may). The gate ``"semantic_entropy"`` draws its samples without LangChain's cache, each with its own seed,
-    at most ``max_concurrency`` at a time. Before it draws samples, an agent with tools answers once at its
-    own temperature; if this answer calls a tool, the tool runs, and no samples are drawn.
+    were retrieved in this run. A structured answer counts as an answer, even if LangChain implements it as a
+    tool call. The gate opens if an answer is empty, or if it has no log-probabilities (a fallback model may
+    return none). The gate ``"semantic_entropy"`` draws its samples without LangChain's cache, each with its
+    own seed, at most ``max_concurrency`` at a time. If the agent has tools, it first answers once at its own
+    temperature; if this answer calls a tool, the tool runs, and no samples are drawn.
 
-    The state gets ``context`` and ``retrieval``. The message has the decision in
-    ``response_metadata["surerag"]["retrieval"]``. Callback handlers receive the same events as from the
-    chain. Images and files in the user's message are kept. A first answer that is kept is streamed as one
-    message, because LangChain gives only whole answers to middleware.
+    The agent's state gets ``context`` and ``retrieval`` (see :class:`LazyRetrievalState`). The message has
+    the decision in ``response_metadata["surerag"]["retrieval"]``. Callback handlers receive the events of
+    :class:`~langchain_surerag.LazyRetrievalChain`. Images and files in the user's message are kept. If the
+    first answer is returned, it is streamed as one message, because LangChain gives only whole answers to
+    middleware.
 
     Args:
         retriever: A retriever, or a runnable from a question to documents.
-        summaries: Tier 1, as for the chain. Without summaries, the model first answers from the conversation
-            alone; we ask it to abstain only if ``abstention`` is set or ``gate`` is ``"abstention"``.
-        summaries_are_public: Whether everybody may see every summary, as for the chain.
+        summaries: Summaries of the documents, as for :class:`~langchain_surerag.LazyRetrievalChain`. Without
+            summaries, the model first answers from the conversation alone; we ask it to abstain only if
+            ``abstention`` is set or ``gate`` is ``"abstention"``.
+        summaries_are_public: Whether every user may see every summary.
         rewrite_follow_ups: Whether a model rewrites follow-up questions for the search.
         rewriter: The model that rewrites follow-up questions; by default the agent's model.
         vocabulary_size: Number of tokens in the model's vocabulary, for the upper bound of entropies.
@@ -202,7 +207,9 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Raises:
         ConfigurationError: If an option is unknown or out of bounds, or ``retriever`` is not a retriever.
-        CapabilityError: At the first answer, if the model cannot give what the gate needs.
+        MissingServiceError: If ``retriever`` is None.
+        CapabilityError: If the gate needs log-probabilities that the model does not return; it is raised
+            when the model first answers.
     """
 
     state_schema = LazyRetrievalState
@@ -237,8 +244,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
             self._rewrite_prompt = rewrite.require("query") if rewrite_follow_ups else None
         self.options = LazyRAGOptions(prompts=prompts, **options)
         _ = self.options.resolved_threshold  # raises if an option does not belong to the gate
-        asks = summaries is not None or self.options.resolved_gate.name == "abstention"
-        if self.options.abstention is None and not asks:
+        needs_abstention = summaries is not None or self.options.resolved_gate.name == "abstention"
+        if self.options.abstention is None and not needs_abstention:
             self.options = self.options.with_options(abstention=False)
         self._retriever = retriever_of(retriever)
         # An empty summary: the first answer comes from the conversation alone.
@@ -252,7 +259,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         return {"context": [], "retrieval": None}
 
     def wrap_model_call(self, request: AgentRequest, handler: Callable[[AgentRequest], AgentResponse]) -> Any:
-        """Have the model answer; if the gate opens, retrieve passages and have it answer again."""
+        """Let the model answer; if the gate opens, retrieve passages and let the model answer again."""
         return run_blocking(self._answer(request, handler, BLOCKING))
 
     async def awrap_model_call(
@@ -286,7 +293,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
         return ExtendedModelResponse(_with_note(reader.response_to(result), note), Command(update=update))
 
     def _with_context(self, request: AgentRequest) -> AgentRequest:
-        """Return a request with the documents that this run has retrieved before the question."""
+        """Return the request with the documents that this run has retrieved, placed before the question."""
         documents = cast("LazyRetrievalState", request.state).get("context")
         places = (at for at, one in enumerate(request.messages) if isinstance(one, HumanMessage))
         place = max(places, default=None)
@@ -333,7 +340,7 @@ async def _respond(request: AgentRequest, handler: Handler, config: RunnableConf
 def _search_standalone(
     program: Program[LazyRAGResult], question: str, history: Sequence[Message], prompt: Template
 ) -> Program[LazyRAGResult]:
-    """Run a program whose search uses the question as rewritten to be understood without its conversation."""
+    """Run a program; before it searches, a model rewrites the question to make sense without ``history``."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         if isinstance(effect, Retrieve) and effect.tier == "passages":
@@ -345,7 +352,7 @@ def _search_standalone(
 
 
 def answer_of(response: AgentResponse) -> AIMessage | None:
-    """Return the model's answer, which may be empty; None if it calls tools that the agent must run."""
+    """Return the model's answer, which may be empty; None if it is a call of tools for the agent to run."""
     answers = [message for message in response.result if isinstance(message, AIMessage)]
     if not answers or isinstance(response.result[-1], ToolMessage):
         return answers[-1] if answers else None
@@ -372,7 +379,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _with_prompt(request: AgentRequest, prompt: PromptValue, place: int) -> AgentRequest:
-    """Return a request with a prompt's text as its question, and the prompt's rules in its system message."""
+    """Return the request with the prompt's text as the question, and its rules in the system message."""
     turns = prompt.to_messages()
     question, system = cast("HumanMessage", request.messages[place]), request.system_message
     text = "\n".join(str(turn.text) for turn in turns if not isinstance(turn, SystemMessage))
@@ -380,17 +387,17 @@ def _with_prompt(request: AgentRequest, prompt: PromptValue, place: int) -> Agen
     update: dict[str, Any] = {"response_metadata": turns[-1].response_metadata}
     if text != str(question.text):
         update["content"] = _with_text(question, text)
-    if rules and isinstance(said := system.content if system else "", str):
-        system = SystemMessage(f"{said}\n\n{rules}".strip())
+    if rules and isinstance(content := system.content if system else "", str):
+        system = SystemMessage(f"{content}\n\n{rules}".strip())
     elif rules:
-        system = SystemMessage([*said, {"type": "text", "text": rules}])
+        system = SystemMessage([*content, {"type": "text", "text": rules}])
     messages = list(request.messages)
     messages[place] = question.model_copy(update=update)
     return request.override(messages=messages, system_message=system)
 
 
 def _with_text(question: HumanMessage, text: str) -> str | list[str | dict[Any, Any]]:
-    """Return a message's content with another text; images and other blocks are kept."""
+    """Return a message's content with its text replaced; images and other blocks are kept."""
     if isinstance(question.content, str):
         return text
     others = [block for block in question.content if isinstance(block, dict) and block.get("type") != "text"]

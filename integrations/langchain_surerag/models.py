@@ -1,4 +1,4 @@
-"""A LangChain model as a reader, which calls the model's outermost runnable, so that all wrappers apply."""
+"""A reader that calls a LangChain model through its outermost runnable, so that all wrappers apply."""
 
 from __future__ import annotations
 
@@ -54,33 +54,35 @@ def reader_from_model(
     thinking_tokens: int = THINKING_TOKENS,
     thinking: Literal[True, "unmarked"] | None = None,
 ) -> ModelReader:
-    """Make a reader of a chat model or an LLM, which may be inside bindings, retries and fallbacks.
+    """Make a reader from a chat model or an LLM, which may be inside bindings, retries and fallbacks.
 
-    ChatOpenAI and similar classes (chat completions), ChatOllama and ChatGoogleGenerativeAI give
-    log-probabilities, and entropies as intervals. OpenAI (completions) gives them only for whole answers, not
-    for streams. All other models, including HuggingFacePipeline and ChatHuggingFace, give only text. Of
-    several models (fallbacks, alternatives) the reader promises what all of them can do.
+    ChatOpenAI and similar classes (chat completions), ChatOllama and ChatGoogleGenerativeAI return
+    log-probabilities, from which the reader computes entropies as intervals. OpenAI (completions) returns
+    log-probabilities only for whole answers, not for streams. All other models, including HuggingFacePipeline
+    and ChatHuggingFace, return only text. With several models (fallbacks, alternatives), the reader has the
+    capabilities that all of them share.
 
-    If the model, a binding or the config sets a maximum length, the reader respects it; it also respects a
-    temperature, except for samples. If the model rejects a setting that the method does not need, the reader
-    stops sending it. Samples bypass LangChain's LLM cache, which would return the same answer for each.
+    If the model, a binding or the config sets a maximum length, the reader respects this length. It also
+    respects a temperature that they set, except for samples. If the model rejects a setting that the method
+    does not need, the reader stops sending this setting. Samples bypass LangChain's LLM cache, which would
+    return the same answer for every sample.
 
     Args:
         model: The model, without prompt or output parser.
-        logprobs: True if the class takes OpenAI's keywords and returns OpenAI's metadata; False to use only
-            the model's text; by default the class decides.
+        logprobs: True if the model takes OpenAI's keywords and returns OpenAI's metadata; False to use only
+            the model's text; None decides by the model's class.
         top_logprobs: Maximum number of alternatives to request for each token; by default the model's own
             setting, or else the largest number that its API allows.
         vocabulary_size: Number of tokens in the model's vocabulary, for the upper bound of entropies.
         max_concurrency: Maximum number of simultaneous requests of one call; a smaller number in the caller's
             config takes precedence.
-        thinking_tokens: Tokens that a model may spend on thoughts, beside those of the answer. They count
-            once the reader has seen the model think.
-        thinking: True if these tokens count from the first request on. ``"unmarked"`` means, besides, that
-            answers begin inside the thoughts, and that only the end of the thoughts is marked.
+        thinking_tokens: Tokens that a model may spend on thoughts, in addition to the tokens of the answer.
+            The reader requests them as soon as it has seen the model think.
+        thinking: True to request these tokens from the first request on. ``"unmarked"`` does the same for a
+            model whose output starts inside the thoughts, with a mark only at their end.
 
     Warns:
-        UserWarning: If the model is a Hugging Face pipeline, of which LangChain returns only the text.
+        UserWarning: If the model is a Hugging Face pipeline, because LangChain returns only its text.
 
     Raises:
         ConfigurationError: If ``model`` contains no language model, or a setting is out of bounds.
@@ -94,12 +96,12 @@ def reader_from_model(
         model, logprobs, top_logprobs, vocabulary_size, max_concurrency, thinking_tokens, thinking
     )
     if reader.family is PIPELINE:
-        warnings.warn(f"{reader.described} is read as text. {PIPELINE.advice}", stacklevel=2)
+        warnings.warn(f"{reader.described} gives only text. {PIPELINE.advice}", stacklevel=2)
     return reader
 
 
 def reader_of(model: Any) -> BaseReader:
-    """Return a new reader for a model; return a reader unchanged, with all that it has learned."""
+    """Return a new reader for a model; return an existing reader unchanged."""
     if model is None:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
@@ -117,11 +119,11 @@ def judge_of(judge: Any) -> Any:
 
 
 class _Context(NamedTuple):
-    """Context of a request: config, the models it selects, and whether a draft gets a run of its own."""
+    """Context of a request: the config, the models that the config selects, and whether it is a draft."""
 
     config: RunnableConfig
     leaves: tuple[Leaf, ...]
-    in_own_run: bool
+    is_draft: bool
 
 
 class ModelReader(ClientReader):
@@ -167,7 +169,7 @@ class ModelReader(ClientReader):
 
     @property
     def described(self) -> str:
-        """The model in messages: the names of its class and of the class around it."""
+        """Description of the model for errors: its class, and the class of the wrapper around it."""
         outer = type(self.model).__name__
         return self._names if outer == self._names else f"{outer} of {self._names}"
 
@@ -194,7 +196,7 @@ class ModelReader(ClientReader):
         return len(encode(text)) if callable(encode) else super().count_tokens(text)
 
     def keywords(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """Return settings by OpenAI's names as keywords of a call."""
+        """Convert settings under OpenAI's names to keyword arguments of a model call."""
         return self.family.keywords(settings, next(iter(leaves(self.model))).model)
 
     # Requests.
@@ -222,8 +224,8 @@ class ModelReader(ClientReader):
 
     def _streams(self, sampling: SamplingParams) -> bool:
         # Completions return log-probabilities only with whole answers, not in streams.
-        wanted = sampling.trace != "none" and not sampling.optional_trace
-        return not (self._completes and self._traced and wanted)
+        needs_logprobs = sampling.trace != "none" and not sampling.optional_trace
+        return not (self._completes and self._traced and needs_logprobs)
 
     @property
     def _sends_limit(self) -> bool:
@@ -286,8 +288,8 @@ class ModelReader(ClientReader):
         *,
         past_cache: bool,
     ) -> LLMResult:
-        """Call the model inside plain bindings, with their keywords: it returns all samples of a request."""
-        # A chat model's cache tells samples apart by their number.
+        """Call the innermost model with the keywords of its bindings, to get all samples in one request."""
+        # A chat model's cache distinguishes samples by their number.
         uncached = past_cache and self._completes
         owner = self._bare.model_copy(update={"cache": False}) if uncached else self._bare
         config = merge_configs(*self._configs, config)
@@ -306,7 +308,10 @@ class ModelReader(ClientReader):
         return [part._replace(usage=usage or part.usage) for part in parts]
 
     async def _open(self, request: Request, keywords: Keywords, calls: Blocking) -> AsyncGenerator[ReplyPart]:
-        """Yield the parts of a stream; if it fails at its beginning, and is retried, yield a whole answer."""
+        """Yield the parts of a stream.
+
+        If the stream fails before its first part, and LangChain retries the model, yield a whole answer.
+        """
         value, config, began = prompt_value(request.prompt), request.context.config, False
         chunks = calls.stream(self.model, "stream", value, config, **self.keywords(keywords))
         try:
@@ -329,16 +334,15 @@ class ModelReader(ClientReader):
         yield part._replace(finish=part.finish or "")
 
     def _part(self, piece: Any, request: Request) -> ReplyPart:
-        """Return a message, a message chunk, a generation or a text as a ReplyPart."""
         return reply_part(piece, self.family.logprobs if request.top is not None else None)
 
     def open_stream(self, request: Request, calls: Blocking) -> BegunStream:
-        """Return an answer of which nothing has been read yet; a draft is reported by its own run."""
-        return (_Draft if request.context.in_own_run else BegunStream)(self, request, calls)
+        """Return an answer whose generation has not started; a draft is reported as a run of its own."""
+        return (_Draft if request.context.is_draft else BegunStream)(self, request, calls)
 
 
 class _Draft(BegunStream):
-    """A draft whose text is reported by its own run if the draft is read to its end."""
+    """A draft that is reported to LangChain as a run of its own if it is generated to its end."""
 
     def __init__(self, reader: ClientReader, request: Request, calls: Blocking) -> None:
         super().__init__(reader, request, calls)
@@ -364,9 +368,9 @@ class _Draft(BegunStream):
 
 
 def reply_part(piece: Any, *keys: str | None) -> ReplyPart:
-    """Return a message, a message chunk, a generation or a text as a ReplyPart.
+    """Convert a message, a message chunk, a generation or a text to a ReplyPart.
 
-    Log-probabilities are read from the first of ``keys`` that the metadata have.
+    Log-probabilities are taken from the first of ``keys`` that the metadata contain.
     """
     message = piece.message if isinstance(piece, ChatGeneration) else piece
     metadata: Mapping[str, Any] = getattr(message, "generation_info", None) or {}
@@ -399,23 +403,23 @@ def _is_cached(models: Sequence[Leaf]) -> bool:
 
 
 def _usage_of(message: BaseMessage) -> Usage | None:
-    """Return the token counts of a message: the server's own, or else LangChain's form of them."""
+    """Return the token counts of a message as the server sent them, or else as LangChain converted them."""
     if isinstance(counted := message.response_metadata.get("token_usage"), Mapping):
         return usage_of(counted)
     if not (counted := getattr(message, "usage_metadata", None)):
         return None
-    written, read = counted.get("output_token_details") or {}, counted.get("input_token_details") or {}
+    output, prompt = counted.get("output_token_details") or {}, counted.get("input_token_details") or {}
     totals = {
         "prompt_tokens": counted.get("input_tokens"),
         "completion_tokens": counted.get("output_tokens"),
         "total_tokens": counted.get("total_tokens"),
     }
-    details = {"completion_tokens_details": {"reasoning_tokens": written.get("reasoning")}}
-    return usage_of({**totals, **details, "cached_tokens": read.get("cache_read")})
+    details = {"completion_tokens_details": {"reasoning_tokens": output.get("reasoning")}}
+    return usage_of({**totals, **details, "cached_tokens": prompt.get("cache_read")})
 
 
 def prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
-    """Return a prompt in LangChain's form; a sample's number becomes metadata, which only caches read."""
+    """Convert a prompt to LangChain's form; ``number`` goes to the metadata, where only caches read it."""
     turns = [Message(role, replace_surrogates(content)) for role, content in as_messages(prompt)]
     if len(turns) == 1 and turns[0].role == "user" and number is None:
         return StringPromptValue(text=turns[0].content)

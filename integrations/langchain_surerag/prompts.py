@@ -1,4 +1,4 @@
-"""LangChain's prompt templates as surerag's prompts: texts, and conversations with system messages."""
+"""Convert LangChain's prompt templates to prompts of surerag: texts, or turns with system messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from surerag.messages import Message, Prompt, Template
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """A chat template as a surerag prompt: each turn is filled in, and keeps its role."""
+    """A prompt of several turns; each turn is a template and keeps its role."""
 
     name: str = field(compare=False)
     turns: tuple[Message, ...]
@@ -34,7 +34,7 @@ class ChatPrompt:
         return self
 
     def render(self, **values: str) -> Prompt:
-        """Fill the slots; a mark is put before each line of a value that begins like a line of a turn."""
+        """Fill the slots; a line of a value that begins like a line of the template gets a mark before it."""
         data = as_data(self.text, values)
         turns = [(role, PromptTemplate(self.name, content)) for role, content in self.turns]
         return tuple(
@@ -44,7 +44,7 @@ class ChatPrompt:
 
 
 def prompt_of(name: str, value: Any) -> str | Template:
-    """Return a prompt as the core takes it: a text, a template of LangChain's, or pairs of role and text.
+    """Convert a text, a template of LangChain's, or pairs of role and text to a prompt for the methods.
 
     Example:
         >>> from langchain_core.prompts import ChatPromptTemplate, PromptTemplate
@@ -92,7 +92,7 @@ def _turn(value: Any, partial: Mapping[str, Any]) -> Message:
     if not isinstance(template, LangChainPrompt):
         raise PromptError(
             f"a chat prompt has a {type(value).__name__}",
-            hint="use system, human and ai messages of text; a conversation comes with the input, under "
+            hint="use system, human and ai messages of text; pass a conversation with the input, under "
             '"chat_history"',
         )
     [formatted] = value.format_messages(**dict.fromkeys(template.input_variables, ""))

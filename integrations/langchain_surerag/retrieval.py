@@ -1,4 +1,4 @@
-"""A pipeline's own retrievers and embeddings as services of surerag."""
+"""Use the retrievers and embedding models of a LangChain pipeline as services of surerag."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from surerag.readers import client_failure, in_thread, secrets_in
 from surerag.services import Encoder, Retriever, normalised_rows
 
 _QUERIES_REMEMBERED = 64
-"""Number of questions whose vectors an encoder caches, so that a question for both tiers is embedded once."""
+"""Number of questions whose vectors are cached; summaries and passages are searched with the same vector."""
 
 
 class EmbeddingEncoder:
@@ -34,7 +34,7 @@ class EmbeddingEncoder:
         embeddings: The embedding model.
 
     Raises:
-        ConfigurationError: If it is no embedding model.
+        ConfigurationError: If ``embeddings`` is not an embedding model.
     """
 
     def __init__(self, embeddings: Embeddings) -> None:
@@ -75,7 +75,7 @@ class EmbeddingEncoder:
         raise failure
 
     def embed_question(self, text: str) -> list[float]:
-        """Return the model's vector of a question, not normalised; recent vectors are cached."""
+        """Return the model's vector of a question without normalising it; recent vectors are cached."""
         if (vector := self._questions.get(text)) is None:
             self._questions.put(text, vector := self._embeddings.embed_query(text))
         return vector
@@ -98,9 +98,9 @@ def encoder_of(embeddings: Any) -> Any:
 
 
 class QuestionRetriever(VectorStoreRetriever):
-    """A vector store's retriever that shares the vector of a question with another retriever.
+    """Replaces a vector store's retriever (``original``), and takes question vectors from an encoder's cache.
 
-    It takes the place of ``original``, and uses its current settings in each search.
+    Each search uses the current settings of ``original``.
     """
 
     original: VectorStoreRetriever
@@ -108,7 +108,7 @@ class QuestionRetriever(VectorStoreRetriever):
 
     @classmethod
     def of(cls, retriever: VectorStoreRetriever, encoder: EmbeddingEncoder) -> Self:
-        """Return a retriever that takes the place of another, with the same name in traces."""
+        """Return a replacement for a retriever, with the same name in traces."""
         fields = {name: getattr(retriever, name) for name in retriever.model_fields_set}
         name = retriever.get_name()
         return cls(**{"name": name, **fields, "original": retriever, "encoder": encoder})
@@ -147,7 +147,7 @@ class RunnableRetriever:
         self._takes_k = takes_k(runnable)
 
     def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
-        """Return passages, best first, ``k`` at most.
+        """Return at most ``k`` passages, best first.
 
         Raises:
             ServiceError: If the runnable returns something other than documents.
@@ -177,7 +177,7 @@ def retriever_of(retriever: Any) -> Any:
 
 
 def takes_k(runnable: object) -> bool:
-    """Whether ``invoke(question, k=…)`` reaches the search."""
+    """Whether ``invoke(question, k=…)`` passes ``k`` on to the search."""
     match runnable:
         case VectorStoreRetriever():
             return True

@@ -1,4 +1,4 @@
-"""DynQR as a LangChain retriever, and as a step that turns a question into a better query."""
+"""DynQR as a LangChain retriever, and as a step that rewrites a question to a better query."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from surerag.readers import AWAITING, BLOCKING, Blocking
 
 
 class _RewritingPart(SerializablePart, DynQROptions):
-    """DynQR with services; each subclass has an ``__init__``, so that type checkers see its arguments."""
+    """Base class of the DynQR components; each subclass has its own ``__init__`` for type checkers."""
 
     SERVICES = ("llm", "retriever", "rewriter")
 
@@ -55,18 +55,19 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
 
     **Cost**: one search and one answer, to measure the reader's certainty; if the reader is uncertain, also
     one rewrite, one more search and one more answer. The retriever after this step then searches again.
-    :class:`UncertaintyRewriteRetriever` saves this last search; prefer it if your pipeline takes a retriever.
+    :class:`UncertaintyRewriteRetriever` needs no search after it; prefer it if your pipeline takes a
+    retriever.
 
     **The decision** is in the events ``dynqr.gate`` and ``dynqr.decided``, which reach callback handlers and
-    ``astream_events`` under the run of this step, with the runs of model and retriever.
+    ``astream_events`` under the run of this step, together with the runs of model and retriever.
 
-    Options can be set for one call (``invoke(question, top_n=3)``). LangChain can serialise it, like the
-    chain.
+    Options can be set for one call (``invoke(question, top_n=3)``). LangChain's ``dumps`` and ``loads``
+    support this step.
 
     Raises:
         ConfigurationError: If an option is out of bounds.
-        MissingServiceError: If model or retriever are missing.
-        CapabilityError: If the metric needs log-probabilities that the model does not give.
+        MissingServiceError: If the model or the retriever is missing.
+        CapabilityError: If the metric needs log-probabilities that the model does not return.
     """
 
     def __init__(self, llm: Any = None, retriever: Any = None, **options: Any) -> None:
@@ -90,19 +91,20 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
 class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
     """Retrieves with the question, and also with a rewrite of it if the reader's answer is uncertain (DynQR).
 
-    Each document has a decision in its metadata, under ``decision_key``: ``query`` (with which it was
-    retrieved), ``uncertainty`` (of the answer from it), ``original_answer``, ``original_uncertainty``,
-    ``threshold``, ``acted`` (whether the query was rewritten), ``rewritten`` (whether the rewrite's documents
-    were kept), ``finish`` and ``reason`` (in words). Documents that differ only in their decisions are equal.
-    The cost is one search and one answer; if the reader is uncertain, two of each, and a rewrite.
+    Each document has a decision in its metadata, under ``decision_key``: ``query`` (the query that found the
+    documents), ``uncertainty`` (of the answer from these documents), ``original_answer``,
+    ``original_uncertainty``, ``threshold``, ``acted`` (whether the query was rewritten), ``rewritten``
+    (whether these documents were found by the rewritten query), ``finish`` and ``reason`` (in words).
+    Documents that differ only in their decisions are equal. The cost is one search and one answer; if the
+    reader is uncertain, the cost is two searches, two answers and one rewrite.
 
     Options can be set for one call (``invoke(query, top_n=3)``). LangChain's usual name ``k`` may be used for
-    ``top_n``, in the constructor and in calls. LangChain can serialise the retriever, like the chain.
+    ``top_n``, in the constructor and in calls. LangChain's ``dumps`` and ``loads`` support the retriever.
 
     Raises:
         ConfigurationError: If an option is out of bounds.
-        MissingServiceError: If model or retriever are missing.
-        CapabilityError: If the metric needs log-probabilities that the model does not give.
+        MissingServiceError: If the model or the retriever is missing.
+        CapabilityError: If the metric needs log-probabilities that the model does not return.
     """
 
     decision_key: str | None = "uncertainty_rewrite"
@@ -114,7 +116,7 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
         super().__init__(**{"llm": llm, "retriever": retriever, **options})
 
     def invoke(self, input: str, config: RunnableConfig | None = None, **kwargs: Any) -> list[Document]:
-        """Retrieve documents; model and retriever get the whole config, not only its callbacks."""
+        """Retrieve documents; the inner model and retriever get the whole config, not only its callbacks."""
         with set_config_context(ensure_config(config)) as context:
             return context.run(super().invoke, input, config, **kwargs)
 

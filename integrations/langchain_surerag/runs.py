@@ -1,4 +1,4 @@
-"""LangChain's runs: the purpose of each request, a method's events as custom events, and the answer's run."""
+"""Report a method's work to LangChain's runs: tags by purpose, custom events, and a run for each answer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ TAGS: dict[Purpose, list[str]] = {
 
 
 def purpose_of(effect: Effect[Any]) -> Purpose:
-    """Return the purpose of an effect; samples that are compared count as drafts."""
+    """Return the purpose of a method's request; several samples of one prompt count as drafts."""
     match effect:
         case StartGeneration():
             return "draft"
@@ -59,14 +59,14 @@ def purpose_of(effect: Effect[Any]) -> Purpose:
 
 
 def end_of_program(error: BaseException) -> BaseException | None:
-    """Return the exception that closes a program or interrupts a graph; None if the error is a failure."""
+    """Return the error, or its cause, that closes a program or interrupts a graph; None for a failure."""
     graphs: Any = sys.modules.get("langgraph.errors")
     kinds = GeneratorExit if graphs is None else (GeneratorExit, graphs.GraphBubbleUp)
     return next((one for one in (error, error.__cause__) if isinstance(one, kinds)), None)
 
 
 def with_purposes(program: Program[T]) -> Program[T]:
-    """Run a program; :data:`PURPOSE` has each effect's purpose while the effect is answered."""
+    """Run a program, and set :data:`PURPOSE` to the purpose of each effect before the effect is answered."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         PURPOSE.set(purpose_of(effect))
@@ -76,7 +76,7 @@ def with_purposes(program: Program[T]) -> Program[T]:
 
 
 def request_config(purpose: Purpose | None) -> RunnableConfig:
-    """Return this context's config for one request, with the tags of the request's purpose."""
+    """Return the current config for one request, with the tags of the request's purpose."""
     config = ensure_config()
     if purpose is None:
         return config
@@ -87,7 +87,11 @@ def request_config(purpose: Purpose | None) -> RunnableConfig:
 
 
 def collect_message_ids() -> list[str]:
-    """Return a list to which this context adds the ids of streamed answers; LangGraph shows each id once."""
+    """Return a list that will get the ids of answers streamed in this context.
+
+    LangGraph shows each message id once. A chain that returns its answer under the id of the streamed answer
+    so avoids that LangGraph shows the answer twice.
+    """
     ids: list[str] = []
     _MESSAGE_IDS.set(ids)
     return ids
@@ -107,7 +111,7 @@ class _MessageIds(BaseCallbackHandler):
 
 
 class _WithoutTokens:
-    """Wraps a handler, which then receives everything but streamed tokens (token counts of a draft, say)."""
+    """Wraps a callback handler, so that it receives all events (a draft's token count, say) except tokens."""
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
@@ -122,11 +126,11 @@ class _WithoutTokens:
         return hash(self._handler)
 
     def on_llm_new_token(self, *_: Any, **__: Any) -> None:
-        """Ignore a token."""
+        pass
 
 
 def without_streaming(config: RunnableConfig) -> RunnableConfig:
-    """Return a config whose handlers receive no streamed tokens; tracers are kept as they are."""
+    """Return a config whose callback handlers, except tracers, receive no streamed tokens."""
     callbacks = config.get("callbacks")
     if isinstance(callbacks, BaseCallbackManager):
         quiet = callbacks.copy()
@@ -146,7 +150,7 @@ def _without_tokens(handlers: Iterable[Any]) -> list[Any]:
 
 
 class AnswerRun:
-    """A run of an answer that first was a draft: it reports the tokens, and at the end the whole text."""
+    """Reports an answer that began as a draft: a run with its tokens, and at the end its whole text."""
 
     def __init__(self, prompt: str, calls: Blocking) -> None:
         self._calls = calls
@@ -158,7 +162,7 @@ class AnswerRun:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a handler may show the text while it is streamed; tracers do not."""
+        """Whether a handler may show the text while it is streamed, which tracers do not do."""
         handlers = manager_of(self._config, self._calls).handlers
         return any(
             hasattr(one, "tap_output_iter") or not isinstance(one, BaseTracer | AsyncBaseTracer)
@@ -166,7 +170,7 @@ class AnswerRun:
         )
 
     async def token(self, piece: str) -> None:
-        """Report a piece of the answer; pieces that are read before the gate's decision are left out."""
+        """Report a piece of the answer; a draft that is generated only for the gate is not reported."""
         if self._run is None:
             if PURPOSE.get() == "step":
                 return
@@ -189,7 +193,7 @@ class AnswerRun:
 
 
 async def stream_whole(text: str, ids: Sequence[str], calls: Blocking) -> None:
-    """Report an answer that no model's run has streamed, such as a sample that the gate kept."""
+    """Report a whole answer, unless a model's run has streamed it (``ids`` then holds the message's id)."""
     if text and not ids:
         run = AnswerRun("", calls)
         await run.token(text)
@@ -197,7 +201,7 @@ async def stream_whole(text: str, ids: Sequence[str], calls: Blocking) -> None:
 
 
 def listener_of(config: RunnableConfig) -> Callable[[Event], None]:
-    """Return a listener that hands a method's events to the handlers of a run."""
+    """Return a function that sends a method's events to the callback handlers of the config's run."""
 
     def listen(event: Event) -> None:
         if has_run(config):
@@ -207,14 +211,14 @@ def listener_of(config: RunnableConfig) -> Callable[[Event], None]:
 
 
 class AsyncListener:
-    """Like :func:`listener_of`, for coroutines: a task passes the events on, as their sender cannot await."""
+    """Like :func:`listener_of`, for coroutines; a task sends the events, because the method cannot await."""
 
     def __init__(self, config: RunnableConfig) -> None:
         self._config = config
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
 
     def __call__(self, event: Event) -> None:
-        """Put an event into the queue."""
+        """Queue an event."""
         self._events.put_nowait(event)
 
     async def __aenter__(self) -> Self:
@@ -249,15 +253,15 @@ class AsyncListener:
 
 
 def has_run(config: RunnableConfig) -> bool:
-    """Whether the config has a run for events; LangChain raises an error for events without a run."""
+    """Whether the config has a run that events can belong to; LangChain rejects events without a run."""
     return getattr(config.get("callbacks"), "parent_run_id", None) is not None
 
 
 @contextmanager
 def errors_of_client_class() -> Iterator[None]:
-    """Raise surerag's error for a client's failure as an error of the client's class, too.
+    """Add the class of a failed client's error to the error of surerag that reports the failure.
 
-    ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` and ``with_retry`` then catch it.
+    ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` and ``with_retry`` then catch this error.
     """
     try:
         yield
@@ -297,21 +301,21 @@ def _class_of_both(ours: type[SureragError], theirs: type[Exception]) -> type[Su
 def _rebuild_error(
     kind: type[SureragError], arguments: tuple[Any, ...], carried: dict[str, Any]
 ) -> SureragError:
-    """Return an error of surerag's class only: another process unpickles it in this form."""
+    """Unpickle an error as an error of surerag's class only, without the client's class."""
     error = kind.__new__(kind, *arguments)
     vars(error).update(carried)
     return error
 
 
 def manager_of(config: RunnableConfig, calls: Blocking) -> Any:
-    """Return the callback manager of a config, for blocking or for awaited calls."""
+    """Return the config's callback manager, for blocking or for awaited calls."""
     if calls.prefix:
         return get_async_callback_manager_for_config(config)
     return get_callback_manager_for_config(config)
 
 
 async def run_program(program: Program[T], services: Services, config: RunnableConfig, calls: Blocking) -> T:
-    """Answer a program's effects under the run of a config."""
+    """Run a method's program as part of the config's run, and return the program's result."""
     program = with_purposes(program)
     if not calls.prefix:
         with errors_of_client_class(), set_config_context(config) as context:

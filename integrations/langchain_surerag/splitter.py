@@ -33,7 +33,7 @@ class SemanticTextSplitter(TextSplitter):
         length_function: Function that counts the tokens of a text; None estimates them by its scripts.
         add_start_index: Whether a chunk's metadata have its position in the text, in characters, under
             ``start_index``.
-        **options: Those of :class:`surerag.SemanticChunkerOptions`.
+        **options: Options of :class:`surerag.SemanticChunkerOptions`.
 
     Raises:
         ConfigurationError: If an option is unknown or out of bounds.
@@ -74,7 +74,7 @@ class SemanticTextSplitter(TextSplitter):
         return changed
 
     def with_quantile(self, texts: Iterable[str | Document], quantile: float = 0.75) -> Self:
-        """Return a copy whose threshold is this quantile of the similarities of neighbouring sentences.
+        """Return a copy whose threshold is a quantile of the similarities of neighbouring sentences in texts.
 
         Raises:
             ConfigurationError: If ``quantile`` is not in [0, 1].

@@ -1,4 +1,4 @@
-"""Vector stores that take documents, and hold and search a summary of each."""
+"""Vector stores that take documents, and store and search a summary of each document."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from surerag.services import Encoder
 from surerag.text import replace_surrogates
 
 Summarize = int | str | Callable[..., Any] | Reader | Runnable[Any, Any]
-"""How to summarize: a number of lead sentences, a metadata key, a function of the document, or a model that
-writes each summary once."""
+"""How to summarize: a number of sentences to take from the beginning, a metadata key, a function of the
+document, or a model that writes each summary once."""
 RECORD_KEY = "surerag_summary"
-"""Metadata key of a summary's :class:`Record`, in JSON; it is removed before a summary is shown."""
+"""Metadata key of a summary's :class:`Record`, in JSON; it is removed before a user sees the summary."""
 _ANY_TEXT = ("InMemoryVectorStore", "FAISS", "Chroma", "MemoryStore")
-"""Classes of stores that take any text as an id; other stores may require UUIDs, as Qdrant does."""
+"""Classes of stores that accept any text as an id; other stores, such as Qdrant, may require UUIDs."""
 
 
 class Record(NamedTuple):
-    """The origin of a summary: document id, hashes of text and metadata, way of summarizing, and encoder."""
+    """The origin of a summary: document id, hashes of text and metadata, summarizer, and embedding model."""
 
     id: str
     text: str
@@ -58,12 +58,12 @@ class Record(NamedTuple):
 
 
 def hash_of(text: str) -> str:
-    """Return a text's hash: a UUID, as some stores want for an id."""
+    """Return a hash of a text, as a UUID, because some stores accept only UUIDs as ids."""
     return str(uuid5(NAMESPACE_OID, replace_surrogates(text)))
 
 
 class MemoryStore(VectorStore):
-    """An in-memory store that keeps one matrix of vectors; LangChain's own builds a matrix in each search."""
+    """An in-memory store that keeps one matrix of vectors; LangChain's store builds one in each search."""
 
     def __init__(self, embeddings: Any) -> None:
         self._embeddings = embeddings
@@ -83,7 +83,7 @@ class MemoryStore(VectorStore):
     def add_documents(
         self, documents: list[Document], ids: Sequence[str] | None = None, **_: Any
     ) -> list[str]:
-        """Embed and add documents, in place of documents with the same ids; return the ids."""
+        """Embed documents, let them replace documents with the same ids, and return the ids."""
         names = [str(one.id) for one in documents] if ids is None else [*ids]
         passages = map(passage_of, documents)
         held = [replace(one, id=name) for name, one in zip(names, passages, strict=True)]
@@ -110,8 +110,8 @@ class MemoryStore(VectorStore):
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return documents by their ids."""
-        wanted = {*ids}
-        return [_document(one) for one in self.passages if one.id in wanted]
+        requested = {*ids}
+        return [_document(one) for one in self.passages if one.id in requested]
 
     def similarity_search(
         self, query: str, k: int = 4, filter: Callable[[Document], Any] | None = None, **_: Any
@@ -130,8 +130,8 @@ class MemoryStore(VectorStore):
     ) -> list[Document]:
         index, many = self._index, k if admits is None else 32 * k
         while index is not None:
-            found: list[Passage] = await calls.call(index, "retrieve", query, many)
-            documents = [_document(one) for one in found]
+            passages: list[Passage] = await calls.call(index, "retrieve", query, many)
+            documents = [_document(one) for one in passages]
             admitted = [one for one in documents if admits is None or admits(one)]
             if len(admitted) >= k or many >= len(index):
                 return admitted[:k]
@@ -151,10 +151,10 @@ def _document(passage: Passage) -> Document:
 
 
 class SummaryStore(VectorStore):
-    """A vector store that takes whole documents, and holds and searches a summary of each.
+    """A vector store that takes whole documents, and stores and searches a summary of each document.
 
-    LangChain's ``index`` keeps it up to date: it adds new documents, replaces changed documents and deletes
-    removed documents, so that a model writes each summary once::
+    LangChain's ``index`` keeps the store up to date: it adds new documents, replaces changed documents and
+    deletes removed documents, so that a model writes each summary once::
 
         summaries = SummaryStore(Chroma("summaries", embeddings), summarize=2)
         index(documents, record_manager, summaries, cleanup="full", source_id_key="source")
@@ -162,19 +162,18 @@ class SummaryStore(VectorStore):
     Documents may also be added and deleted by their own ids: ``summaries.delete(["refund.md"])``. If the
     store takes only UUIDs, as Qdrant does, a UUID is made from the id.
 
-    Each summary has its document's metadata, so that the retriever's filter applies to it, and the name of
-    the embedding model. If you change the embedding model, summaries with the former model's vectors are no
-    longer shown. Add their documents again: the existing summaries are then embedded anew, and none is
-    written again.
+    Each summary has its document's metadata, so that the retriever's filter applies to the summary. It also
+    has the name of the embedding model. If you change the embedding model, summaries with the former model's
+    vectors are no longer shown. Add their documents again: the existing summaries then get new vectors, but
+    no summary is written again.
 
-    A document without prose has no summary: the store holds its beginning instead, with the key
-    ``no_summary`` in the metadata. If such a document is the nearest, the chain searches.
+    A document without prose has no summary: the store holds the document's beginning instead, with the key
+    ``no_summary`` in the metadata. If this beginning is nearest to a question, the chain searches passages.
 
     Args:
-        store: The store that holds the summaries, and nothing else; or an embedding model, to hold them in
-            memory.
-        summarize: How to summarize: a number of lead sentences, a metadata key, a function of the document,
-            or a model.
+        store: A vector store for nothing but the summaries; or an embedding model, to hold them in memory.
+        summarize: A number of sentences to take from the beginning, a metadata key, a function of the
+            document, or a model.
 
     Raises:
         ConfigurationError: If ``store`` is neither a vector store nor an embedding model.
@@ -193,8 +192,8 @@ class SummaryStore(VectorStore):
         self.changes = 0
         """How often summaries were added or deleted."""
         self.snapshots: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-        """By local store of a retriever: the entries at the last update, to detect deleted and changed
-        documents."""
+        """The entries of each local store of a retriever when summaries were last updated, to detect deleted
+        and changed documents."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "snapshots": None}
@@ -210,7 +209,7 @@ class SummaryStore(VectorStore):
     def add_documents(
         self, documents: list[Document], ids: Sequence[str] | None = None, **keywords: Any
     ) -> list[str]:
-        """Summarize documents, and add the summaries in place of summaries with the same ids."""
+        """Summarize documents, and let the summaries replace summaries with the same ids; return the ids."""
         return run_blocking(self._add(documents, ids, keywords, BLOCKING))
 
     async def aadd_documents(
@@ -220,11 +219,11 @@ class SummaryStore(VectorStore):
         return await self._add(documents, ids, keywords, AWAITING)
 
     def add_changed(self, documents: Sequence[Document]) -> None:
-        """Add documents that are new, or whose text, metadata, way of summarizing or encoder has changed."""
+        """Add documents that are new, or whose text, metadata, summarizer or embedding model has changed."""
         run_blocking(self._add(documents, None, {}, BLOCKING, only_changed=True))
 
     def delete(self, ids: Sequence[str] | None = None, **keywords: Any) -> bool:
-        """Delete summaries by the ids under which their documents were added; unknown ids do no harm."""
+        """Delete summaries by the ids under which their documents were added; ignore unknown ids."""
         return run_blocking(self._delete(ids, keywords, BLOCKING))
 
     async def adelete(self, ids: Sequence[str] | None = None, **keywords: Any) -> bool:
@@ -233,10 +232,10 @@ class SummaryStore(VectorStore):
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
         """Return summaries by the ids of their documents."""
-        held = run_blocking(self._held_summaries(ids, BLOCKING))
-        if held is None:
+        summaries = run_blocking(self._stored_summaries(ids, BLOCKING))
+        if summaries is None:
             raise NotImplementedError(f"a {type(self.inner).__name__} has no get_by_ids")
-        return [*map(summary_to_show, held.values())]
+        return [*map(summary_to_show, summaries.values())]
 
     def similarity_search(self, query: str, k: int = 4, **keywords: Any) -> list[Document]:
         """Return the ``k`` nearest summaries."""
@@ -279,13 +278,13 @@ class SummaryStore(VectorStore):
         names = [one.id or id_of(one) for one in documents] if ids is None else [*map(str, ids)]
         by_id = dict(zip(names, documents, strict=True))
         records = {name: self._record(name, one) for name, one in by_id.items()}
-        present = await self._held_summaries(names, calls) or {}
+        present = await self._stored_summaries(names, calls) or {}
         former = {name: Record.of(one.metadata) for name, one in present.items()}
         if only_changed:
             by_id = {name: one for name, one in by_id.items() if former.get(name) != records[name]}
         if by_id:
             summaries = await self._renewed(by_id, present, records, calls)
-            # Not every store replaces a document with the same id: FAISS refuses it.
+            # Not every store replaces a document with the same id: FAISS rejects the new document.
             await self._delete([name for name in by_id if name in present], {}, calls)
             ids_in_store = [str(one.id) for one in summaries]
             await calls.call(self.inner, "add_documents", summaries, ids=ids_in_store, **keywords)
@@ -302,22 +301,22 @@ class SummaryStore(VectorStore):
         records: Mapping[str, Record],
         calls: Blocking,
     ) -> list[Document]:
-        """Return the summaries of documents; a present summary that still fits gets the current metadata."""
-        kept = {
+        """Return summaries of documents; a stored summary that still fits gets the current metadata."""
+        reusable = {
             name: one
             for name, one in present.items()
             if name in documents and records[name].fits(Record.of(one.metadata))
         }
         made = await self._summarize(
-            {name: one for name, one in documents.items() if name not in kept}, calls
+            {name: one for name, one in documents.items() if name not in reusable}, calls
         )
         return [
-            self._summary(made.get(name) or _with_metadata_of(kept[name], one), records[name])
+            self._summary(made.get(name) or _with_metadata_of(reusable[name], one), records[name])
             for name, one in documents.items()
         ]
 
     async def _summarize(self, documents: Mapping[str, Document], calls: Blocking) -> dict[str, Document]:
-        """Return the summaries of documents, by their ids, with their metadata."""
+        """Summarize documents; return summaries with the documents' metadata, by document id."""
         plain = [
             PlainDocument(name, one.page_content, str(one.metadata.get("title") or ""), one.metadata)
             for name, one in documents.items()
@@ -336,8 +335,8 @@ class SummaryStore(VectorStore):
         metadata = {**summary.metadata, RECORD_KEY: json.dumps(record)}
         return Document(id=self._stored_id(record.id), page_content=summary.page_content, metadata=metadata)
 
-    async def _held_summaries(self, names: Collection[str], calls: Blocking) -> dict[str, Document] | None:
-        """Return the summaries in the store by their documents' ids; None if it cannot search by ids."""
+    async def _stored_summaries(self, names: Collection[str], calls: Blocking) -> dict[str, Document] | None:
+        """Return stored summaries by their documents' ids; None if the store has no ``get_by_ids``."""
         stored = [*dict.fromkeys(map(self._stored_id, names))]
         if not stored:  # Chroma refuses an empty list
             return {}
@@ -355,8 +354,8 @@ class SummaryStore(VectorStore):
             raise InputError(
                 "there are no ids of summaries to delete", hint="pass the ids of their documents"
             )
-        # FAISS refuses ids that it does not hold.
-        held = await self._held_summaries(ids, calls)
+        # FAISS rejects unknown ids.
+        held = await self._stored_summaries(ids, calls)
         gone = [self._stored_id(name) for name in (ids if held is None else held)]
         if not gone:
             return True
@@ -373,7 +372,7 @@ class SummaryStore(VectorStore):
 
 
 def summary_to_show(summary: Document) -> Document:
-    """Return a summary as it is shown: with its document's id and metadata."""
+    """Return a summary for users: with its document's id and metadata, and without our record."""
     record, metadata = Record.of(summary.metadata), metadata_to_show(summary.metadata)
     return Document(
         id=record.id if record else summary.id, page_content=summary.page_content, metadata=metadata
@@ -381,7 +380,7 @@ def summary_to_show(summary: Document) -> Document:
 
 
 def metadata_to_show(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata that a summary has from its document."""
+    """Return the metadata of a summary without our record."""
     return {key: value for key, value in metadata.items() if key != RECORD_KEY}
 
 
@@ -392,13 +391,13 @@ def _with_metadata_of(summary: Document, document: Document) -> Document:
 
 
 def id_of(document: Document) -> str:
-    """Return an id made of a document's text and metadata."""
+    """Return an id that is a hash of a document's text and metadata."""
     metadata = sorted(map(str, document.metadata.items()))
     return hash_of(f"{metadata}\n{document.page_content}")
 
 
 def _describe_way(summarize: Summarize) -> str:
-    """Return a text that identifies the way of summarizing."""
+    """Return a text that identifies the summarizer."""
     if isinstance(summarize, Runnable | Reader):
         return str(reader_of(summarize).name)
     return getattr(summarize, "__qualname__", None) or repr(summarize)

@@ -1,4 +1,4 @@
-"""Tier 1 of lazy retrieval: summaries of the documents that the retriever may find."""
+"""Summaries for L-RAG's first answer; a user sees only summaries of documents that the retriever may find."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from surerag.services import Retriever
 _AT_ONCE = 256
 """Number of documents that are summarized and added to a vector store at once."""
 _BY_VECTOR = (IN_MEMORY, FAISS, CHROMA)
-"""Classes of stores that find the same documents by a question's vector as by the question."""
+"""Classes of vector stores that find the same documents by a question's vector as by its text."""
 _REMEDIES = (
     "pass your own retriever for the summaries, which returns only summaries that its user may see; or, if "
     "everybody may see every summary, pass summaries_are_public=True"
@@ -68,12 +68,13 @@ def summaries_of(
     the store that this function returns.
 
     Args:
-        documents: The corpus, not cut into passages; with ``store``, it may be a generator of any length. A
+        documents: Whole documents, not cut into passages; with ``store``, a generator of any length. A
             document without an id gets a UUID made from its text and metadata; so, if it changes, its old
-            summary remains beside the new one.
-        summarize: How to summarize; if ``store`` is a ``SummaryStore``, its own way applies instead.
-        embeddings: The embedding model to search the summaries with, if they are held in memory.
-        store: A vector store that holds the summaries instead.
+            summary remains beside the new summary.
+        summarize: A number of sentences to take from the beginning, a metadata key, a function of the
+            document, or a model. If ``store`` is a ``SummaryStore``, the setting of that store applies.
+        embeddings: The embedding model that searches summaries in memory; it is needed without ``store``.
+        store: A vector store for the summaries; None keeps them in memory.
 
     Raises:
         InputError: If there is no document with text, or ``summarize`` gives no summary for a document.
@@ -97,10 +98,10 @@ def summaries_of(
 
 
 def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any:
-    """Return a retriever of the summaries whose documents the passages' retriever certainly admits.
+    """Return a retriever that finds only summaries of documents that the passages' retriever may return.
 
-    One summary as text is shown to everybody. Summaries in a store are searched with the retriever's filter.
-    A user's own function or class that searches summaries is trusted.
+    A summary that is passed as text is shown to everybody. Summaries in a store are searched with the filter
+    of the passages' retriever. A user's own function or class that searches summaries is trusted.
 
     Args:
         summaries: A vector store, a retriever of summaries, or one summary as text.
@@ -125,13 +126,13 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
 
 
 def _check_same_limits(summaries: Any, retriever: Any) -> None:
-    """Check that the summaries' retriever has the same limits as the passages', or is the user's code."""
+    """Check that both retrievers have the same limits, or that the user wrote the summaries' retriever."""
     limits, why = _limits_and_reason(retriever)
     of_summaries, own = _limits_and_reason(summaries)
     if isinstance(summaries, PassageIndex):
         own = ""
-    alike = of_summaries == limits if not why else of_summaries.leaves_out
-    if not (own or alike):
+    same = of_summaries == limits if not why else of_summaries.leaves_out
+    if not (own or same):
         raise _refusal(why or _in_words(limits, of_summaries))
 
 
@@ -142,25 +143,23 @@ class _CheckedRetriever:
         self._tier, self._check = tier, check
 
     def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
-        """Return the nearest summaries."""
         self._check()
         return self._tier.retrieve(query, k)
 
     async def aretrieve(self, query: str, k: int | None) -> Sequence[Passage]:
-        """Like :meth:`retrieve`, with the retriever's own async method."""
         self._check()
-        found: Sequence[Passage] = await AWAITING.call(self._tier, "retrieve", query, k)
-        return found
+        summaries: Sequence[Passage] = await AWAITING.call(self._tier, "retrieve", query, k)
+        return summaries
 
 
 def tiers_of(summaries: Any, retriever: Any, *, public: bool = False) -> tuple[Any, Any]:
-    """Return both tiers as services: the summaries (see :func:`summary_tier`) and the retriever."""
+    """Return L-RAG's two services: the retriever of summaries (:func:`summary_tier`) and that of passages."""
     tier = summary_tier(summaries, retriever, public=public)
     return tier, retriever_of(tier.sharing_vectors(retriever) if isinstance(tier, SummaryTier) else retriever)
 
 
 def _limits_and_reason(retriever: Any) -> tuple[Limits, str]:
-    """Return a retriever's limits, and the reason (in words) if they are unknown, else an empty text."""
+    """Return a retriever's limits, and the reason why they are unknown (empty if they are known)."""
     try:
         limits = limits_of(retriever)
     except NotUnderstoodError as error:
@@ -184,11 +183,11 @@ def _in_words(limits: Limits, others: Limits) -> str:
 
 
 class SummaryTier:
-    """Searches a vector store for summaries that may be shown.
+    """Searches a vector store for summaries that the user may see.
 
-    It leaves out summaries of documents that the retriever's filter may deny, summaries of documents that
-    were deleted or changed in the retriever's store since (if we can see the store), and summaries with the
-    vectors of another embedding model.
+    The chain does not show summaries of documents that the retriever's filter may exclude, summaries of
+    documents that were deleted or changed in the retriever's store since they were summarized (if we can
+    access the store), or summaries whose vectors come from another embedding model.
     """
 
     def __init__(self, summaries: VectorStore, retriever: Any, *, public: bool) -> None:
@@ -235,7 +234,7 @@ class SummaryTier:
         return arguments, snapshots
 
     def sharing_vectors(self, retriever: Any) -> Any:
-        """Return the retriever; if it has the same embedding model, it shares the question's vector."""
+        """Return the retriever; with the summaries' embedding model, it embeds each question only once."""
         if (
             path_of(retriever) == path_of(VectorStoreRetriever)
             and retriever.search_type == "similarity"
@@ -247,7 +246,7 @@ class SummaryTier:
         return retriever
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Return the nearest summaries, ``k`` at most."""
+        """Return the nearest summaries, at most ``k``."""
         return run_blocking(self._retrieve(query, k, BLOCKING))
 
     async def aretrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -288,20 +287,20 @@ class SummaryTier:
 async def _search_in_memory(
     store: VectorStore, arguments: Mapping[str, Any], query: str, k: int | None, calls: Blocking
 ) -> list[Document]:
-    found: list[Document] = await calls.call(store, "similarity_search", query, k or 4, **arguments)
-    return found
+    summaries: list[Document] = await calls.call(store, "similarity_search", query, k or 4, **arguments)
+    return summaries
 
 
 async def _search_in_store(
     retriever: VectorStoreRetriever, arguments: Mapping[str, Any], query: str, k: int | None, calls: Blocking
 ) -> list[Document]:
     number = {"k": k} if k else {}
-    found: list[Document] = await calls.call(retriever, "invoke", query, **number, **arguments)
-    return found
+    summaries: list[Document] = await calls.call(retriever, "invoke", query, **number, **arguments)
+    return summaries
 
 
 def _filter_of(limits: Limits, store: VectorStore) -> Any:
-    """Return the filter of a retriever as the store of the summaries takes it."""
+    """Convert the filter of a retriever to the format of the summaries' store."""
     path = path_of(store)
     takes_document = path in (IN_MEMORY, path_of(MemoryStore))
     condition = limits.condition if takes_document or path == FAISS else None
@@ -316,13 +315,13 @@ def _filter_of(limits: Limits, store: VectorStore) -> Any:
 
 
 def _check_filter(condition: Any, passages: Sequence[Passage]) -> None:
-    """Check that a filter can be applied to some summaries at least."""
+    """Check that at least one of the first 100 summaries has all the metadata that a filter reads."""
     missing: set[str] = set()
     for passage in passages[:100]:
         try:
             _, lacking = apply_filter(condition, metadata_to_show(passage.metadata))
         except Exception:
-            return  # a filter may need a web request to know the user
+            return  # the filter may work only during a web request, which identifies the user
         if not lacking:
             return
         missing |= lacking

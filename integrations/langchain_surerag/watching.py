@@ -1,4 +1,4 @@
-"""A callback handler that sees the answers of models in LangChain's runs, and how sure they were."""
+"""A callback handler that records the answers of models in LangChain's runs, with their certainty."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from surerag.errors import InputError, LogprobsError, SureragError
 from surerag.readers import ReplyPart, finish_of, split_thoughts, trace_of_answer
 
 METADATA_KEY = "certainty"
-"""Key of a message's ``response_metadata`` with the values of its certainty."""
+"""Key of a message's certainty in ``response_metadata``."""
 NO_LOGPROBS_REQUESTED = "the model was not asked for log-probabilities"
 UNREADABLE = "the log-probabilities of the answer could not be read"
-SEVERAL = 'the output holds answers of several calls; return the one that counts under the key "answer"'
+SEVERAL = 'the output holds answers of several calls; return the answer that counts under the key "answer"'
 NO_ANSWER = "no model finished an answer in this run"
 
 _KEYS = tuple(dict.fromkeys(family.logprobs for family in FAMILIES))
@@ -42,9 +42,9 @@ class SeenAnswer:
     """One answer of a model in a run.
 
     Attributes:
-        text: The answer, as its message has it.
-        prompt: The messages that it answers.
-        is_aside: Whether the run cannot show it, because it is a call of tools or an intermediate step.
+        text: The text of the answer's message.
+        prompt: The messages to which the model replied.
+        is_aside: Whether the answer is not the run's output: it calls tools, or is an intermediate step.
     """
 
     run_id: UUID
@@ -56,7 +56,7 @@ class SeenAnswer:
 
 @dataclass(slots=True)
 class _Call:
-    """A running call of a model."""
+    """A call of a model that has not ended."""
 
     prompt: Sequence[BaseMessage]
     settings: Mapping[str, Any]
@@ -68,7 +68,7 @@ class _Call:
 
 @dataclass(slots=True)
 class RunTree:
-    """The runs below one root, and the models' answers in them."""
+    """The runs below one root run, and the models' answers in these runs."""
 
     root: UUID
     is_outermost: bool = False
@@ -78,7 +78,7 @@ class RunTree:
     answers: list[SeenAnswer] = field(default_factory=list)
 
     def forget(self, run_id: UUID) -> None:
-        """Forget the answers below a run that failed: nobody is shown them."""
+        """Remove the answers of a failed run, because no output contains them."""
         self.calls.pop(run_id, None)
         self.answers = [one for one in self.answers if run_id not in self._path(one.run_id)]
 
@@ -89,17 +89,18 @@ class RunTree:
             at = self.parents.get(at)
 
     def shown_answer(self, output: Any) -> SeenAnswer | None:
-        """Return the answer that an output shows; None if there is no answer, or if there are several.
+        """Return the answer that an output contains; None if it contains none, or several.
 
-        A component of surerag may repeat its answer in a second run, which has no log-probabilities.
+        Answers with the same text count as one answer, because a component of surerag may report its answer
+        in a second run without log-probabilities.
         """
-        found = self._found(output)
-        if len({one.text.strip() for one in found}) != 1:
+        answers = self._answers_in(output)
+        if len({one.text.strip() for one in answers}) != 1:
             return None
-        return next((one for one in reversed(found) if one.certainty.uncertainties), found[-1])
+        return next((one for one in reversed(answers) if one.certainty.uncertainties), answers[-1])
 
-    def _found(self, output: Any) -> list[SeenAnswer]:
-        """Return the answers whose texts are in an output, else the last answer from which it was made."""
+    def _answers_in(self, output: Any) -> list[SeenAnswer]:
+        """Return the answers that an output contains, or else the answers from which it was parsed."""
         candidates = [one for one in self.answers if not one.is_aside] or self.answers
         texts = set(texts_in(answer_in(output)))
         if shown := [one for one in candidates if one.text.strip() in texts]:
@@ -110,12 +111,12 @@ class RunTree:
         return with_all[-1:] or with_some or candidates[-1:]
 
     def certainty(self, output: Any) -> Certainty:
-        """Return how sure a model was of the answer that an output shows.
+        """Return how sure a model was of the answer that an output contains.
 
-        A component of surerag puts it under the key ``certainty`` of its own output.
+        A component of surerag puts the certainty into its output, under the key ``certainty``.
         """
-        if (told := told_in(output)) is not None:
-            return told
+        if (certainty := certainty_in(output)) is not None:
+            return certainty
         answer = self.shown_answer(output)
         if answer is None:
             return Certainty(reason=SEVERAL if self.answers else NO_ANSWER)
@@ -123,9 +124,9 @@ class RunTree:
 
 
 class Watcher(BaseCallbackHandler):
-    """Sees every answer of the models below the runs it is attached to, separately for each run.
+    """Records every answer of models in the runs to which it is attached, separately for each run.
 
-    Every answer gets its certainty in its message's ``response_metadata``; a stream, in its last chunk's.
+    The message of an answer gets the certainty in ``response_metadata``; in a stream, the last chunk gets it.
     """
 
     run_inline = True
@@ -136,7 +137,7 @@ class Watcher(BaseCallbackHandler):
         self._trees: dict[UUID, RunTree] = {}
 
     def ended(self, tree: RunTree, output: Any) -> None:
-        """Handle the end of a run and its output."""
+        """Handle the output of a run that ended; a derived class may override this method."""
 
     def assessed(self, certainty: Certainty) -> Certainty:
         """Return a certainty; a derived class may add a probability."""
@@ -239,7 +240,7 @@ class Watcher(BaseCallbackHandler):
         call = None if tree is None else tree.calls.get(run_id)
         if call is None or chunk is None:
             return
-        call.pieces.append(chunk)  # it is read at the end, when nobody waits for the next piece
+        call.pieces.append(chunk)  # it is parsed at the end, to delay no later piece
         message = getattr(chunk, "message", None)
         if isinstance(message, AIMessageChunk) and message.chunk_position == "last":
             call.certainty = self._certainty(_joined(call.pieces), call, message)
@@ -252,7 +253,7 @@ class Watcher(BaseCallbackHandler):
         if tree is None or call is None:
             return
         generations = response.generations[0] if response.generations else []
-        for generation in reversed(generations):  # a run shows the first answer, so it is added last
+        for generation in reversed(generations):  # LangChain returns the first answer, so it is added last
             part, message = _part(generation), getattr(generation, "message", None)
             certainty = call.certainty or self._certainty(part, call, message)
             calls_tools = isinstance(message, AIMessage) and bool(message.tool_calls)
@@ -264,14 +265,15 @@ class Watcher(BaseCallbackHandler):
         self._leave(run_id, output)
 
     def _certainty(self, part: ReplyPart, call: _Call, message: Any = None) -> Certainty:
-        told = told_in(getattr(message, "response_metadata", None))
-        if told is not None and told.uncertainties:  # by a ChatReader, or by the handler of with_certainty
-            told = told.by(self._measure or told.measure)
-            return self.assessed(replace(told, scope=call.scope))
+        stored = certainty_in(getattr(message, "response_metadata", None))
+        if stored is not None and stored.uncertainties:  # by a ChatReader or the handler of with_certainty
+            stored = stored.by(self._measure or stored.measure)
+            return self.assessed(replace(stored, scope=call.scope))
         thoughts, answer = split_thoughts(part.text)
         if not part.entries:
-            asked = any(call.settings.get(name) for name in ("logprobs", "top_logprobs", "response_logprobs"))
-            reason = NO_LOGPROBS if asked else NO_LOGPROBS_REQUESTED
+            names = ("logprobs", "top_logprobs", "response_logprobs")
+            requested = any(call.settings.get(name) for name in names)
+            reason = NO_LOGPROBS if requested else NO_LOGPROBS_REQUESTED
             return Certainty(reason=reason if answer.strip() else NO_WORDS, scope=call.scope)
         thought, top = bool(thoughts or part.thoughts), _alternatives(call.settings)
         try:
@@ -287,7 +289,7 @@ class Watcher(BaseCallbackHandler):
 def _part(piece: Any) -> ReplyPart:
     try:
         return reply_part(piece, *_KEYS)
-    except SureragError:  # log-probabilities in a form that nobody knows
+    except SureragError:  # log-probabilities in an unknown format
         return reply_part(piece)
 
 
@@ -314,7 +316,7 @@ def _alternatives(settings: Mapping[str, Any]) -> int | None:
 
 
 def _scope(serialized: Any, settings: Mapping[str, Any], template: Any) -> dict[str, str]:
-    """Return the scope of a model's answers: model, settings, template of the prompt."""
+    """Return the settings for which a calibration is valid: model, its settings, template of the prompt."""
     names: Any = (serialized or {}).get("id") or [settings.get("_type") or "model"]
     model = next((settings[name] for name in ("model", "model_name") if settings.get(name)), "")
     lasting = {name: value for name, value in settings.items() if name not in _SETTINGS_OF_ONE_CALL}
@@ -334,7 +336,7 @@ def _wording(template: Any) -> Any:
     return [_wording(one) for one in template] if isinstance(template, list) else template
 
 
-def told_in(output: Any) -> Certainty | None:
+def certainty_in(output: Any) -> Certainty | None:
     """Return the certainty under the key ``certainty`` of an output or of metadata, or None."""
     values = output.get(METADATA_KEY) if isinstance(output, Mapping) else None
     if isinstance(values, Mapping):

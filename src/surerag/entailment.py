@@ -1,4 +1,4 @@
-"""Entailers, which judge whether one statement entails another: by equality, by a classifier, by a reader."""
+"""Entailers judge whether one statement entails another: by equality, with a classifier, or with a reader."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ Probabilities = NDArray[np.float64]
 
 
 class ExactEntailer:
-    """Equal texts, after normalisation, entail each other; others contradict. For short answers and tests.
+    """Compares normalised texts: equal texts entail each other, and different texts contradict each other.
+
+    This entailer is for short answers and for tests.
 
     Example:
         >>> ExactEntailer().entail([Pair("The Orun.", "orun"), Pair("Velm", "Orun")]).tolist()
@@ -56,17 +58,17 @@ class ExactEntailer:
 
 
 class JudgeEntailer:
-    """A reader that is asked for ``entailment``, ``contradiction`` or ``neutral`` (DENSE-RAG, appendix B.2).
+    """Asks a reader to reply ``entailment``, ``contradiction`` or ``neutral`` (DENSE-RAG, appendix B.2).
 
     The label in the reply gets the probability that the reader reports for the label's tokens. The other two
-    labels share the rest, and each gets at most half of the first label's probability. Without
-    log-probabilities, the label gets 1. A reply that names no label, several labels, or a denied label gives
-    a row of zeros, which methods can count.
+    labels share the rest, but each gets at most half of the first label's probability. Without
+    log-probabilities, the label in the reply gets probability 1. A reply that names no label, several labels,
+    or a negated label ("not entailment") gives a row of zeros.
 
     Args:
-        reader: The judge.
+        reader: The model that judges.
         prompt: A text or a template with the slots ``question``, ``premise`` and ``hypothesis``.
-        max_tokens: Longest reply in tokens.
+        max_tokens: Maximum length of a reply, in tokens.
 
     Attributes:
         judged: Number of replies so far.
@@ -125,7 +127,8 @@ class JudgeEntailer:
             self.unparsed += 1
             logger.log(
                 logging.WARNING if self.unparsed == 1 else logging.DEBUG,
-                "a judge's reply names no single label and is not used (further ones are counted): %r",
+                "a judge's reply does not name exactly one label and is ignored (further replies are only "
+                "counted): %r",
                 reply.text[:80],
             )
             return [0.0] * len(LABELS)
@@ -141,7 +144,7 @@ _COLUMNS = {"entail": ENTAILMENT, "contradict": CONTRADICTION, "neutral": NEUTRA
 
 
 def parse_label(reply: str) -> int | None:
-    """Return the column of the one label that a reply names, or None.
+    """Return the column of the label that a reply names; None for no label, several, or a negated label.
 
     Example:
         >>> parse_label("**Entailment.**"), parse_label("It is not entailment"), parse_label("maybe")
@@ -159,40 +162,41 @@ def _label_logprobs(trace: TokenTrace) -> Sequence[float]:
     word = _WORDS.search("".join(trace.tokens))
     if word is None:
         return list(trace.logprobs)
-    found, end = [], 0
+    label_logprobs, end = [], 0
     for token, logprob in zip(trace.tokens, trace.logprobs, strict=True):
         start, end = end, end + len(token)
         if start < word.end() and end > word.start():
-            found.append(float(logprob))
-    return found
+            label_logprobs.append(float(logprob))
+    return label_logprobs
 
 
 DEFAULT_MODEL = "cross-encoder/nli-deberta-v3-small"
 PAPER_MODEL = "microsoft/deberta-v2-xlarge-mnli"
 _GPU_BATCH, _CPU_BATCH = 16_384, 2_048
-"""Most tokens of a batch."""
+"""Maximum number of tokens in a batch, with padding, on a GPU and on a CPU."""
 _PAIRS_KEPT = 1 << 16
-"""Most judgements in the cache."""
+"""Maximum number of judgements in the cache."""
 
 
 class NLIEntailer:
-    """A classifier of sentence pairs, trained for natural language inference.
+    """Judges pairs of statements with a classifier that was trained for natural language inference.
 
-    The order of the labels is read from the model's config. For a pair with a question, the texts "question
+    The order of the labels is taken from the model's config. For a pair with a question, the texts "question
     premise" and "question hypothesis" are compared, as SePer's authors do; a question that does not fit the
     model's window is left out. Pairs are batched by length. Judgements are cached.
 
     The default model has 141 M parameters; SePer's appendix B.4 finds that models of this size agree with
-    larger models. ``PAPER_MODEL`` is the paper's model with 900 M parameters.
+    larger models. ``PAPER_MODEL`` is SePer's model with 900 M parameters.
 
     Args:
         model: A loaded classifier, already on its device and in its dtype.
-        tokenizer: The tokenizer that belongs to it.
-        name: Identity of the model; by default its id or path.
-        max_batch_tokens: Most tokens of a batch with padding; by default 16,384 on a GPU, 2,048 on a CPU.
+        tokenizer: The classifier's tokenizer.
+        name: Identity of the model; by default the model's id or path.
+        max_batch_tokens: Maximum number of tokens in a batch, with padding; by default 16,384 on a GPU and
+            2,048 on a CPU.
 
     Raises:
-        ConfigurationError: If the model's labels are not the three of natural language inference.
+        ConfigurationError: If the model's labels are not entailment, neutral and contradiction.
     """
 
     local = True
@@ -232,8 +236,8 @@ class NLIEntailer:
 
         Args:
             id_or_path: Hugging Face id, or a folder.
-            device: Such as ``"cuda"``; by default a GPU if there is one.
-            dtype: Such as ``"bfloat16"``; by default float16 on a GPU, float32 on a CPU.
+            device: Device such as ``"cuda"``; by default a GPU if there is one, else the CPU.
+            dtype: Number type such as ``"bfloat16"``; by default float16 on a GPU and float32 on a CPU.
             **settings: ``max_batch_tokens`` of the class.
 
         Raises:

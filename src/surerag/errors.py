@@ -68,7 +68,7 @@ class ServiceError(SureragError, RuntimeError):
 
 
 class MissingServiceError(SureragError, TypeError):
-    """A method needs a service that is missing."""
+    """A method needs a service (reader, encoder, entailer, retriever) that was not passed."""
 
 
 class CapabilityError(SureragError, TypeError):
@@ -96,7 +96,7 @@ class ThinkingBudgetError(ServiceError):
 
 
 class RefusedError(ServiceError):
-    """A service refuses all requests of a kind because of their key, address, model or a parameter.
+    """A service refuses a request because of its key, address, model or a parameter; a retry cannot help.
 
     Attributes:
         parameters: Fields of the request that the service names as the reason; empty if it names none.
@@ -108,14 +108,14 @@ class RefusedError(ServiceError):
 
 
 class LogprobsRefusedError(RefusedError, LogprobsError):
-    """A service refuses to be asked for log-probabilities."""
+    """A service refuses requests that ask for log-probabilities."""
 
 
 class TransientServiceError(ServiceError):
     """A service failed in a way that may pass: rate limit, overload, time-out.
 
     Attributes:
-        broken: Whether the connection broke while a reply was read, after which no client repeats a request.
+        broken: Whether the connection broke during a reply; clients do not repeat the request after this.
     """
 
     retryable = True
@@ -125,14 +125,14 @@ class TransientServiceError(ServiceError):
 MISCONFIGURED = (
     CapabilityError, ConfigurationError, MissingExtraError, MissingServiceError, PromptError, RefusedError
 )  # fmt: skip
-"""Errors in the construction of a pipeline; no fallback hides them."""
+"""Errors of a misconfigured pipeline; methods raise them and do not fall back to the original input."""
 
 
 def check_at_least(least: float, **settings: float | None) -> None:
-    """Check that settings are None or at least ``least``; whole numbers if ``least`` is one.
+    """Check that each setting is None or at least ``least``, and a whole number if ``least`` is an int.
 
     Raises:
-        ConfigurationError: If a setting is not.
+        ConfigurationError: If a setting fails the check.
     """
     kind: Any = Integral if isinstance(least, int) else Real
     for name, value in settings.items():
@@ -142,7 +142,7 @@ def check_at_least(least: float, **settings: float | None) -> None:
 
 
 def check_kind(kind: type | UnionType, expected: str, *, hint: str = "", **settings: object) -> None:
-    """Check that settings are of a type, or raise ConfigurationError, which shows only types, no values."""
+    """Check the type of settings, or raise ConfigurationError; its message shows types, but no values."""
     for name, value in settings.items():
         if not isinstance(value, kind):
             raise ConfigurationError(f"{name} must be {expected}, got a {type(value).__name__}", hint=hint)
@@ -191,7 +191,7 @@ Install it with: pip install "surerag[faiss]".
 
 @contextmanager
 def writing(path: object) -> Iterator[None]:
-    """Write a file inside this context; an OSError becomes a StorageError."""
+    """Write the file ``path`` inside this context; an OSError becomes a StorageError."""
     try:
         yield
     except OSError as error:

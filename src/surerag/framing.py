@@ -1,8 +1,8 @@
-r"""Documents as data: no text that is filled into a prompt can imitate the prompt's own lines.
+r"""Mark lines of untrusted texts that imitate lines of the prompt into which the texts are filled.
 
-A prompt is a frame of lines (``Question: …``, ``Documents:``, ``[2] …``) around untrusted texts. A text with
-such lines could pretend to end, and add a question and an answer of its own. So every line of a text that
-begins like a line of the frame gets a mark in front::
+A prompt is a frame of lines (``Question: …``, ``Documents:``, ``[2] …``) around untrusted texts. A text that
+contains lines like the frame's could pretend to end, and add a question and an answer of its own. So every
+line of a text that begins like a line of the frame gets a mark before it::
 
     [1] Ada was born in Velm.
     | [2] Ada was born in Orun.
@@ -32,11 +32,11 @@ from functools import lru_cache
 from typing import NamedTuple
 
 MARK = "| "
-"""Mark before a line that only looks like one of the prompt."""
+"""Mark before a line of a text that looks like a line of the prompt."""
 
 
 class Passages(str):
-    """Numbered passages from ``format_passages``; the numbers at line beginnings belong to the frame."""
+    """Numbered passages from ``format_passages``; their numbers belong to the prompt and are not marked."""
 
     __slots__ = ()
 
@@ -83,8 +83,9 @@ def unquoted(text: str) -> str:
 def labels(template: str) -> list[str]:
     r"""Return the beginnings of a template's lines, and the labels and sentences inside the lines.
 
-    A template is cut at its line ends, slots, colons and ends of sentences. A piece is a label if it ends in
-    a colon, begins a line, or has four words or more; and if it has a letter, or three signs.
+    A template is cut at its line ends, slots, colons and ends of sentences. A piece with a letter is a label
+    if it ends in a colon, begins a line, or has at least four words. A piece without letters and digits, such
+    as ``-----``, is a label if it has at least three characters.
 
     Example:
         >>> labels("Read this. Context: {context}\n-----\nQuestion: {question} A:")
@@ -98,7 +99,7 @@ def labels(template: str) -> list[str]:
 
 
 class _Frame(NamedTuple):
-    """Patterns of a template's lines with and without passage numbers, and how many characters to compare."""
+    """Patterns of a template's lines with and without passage numbers, and how many characters to match."""
 
     lines: re.Pattern[str]
     labels: re.Pattern[str]

@@ -36,38 +36,39 @@ def as_messages(prompt: Prompt) -> tuple[Message, ...]:
 
 
 class Template(Protocol):
-    """A prompt with slots: :class:`surerag.prompts.PromptTemplate`, or a framework's in this form."""
+    """A prompt with slots: :class:`surerag.prompts.PromptTemplate`, or a framework's with these methods."""
 
     @property
     def name(self) -> str:
-        """Stable name, as ``get_prompts`` and ``update_prompts`` of the integrations use it."""
+        """Name of the prompt in ``get_prompts`` and ``update_prompts`` of the integrations."""
 
     @property
     def text(self) -> str:
         """The template's text."""
 
     def require(self, *slots: str) -> Template:
-        """Return a template with exactly these slots, or raise PromptError."""
+        """Return this template if it has exactly these slots, or raise PromptError."""
 
     def render(self, **values: str) -> Prompt:
-        """Fill every slot once; lines of values that imitate the template are marked (surerag.framing)."""
+        """Fill every slot, and mark lines of values that imitate the template (:mod:`surerag.framing`)."""
 
 
 NO_SUMMARY = "no_summary"
-"""Metadata key of a passage in L-RAG's tier 1 that is not a summary: it is searched, but never shown."""
+"""Metadata key of a passage that L-RAG searches like a summary, but never shows, because it is no summary."""
 
 
 @dataclass(frozen=True, slots=True)
 class Passage:
     """A piece of text that a retriever returns.
 
-    In L-RAG's tier 1, a passage with the metadata key ``NO_SUMMARY`` represents a document without a summary.
+    Among L-RAG's summaries, a passage with the metadata key ``NO_SUMMARY`` represents a document that has no
+    summary.
 
     Attributes:
         id: Identifier in the corpus; methods keep it.
         score: The retriever's score, if there is one.
         metadata: The source's metadata; methods never change it.
-        embedding: Vector of the text, if the retriever already has one; it is stored as a tuple.
+        embedding: Vector of the text if the retriever already has it; it is stored as a tuple.
         origin: The framework's own object (a node, a document). It is not compared and not serialised.
 
     Raises:
@@ -105,28 +106,28 @@ class Pair(NamedTuple):
 
 
 ANSWER_TOKENS = 256
-"""Longest answer in tokens, if neither the user nor the model sets a limit."""
+"""Maximum length of an answer in tokens, if neither the user nor the model sets a limit."""
 
 
 TraceKind = Literal[
     "none", "optional", "optional_entropy", "expected", "expected_entropy", "logprobs", "entropy"
 ]
-"""What the trace of an answer contains: nothing, the log-probability of each token, or also its entropy.
-``optional`` traces may be missing, and a service may refuse them. ``expected`` traces may be missing, but if
-a service refuses them, this is an error."""
+"""What the trace of an answer contains: nothing, the log-probability of each token, or also the entropy of
+each token. With ``optional…`` and ``expected…``, an answer without a trace is accepted. If a service refuses
+to return log-probabilities, this is an error, except with ``optional…``."""
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How a reader generates.
+    """Settings of generation.
 
     Attributes:
         n: Number of independent samples for each prompt.
-        temperature: 0 is greedy decoding.
-        max_tokens: Most tokens to generate for each sample; None leaves the length to the model.
-        stop: Texts that end a generation; they are not part of its text.
-        seed: Sample ``i`` of a prompt depends on the prompt, this seed and ``i`` alone.
-        trace: What each answer needs besides its text. A reader may return more if this costs nothing.
+        temperature: Sampling temperature; 0 is greedy decoding.
+        max_tokens: Maximum number of tokens for each sample; None leaves the length to the model.
+        stop: Texts that end a generation; they are not part of the generated text.
+        seed: Random seed; sample ``i`` of a prompt depends only on the prompt, this seed and ``i``.
+        trace: What each answer must have besides its text. A reader may return more if this costs nothing.
 
     Raises:
         ConfigurationError: If a value is out of range.
@@ -185,7 +186,7 @@ class EntropyTrace:
     Attributes:
         lower: Smallest possible entropy, one value per step.
         upper: Largest possible entropy, one value per step.
-        exact: Whether the full vocabulary was seen, so that both are equal.
+        exact: Whether the full vocabulary was known, so that ``lower`` equals ``upper``.
     """
 
     lower: tuple[float, ...]
@@ -230,7 +231,7 @@ class TokenTrace:
         for column in columns:
             if len(column) != len(self.tokens):
                 raise LogprobsError(
-                    f"a trace of {len(self.tokens)} tokens carries {len(column)} values",
+                    f"a trace of {len(self.tokens)} tokens has {len(column)} values",
                     hint="give every token its log-probability and its entropy",
                 )
         if self.end_logprob is not None:
@@ -257,13 +258,15 @@ class Generation:
         text: The answer, without the stop text, stripped of surrounding white space.
         prompt_tokens: Length of the prompt in tokens.
         trace: Log-probabilities and entropies of the answer, without thoughts that precede the answer; None
-            if the reader has none.
-        finish: ``"stop"``; ``"length"`` (ran into max_tokens); ``"content_filter"`` (withheld, wholly or in
-            part); ``"empty"`` (ended without a word); or ``"partial"`` (only begun).
+            if the reader does not provide a trace.
+        finish: Why the generation ended: ``"stop"`` (by itself, or at a stop text), ``"length"`` (at
+            ``max_tokens``), ``"content_filter"`` (a filter withheld all or a part of the answer), ``"empty"``
+            (without any text), or ``"partial"`` (it has not ended yet).
         completion_tokens: Tokens of the answer; 0 if the reader does not know.
         thinking_tokens: Tokens of thoughts before the answer; neither ``text`` nor ``completion_tokens``
             includes them.
-        cached_tokens: The part of ``prompt_tokens`` that the server had in its cache; 0 if it does not say.
+        cached_tokens: The part of ``prompt_tokens`` that the server had in its cache; 0 if the server does
+            not report it.
     """
 
     text: str
@@ -286,7 +289,7 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A piece of a streamed answer; the last one carries the whole generation."""
+    """A piece of a streamed answer; the last piece has the whole generation."""
 
     text: str
     generation: Generation | None = None
@@ -297,9 +300,9 @@ class Event:
     """A decision, fallback or warning of a method.
 
     Attributes:
-        name: Such as ``"lazy_rag.gate"``.
-        data: Plain values only: numbers, strings, lists and mappings of them.
-        warning: Whether to log the event as a warning, such as a fallback.
+        name: Name of the event, such as ``"lazy_rag.gate"``.
+        data: Plain values only: numbers, strings, and lists and mappings of plain values.
+        warning: Whether to log the event as a warning, as for a fallback.
         detail: The object that the data describe, for code in this process; it is not serialised.
     """
 
@@ -315,7 +318,7 @@ class Usage:
 
     Attributes:
         requests: Calls of models: answers generated, and pairs judged by an entailer.
-        prompt_tokens: Tokens read.
+        prompt_tokens: Tokens of prompts.
         completion_tokens: Tokens of answers, without thoughts.
         thinking_tokens: Tokens of thoughts before answers.
         cached_tokens: The part of ``prompt_tokens`` that a server reported to have in its cache.

