@@ -51,8 +51,8 @@ class Component(Options, Generic[R]):
         CapabilityError: If a service lacks a capability that the method needs.
     """
 
-    METHOD: ClassVar[str] = ""
-    """Name of the method; empty for classes beside the method's main class."""
+    TITLE: ClassVar[str] = ""
+    """The method's name, as papers and pages write it; empty for classes beside the method's main class."""
 
     JUDGES: ClassVar[bool] = False
     """Whether the method needs an entailment judge by default."""

@@ -10,11 +10,11 @@ from surerag.component import Component
 
 
 def methods_by_name() -> dict[str, type[Component[Any]]]:
-    """Return the main class of each method, as its attribute ``METHOD`` declares it."""
+    """Return the main class of each method, as its attribute ``TITLE`` declares it."""
     found = {}
     for name, module in surerag._MODULE_OF.items():
         if module.startswith("surerag.methods."):
             value = getattr(import_module(module), name)
-            if isinstance(value, type) and issubclass(value, Component) and value.METHOD:
-                found[value.METHOD] = value
+            if isinstance(value, type) and issubclass(value, Component) and value.TITLE:
+                found[value.TITLE] = value
     return found

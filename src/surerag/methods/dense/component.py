@@ -56,7 +56,7 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
         (('Velm', 'Orun'), 0.6931, ('necessary',))
     """
 
-    METHOD, JUDGES = "DENSE-RAG", True
+    TITLE, JUDGES = "DENSE-RAG", True
 
     reader: Service[Reader | None] = None
     """The model that rephrases chunks and answers the question."""

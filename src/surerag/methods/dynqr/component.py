@@ -36,7 +36,7 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
         ('Velm', 'Where was Ada born?', 4.48, 1.11)
     """
 
-    METHOD = "DynQR"
+    TITLE = "DynQR"
 
     reader: Service[Reader | None] = None
     """The model that answers."""

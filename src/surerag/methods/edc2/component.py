@@ -40,7 +40,7 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
         ('Ada, a painter, was born in Velm.', 14, 10)
     """
 
-    METHOD = "EDC²-RAG"
+    TITLE = "EDC²-RAG"
 
     reader: Service[Reader | None] = None
     """The model that judges which passages help to answer, or compresses clusters of passages."""

@@ -56,7 +56,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         ('Velm', False, 1)
     """
 
-    METHOD = "L-RAG"
+    TITLE = "L-RAG"
 
     reader: Service[Reader | None] = None
     """The model that answers."""

@@ -30,7 +30,7 @@ class SePer(SePerOptions, Component[SePerResult]):
         (0.0, 1.0, 1.0)
     """
 
-    METHOD, JUDGES = "SePer", True
+    TITLE, JUDGES = "SePer", True
 
     reader: Service[Reader | None] = None
     """The model whose belief is measured. If it returns no log-probabilities, the sampled answers are
