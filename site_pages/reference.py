@@ -20,6 +20,7 @@ from typing import Any
 import griffe
 from pydantic import BaseModel
 
+from surerag.methods import methods_by_name
 from surerag.signatures import public_fields
 
 ROOT = Path(__file__).parents[1]
@@ -46,11 +47,7 @@ WIDTH = 88
 _GROUPS = {
     "surerag.certainty": "Certainty of an answer",
     "surerag.methods.second_opinion": "Certainty of an answer",
-    "surerag.methods.lazy_rag": "L-RAG",
-    "surerag.methods.edc2": "EDC²-RAG",
-    "surerag.methods.dense": "DENSE-RAG",
-    "surerag.methods.dynqr": "DynQR",
-    "surerag.methods.seper": "SePer",
+    **{".".join(one.__module__.split(".")[:3]): name for name, one in methods_by_name().items()},
     "surerag.calibration": "Calibration and evaluation",
     "surerag.evaluation": "Calibration and evaluation",
     "surerag.readers": "Readers and data",

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sized
-from typing import Annotated, Any, Generic, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar
 
 from pydantic import Field, PrivateAttr, SkipValidation, model_validator
 
@@ -28,6 +28,7 @@ from surerag.effects import Program
 from surerag.errors import InputError
 from surerag.options import Options
 from surerag.progress import Progress
+from surerag.readers.protocol import Capabilities
 from surerag.services import Services
 
 R = TypeVar("R")
@@ -50,6 +51,12 @@ class Component(Options, Generic[R]):
         CapabilityError: If a service lacks a capability that the method needs.
     """
 
+    TITLE: ClassVar[str] = ""
+    """The method's name, as papers and pages write it; empty for classes beside the method's main class."""
+
+    JUDGES: ClassVar[bool] = False
+    """Whether the method needs an entailment judge by default."""
+
     on_event: Function[Listener | None] = None
     """Function that is called with each decision and warning at once, in the caller's context variables."""
 
@@ -63,6 +70,11 @@ class Component(Options, Generic[R]):
     def _connect(self) -> Services:
         """Check the fields that hold services, and return a ``Services`` object with them."""
         raise NotImplementedError
+
+    @classmethod
+    def options_for(cls, capabilities: Capabilities) -> dict[str, Any]:
+        """Return options with which the method can use a reader with these capabilities."""
+        return {}
 
     @property
     def services(self) -> Services:

@@ -41,7 +41,8 @@ from surerag.entailment import ExactEntailer, JudgeEntailer
 from surerag.errors import InputError, SureragError
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, evaluate
 from surerag.evaluation.findings import problems
-from surerag.evaluation.systems import PipelineSetup, System, as_system, build_system
+from surerag.evaluation.pipelines import PipelineSetup, build_system
+from surerag.evaluation.systems import System, as_system
 from surerag.measures import contains, token_f1
 from surerag.messages import Usage
 from surerag.methods.dense.result import best_round

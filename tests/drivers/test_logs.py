@@ -71,17 +71,20 @@ def test_a_failure_is_told_to_operators_and_not_to_users(caplog: pytest.LogCaptu
 
 def _names() -> set[str]:
     """Return the names of events in the source; methods' own are in place of an f-string's field."""
-    names = set()
-    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "integrations").rglob("*.py")]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                head, dot, tail = node.value.partition(".")
-                if dot and head in METHODS and tail.isidentifier():
-                    names.add(node.value)
-    return names
-
-
-METHODS = ("lazy_rag", "dynqr", "dense", "dense_refiner", "edc2", "seper", "certainty", "conversation")
+    nodes = [
+        node
+        for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "integrations").rglob("*.py")]
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+    emitted = {
+        str(node.args[0].value).partition(".")[0]
+        for node in nodes
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "emit"
+        if node.args and isinstance(node.args[0], ast.Constant)
+    }
+    texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    parts = [(text, *text.partition(".")) for text in texts]
+    return {text for text, head, dot, tail in parts if dot and head in emitted and tail.isidentifier()}
 
 
 def test_every_event_has_a_sentence() -> None:

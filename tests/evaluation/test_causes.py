@@ -9,7 +9,7 @@ import pytest
 from surerag import FakeReader, Passage
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, build_system, evaluate, write_report
 from surerag.evaluation.causes import SKIPPED, causes_of, documents_with_references, remedy
-from surerag.evaluation.systems import PipelineSetup
+from surerag.evaluation.pipelines import PipelineSetup
 
 PASSAGES = [
     Passage("Ada was born in Velm.", metadata={"path": "town/ada.md"}),

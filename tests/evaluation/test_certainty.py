@@ -18,8 +18,9 @@ from surerag.evaluation import EvaluationAnswer, EvaluationRun, build_system, ev
 from surerag.evaluation.certainty import surest_answers, surest_answers_by_system
 from surerag.evaluation.findings import certainties, findings, numbers_of_passages
 from surerag.evaluation.passages import passage_counts
+from surerag.evaluation.pipelines import NAMES, PipelineSetup
 from surerag.evaluation.report import terminal_table
-from surerag.evaluation.systems import NAMES, PipelineSetup, System, as_answer
+from surerag.evaluation.systems import System, as_answer
 from surerag.messages import EntropyTrace, TokenTrace
 from surerag.methods.lazy_rag.component import FixedSummary
 from surerag.readers.fake import reply

@@ -13,7 +13,8 @@ from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError
 from surerag.evaluation import Question, evaluate
 from surerag.evaluation.findings import search_share
-from surerag.evaluation.systems import NAMES, PipelineSetup, as_system, build_system
+from surerag.evaluation.pipelines import NAMES, PipelineSetup, build_system
+from surerag.evaluation.systems import as_system
 from surerag.methods.lazy_rag.component import FixedSummary
 
 PASSAGES = [

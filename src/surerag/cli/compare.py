@@ -40,8 +40,8 @@ from surerag.evaluation.gate import (
     parse_requirement,
     write_junit,
 )
+from surerag.evaluation.pipelines import PipelineSetup, build_system, parse_system
 from surerag.evaluation.report import forecast, terminal_table, write_report
-from surerag.evaluation.systems import PipelineSetup, build_system, parse_system
 
 DEFAULT = "plain,lazy,rewritten,selected"
 """Default of ``--systems``: plain RAG, L-RAG, DynQR and EDC²-RAG, each with its default options."""

@@ -18,8 +18,8 @@ from surerag.entailment import ExactEntailer
 from surerag.errors import writing
 from surerag.evaluation import Question, evaluate
 from surerag.evaluation.findings import findings
+from surerag.evaluation.pipelines import PipelineSetup, build_system
 from surerag.evaluation.report import terminal_table, write_report
-from surerag.evaluation.systems import PipelineSetup, build_system
 from surerag.messages import Passage
 from surerag.retrieval import PassageIndex, lead_summary
 

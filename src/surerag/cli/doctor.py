@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
-
 import typer
 from rich.table import Table
 
@@ -15,11 +11,8 @@ from surerag.encoders import HashingEncoder
 from surerag.entailment import JudgeEntailer
 from surerag.errors import SureragError
 from surerag.messages import Pair
-from surerag.methods.dense.component import DenseEvaluator
-from surerag.methods.dynqr.component import UncertaintyRewriter
-from surerag.methods.edc2.component import ClusterCompressor
-from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
-from surerag.methods.seper.component import SePer
+from surerag.methods import methods_by_name
+from surerag.methods.lazy_rag.component import FixedSummary
 from surerag.readers.protocol import BaseReader
 from surerag.text import printable
 
@@ -80,34 +73,27 @@ def try_judge(reader: BaseReader) -> tuple[bool, str]:
 
 def check_methods(reader: BaseReader, *, judges: bool) -> dict[str, tuple[bool, str]]:
     """Return for each method whether it works with a model, and the option to use or the error."""
-    text, encoder = FixedSummary("A passage."), HashingEncoder()
-    judge = "judged by the model itself" if judges else "with an NLI classifier as the entailer"
-    choices: Mapping[str, Mapping[str, Callable[[], Any]]] = {
-        "L-RAG": {
-            f'gate="{gate}"': partial(LazyRAG, reader, text, text, gate=gate)
-            for gate in ("entropy", "margin", "abstention")
-        },
-        "ΔSePer": {judge: partial(SePer, reader, JudgeEntailer(reader))},
-        "EDC²-RAG": {"needs only text": partial(ClusterCompressor, reader, encoder)},
-        "DENSE-RAG": {judge: partial(DenseEvaluator, reader)},
-        "DynQR": {
-            f'metric="{metric}"': partial(UncertaintyRewriter, reader, text, metric=metric)
-            for metric in ("perplexity", "semantic_entropy")
-        },
+    text = FixedSummary("A passage.")
+    services = {
+        "reader": reader,
+        "retriever": text,
+        "summaries": text,
+        "encoder": HashingEncoder(),
+        "entailer": JudgeEntailer(reader),
     }
-    return {method: _first_that_works(builders) for method, builders in choices.items()}
-
-
-def _first_that_works(builders: Mapping[str, Callable[[], Any]]) -> tuple[bool, str]:
-    failure = ""
-    for how, build in builders.items():
+    verdicts = {}
+    for name, method in methods_by_name().items():
+        options = method.options_for(reader.capabilities)
+        how = ", ".join(f'{option}="{value}"' for option, value in options.items()) or "needs only text"
+        if method.JUDGES:
+            how = "judged by the model itself" if judges else "with an NLI classifier as the entailer"
         try:
-            build()
+            method(**{one: services[one] for one in services.keys() & method.model_fields}, **options)
         except SureragError as error:
-            failure = failure or str(error)
+            verdicts[name] = False, str(error)
         else:
-            return True, how
-    return False, failure
+            verdicts[name] = True, how
+    return verdicts
 
 
 def _describe(reader: BaseReader, base_url: str | None) -> str:

@@ -2,10 +2,11 @@
 
 from surerag.evaluation.asking import EvaluationRun, aevaluate, evaluate
 from surerag.evaluation.gate import Verdict, check_requirement
+from surerag.evaluation.pipelines import PipelineSetup, build_system
 from surerag.evaluation.questions import Question, read_questions
 from surerag.evaluation.report import terminal_table, write_report
 from surerag.evaluation.statistics import Comparison, compare_systems, summarize
-from surerag.evaluation.systems import EvaluationAnswer, PipelineSetup, build_system
+from surerag.evaluation.systems import EvaluationAnswer
 
 __all__ = [
     "Comparison", "EvaluationAnswer", "EvaluationRun", "PipelineSetup", "Question", "Verdict", "aevaluate",

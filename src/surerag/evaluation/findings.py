@@ -9,6 +9,7 @@ from surerag.certainty import DEFAULT_MEASURE, NO_WORDS
 from surerag.evaluation.causes import Causes, causes_of, remedy
 from surerag.evaluation.certainty import SurestAnswers, surest_answers_by_system
 from surerag.evaluation.passages import excludes_loss, fewest, passage_counts, questions_to_exclude
+from surerag.evaluation.pipelines import PIPELINES, Pipeline
 from surerag.evaluation.run import FAILURES, Run
 from surerag.evaluation.statistics import (
     COSTS,
@@ -21,9 +22,7 @@ from surerag.evaluation.statistics import (
 )
 from surerag.evaluation.systems import EvaluationAnswer
 from surerag.measures.statistics import Estimate, paired_difference
-from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.lazy_rag.gates import AbstentionGate
-from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.text import printable
 
 MARGIN = 0.02
@@ -36,22 +35,19 @@ MANY = 10_000
 """Largest number of needed questions that a sentence states; a larger number becomes "more than 10,000"."""
 WORTH = "delta_seper"
 """Name of the score ΔSePer of contexts; larger is better."""
-NO_CANDIDATES = ("oracle",)
-"""Systems that are never recommended, because they use information that a real system does not have."""
-_ALWAYS_SEARCH = ("plain", "rewritten", "compressed", "selected", "answered", "refined", "strong")
-_NEVER_SEARCH = ("none", "oracle")
 
 
-def base_of(run: Run, system: str) -> str:
-    """Return the base of a system's name, such as ``"lazy"`` of lazy@0.8; empty for a user's own system."""
-    return str(run.settings(system).get("system", "")).partition("+")[0].partition("@")[0]
+def pipeline_of(run: Run, system: str) -> Pipeline | None:
+    """Return the pipeline of a system, such as that of ``"lazy"`` for lazy@0.8; None for other systems."""
+    name = str(run.settings(system).get("system", ""))
+    return PIPELINES.get(name.partition("+")[0].partition("@")[0])
 
 
 def search_share(run: Run, system: str) -> float | None:
     """Return the share of questions for which a system searched; None if it is not known."""
-    base = base_of(run, system)
-    if base in (*_ALWAYS_SEARCH, *_NEVER_SEARCH):
-        return float(base in _ALWAYS_SEARCH)
+    pipeline = pipeline_of(run, system)
+    if pipeline is not None and pipeline.searches is not None:
+        return float(pipeline.searches)
     flags = [row.answer.acted for row in run.answered(system).values() if row.answer]
     flags = [flag for flag in flags if flag is not None]
     return sum(map(bool, flags)) / len(flags) if flags else None
@@ -116,13 +112,14 @@ def gates(run: Run, names: Mapping[str, str]) -> list[str]:
     sentences = []
     for system in run.comparable:
         answers = [row.answer for row in run.answered(system).values() if row.answer]
-        base, settings = base_of(run, system), run.settings(system)
-        kind = "metric" if base == "rewritten" else "gate"
+        pipeline = pipeline_of(run, system)
+        if pipeline is None or not pipeline.decides_by:
+            continue
+        kind, default = pipeline.decides_by, pipeline.default_of_decision
         used = {answer.gate for answer in answers if answer.gate}
-        if base == "rewritten":
-            used = {str(settings.get("metric", ""))}
-        default = _DEFAULTS.get(base)
-        if default is None or not used or used == {default} or not _missing_in(answers):
+        if kind == "metric":
+            used = {str(run.settings(system).get(kind, ""))}
+        if not used or used == {default} or not _missing_in(answers):
             continue
         found = _as_list(sorted(used))
         deployed = "The component that you deploy with this model does the same."
@@ -133,14 +130,6 @@ def gates(run: Run, names: Mapping[str, str]) -> list[str]:
             f"{_missing_in(answers)}. {deployed}"
         )
     return sentences
-
-
-_DEFAULTS = {
-    "lazy": str(LazyRAGOptions.model_fields["gate"].default),
-    "strong": str(LazyRAGOptions.model_fields["gate"].default),
-    "rewritten": str(DynQROptions.model_fields["metric"].default),
-}
-"""Default gate or metric of each pipeline."""
 
 
 def _missing_in(answers: Sequence[EvaluationAnswer]) -> str:
@@ -290,7 +279,7 @@ def _recommendation(
     margin: float,
 ) -> list[str]:
     wording = _WORTH_MORE if run.measures[0] == WORTH else _ANSWERS_BETTER
-    can = {name: one for name, one in compared.items() if base_of(run, name) not in NO_CANDIDATES}
+    can = {name: one for name, one in compared.items() if _is_candidate(run, name)}
     shown = {name: one for name, one in can.items() if one.adjusted < SIGNIFICANCE}
     better = [name for name, one in shown.items() if one.difference.value > 0]
     cheaper = [name for name in can if _is_cheaper(run, name, baseline, margin, len(compared))]
@@ -305,6 +294,11 @@ def _recommendation(
     if len(shown) == len(can):
         return [f"Stay with {other}: every other system {wording[1]}."]
     return [f"Stay with {other} for now: no other system is shown to {wording[2]}."]
+
+
+def _is_candidate(run: Run, system: str) -> bool:
+    pipeline = pipeline_of(run, system)
+    return pipeline is None or pipeline.is_candidate
 
 
 _ANSWERS_BETTER = ("it answers better than", "answers worse", "answer better")

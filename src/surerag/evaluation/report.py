@@ -20,7 +20,6 @@ from surerag.evaluation.certainty import RIGHT, SHARES, SurestAnswers, surest_an
 from surerag.evaluation.charts import bar_charts, certainty_charts
 from surerag.evaluation.findings import (
     MARGIN,
-    base_of,
     causes,
     certainties,
     comparisons,
@@ -28,11 +27,13 @@ from surerag.evaluation.findings import (
     gates,
     names_of,
     numbers_of_passages,
+    pipeline_of,
     problems,
     search_share,
 )
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.passages import passage_counts
+from surerag.evaluation.pipelines import Pipeline
 from surerag.evaluation.run import Row, Run
 from surerag.evaluation.statistics import COSTS, compare_systems, summarize
 from surerag.measures.closed import is_closed
@@ -494,17 +495,14 @@ def _where(why: Causes, row: Row) -> str:
     return f"the reference {remedy_of(why, place)[1]}"
 
 
-_ACTED = {"rewritten": ("rewrote the question", "left the question as it is")}
-
-
 def _details(run: Run, row: Row) -> list[str]:
     """Return in words whether a system searched or rewrote, how uncertain it was, and its tokens."""
-    answer, base, settings = row.answer, base_of(run, row.system), run.settings(row.system)
+    answer, settings = row.answer, run.settings(row.system)
     if answer is None:
         return ["failed"]
     detail = []
     if answer.acted is not None:
-        did, did_not = _ACTED.get(base, ("searched", "answered without a search"))
+        did, did_not = (pipeline_of(run, row.system) or Pipeline()).acted
         detail.append(did if answer.acted else did_not)
     if answer.uncertainty is not None:
         options = settings.get("options", settings)

@@ -56,6 +56,8 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
         (('Velm', 'Orun'), 0.6931, ('necessary',))
     """
 
+    TITLE, JUDGES = "DENSE-RAG", True
+
     reader: Service[Reader | None] = None
     """The model that rephrases chunks and answers the question."""
 

@@ -13,7 +13,7 @@ from surerag.methods.dynqr.metrics import check_metric
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import DynQRResult
 from surerag.methods.shared import check_threshold
-from surerag.readers.protocol import Reader
+from surerag.readers.protocol import Capabilities, Reader
 from surerag.services import Retriever, Services
 from surerag.text import check_abstention
 
@@ -36,6 +36,8 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
         ('Velm', 'Where was Ada born?', 4.48, 1.11)
     """
 
+    TITLE = "DynQR"
+
     reader: Service[Reader | None] = None
     """The model that answers."""
 
@@ -53,6 +55,11 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
         **options: Any,
     ) -> None:
         super().__init__(**{"reader": reader, "retriever": retriever, "rewriter": rewriter, **options})
+
+    @classmethod
+    def options_for(cls, capabilities: Capabilities) -> dict[str, Any]:
+        """Return the metric for which a reader with these capabilities gives enough."""
+        return {"metric": "perplexity" if capabilities.logprobs else "semantic_entropy"}
 
     def _connect(self) -> Services:
         check_abstention(self.abstention)

@@ -40,6 +40,8 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
         ('Ada, a painter, was born in Velm.', 14, 10)
     """
 
+    TITLE = "EDC²-RAG"
+
     reader: Service[Reader | None] = None
     """The model that judges which passages help to answer, or compresses clusters of passages."""
 

@@ -18,7 +18,7 @@ from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.methods.lazy_rag.result import LazyRAGResult
 from surerag.methods.shared import check_threshold
 from surerag.readers.parameters import Learned, LeftOutWarning
-from surerag.readers.protocol import Reader
+from surerag.readers.protocol import Capabilities, Reader
 from surerag.services import Retriever, Services
 from surerag.text import check_abstention
 
@@ -56,6 +56,8 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         ('Velm', False, 1)
     """
 
+    TITLE = "L-RAG"
+
     reader: Service[Reader | None] = None
     """The model that answers."""
 
@@ -76,6 +78,13 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         **options: Any,
     ) -> None:
         super().__init__(**{"reader": reader, "retriever": retriever, "summaries": summaries, **options})
+
+    @classmethod
+    def options_for(cls, capabilities: Capabilities) -> dict[str, Any]:
+        """Return the best gate for which a reader with these capabilities gives enough."""
+        if capabilities.entropy:
+            return {"gate": "entropy"}
+        return {"gate": "margin" if capabilities.logprobs else "abstention"}
 
     def _connect(self) -> Services:
         check_abstention(None if self.abstention is False else self.abstention)

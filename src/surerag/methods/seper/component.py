@@ -30,6 +30,8 @@ class SePer(SePerOptions, Component[SePerResult]):
         (0.0, 1.0, 1.0)
     """
 
+    TITLE, JUDGES = "SePer", True
+
     reader: Service[Reader | None] = None
     """The model whose belief is measured. If it returns no log-probabilities, the sampled answers are
     weighted by their frequency."""

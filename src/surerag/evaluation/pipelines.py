@@ -1,0 +1,333 @@
+"""Pipelines by name, such as ``lazy+compressed``: what each is made of, and what a report says of it."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any, Literal, TypeVar
+
+from surerag import drivers
+from surerag.certainty import Certainty, certainty_of
+from surerag.component import AnsweringComponent, Component
+from surerag.effects import Effect, Generate, Program, Retrieve, handled, perform
+from surerag.errors import ConfigurationError, InputError
+from surerag.evaluation.questions import Question
+from surerag.evaluation.systems import System, scope_setting
+from surerag.messages import ANSWER_TOKENS, Generation, Passage, Result, SamplingParams, TokenTrace
+from surerag.methods.dense.component import DenseRefiner
+from surerag.methods.dynqr.component import UncertaintyRewriter
+from surerag.methods.edc2.component import ClusterCompressor
+from surerag.methods.edc2.result import SENTENCES_KEY
+from surerag.methods.lazy_rag.component import LazyRAG
+from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, SELECT_ANSWER, format_passages, selected_answer
+from surerag.readers.protocol import Reader, tokens_of_trace
+from surerag.retrieval.index import DEFAULT_K
+from surerag.services import Encoder, Entailer, Retriever, Services
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """What a name stands for; :data:`PIPELINES` has them all.
+
+    Attributes:
+        method: Class of the method; None for a pipeline without.
+        services: Services of a :class:`PipelineSetup` that the method gets.
+        options: Options of the method that differ from its defaults.
+        options_of: Name under which a setup has further options; empty for the pipeline's own name.
+        is_step: Whether the method can also be added to other pipelines, as in ``lazy+compressed``.
+        limit: What the number after ``@`` sets; empty if there can be no number.
+        searches: Whether the pipeline searches for every question; None if the method decides.
+        acted: What the method did or did not do for an answer, in words.
+        decides_by: Name of the option that says by what the method decides; empty if it decides nothing.
+        is_candidate: False if it only shows what is possible, and is never recommended.
+    """
+
+    method: type[Component[Any]] | None = None
+    services: Sequence[str] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    options_of: str = ""
+    is_step: bool = False
+    limit: Literal["", "threshold", "passages"] = ""
+    searches: bool | None = True
+    acted: tuple[str, str] = ("searched", "answered without a search")
+    decides_by: str = ""
+    is_candidate: bool = True
+
+    def takes(self, number: float | None) -> bool:
+        """Whether the number may stand after ``@``; None is no number."""
+        if number is None:
+            return True
+        if self.limit == "passages":
+            return number >= 1 and number.is_integer()
+        return self.limit == "threshold" and not math.isnan(number)
+
+    @property
+    def default_of_decision(self) -> str:
+        """The default gate or metric; empty if the pipeline decides nothing."""
+        if self.method is None or not self.decides_by:
+            return ""
+        return str(self.method.model_fields[self.decides_by].default)
+
+
+_TIERS = ("reader", "retriever", "summaries")
+_VECTORS = ("reader", "encoder")
+PIPELINES: Mapping[str, Pipeline] = {
+    "plain": Pipeline(limit="passages"),
+    "lazy": Pipeline(LazyRAG, _TIERS, limit="threshold", searches=None, decides_by="gate"),
+    "rewritten": Pipeline(
+        UncertaintyRewriter,
+        ("reader", "retriever"),
+        limit="threshold",
+        acted=("rewrote the question", "left the question as it is"),
+        decides_by="metric",
+    ),
+    "compressed": Pipeline(ClusterCompressor, _VECTORS, {"variant": "copy"}, is_step=True),
+    "refined": Pipeline(DenseRefiner, ("reader", "entailer"), is_step=True),
+    "selected": Pipeline(ClusterCompressor, _VECTORS),
+    "answered": Pipeline(ClusterCompressor, _VECTORS, {"task": "answer"}),
+    "none": Pipeline(searches=False),
+    "strong": Pipeline(LazyRAG, _TIERS, options_of="lazy", decides_by="gate"),
+    "oracle": Pipeline(searches=False, is_candidate=False),
+}
+"""Pipelines by name; ``docs/compare.md`` explains them in a table. ``lazy@0.8`` and ``rewritten@inf`` set the
+threshold, and ``plain@4`` sets the number of passages. ``strong`` is ``lazy`` that always searches."""
+NAMES = tuple(PIPELINES)
+STEPS = tuple(name for name, pipeline in PIPELINES.items() if pipeline.is_step)
+
+
+@dataclass(frozen=True)
+class PipelineSetup:
+    """The models, retrievers and options from which :func:`build_system` builds pipelines.
+
+    Attributes:
+        reader: The model that answers.
+        retriever: Finds passages.
+        summaries: Finds summaries; needed for ``lazy`` and ``strong``.
+        encoder: Embeds texts; needed for ``compressed``, ``selected`` and ``answered``.
+        entailer: Judges pairs of statements for ``refined``; None means the reader.
+        top_n: Number of passages in a prompt. None means all that the retriever returns, or five for
+            ``selected``.
+        max_tokens: Maximum length of an answer in tokens; None means the reader's own limit.
+        options: Options of each pipeline by the pipeline's name, such as
+            ``{"lazy": {"n_tokens": 4}, "compressed": {"token_limit": 500}}``. The default gate and metric are
+            chosen by the reader's capabilities.
+    """
+
+    reader: Reader
+    retriever: Retriever
+    summaries: Retriever | None = None
+    encoder: Encoder | None = None
+    entailer: Entailer | None = None
+    top_n: int | None = None
+    max_tokens: int | None = None
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        takers = [name for name, one in PIPELINES.items() if one.method and not one.options_of]
+        if wrong := sorted(set(self.options) - set(takers)):
+            raise ConfigurationError(
+                f"there are options for {', '.join(wrong)}, which take none",
+                hint=f"choose from {', '.join(takers)}",
+            )
+
+
+_CANDIDATES_PER_PASSAGE = 3
+"""The system ``selected`` retrieves this many times ``top_n`` passages."""
+
+
+@dataclass(frozen=True)
+class PipelineResult(Result):
+    """The answer of a pipeline without a gate, and the passages in the answer's prompt."""
+
+    answer: str
+    passages: tuple[Passage, ...]
+    generation: Generation
+
+    @property
+    def certainty(self) -> Certainty:
+        """How sure the reader was of the answer, by all measures of its log-probabilities."""
+        return certainty_of(self.generation.trace, is_cut=self.generation.is_cut)
+
+
+def parse_system(name: str) -> tuple[str, float | None, list[str]]:
+    """Split a system's name, such as ``lazy@0.8+compressed``, into base, number after ``@``, and steps.
+
+    Raises:
+        ConfigurationError: If the name is not valid.
+    """
+    base, *steps = name.split("+")
+    if base in STEPS:
+        base, steps = "plain", [base, *steps]
+    base, at, number = base.partition("@")
+    pipeline = PIPELINES.get(base)
+    try:
+        limit = float(number) if at else None
+    except ValueError:
+        limit = math.nan
+    if pipeline is None or not set(steps) <= set(STEPS) or not pipeline.takes(limit):
+        raise ConfigurationError(
+            f"there is no system {name!r}",
+            hint=f"choose from {', '.join(NAMES)}, or combine: lazy+compressed, lazy@0.8 or plain@4",
+        )
+    if steps and pipeline.searches is False:
+        raise ConfigurationError(
+            f"{name!r}: {base} retrieves no passages for the step {steps[0]}", hint="leave the step out"
+        )
+    return base, limit, steps
+
+
+def build_system(name: str, setup: PipelineSetup) -> System:
+    """Build a pipeline by its name.
+
+    Args:
+        name: A name of :data:`NAMES`. After ``@`` follows a threshold or a number of passages, and after
+            ``+`` another step, as in ``"plain@5"`` and ``"lazy+compressed"``.
+        setup: The models, retrievers and options of the pipeline.
+
+    Raises:
+        ConfigurationError: If the name is unknown.
+        MissingServiceError: If a service is missing.
+        CapabilityError: If the reader lacks a capability that the method needs.
+    """
+    base, limit, steps = parse_system(name)
+    if base == "plain" and limit is not None:
+        setup = replace(setup, top_n=int(limit))
+    settings: dict[str, Any] = {"top_n": setup.top_n, "max_tokens": setup.max_tokens}
+    method: Component[Any] | None = None
+    if base == "selected":
+        steps = [base, *steps]
+    elif PIPELINES[base].method:
+        method = _build_component(base, setup, -math.inf if base == "strong" else limit)
+    if method is None:
+        settings["reader"] = setup.reader.name
+    elif base == "answered":
+        settings = {**method.to_dict(), **settings}
+    else:
+        settings = {**method.to_dict(), **scope_setting(method)}
+    further = {step: _build_component(step, setup) for step in steps}
+    components = [*filter(None, [method]), *further.values()]
+    services = _merge([component.services for component in components], setup)
+    max_tokens = services.answer_tokens(setup.max_tokens)
+
+    def answer(question: Question) -> Any:
+        work: Program[Any]
+        if method is None:
+            work = _answer(question, base, setup, max_tokens)
+        elif base == "answered":
+            work = _select(question, method, setup, max_tokens)
+        else:
+            work = method.program(question.text)
+        for step in further.values():
+            work = after_retrieval(work, step)
+        return drivers.run(work, services)
+
+    settings["retriever"] = str(getattr(setup.retriever, "name", type(setup.retriever).__name__))
+    settings |= {step: component.to_dict() for step, component in further.items()}
+    return System(name, answer, {"system": name, **settings})
+
+
+def _build_component(name: str, setup: PipelineSetup, threshold: float | None = None) -> Component[Any]:
+    pipeline = PIPELINES[name]
+    method: Any = pipeline.method
+    options = {**method.options_for(setup.reader.capabilities), **pipeline.options}
+    if issubclass(method, AnsweringComponent):
+        options |= {"top_n": setup.top_n, "max_tokens": setup.max_tokens}
+    elif name == "selected":
+        options["top_n"] = setup.top_n or DEFAULT_K
+    options |= setup.options.get(pipeline.options_of or name, {})
+    if threshold is not None:
+        options["threshold"] = threshold
+    component: Component[Any] = method(**{one: getattr(setup, one) for one in pipeline.services}, **options)
+    return component
+
+
+def _merge(services: Sequence[Services], setup: PipelineSetup) -> Services:
+    """Merge the services of a pipeline's components; of equal kinds of services, the first is used."""
+    names = ("reader", "encoder", "retriever", "entailer", "summaries", "rewriter")
+    own = Services(reader=setup.reader, retriever=setup.retriever)
+    merged = {
+        name: next((s for one in (*services, own) if (s := getattr(one, name)) is not None), None)
+        for name in names
+    }
+    return Services(**merged)
+
+
+def _answer(
+    question: Question, base: str, setup: PipelineSetup, max_tokens: int | None
+) -> Program[PipelineResult]:
+    """Answer from retrieved passages, for ``oracle`` from the question's contexts, or without passages."""
+    passages: Sequence[Passage] = []
+    if base in ("plain", "selected"):
+        k = (setup.top_n or DEFAULT_K) * _CANDIDATES_PER_PASSAGE if base == "selected" else setup.top_n
+        passages = yield from perform(Retrieve(question.text, k))
+    elif base == "oracle":
+        if not question.contexts:
+            raise InputError("the system 'oracle' needs the contexts of every question")
+        passages = [Passage(text) for text in question.contexts]
+    return (yield from _answer_from(question, passages, max_tokens))
+
+
+def _answer_from(
+    question: Question, passages: Sequence[Passage], max_tokens: int | None
+) -> Program[PipelineResult]:
+    texts = format_passages(passage.text for passage in passages)
+    prompt = (
+        FROM_CONTEXT.render(context=texts, question=question.text)
+        if passages
+        else CLOSED_BOOK.render(question=question.text)
+    )
+    sampling = SamplingParams(max_tokens=max_tokens, trace="optional_entropy")
+    [[answer]] = yield from perform(Generate([prompt], sampling))
+    return PipelineResult(answer.text, tuple(passages), answer)
+
+
+def _select(
+    question: Question, compressor: Component[Any], setup: PipelineSetup, max_tokens: int | None
+) -> Program[PipelineResult]:
+    """Answer from each cluster of passages, and select one answer (EDC²-RAG, appendix C.2).
+
+    If no cluster yields an answer, answer from the passages.
+    """
+    passages = yield from perform(Retrieve(question.text, setup.top_n))
+    answered = yield from compressor.program(question.text, passages)
+    if all(report.outcome != "compressed" for report in answered.clusters):
+        return (yield from _answer_from(question, answered.passages, max_tokens))
+    # A cluster whose answer was replaced by its passages has no candidate.
+    candidates = format_passages(one.text for one in answered.passages if SENTENCES_KEY in one.metadata)
+    prompt = SELECT_ANSWER.render(answers=candidates, question=question.text)
+    # The reasons come before the answer.
+    length = (max_tokens or ANSWER_TOKENS) + ANSWER_TOKENS
+    sampling = SamplingParams(max_tokens=length, trace="optional_entropy")
+    [[reply]] = yield from perform(Generate([prompt], sampling))
+    answer = selected_answer(reply.text)
+    if reply.trace is not None and answer != reply.text:
+        reply = replace(reply, trace=_trace_of_end(reply.trace, answer))
+    return PipelineResult(answer, answered.passages, reply)
+
+
+def _trace_of_end(trace: TokenTrace, text: str) -> TokenTrace | None:
+    """Return the part of a trace whose tokens are the last occurrence of a text; None if it is missing."""
+    start = "".join(trace.tokens).rfind(text)
+    if start < 0:
+        return None
+    ends = list(accumulate(map(len, trace.tokens)))
+    first, last = bisect_right(ends, start), bisect_left(ends, start + len(text))
+    return tokens_of_trace(trace, slice(first, last + 1))
+
+
+def after_retrieval(program: Program[R], step: Component[Any]) -> Program[R]:
+    """Return a program in which the component ``step`` changes the passages after each retrieval."""
+
+    def handle(effect: Effect[Any]) -> Program[Any]:
+        reply = yield effect
+        if isinstance(effect, Retrieve) and effect.tier == "passages" and reply:
+            changed = yield from step.program(effect.query, reply)
+            reply = list(changed.passages)
+        return reply
+
+    return handled(program, handle)
