@@ -244,6 +244,8 @@ def print_table(
     console.print(table)
     console.print()
     keys = ["system", *columns[1:]]
+    if len(set(keys)) < len(keys):
+        raise InputError(f"two columns of {title!r} have the same name", hint="name each column differently")
     signs = [
         [value.replace("-", "−") if place else value for place, value in enumerate(row)] for row in cells
     ]
@@ -253,7 +255,7 @@ def print_table(
 def print_claims(claims: Sequence[Claim]) -> None:
     """Print the claims of a paper, those that could not be shown included."""
     rows = [(item.claim, item.evidence, "holds" if item.holds else "not shown") for item in claims]
-    print_table("Claims", ("Claim", "Found", "Verdict"), rows)
+    print_table("Claims", ("Claim", "measured", "verdict"), rows)
 
 
 def write_tables(arguments: argparse.Namespace) -> None:

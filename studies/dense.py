@@ -85,9 +85,9 @@ def main() -> None:
     change = print_refinement(refiner, questions, retrieved, documents, results, correct)
     print_claims(
         [
-            Claim("Accuracy falls as the score grows (Figure 2)", *falls),
-            Claim("Certain contexts are answered better than uncertain ones (Table 6)", *gap),
-            Claim("Refinement helps uncertain questions (Table 1)", *change),
+            Claim("Answers are right less often if DSE is higher (Figure 2)", *falls),
+            Claim("Contexts with a DSE up to 0.2 give more right answers than others (Table 6)", *gap),
+            Claim("The refiner adds right answers for uncertain questions (Table 1)", *change),
         ]
     )
     write_tables(arguments)
@@ -123,7 +123,7 @@ def print_chunkers(data: Data, encoder: Encoder) -> None:
         shown[name] = hits
         change = difference(hits, shown[next(iter(shown))])
         rows.append((name, len(chunks), f"{np.mean(sizes):.0f}", show(share(hits)), show(change, sign=True)))
-    columns = ("Chunks", "Number", "Tokens", "Answer shown, %", "to the first, points")
+    columns = ("Chunks", "Number", "Tokens", "answer in the prompt, %", "minus the first row, points")
     print_table(f"{data.name}, n = {len(data.items)}, prompts of {BUDGET} tokens", columns, rows)
 
 
@@ -144,8 +144,9 @@ def print_scores(results: Sequence[DenseResult], correct: Sequence[bool]) -> tup
             if low <= score < high or score == low == 0
         ]
         if inside:
-            rows.append((f"{low:g} to {high:g}", len(inside), show(share(inside))))
-    print_table("Accuracy by DSE (cf. Figure 2)", ("DSE, nats", "n", "Right, %"), rows)
+            name = f"DSE {low:g} to {high:g}" if np.isfinite(high) else f"DSE above {low:g}"
+            rows.append((name, len(inside), show(share(inside))))
+    print_table("Accuracy by DSE (cf. Figure 2)", ("DSE, nats", "questions", "right, %"), rows)
     wrong = [float(score) for score, right in zip(scores, correct, strict=True) if not right]
     good = [float(score) for score, right in zip(scores, correct, strict=True) if right]
     area = separation(wrong, good)
@@ -162,7 +163,9 @@ def print_gap(results: Sequence[DenseResult], correct: Sequence[bool]) -> tuple[
     }
     rows = [(name, len(group), show(share(group))) for name, group in groups.items() if group]
     print_table(
-        "Certain (DSE ≤ 0.2) and uncertain (cf. Figure 3 and Table 6)", ("Contexts", "n", "Right, %"), rows
+        "Certain (DSE ≤ 0.2) and uncertain (cf. Figure 3 and Table 6)",
+        ("Contexts", "questions", "right, %"),
+        rows,
     )
     if not all(groups.values()):
         return "n/a", False
@@ -198,7 +201,7 @@ def print_refinement(
     rows = [("before", show(share(before)), ""), ("refined", show(share(after)), show(change, sign=True))]
     print_table(
         f"Refinement of {len(places)} uncertain contexts (cf. Table 1)",
-        ("Context", "Right, %", "Change, points"),
+        ("Context", "right, %", "change, points"),
         rows,
         f"Why it ended: {stopped}. Calls a question: {np.mean([result.calls for result in refined]):.0f}.",
     )

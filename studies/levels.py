@@ -92,7 +92,7 @@ def in_documents(rng: Rng, draw: Callable[[Rng, int], Any], n: int) -> Any:
 
 
 def _where(grouped: bool) -> str:
-    return ", in documents" if grouped else ""
+    return "; five questions a document" if grouped else ""
 
 
 def documents(n: int) -> NDArray[np.intp]:
@@ -136,22 +136,37 @@ def requirement_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
 
 DIFFERENCES: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rng, int], Floats]]] = (
     (
-        "right or wrong, 15 % differ",
+        "right or wrong; systems differ in 15 %",
         -0.05,
         (-1, 1),
         lambda g, n: g.choice([1.0, -1, 0], n, p=[0.05, 0.1, 0.85]),
     ),
     (
-        "right or wrong, 4 % differ",
+        "right or wrong; systems differ in 4 %",
         0.0,
         (-1, 1),
         lambda g, n: g.choice([1.0, -1, 0], n, p=[0.02, 0.02, 0.96]),
     ),
-    ("right or wrong, half differ", 0.1, (-1, 1), lambda g, n: g.choice([1.0, -1, 0], n, p=[0.3, 0.2, 0.5])),
-    ("graded, 15 % differ", 0.0375, (-1, 1), lambda g, n: (g.random(n) < 0.15) * g.uniform(-0.5, 1, n)),
-    ("graded, all differ", 0.1, (-1, 1), lambda g, n: np.clip(g.normal(0.1, 0.2, n), -1, 1)),
-    ("costs, exponential", 1.0, None, lambda g, n: g.exponential(1, n)),
-    ("costs, log-normal, σ = 1", math.exp(0.5), None, lambda g, n: g.lognormal(0, 1, n)),
+    (
+        "right or wrong; systems differ in half",
+        0.1,
+        (-1, 1),
+        lambda g, n: g.choice([1.0, -1, 0], n, p=[0.3, 0.2, 0.5]),
+    ),
+    (
+        "graded scores; systems differ in 15 %",
+        0.0375,
+        (-1, 1),
+        lambda g, n: (g.random(n) < 0.15) * g.uniform(-0.5, 1, n),
+    ),
+    (
+        "graded scores; systems differ in all",
+        0.1,
+        (-1, 1),
+        lambda g, n: np.clip(g.normal(0.1, 0.2, n), -1, 1),
+    ),
+    ("costs; exponential distribution", 1.0, None, lambda g, n: g.exponential(1, n)),
+    ("costs; log-normal distribution, σ = 1", math.exp(0.5), None, lambda g, n: g.lognormal(0, 1, n)),
 )
 
 
@@ -192,12 +207,22 @@ AREA = NormalDist().cdf(math.sqrt(0.5))
 """AUROC of an uncertainty that is lower by one standard deviation for right answers."""
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 SKEWED: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rng, int], Floats]]] = (
-    ("scores in [0, 1], mostly near 0", 0.2 / 2.2, (0, 1), lambda g, n: g.beta(0.2, 2, n)),
-    ("scores of 1, in 5 % of 0.5", 0.975, (0, 1), lambda g, n: np.where(g.random(n) < 0.05, 0.5, 1.0)),
-    ("scores of 0, in 3 % of 0.67", 0.0201, (0, 1), lambda g, n: np.where(g.random(n) < 0.03, 0.67, 0.0)),
-    ("costs, exponential", 1.0, None, lambda g, n: g.exponential(1, n)),
-    ("costs, log-normal, σ = 1", math.exp(0.5), None, lambda g, n: g.lognormal(0, 1, n)),
-    ("costs of 1, in 2 % of 61", 2.2, None, lambda g, n: stalls(0.02, 1.0)(g, n)[0]),
+    ("scores from 0 to 1, mostly near 0", 0.2 / 2.2, (0, 1), lambda g, n: g.beta(0.2, 2, n)),
+    (
+        "scores of 1, but 0.5 in 5 % of questions",
+        0.975,
+        (0, 1),
+        lambda g, n: np.where(g.random(n) < 0.05, 0.5, 1.0),
+    ),
+    (
+        "scores of 0, but 0.67 in 3 % of questions",
+        0.0201,
+        (0, 1),
+        lambda g, n: np.where(g.random(n) < 0.03, 0.67, 0.0),
+    ),
+    ("costs; exponential distribution", 1.0, None, lambda g, n: g.exponential(1, n)),
+    ("costs; log-normal distribution, σ = 1", math.exp(0.5), None, lambda g, n: g.lognormal(0, 1, n)),
+    ("costs of 1, but 61 in 2 % of questions", 2.2, None, lambda g, n: stalls(0.02, 1.0)(g, n)[0]),
 )
 
 
@@ -213,10 +238,14 @@ def skewed_rows(samples: int, rng: Rng, sizes: Sequence[int]) -> Iterator[list[s
 
 GROUPED: Sequence[tuple[str, float, tuple[float, float], Callable[[Rng, int], Floats]]] = (
     *(
-        (f"{100 * p:g} % right", p, (0, 1), lambda g, n, p=p: (g.random(n) < p) * 1.0)
+        (f"share of right answers, {100 * p:g} %", p, (0, 1), lambda g, n, p=p: (g.random(n) < p) * 1.0)
         for p in (0.5, 0.8, 0.95)
     ),
-    *((f"difference: {name}", mean, bounds, draw) for name, mean, bounds, draw in DIFFERENCES[:5] if bounds),
+    *(
+        (f"paired difference; {name}", mean, bounds, draw)
+        for name, mean, bounds, draw in DIFFERENCES[:5]
+        if bounds
+    ),
 )
 
 
@@ -245,11 +274,15 @@ def grouped_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
     yield [f"AUROC of {AREA:.2f}", *cells]
 
 
+COMPARED = (1, 3, 6)
+"""Numbers of systems that are compared with the baseline; Holm's method adjusts for them."""
+
+
 def power_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
     """Yield how often a difference is shown by as many questions as are told to show it."""
     for wins, losses in ((0.1, 0.05), (0.05, 0.02), (0.3, 0.1), (0.06, 0.01)):
         cells = []
-        for tests in (1, 3, 6):
+        for tests in COMPARED:
             kinds = np.repeat(
                 [0, 1, 2], np.round(np.array([wins, losses, 1 - wins - losses]) * 100).astype(int)
             )
@@ -257,7 +290,7 @@ def power_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
             draws = rng.choice(3, size=(samples, n), p=[wins, losses, 1 - wins - losses])
             shown = [paired_p_value(one == 0, one == 1) <= LEVEL / tests for one in draws]
             cells += [f"{n:,}", percent(shown)]
-        yield [f"{100 * wins:g} % better, {100 * losses:g} % worse", *cells]
+        yield [f"better in {100 * wins:g} % of questions, worse in {100 * losses:g} %", *cells]
 
 
 def answers(
@@ -286,7 +319,10 @@ ABSTENTIONS = (
 def abstention_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
     """Yield how often a bounded risk is broken, how often anything is answered, and which share."""
     for right, informs, risk, grouped in ABSTENTIONS:
-        name = f"{100 * right:.0f} % right, lower by {informs:g} σ; {100 * risk:.0f} % may be wrong"
+        name = (
+            f"limit {100 * risk:.0f} % wrong; {100 * right:.0f} % right, "
+            f"uncertainty {informs:g} σ lower if right"
+        )
         uncertainty, is_right = answers(rng, 200_000, right, informs)
         order = np.argsort(uncertainty)
         ascending, wrong = uncertainty[order], np.cumsum(~is_right[order])
@@ -331,7 +367,10 @@ def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
         return uncertainty, without.astype(float), with_.astype(float)
 
     for repairs, spoils, informs, grouped in THRESHOLDS:
-        name = f"repairs {100 * repairs:.0f} %, spoils {100 * spoils:.0f} %, informs {informs:g} σ"
+        name = (
+            f"search repairs {100 * repairs:.0f} %, spoils {100 * spoils:.0f} %; "
+            f"uncertainty shifted by {informs:g} σ"
+        )
         uncertainty, without, with_ = draw(200_000, repairs, spoils, informs)
         broken, certified, skipped = [], [], []
         for _ in range(samples):
@@ -354,43 +393,43 @@ Table = tuple[str, Sequence[str], Callable[[int, Rng], Iterator[list[str]]]]
 _FEW = (20, 40, 60, 100)
 TABLES: Mapping[str, Table] = {
     "requirements": (
-        "Requirements that pass, % (columns 2 to 5: just not met; 6 to 9: met)",
-        ["requirement", *(f"n = {n}" for n in SIZES + SIZES)],
+        "Requirements that pass, %",
+        ["requirement", *(f"{truth}, n = {n}" for truth in ("not met", "met") for n in SIZES)],
         requirement_rows,
     ),
     "intervals": (
-        "Intervals of 95 % of paired differences that hold the true mean, %",
+        "Intervals of 95 % of paired differences that contain the true mean, %",
         ["differences", *(f"n = {n}" for n in _FEW)],
         lambda samples, rng: coverage_rows(samples, rng, _FEW),
     ),
     "shares": (
-        "Intervals of 95 % of a single share that hold it, %; exact",
-        ["questions", *(f"{100 * share:g} %" for share in SHARES), "all shares", "worst"],
+        "Intervals of 95 % of a share that contain the true share, %; exact",
+        ["questions", *(f"{100 * share:g} %" for share in SHARES), "mean of all shares", "worst share"],
         lambda _, __: share_rows((10, 20, 40, 100, 200)),
     ),
     "skewed": (
-        "Intervals of 95 % of means of skewed values that hold the true mean, %",
+        "Intervals of 95 % of means of skewed values that contain the true mean, %",
         ["values", *(f"n = {n}" for n in _FEW)],
         lambda samples, rng: skewed_rows(samples, rng, _FEW),
     ),
     "groups": (
-        "Intervals of 95 % of questions in documents that hold the truth, %",
-        ["values", "n = 50", "as if independent", "n = 200", "as if independent"],
+        "Intervals of 95 % of questions in documents that contain the true value, %",
+        ["values", *(f"n = {n}{ignored}" for n in (50, 200) for ignored in ("", ", documents ignored"))],
         grouped_rows,
     ),
     "power": (
-        "How often so many questions show a difference, %, by the number of systems compared",
-        ["right answers", "1: n", "shown", "3: n", "shown", "6: n", "shown"],
+        "How often the recommended number of questions shows a difference, %",
+        ["right answers", *(f"{n} compared: {what}" for n in COMPARED for what in ("questions", "shown, %"))],
         power_rows,
     ),
     "abstention": (
         f"calibrate_abstention, n = {CALIBRATED}, % of a quarter of the samples",
-        ["sample", "broken", "answers any", "answers"],
+        ["sample", "limit exceeded, %", "any answer shown, %", "answers shown, %"],
         lambda samples, rng: abstention_rows(max(samples // 4, 1), rng, CALIBRATED),
     ),
     "thresholds": (
         f"calibrate_threshold, n = {CALIBRATED}, a loss of two points, % of a quarter of the samples",
-        ["sample", "broken", "certified", "not searched"],
+        ["sample", "limit exceeded, %", "limit certified, %", "searches saved, %"],
         lambda samples, rng: threshold_rows(max(samples // 4, 1), rng, CALIBRATED),
     ),
 }

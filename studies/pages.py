@@ -1,6 +1,7 @@
 """Fills the pages with tables and figures from the summaries of the studies: ``python -m studies.pages``.
 
-A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``. The figures of a sentence come from the
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; the table ``legend``
+explains the columns of the page's other tables. The figures of a sentence come from the
 list behind it: ``It is right in 81.0 % of 200 questions. <!-- from gates-qwen / lazy / right; n -->``. A
 source is ``SUMMARY / ROW / COLUMN``; a part that is left out is that of the source before. The row ``run``
 has what was noted of the run. ``COLUMN %`` is a share in percent, ``COLUMN #2`` the second figure of a cell
@@ -21,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from studies.captions import CAPTIONS, COLUMNS, HEADS, READERS, ROWS, SETS
 from surerag import measures
 from surerag.evaluation.findings import MANY
 
@@ -36,58 +38,6 @@ REASONS = {
     "example": "an example or a unit, which nothing was measured for",
 }
 """Words that stand for a source where a figure comes from no study, and what they mean."""
-
-HEADS = {
-    "system": "",
-    "n": "n",
-    "right": "right, %",
-    "difference": "difference, points",
-    "to_show": "questions needed",
-    "exact": "exact, %",
-    "reference": "log-probability of the reference, nats a token",
-    "reference_difference": "difference, nats a token",
-    "reference_ahead": "EDC² minus this row, nats a token",
-    "gold_kept": "gold passages kept, %",
-    "gold_difference": "difference, points ",
-    "all_gold_shown": "all gold passages kept, %",
-    "kept": "passages kept",
-    "words": "words",
-    "ahead": "EDC² minus this row, points",
-    "gate_ahead": "gate minus random, points",
-    "auroc": "AUROC",
-    "own_auroc": "AUROC, its own answers",
-    "auroc_ahead": "AUROC minus the paper's",
-    "right at 80%": "right, 80 % searched",
-    "right at 70%": "70 % searched",
-    "right at 60%": "60 % searched",
-    "60% difference": "difference to always, 60 % searched",
-    "60% ahead": "minus the paper's score, 60 % searched",
-    "chosen_threshold": "τ chosen on a half",
-    "chosen_searches": "searches on the other half",
-    "chosen_difference": "difference there, points",
-    "surest 50%": "right among the surest half, %",
-    "surest 70%": "of the surest 70 %",
-    "surest 90%": "of the surest 90 %",
-    "answered": "answered, %",
-    "wrong among them": "wrong among them, %",
-    "broken": "promise broken, % of 200 halves",
-    "r": "Pearson's r",
-    "gold": "gold",
-    "half": "half",
-    "distractors": "distractors",
-    "hit": "gold passage found, %",
-    "context_share": "context kept, %",
-    "fell_back": "originals returned, %",
-    "gold_shown": "gold passages shown, %",
-    "searches": "searches",
-    "calls": "calls",
-    "further calls": "further calls",
-    "further tokens": "further tokens",
-    "tokens": "tokens",
-    "read": "tokens, common beginnings once",
-    "break_even_ms": "break-even, ms",
-}
-"""Columns of the tables of real readers, in their order, and what stands above them."""
 
 TWO_DIGITS = ("auroc", "auroc_ahead", "own_auroc", "r", "reference_difference", "reference_ahead")
 WHOLE = ("tokens", "read", "further tokens", "break_even_ms")
@@ -151,7 +101,8 @@ def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: st
         named = {row["system"]: row for row in rows}
         rows = [named[name] for name in only]
     own = list(dict.fromkeys(column for row in rows for column in row))
-    real = "table" in summary
+    if real := "table" in summary:
+        rows = [row | {"system": label_of(row["system"])} for row in rows]
     sizes = sorted({row["n"] for row in rows if real and "n" in row})
     columns = [name for name in (HEADS if real else own) if any(row.get(name) is not None for row in rows)]
     if real:
@@ -164,24 +115,55 @@ def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: st
         *(f"| {' | '.join(cell(name, row.get(name)) for name in columns)} |" for row in rows),
     ]
     if source is not None:
-        lines += ["", caption(summary, source, sizes)]
+        lines = [caption(summary, source, sizes), "", *lines, "", measured(summary, source, sizes)]
     return "\n".join(lines)
 
 
+_AT_RANDOM, _UNCERTAIN = "at random, as often as ", ", uncertain questions"
+_GATE = re.compile(r"(?:entropy, )?τ = ([\d.]+)(, may abstain)?")
+
+
+def label_of(system: str) -> str:
+    """Return the name of a row as the tables show it.
+
+    Example:
+        >>> label_of("at random, as often as τ = 0.5, may abstain")
+        'search at random, as often as entropy above 0.5 or an abstention'
+    """
+    if system in ROWS:
+        return ROWS[system]
+    if match := _GATE.fullmatch(system):
+        return f"search if entropy is above {match[1]}{', or after an abstention' if match[2] else ''}"
+    if system.startswith(_AT_RANDOM):
+        gate = _GATE.fullmatch(system.removeprefix(_AT_RANDOM))
+        named = f"entropy above {gate[1]}{' or an abstention' if gate[2] else ''}" if gate else "L-RAG"
+        return f"search at random, as often as {named}"
+    if system.endswith(_UNCERTAIN):
+        return f"{label_of(system.removesuffix(_UNCERTAIN))}{_UNCERTAIN}"
+    dataset, colon, measure = system.partition(": ")
+    return f"{dataset}: {label_of(measure)}" if colon else system
+
+
 def caption(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:
-    """Return what a table was measured on, with a link to the command that measures it again."""
-    parts = [summary["reader"]] if "reader" in summary else []
-    if sizes:
+    """Return with which model and on what a table was measured, and what it says."""
+    begun = ""
+    if sizes and "seed" in summary:  # others recorded what has none
         n = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
-        parts.append(f"n = {n}")
-        if summary.get("asked", 0) > max(sizes):
-            parts[-1] += f" of {summary['asked']}; the run ended early, by the clock"
-    parts.append(summary["date"])
+        data = SETS[summary["set"]]
+        begun = f"We asked {READERS[summary['reader']]} {n} questions of {data}. "
+    return f"{begun}{CAPTIONS[name]}"
+
+
+def measured(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:
+    """Return when a table was measured, and a link to the command that measures it again."""
+    parts = [f"Measured on {summary['date']}"]
     if spent := summary.get("cpu_hours"):
-        parts.append(f"{spent} CPU hours")
-    anchor = name.partition(".")[0]
-    link = f"https://github.com/surerag/surerag/blob/main/studies/README.md#{anchor.replace('.', '')}"
-    return f"{', '.join(parts)} ([command]({link}))."
+        parts.append(f"in {spent} CPU hours")
+    if sizes and summary.get("asked", 0) > max(sizes):
+        parts.append(f"on {max(sizes)} of {summary['asked']} planned questions, because the time ran out")
+    anchor = name.partition(".")[0].replace(".", "")
+    link = f"https://github.com/surerag/surerag/blob/main/studies/README.md#{anchor}"
+    return f"{' '.join(parts)} ([command]({link}))."
 
 
 # Sentences
@@ -371,6 +353,23 @@ def composed(name: str) -> str:
     )
 
 
+LEGEND = "legend"
+"""Name of the table that explains the columns of the other tables of a page."""
+
+
+def legend(page: str) -> str:
+    """Return a table with the meaning of each column that the tables of a page have."""
+    summaries = [
+        read_summary(match["name"])
+        for match in _TABLE.finditer(page)
+        if match["name"] not in (LEGEND, *COMPOSED)
+    ]
+    rows = [row for summary in summaries if "table" in summary for row in summary["rows"]]
+    names = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
+    lines = [f"| {head} | {meaning} |" for head, meaning in (COLUMNS[name] for name in names) if head]
+    return "\n".join(["| column | meaning |", "|---|---|", *lines])
+
+
 # Pages
 
 _TABLE = re.compile(
@@ -390,8 +389,9 @@ def filled(page: str) -> str:
     def fill(match: re.Match[str]) -> str:
         name = match["name"]
         only = [one.strip() for one in (match["only"] or "").split(";") if one.strip()]
-        if name in COMPOSED:
-            return f"{match[1]}{composed(name)}\n{match['end']}"
+        if name == LEGEND or name in COMPOSED:
+            table = legend(page) if name == LEGEND else f"{CAPTIONS[name]}\n\n{composed(name)}"
+            return f"{match[1]}{table}\n{match['end']}"
         table = markdown(read_summary(name), only, source=None if match["bare"] else name)
         return f"{match[1]}{table}\n{match['end']}"
 

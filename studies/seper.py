@@ -64,11 +64,11 @@ def weigh_rest_by_frequency(samples: Samples) -> Floats:
 RULES: Mapping[str, Callable[[Samples], Floats]] = {
     "Horvitz-Thompson (default)": lambda s: answer_weights(s.answers, s.total),
     "probability (paper)": lambda s: answer_weights(s.answers, s.total, "probability"),
-    "probability, to one": lambda s: weigh_distinct(s.answers, s.total),
-    "probability, the rest by frequency": weigh_rest_by_frequency,
-    "mean token": lambda s: weigh_distinct(s.answers, s.mean),
-    "mean token, every sample (official)": lambda s: answer_weights(s.answers, s.mean, "official"),
-    "frequency": lambda s: answer_weights(s.answers, None, "frequency"),
+    "probability, scaled to sum to one": lambda s: weigh_distinct(s.answers, s.total),
+    "probability, the missing rest divided equally": weigh_rest_by_frequency,
+    "mean token, distinct answers": lambda s: weigh_distinct(s.answers, s.mean),
+    "mean token, every sample (authors' code)": lambda s: answer_weights(s.answers, s.mean, "official"),
+    "frequency among the samples": lambda s: answer_weights(s.answers, None, "frequency"),
 }
 """Ways to weigh sampled answers."""
 
