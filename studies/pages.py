@@ -231,9 +231,10 @@ def source_values(sources: str) -> list[str | float | None]:
 def _looked_up(name: str, row: str, column: str) -> str | float:
     minus, column = column.startswith("−"), column.removeprefix("−")
     column, _, which = column.partition(" #")
-    column, percent = column.removesuffix(" %"), column.endswith(" %")
     summary = read_summary(name)
     rows = {"run": summary} | {one["system"]: one for one in summary.get("rows", ())}
+    percent = column.endswith(" %") and column not in rows.get(row, ())
+    column = column.removesuffix(" %") if percent else column
     if row not in rows or rows[row].get(column) is None:
         raise LookupError(f"{name} has no {column!r} of {row!r}")
     value = rows[row][column]
