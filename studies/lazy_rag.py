@@ -366,7 +366,10 @@ def print_latency(rates: dict[str, float], milliseconds: float) -> None:
 def check_component(
     setting: Setting, reader: BaseReader, entropies: Sequence[float], answers: dict[str, list[Generation]]
 ) -> str:
-    """Run the component on up to 50 questions, and count the answers that equal those of the sweep."""
+    """Run the component on up to 50 questions, and count the answers that equal the computed ones.
+
+    The component also searches if the first answer is empty or cut off.
+    """
     rag = LazyRAG(
         reader,
         LookupRetriever(setting.passages),
@@ -379,9 +382,12 @@ def check_component(
     )
     cases = setting.cases[:50]
     results = rag.run_many([case.question for case in cases])
+    searches = [
+        entropy > THRESHOLDS[0] or first.is_cut or not first.text.strip()
+        for entropy, first in zip(entropies, answers["first pass"], strict=True)
+    ]
     expected = [
-        answers["strong" if entropy > THRESHOLDS[0] else "first pass"][place].text
-        for place, entropy in enumerate(entropies[: len(cases)])
+        answers["strong" if searches[place] else "first pass"][place].text for place in range(len(cases))
     ]
     equal = sum(result.answer == text for result, text in zip(results, expected, strict=True))
     return f"{equal} of {len(cases)}"
