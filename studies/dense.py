@@ -1,7 +1,7 @@
 """DENSE-RAG's tables: accuracy by score (Figures 2 and 3, Table 6), and refinement (Table 1).
 
-On the closed world. With ``--data FOLDER`` thresholds of the chunker are compared on SQuAD 2.0: how many
-answers stand in the chunks that a search puts into a prompt of ``BUDGET`` tokens.
+The study runs in the closed world. With ``--data FOLDER`` it compares thresholds of the chunker on SQuAD
+2.0: in how many cases a prompt of ``BUDGET`` tokens contains the answer.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ QUANTILES = (0.25, 0.5, 0.75)
 def main() -> None:
     """Print the study."""
     parser = make_parser(__doc__ or "", n=100)
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="squad2_dev.json")
-    parser.add_argument("--articles", choices=ARTICLES, default="all", help="of SQuAD 2.0")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="folder with squad2_dev.json")
+    parser.add_argument("--articles", choices=ARTICLES, default="all", help="articles of SQuAD 2.0")
     arguments = parser.parse_args()
     if arguments.data:
         titles = ARTICLES[arguments.articles] or ()
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def print_chunkers(data: Data, encoder: Encoder) -> None:
-    """Print what chunkers keep together, with the share of answers that a search puts into the prompt."""
+    """Print for each chunker in how many cases the prompt contains the answer."""
     articles: dict[str, list[str]] = {}
     for paragraph in data.corpus:
         articles.setdefault(paragraph.metadata["title"], []).append(paragraph.text)
@@ -133,7 +133,7 @@ def fixed(documents: Sequence[Passage], size: int, overlap: int) -> list[Passage
 
 
 def print_scores(results: Sequence[DenseResult], correct: Sequence[bool]) -> tuple[str, bool]:
-    """Print accuracy by thirds of the score, and how well the score separates wrong answers."""
+    """Print the right answers by range of DSE; return the AUROC, and whether it is above one half."""
     scores = np.array([result.score for result in results])
     edges = [0.0, 0.2, 0.6, np.inf]
     rows = []
@@ -156,7 +156,7 @@ def print_scores(results: Sequence[DenseResult], correct: Sequence[bool]) -> tup
 
 
 def print_gap(results: Sequence[DenseResult], correct: Sequence[bool]) -> tuple[str, bool]:
-    """Print accuracy in certain and in uncertain contexts."""
+    """Print right answers in certain and in uncertain contexts, and return whether they differ."""
     groups = {
         name: [right for result, right in zip(results, correct, strict=True) if result.certain is certain]
         for name, certain in (("certain", True), ("uncertain", False))
@@ -183,7 +183,7 @@ def print_refinement(
     results: Sequence[DenseResult],
     correct: Sequence[bool],
 ) -> tuple[str, bool]:
-    """Cut the documents of uncertain questions anew, refine the contexts, and print what that changed."""
+    """Refine the contexts of uncertain questions, and print how the right answers change."""
     places = [at for at, result in enumerate(results) if not result.certain]
     if not places:
         return "no context is uncertain", False

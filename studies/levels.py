@@ -1,12 +1,13 @@
-"""How often the statistics are wrong, and how often they show what is there: simulated levels and power.
+"""Simulations of the statistics: how often they are wrong, and how often they show a true difference.
 
     python -m studies.levels                    # all tables, in less than two minutes
     python -m studies.levels --samples 2000     # more samples a row
     python -m studies.levels shares groups      # some of the tables
 
-Requirements are drawn where they just do not hold (level: at most 5 % may pass) and where both systems are
-equal (power). Intervals should hold the true mean in 95 %. Calibrations are checked on the distribution that
-they were drawn from. "In documents" means five questions a document, with a correlation of 0.2.
+Requirements are tested on samples where the requirement is just not met (at most 5 % may pass), and on
+samples where it is met. Intervals of 95 % should contain the true value in 95 % of the samples.
+Calibrations are checked on the distribution that their samples come from. Five questions a document have a
+correlation of 0.2.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Pairs = Callable[[Rng, int], tuple[Floats, Floats]]
 LEVEL = 0.05
 SIZES = (50, 100, 250, 500)
 CALIBRATED = 250
-"""Questions of a calibration."""
+"""Number of questions in a sample for a calibration."""
 OF_DOCUMENT, CORRELATION = 5, 0.2
 
 
@@ -46,7 +47,7 @@ def percent(values: Any) -> str:
 
 
 def discordant(lost: float, gained: float, right: float = 0.7) -> Pairs:
-    """Return pairs of right and wrong answers; ``lost`` and ``gained`` are shares of the questions."""
+    """Return pairs of right and wrong answers; systems differ in the shares ``lost`` and ``gained``."""
 
     def draw(rng: Rng, n: int) -> tuple[Floats, Floats]:
         kind = rng.choice(4, size=n, p=[lost, gained, right - lost, 1 - right - gained])
@@ -56,7 +57,7 @@ def discordant(lost: float, gained: float, right: float = 0.7) -> Pairs:
 
 
 def graded(change: float, changed: float) -> Pairs:
-    """Return pairs of graded scores, of which a share is changed by ``change`` on average."""
+    """Return pairs of graded scores; the share ``changed`` differs by ``change`` on average."""
 
     def draw(rng: Rng, n: int) -> tuple[Floats, Floats]:
         old = rng.uniform(0.4, 0.8, n)
@@ -75,7 +76,7 @@ def costs(ratio: float, sigma: float) -> Pairs:
 
 
 def stalls(often: float, usual: float) -> Pairs:
-    """Return costs of which a share is 61, and the others a usual value, spread by 2 %."""
+    """Return costs: a share ``often`` is 61, and the others are ``usual`` with a spread of 2 %."""
 
     def draw(rng: Rng, n: int) -> tuple[Floats, Floats]:
         values = np.where(rng.random(n) < often, 61.0, usual * (1 + 0.02 * rng.standard_normal(n)))
@@ -85,7 +86,7 @@ def stalls(often: float, usual: float) -> Pairs:
 
 
 def in_documents(rng: Rng, draw: Callable[[Rng, int], Any], n: int) -> Any:
-    """Return drawn values of questions, shape [n, …], with the same correlation in each document."""
+    """Return values of n questions, shape [n, …], correlated within each document."""
     own, of_document = draw(rng, n), draw(rng, n)[documents(n)]
     common = rng.random(n) < math.sqrt(CORRELATION)
     return np.where(common.reshape(-1, *[1] * (own.ndim - 1)), of_document, own)
@@ -123,7 +124,7 @@ def passes(text: str, draw: Pairs, rng: Rng, n: int, grouped: bool) -> bool:
 
 
 def requirement_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
-    """Yield how often each form of requirement passes where it just does not hold, and where it does."""
+    """Yield how often each requirement passes if it is just not met, and if it is met."""
     for text, edge, better in REQUIREMENTS:
         for grouped in (False, True):
             cells = [
@@ -171,7 +172,7 @@ DIFFERENCES: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rn
 
 
 def coverage_rows(samples: int, rng: Rng, sizes: Sequence[int]) -> Iterator[list[str]]:
-    """Yield, for each kind of difference, how often its interval holds the true mean."""
+    """Yield, for each kind of difference, how often its interval contains the true mean."""
     for name, mean, bounds, draw in DIFFERENCES:
         cells = []
         for n in sizes:
@@ -183,7 +184,7 @@ def coverage_rows(samples: int, rng: Rng, sizes: Sequence[int]) -> Iterator[list
 
 
 def share_rows(sizes: Sequence[int]) -> Iterator[list[str]]:
-    """Yield how often the interval of a share holds it, computed without samples; last, the worst share."""
+    """Yield how often the interval of a share contains it, computed exactly; last, the worst share."""
     with np.errstate(divide="ignore"):
         log_factorials = np.append(0, np.cumsum(np.log(np.arange(1, max(sizes) + 1))))
     shares = np.linspace(0.001, 0.999, 999)
@@ -227,7 +228,7 @@ SKEWED: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rng, in
 
 
 def skewed_rows(samples: int, rng: Rng, sizes: Sequence[int]) -> Iterator[list[str]]:
-    """Yield how often the interval of a mean of skewed values holds the true mean."""
+    """Yield how often the interval of a mean of skewed values contains the true mean."""
     for name, mean, bounds, draw in SKEWED:
         cells = []
         for n in sizes:
@@ -250,7 +251,7 @@ GROUPED: Sequence[tuple[str, float, tuple[float, float], Callable[[Rng, int], Fl
 
 
 def grouped_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
-    """Yield how often intervals of questions in documents hold the truth, with and without documents."""
+    """Yield how often intervals contain the true value, with and without regard to documents."""
     for name, mean, bounds, draw in GROUPED:
         cells = []
         for n in (50, 200):
@@ -279,7 +280,7 @@ COMPARED = (1, 3, 6)
 
 
 def power_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
-    """Yield how often a difference is shown by as many questions as are told to show it."""
+    """Yield how often the recommended number of questions shows a difference."""
     for wins, losses in ((0.1, 0.05), (0.05, 0.02), (0.3, 0.1), (0.06, 0.01)):
         cells = []
         for tests in COMPARED:
@@ -296,7 +297,7 @@ def power_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
 def answers(
     rng: Rng, n: int, right: float, informs: float, grouped: bool = False
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return uncertainties, lower by ``informs`` standard deviations for right answers, and who is right."""
+    """Return uncertainties and right answers; uncertainty is ``informs`` deviations lower for right ones."""
 
     def is_right_of(rng: Rng, n: int) -> NDArray[np.bool_]:
         return rng.random(n) < right
@@ -317,7 +318,7 @@ ABSTENTIONS = (
 
 
 def abstention_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
-    """Yield how often a bounded risk is broken, how often anything is answered, and which share."""
+    """Yield how often the limit is exceeded, how often any answer is shown, and how many answers are."""
     for right, informs, risk, grouped in ABSTENTIONS:
         name = (
             f"limit {100 * risk:.0f} % wrong; {100 * right:.0f} % right, "
@@ -352,7 +353,7 @@ THRESHOLDS = (
 
 
 def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
-    """Yield how often a loss of two points is broken, how often one is certified, and what it saves."""
+    """Yield how often the limit is exceeded and certified, and the share of saved searches."""
 
     def draw(
         size: int, repairs: float, spoils: float, informs: float, grouped: bool = False
@@ -440,9 +441,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="some of the tables; all by default")
+    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="tables to print; all by default")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
-    parser.add_argument("--samples", type=int, default=400, help="samples a row")
+    parser.add_argument("--samples", type=int, default=400, help="samples for each row")
     arguments = with_json(parser).parse_args()
     warnings.simplefilter("ignore")
     for name in arguments.tables or TABLES:

@@ -151,8 +151,8 @@ def caption(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:
     if sizes and "seed" in summary:  # others recorded what has none
         n = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
         data = SETS[summary["set"]]
-        begun = f"We asked {READERS[summary['reader']]} {n} questions of {data}. "
-    return f"{begun}{CAPTIONS[name]}"
+        begun = f"We asked {READERS.get(summary['reader'], summary['reader'])} {n} questions of {data}. "
+    return f"{begun}{CAPTIONS.get(name, '')}".rstrip()
 
 
 def measured(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,12 @@ def named(path: Path) -> str:
 def test_pages_show_what_the_summaries_hold(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert pages.filled(text) == text
+
+
+def test_every_table_has_a_caption_and_every_caption_a_table() -> None:
+    texts = [page.read_text(encoding="utf-8") for page in pages.pages()]
+    shown = {name for text in texts for name in re.findall(r"<!-- table ([^>]+?)(?: only [^>]*)? -->", text)}
+    assert shown == {*pages.CAPTIONS, pages.LEGEND}
 
 
 def test_the_page_of_commands_has_the_command_of_every_summary() -> None:
