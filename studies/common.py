@@ -1,4 +1,4 @@
-"""What all studies share: their arguments, readers, and tables with intervals."""
+"""Code that all studies share: command-line arguments, readers, and tables with intervals."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ console = Console(highlight=False, width=None if sys.stdout.isatty() else 120)
 
 @dataclass(frozen=True)
 class Case:
-    """A question with what is known about it.
+    """A question with its right answers.
 
     Attributes:
-        question: Its text.
+        question: Text of the question.
         references: Right answers.
-        gold: Passages that hold the answer.
+        gold: Passages that contain the answer.
         group: Kind of question, for tables by group.
-        is_correct: Judges an answer.
+        is_correct: Function that judges an answer; None compares it with the references.
     """
 
     question: str
@@ -63,18 +63,18 @@ class Case:
 
 
 class LookupRetriever:
-    """A retriever over results that were computed beforehand, by the text of the question."""
+    """A retriever that returns prepared passages for the text of a question."""
 
     def __init__(self, results: Mapping[str, Sequence[Passage]]) -> None:
         self._results = results
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
-        """Return the first k results of a question."""
+        """Return the first k passages of a question."""
         return list(self._results.get(query, ()))[:k]
 
 
 class Claim(NamedTuple):
-    """A claim of a paper, the evidence found here, and whether it holds."""
+    """A claim of a paper, what the study measured, and whether the claim holds."""
 
     claim: str
     evidence: str
@@ -84,7 +84,7 @@ class Claim(NamedTuple):
 def make_parser(description: str, n: int = 200) -> argparse.ArgumentParser:
     """Return a parser with the arguments that all studies have.
 
-    Warnings of single questions are left out; at its end the study prints how long it took.
+    The parser also silences warnings about single questions, and prints the duration when the study ends.
     """
     started = time.monotonic()
 
@@ -96,20 +96,22 @@ def make_parser(description: str, n: int = 200) -> argparse.ArgumentParser:
     logging.getLogger("surerag").setLevel(logging.ERROR)
     parser = argparse.ArgumentParser(
         description=description,
-        epilog="A bar shows how far it is, and at its end it says how long it took: try a small -n first.",
+        epilog="A bar shows the progress, and the study ends with its duration. Try a small -n first.",
     )
-    parser.add_argument("--seed", type=int, default=0, help="seed of the world, or of the sample")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="seed of the closed world, or of the sample of questions"
+    )
     parser.add_argument("-n", type=int, default=n, help="number of questions")
     parser.add_argument(
         "--reader", default="world", help='"world" (the embedded reader), "demo", or a Hugging Face id'
     )
-    parser.add_argument("--dtype", help="of a local reader, such as bfloat16")
+    parser.add_argument("--dtype", help="number type of a local reader, such as bfloat16")
     return with_json(parser)
 
 
 def with_json(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Add the option that writes the printed tables into a file; the pages are filled from such files."""
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the tables into this file, too")
+    """Add the option ``--json``, which writes the printed tables into a file that fills the pages."""
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the tables into this file")
     return parser
 
 
@@ -128,7 +130,7 @@ def load_reader(name: str, dtype: str | None = None) -> BaseReader:
 
         address, _, model = name.partition("#")
         if not model:
-            raise InputError(f"which model of {name} to ask is not said", hint="write ADDRESS#MODEL")
+            raise InputError(f"{name} names a server but no model", hint="write ADDRESS#MODEL")
         return OpenAIReader(model, base_url=address)
     from surerag import TransformersReader
 
@@ -136,7 +138,7 @@ def load_reader(name: str, dtype: str | None = None) -> BaseReader:
 
 
 def load_encoder() -> Encoder:
-    """Load MiniLM from the package that carries it."""
+    """Load MiniLM from the installed package that contains it."""
     from surerag.encoders import packaged_minilm
 
     return packaged_minilm()
@@ -145,7 +147,7 @@ def load_encoder() -> Encoder:
 def world_cases(
     seed: int, n: int, kinds: Sequence[str] | None = None
 ) -> tuple[list[Case], list[Passage], list[Passage]]:
-    """Return questions of a closed world, its passages and its articles' leads."""
+    """Return questions of a closed world, its passages, and the first passage of each article."""
     from studies.world import World, is_correct
     from studies.world.spec import DEFAULT_SIZE
 
@@ -171,7 +173,7 @@ def answers_to(
     trace: TraceKind = "none",
     label: str = "Answers",
 ) -> list[Generation]:
-    """Return greedy answers to prompts; ``label`` stands before the bar."""
+    """Return greedy answers to prompts; ``label`` is the title of the progress bar."""
     sampling = SamplingParams(max_tokens=max_tokens, trace=trace)
     return [answer for [answer] in samples_of(reader, prompts, sampling, label)]
 
@@ -190,17 +192,17 @@ def samples_of(
 
 
 def share(values: Sequence[bool]) -> Estimate:
-    """Return a share with its 95 % interval."""
+    """Return the share of true values with its 95 % interval."""
     return mean_interval([float(value) for value in values])
 
 
 def difference(first: Sequence[bool], second: Sequence[bool]) -> Estimate:
-    """Return the paired difference of two shares, first less second, with its 95 % interval."""
+    """Return the share of the first values minus that of the second, with its 95 % interval."""
     return paired_difference([float(value) for value in first], [float(value) for value in second])
 
 
 def separation(wrong: Sequence[float], right: Sequence[float]) -> Estimate | None:
-    """Return the AUROC with which a score separates wrong answers from right ones; None without both."""
+    """Return the AUROC of a score for wrong answers; None if there are no wrong or no right answers."""
     return auroc([*wrong, *right], [False] * len(wrong) + [True] * len(right))
 
 
@@ -215,7 +217,7 @@ def before_and_after(before: Sequence[bool], after: Sequence[bool]) -> tuple[str
 
 
 _printed: dict[str, list[dict[str, str]]] = {}
-"""Rows of the tables that were printed, by name and column; the first column is called ``system``."""
+"""Rows of the printed tables by the table's name; the first column is called ``system``."""
 
 
 def print_table(
@@ -229,11 +231,14 @@ def print_table(
     """Print a table; the first column is text, the others are numbers.
 
     Args:
-        title: What stands above the table.
-        columns: Their names.
+        title: Title above the table.
+        columns: Names of the columns.
         rows: Cells of each row.
-        note: What stands below the table.
-        name: Of the table in the file that ``--json`` writes; by default the title up to ``(`` or a comma.
+        note: Line below the table.
+        name: Name of the table in the file of ``--json``; by default the beginning of the title.
+
+    Raises:
+        InputError: If two columns have the same name.
     """
     table = Table(title=title, title_justify="left", caption=note or None, caption_justify="left")
     for place, column in enumerate(columns):
@@ -244,6 +249,8 @@ def print_table(
     console.print(table)
     console.print()
     keys = ["system", *columns[1:]]
+    if len(set(keys)) < len(keys):
+        raise InputError(f"two columns of {title!r} have the same name", hint="name each column differently")
     signs = [
         [value.replace("-", "−") if place else value for place, value in enumerate(row)] for row in cells
     ]
@@ -251,13 +258,13 @@ def print_table(
 
 
 def print_claims(claims: Sequence[Claim]) -> None:
-    """Print the claims of a paper, those that could not be shown included."""
+    """Print the claims of a paper, including claims that could not be shown."""
     rows = [(item.claim, item.evidence, "holds" if item.holds else "not shown") for item in claims]
-    print_table("Claims", ("Claim", "Found", "Verdict"), rows)
+    print_table("Claims", ("Claim", "measured", "verdict"), rows)
 
 
 def write_tables(arguments: argparse.Namespace) -> None:
-    """Write all printed tables with the command that printed them, if ``--json`` names a file."""
+    """Write all printed tables and their command into the file of ``--json``, if there is one."""
     tables = dict(_printed)
     _printed.clear()
     if arguments.json is None:

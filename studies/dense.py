@@ -1,7 +1,7 @@
 """DENSE-RAG's tables: accuracy by score (Figures 2 and 3, Table 6), and refinement (Table 1).
 
-On the closed world. With ``--data FOLDER`` thresholds of the chunker are compared on SQuAD 2.0: how many
-answers stand in the chunks that a search puts into a prompt of ``BUDGET`` tokens.
+The study runs in the closed world. With ``--data FOLDER`` it compares thresholds of the chunker on SQuAD
+2.0: in how many cases a prompt of ``BUDGET`` tokens contains the answer.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ QUANTILES = (0.25, 0.5, 0.75)
 def main() -> None:
     """Print the study."""
     parser = make_parser(__doc__ or "", n=100)
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="squad2_dev.json")
-    parser.add_argument("--articles", choices=ARTICLES, default="all", help="of SQuAD 2.0")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="folder with squad2_dev.json")
+    parser.add_argument("--articles", choices=ARTICLES, default="all", help="articles of SQuAD 2.0")
     arguments = parser.parse_args()
     if arguments.data:
         titles = ARTICLES[arguments.articles] or ()
@@ -85,16 +85,16 @@ def main() -> None:
     change = print_refinement(refiner, questions, retrieved, documents, results, correct)
     print_claims(
         [
-            Claim("Accuracy falls as the score grows (Figure 2)", *falls),
-            Claim("Certain contexts are answered better than uncertain ones (Table 6)", *gap),
-            Claim("Refinement helps uncertain questions (Table 1)", *change),
+            Claim("Answers are right less often if DSE is higher (Figure 2)", *falls),
+            Claim("Contexts with a DSE up to 0.2 give more right answers than others (Table 6)", *gap),
+            Claim("The refiner adds right answers for uncertain questions (Table 1)", *change),
         ]
     )
     write_tables(arguments)
 
 
 def print_chunkers(data: Data, encoder: Encoder) -> None:
-    """Print what chunkers keep together, with the share of answers that a search puts into the prompt."""
+    """Print for each chunker in how many cases the prompt contains the answer."""
     articles: dict[str, list[str]] = {}
     for paragraph in data.corpus:
         articles.setdefault(paragraph.metadata["title"], []).append(paragraph.text)
@@ -123,7 +123,7 @@ def print_chunkers(data: Data, encoder: Encoder) -> None:
         shown[name] = hits
         change = difference(hits, shown[next(iter(shown))])
         rows.append((name, len(chunks), f"{np.mean(sizes):.0f}", show(share(hits)), show(change, sign=True)))
-    columns = ("Chunks", "Number", "Tokens", "Answer shown, %", "to the first, points")
+    columns = ("Chunks", "Number", "Tokens", "answer in the prompt, %", "minus the first row, points")
     print_table(f"{data.name}, n = {len(data.items)}, prompts of {BUDGET} tokens", columns, rows)
 
 
@@ -133,7 +133,7 @@ def fixed(documents: Sequence[Passage], size: int, overlap: int) -> list[Passage
 
 
 def print_scores(results: Sequence[DenseResult], correct: Sequence[bool]) -> tuple[str, bool]:
-    """Print accuracy by thirds of the score, and how well the score separates wrong answers."""
+    """Print the right answers by range of DSE; return the AUROC, and whether it is above one half."""
     scores = np.array([result.score for result in results])
     edges = [0.0, 0.2, 0.6, np.inf]
     rows = []
@@ -144,8 +144,9 @@ def print_scores(results: Sequence[DenseResult], correct: Sequence[bool]) -> tup
             if low <= score < high or score == low == 0
         ]
         if inside:
-            rows.append((f"{low:g} to {high:g}", len(inside), show(share(inside))))
-    print_table("Accuracy by DSE (cf. Figure 2)", ("DSE, nats", "n", "Right, %"), rows)
+            name = f"DSE {low:g} to {high:g}" if np.isfinite(high) else f"DSE above {low:g}"
+            rows.append((name, len(inside), show(share(inside))))
+    print_table("Accuracy by DSE (cf. Figure 2)", ("DSE, nats", "questions", "right, %"), rows)
     wrong = [float(score) for score, right in zip(scores, correct, strict=True) if not right]
     good = [float(score) for score, right in zip(scores, correct, strict=True) if right]
     area = separation(wrong, good)
@@ -155,14 +156,16 @@ def print_scores(results: Sequence[DenseResult], correct: Sequence[bool]) -> tup
 
 
 def print_gap(results: Sequence[DenseResult], correct: Sequence[bool]) -> tuple[str, bool]:
-    """Print accuracy in certain and in uncertain contexts."""
+    """Print right answers in certain and in uncertain contexts, and return whether they differ."""
     groups = {
         name: [right for result, right in zip(results, correct, strict=True) if result.certain is certain]
         for name, certain in (("certain", True), ("uncertain", False))
     }
     rows = [(name, len(group), show(share(group))) for name, group in groups.items() if group]
     print_table(
-        "Certain (DSE ≤ 0.2) and uncertain (cf. Figure 3 and Table 6)", ("Contexts", "n", "Right, %"), rows
+        "Certain (DSE ≤ 0.2) and uncertain (cf. Figure 3 and Table 6)",
+        ("Contexts", "questions", "right, %"),
+        rows,
     )
     if not all(groups.values()):
         return "n/a", False
@@ -180,7 +183,7 @@ def print_refinement(
     results: Sequence[DenseResult],
     correct: Sequence[bool],
 ) -> tuple[str, bool]:
-    """Cut the documents of uncertain questions anew, refine the contexts, and print what that changed."""
+    """Refine the contexts of uncertain questions, and print how the right answers change."""
     places = [at for at, result in enumerate(results) if not result.certain]
     if not places:
         return "no context is uncertain", False
@@ -198,7 +201,7 @@ def print_refinement(
     rows = [("before", show(share(before)), ""), ("refined", show(share(after)), show(change, sign=True))]
     print_table(
         f"Refinement of {len(places)} uncertain contexts (cf. Table 1)",
-        ("Context", "Right, %", "Change, points"),
+        ("Context", "right, %", "change, points"),
         rows,
         f"Why it ended: {stopped}. Calls a question: {np.mean([result.calls for result in refined]):.0f}.",
     )

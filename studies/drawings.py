@@ -1,7 +1,7 @@
-"""Draws the pictures of the methods, of the rooms and of Home, as SVG: ``python -m studies.drawings``.
+"""Draws the pictures of the methods, the packages and the home page as SVG: ``python -m studies.drawings``.
 
-Boxes are filled and their text is dark, so that they read on a white page and on a black one. Pictures of
-methods are 420 pixels wide: a phone shows them nearly at full size.
+Boxes are filled and their text is dark, so that the pictures are legible on a white and on a black page.
+Pictures of methods are 420 pixels wide, so that a phone shows them nearly at full size.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ FILLS = {
     "result": "#c9ebcf",
     "frame": "none",
 }
-"""Colours by what a box is: data, a call of the reader, a search, a choice, or what is returned."""
+"""Colours of boxes by their kind: data, a call of the reader, a search, a decision, or a result."""
 LEADING = 18
+"""Pixels from one line of text to the next."""
 
 
 class Box(NamedTuple):
-    """A box with its place, its text, and what it is; the text of a frame stands at its top."""
+    """A box with its place in pixels, its text and its kind; the text of a frame is at its top."""
 
     x: int
     y: int
@@ -39,9 +40,9 @@ class Box(NamedTuple):
 
 
 class Arrow(NamedTuple):
-    """A line through points, with a tip at its end.
+    """A line through points with a tip at its end.
 
-    ``label`` stands at ``at``, or in the middle of the first part of the line.
+    The label is centred at ``at``, or at the middle of the first segment if ``at`` is None.
     """
 
     points: Sequence[tuple[int, int]]
@@ -50,7 +51,7 @@ class Arrow(NamedTuple):
 
 
 class Drawing(NamedTuple):
-    """A picture: its size, what it shows in words, its boxes and its arrows."""
+    """A picture: its size, a description for readers who cannot see it, its boxes and its arrows."""
 
     width: int
     height: int
@@ -60,7 +61,7 @@ class Drawing(NamedTuple):
 
 
 def down(x: int, top: int, bottom: int, label: str = "") -> Arrow:
-    """Return an arrow that leads down."""
+    """Return an arrow that points down."""
     return Arrow([(x, top), (x, bottom)], label)
 
 
@@ -87,8 +88,8 @@ DRAWINGS: Mapping[str, Drawing] = {
     "lazy-rag": Drawing(
         420,
         356,
-        "The reader answers from summaries. If it is sure, the answer is returned. If not, a search "
-        "follows, and the reader answers again from summaries and passages.",
+        "The reader answers from summaries. If it is sure, the answer is returned. If it is unsure, a "
+        "search follows, and the reader answers again from summaries and passages.",
         [
             Box(120, 6, 180, 34, "Question"),
             Box(90, 66, 240, 50, "Reader begins to answer\nfrom summaries", "reader"),
@@ -140,17 +141,17 @@ DRAWINGS: Mapping[str, Drawing] = {
         388,
         "By default the reader judges each passage, and the passages that help most are kept whole. "
         "As in the paper, passages can also be clustered and each cluster compressed. The reader "
-        "answers from what is kept.",
+        "answers from the passages that are left.",
         [
             Box(90, 6, 240, 34, "Question, and passages found"),
             Box(8, 66, 196, 250, "Select (the default)", "frame"),
             Box(216, 66, 196, 250, "Compress (the paper)", "frame"),
-            Box(18, 98, 176, 52, "Remove texts that\nothers contain", "data"),
-            Box(18, 174, 176, 52, "Reader, for each one:\ndoes it help?", "reader"),
+            Box(18, 98, 176, 52, "Remove passages\nthat others contain", "data"),
+            Box(18, 174, 176, 52, "Ask the reader: does\nthis passage help?", "reader"),
             Box(18, 250, 176, 52, "Keep the best third,\nword for word", "choice"),
             Box(226, 98, 176, 52, "Cluster\nsimilar passages", "data"),
             Box(226, 174, 176, 52, "Reader shortens\neach cluster", "reader"),
-            Box(226, 250, 176, 52, "Drop sentences\nwithout a source", "choice"),
+            Box(226, 250, 176, 52, "Remove sentences that\nno passage supports", "choice"),
             Box(90, 346, 240, 36, "Reader answers", "reader"),
         ],
         [
@@ -168,8 +169,8 @@ DRAWINGS: Mapping[str, Drawing] = {
         420,
         428,
         "The reader answers from the passages, and again with each passage reworded. If the answers "
-        "agree, the context is certain. If not, passages that confuse are removed, others are added, "
-        "and it is measured again.",
+        "agree, the context is certain. If they differ, passages that confuse the reader are removed, "
+        "similar passages are added, and the new context is measured.",
         [
             Box(90, 6, 240, 34, "Question, and passages found"),
             Box(90, 66, 240, 50, "Reader answers, and again\nwith each passage reworded", "reader"),
@@ -192,8 +193,8 @@ DRAWINGS: Mapping[str, Drawing] = {
     "seper": Drawing(
         420,
         336,
-        "The reader samples answers without passages and with them. A judge tells how far the samples"
-        " mean the reference answer. The difference of both beliefs is ΔSePer.",
+        "The reader samples answers without passages and with them. A judge decides which samples mean "
+        "the reference answer. ΔSePer is the belief in it with passages, minus the belief without.",
         [
             Box(14, 6, 186, 50, "Question\nwithout passages"),
             Box(220, 6, 186, 50, "Question\nwith passages"),
@@ -241,10 +242,10 @@ DRAWINGS: Mapping[str, Drawing] = {
             ),
             Box(8, 152, 624, 362, "src/surerag: the core", "frame"),
             Box(40, 184, 240, 50, "component\nrun, arun, run_many, stream", "reader"),
-            Box(360, 184, 240, 50, "options, prompts\ndefaults, one place", "data"),
+            Box(360, 184, 240, 50, "options and prompts,\nwith their defaults", "data"),
             Box(40, 274, 240, 68, "methods/: generators\nlazy_rag, edc2, dynqr,\ndense, seper", "choice"),
-            Box(360, 274, 240, 68, "measures/\nformulas of the papers,\nstatistics: numpy in, out", "data"),
-            Box(40, 384, 240, 50, "drivers/\nmany, streaming, merging", "search"),
+            Box(360, 274, 240, 68, "measures/\nformulas of the papers,\nand statistics", "data"),
+            Box(40, 384, 240, 50, "drivers/\nrun, batch and stream", "search"),
             Box(360, 384, 240, 50, "services: reader, retriever,\nencoder, entailer", "search"),
             Box(360, 464, 240, 36, "models, servers, indexes", "data"),
             Box(40, 464, 240, 36, "result, usage, events", "result"),

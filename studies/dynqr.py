@@ -1,8 +1,8 @@
-"""DynQR's tables: active rewriting (2), θ (3), metrics (5), and a gold passage put in (Figure 3).
+"""DynQR's tables: active rewriting (2), θ (3), metrics (5), and an added gold passage (Figure 3).
 
-In the paper's prompt, on the closed world by default. With ``--data FOLDER --rows FILE`` on Disfl-QA,
-questions as people said them, with slips: each is answered once in each way, and thresholds and options are
-compared on the rows.
+The study uses the paper's prompt, in the closed world. With ``--data FOLDER --rows FILE`` it asks the
+questions of Disfl-QA, which contain slips of the tongue. It answers each question once in each way, stores
+the answers as rows, and compares thresholds and options on the rows.
 """
 
 from __future__ import annotations
@@ -64,13 +64,16 @@ def main() -> None:
     """Print the study."""
     parser = make_parser(__doc__ or "")
     parser.add_argument(
-        "--data", type=Path, metavar="FOLDER", help="disfl_qa.json and the SQuAD files it names"
+        "--data",
+        type=Path,
+        metavar="FOLDER",
+        help="folder with disfl_qa.json and the SQuAD files that it names",
     )
-    parser.add_argument("--articles", choices=ARTICLES, default="all", help="of SQuAD 2.0")
+    parser.add_argument("--articles", choices=ARTICLES, default="all", help="articles of SQuAD 2.0")
     parser.add_argument(
-        "--rows", type=Path, metavar="FILE", help="compare options on rows in this JSONL file"
+        "--rows", type=Path, metavar="FILE", help="compare options on the rows of this JSONL file"
     )
-    parser.add_argument("--samples", action="store_true", help="semantic entropy, too, of samples")
+    parser.add_argument("--samples", action="store_true", help="also sample answers, for semantic entropy")
     arguments = parser.parse_args()
     reader = load_reader(arguments.reader, arguments.dtype)
     if arguments.data:
@@ -106,18 +109,18 @@ def main() -> None:
     print_claims(
         [
             Claim(
-                "Rewriting when uncertain is no worse than rewriting always, at less cost",
-                f"{show(gap, sign=True)} points, {np.mean(acted):.0%} rewritten",
+                "Rewriting only uncertain questions loses at most 2 points to rewriting every question",
+                f"{show(gap, sign=True)} points, {100 * np.mean(acted):.0f} % rewritten",
                 gap.interval is not None and gap.interval.lower > -0.02 and not all(acted),
             ),
             Claim(
-                "Post-verification never chooses the more uncertain answer",
+                "DynQR never returns the more uncertain answer",
                 f"{surer} of {len(results)}",
                 surer == len(results),
             ),
             Claim(
-                "A gold passage in place of another lowers uncertainty (Figure 3)",
-                f"in {show(lowered)} %",
+                "A gold passage in place of another passage lowers the perplexity (Figure 3)",
+                f"in {show(lowered)} % of the questions",
                 lowered.value > 0.5,
             ),
         ]
@@ -128,7 +131,7 @@ def main() -> None:
 def at_threshold(
     results: Sequence[DynQRResult], never: Sequence[bool], verified: Sequence[bool], threshold: float
 ) -> list[bool]:
-    """Return which questions are answered rightly when only uncertain ones are rewritten."""
+    """Return which answers are right if only questions above the threshold are rewritten."""
     return [
         after if result.original.uncertainty > threshold else before
         for result, before, after in zip(results, never, verified, strict=True)
@@ -142,40 +145,51 @@ def print_modes(
     active: Sequence[bool],
     acted: Sequence[bool],
 ) -> None:
-    """Print accuracy and rewrites of each mode (cf. Table 2)."""
+    """Print right answers and rewrites of each mode (cf. Table 2)."""
     rows = [
-        ("never", show(share(never)), "", "0"),
+        ("no question rewritten", show(share(never)), "", "0"),
         (
-            "always, the rewrite's answer",
+            "every question rewritten, second answer returned",
             show(share(always)),
             show(difference(always, never), sign=True),
             "100",
         ),
-        ("always, verified", show(share(verified)), show(difference(verified, never), sign=True), "100"),
         (
-            "when uncertain, verified",
+            "every question rewritten, more certain answer returned",
+            show(share(verified)),
+            show(difference(verified, never), sign=True),
+            "100",
+        ),
+        (
+            "DynQR: uncertain questions rewritten, more certain answer returned",
             show(share(active)),
             show(difference(active, never), sign=True),
             f"{100 * np.mean(acted):.0f}",
         ),
     ]
-    columns = ("Rewriting", "Right, %", "to never, points", "Rewritten, %")
+    columns = ("Rewriting", "right, %", "difference to never rewriting, points", "questions rewritten, %")
     print_table("Modes (cf. Table 2), θ = 1.2", columns, rows)
 
 
 def print_kinds(cases: Sequence[Case], never: Sequence[bool], active: Sequence[bool]) -> None:
-    """Print accuracy by kind of question."""
+    """Print right answers by kind of question."""
     rows = []
     for kind in dict.fromkeys(case.group for case in cases):
         places = [at for at, case in enumerate(cases) if case.group == kind]
         before, after = [never[at] for at in places], [active[at] for at in places]
         rows.append((kind, len(places), *before_and_after(before, after)))
-    columns = ("Questions", "n", "Never, %", "When uncertain, %", "Change, points")
+    columns = (
+        "Questions",
+        "questions",
+        "right without rewriting, %",
+        "right with DynQR, %",
+        "difference, points",
+    )
     print_table("By kind of question", columns, rows)
 
 
 def print_thresholds(results: Sequence[DynQRResult], never: Sequence[bool], verified: Sequence[bool]) -> None:
-    """Print Table 3: accuracy and rewrites over θ."""
+    """Print Table 3: right answers and rewrites by θ."""
     rows = []
     for threshold in THRESHOLDS:
         rate = np.mean([result.original.uncertainty > threshold for result in results])
@@ -185,7 +199,7 @@ def print_thresholds(results: Sequence[DynQRResult], never: Sequence[bool], veri
 
 
 def print_metrics(results: Sequence[DynQRResult], never: Sequence[bool]) -> None:
-    """Print Table 5: how well each metric of the first answer separates wrong from right ones."""
+    """Print Table 5: the AUROC of each metric for wrong first answers."""
     metrics: dict[str, Callable[[Any], float]] = {
         "perplexity": lambda answer: perplexity(answer.trace.logprobs),
         "mean token entropy": lambda answer: float(np.mean(answer.trace.entropy.middle)),
@@ -208,7 +222,7 @@ def readable(answer: Generation) -> bool:
 
 
 def print_gold(reader: BaseReader, cases: Sequence[Case], results: Sequence[DynQRResult]) -> Estimate:
-    """Print Figure 3: a retrieved passage at random gives way to a gold one."""
+    """Print Figure 3: replace a random retrieved passage with a gold passage, and compare perplexities."""
     before, after = [], []
     for case, result in zip(cases, results, strict=True):
         passages = list(result.original.passages)
@@ -242,13 +256,13 @@ def prompt_of(case: Case, passages: Sequence[Passage]) -> str:
     return str(DYNQR_ANSWER.render(passages=shown, question=case.question))
 
 
-# Questions as people said them
+# Questions of Disfl-QA
 
 
 def collect_rows(
     said: Sequence[Item], services: Services, file: Path, *, samples: bool = False
 ) -> list[dict[str, Any]]:
-    """Answer each question in each way, and add a row of it to a file, which a later run goes on with."""
+    """Answer each question in each way, and append a row to a file, from which a later run continues."""
     done = len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
     for start in range(done, len(said), 10):
         rows = run_many([row_of(one, samples) for one in said[start : start + 10]], services)
@@ -258,9 +272,9 @@ def collect_rows(
 
 
 def row_of(said: Item, samples: bool) -> Program[dict[str, Any]]:
-    """Return the answers to one question: as said, rewritten or clean, from old or new passages.
+    """Return the answers to one question with slips, rewritten or clean, from the passages of each search.
 
-    With ``samples`` those that DynQR compares by default have their semantic entropy, too.
+    With ``samples``, the two answers that DynQR compares by default also have a semantic entropy.
     """
     prompt = REWRITE.render(query=said.text)
     [[reply]] = yield from perform(
@@ -308,12 +322,12 @@ def row_of(said: Item, samples: bool) -> Program[dict[str, Any]]:
 
 
 def entropy_of(n: int) -> str:
-    """Return the name of the semantic entropy of so many samples."""
+    """Return the name of the semantic entropy of n samples."""
     return f"semantic_entropy of {n}"
 
 
 def print_options(rows: Sequence[dict[str, Any]]) -> None:
-    """Print what thresholds and options change against never rewriting, with the clean question beside."""
+    """Print the right answers for each threshold and option, compared with never rewriting."""
     never = [row["answer: said"]["right"] for row in rows]
     clean = [row["answer: clean"]["right"] for row in rows]
     table = [("never", "", "", "0", "0", show(share(never)), "")]
@@ -340,12 +354,20 @@ def print_options(rows: Sequence[dict[str, Any]]) -> None:
                 change = show(difference(right, never), sign=True)
                 rates = (f"{100 * acted:.0f}", f"{100 * kept:.0f}")
                 table.append((name, metric, f"{threshold:g}", *rates, show(share(right)), change))
-    columns = ("Answer to", "Metric", "θ", "Rewritten, %", "Kept, %", "Right, %", "to never, points")
-    print_table(f"Disfl-QA, n = {len(rows)}", columns, table, "Right: a reference stands in the answer.")
+    columns = (
+        "Answer to",
+        "Metric",
+        "θ",
+        "rewritten, %",
+        "rewrites kept, %",
+        "right, %",
+        "difference to never rewriting, points",
+    )
+    print_table(f"Disfl-QA, n = {len(rows)}", columns, table, "Right: the answer contains a reference.")
 
 
 def choose(row: dict[str, Any], metric: str, threshold: float, answer: str, verify: bool) -> str:
-    """Return which of a row's answers DynQR keeps."""
+    """Return the name of the answer that DynQR returns for a row."""
     before = row["answer: said"]
     way = "said, new" if answer == "original" else "rewrite, new"
     if (

@@ -1,14 +1,14 @@
-"""EDC²-RAG's tables: accuracy and tokens under noise and redundancy, and controls of the clustering.
+"""EDC²-RAG's tables: right answers and tokens with noise and repeats, and a comparison of clusterings.
 
-The paper's tables of accuracy (1 to 3 and 11) are of appendix C.2, where each cluster gives an answer with
-its evidence and one of the answers is selected. It runs here beside the compression of section 4.3, which the
-paper has for other data. Both are the paper's own algorithms, without a guard.
+The paper's Tables 1 to 3 and 11 measure appendix C.2: each cluster gives an answer with its evidence, and the
+reader selects one of the answers. This study measures C.2 and the compression of section 4.3, both as in the
+paper and without a guard.
 
-Controls (Table 4): as many clusters of equal size, by rank of similarity to the question ("average"), and
-clusters of the same sizes with random passages ("random").
+Table 4 compares the dynamic clusters with as many clusters of equal size, by rank of similarity to the
+question ("average"), and with clusters of the same sizes but random passages ("random").
 
-On the closed world. With ``--data FOLDER`` it compresses single chunks of SQuAD 2.0 that hold the answer, to
-tell from which size on a call saves tokens.
+The study runs in the closed world. With ``--data FOLDER`` it compresses single chunks of SQuAD 2.0 that
+contain the answer, and measures from which size on a call saves tokens.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ REDUNDANCIES = (0.0, 0.4)
 SIZES = (16, 32, 64, 128)
 OF_SECTION_43: dict[str, Any] = {"variant": "paper", "guard": "off", "min_tokens": 0}
 LONGEST = 128
-"""Tokens of a selection with its reasons."""
+"""Longest reply, in tokens, when the reader selects an answer and gives reasons."""
 Contexts = list[tuple[Passage, ...]]
 
 
 def main() -> None:
     """Print the study."""
     parser = make_parser(__doc__ or "", n=100)
-    parser.add_argument("--data", type=Path, metavar="FOLDER", help="squad2_dev.json")
-    parser.add_argument("--articles", choices=ARTICLES, default="all", help="of SQuAD 2.0")
+    parser.add_argument("--data", type=Path, metavar="FOLDER", help="folder with squad2_dev.json")
+    parser.add_argument("--articles", choices=ARTICLES, default="all", help="articles of SQuAD 2.0")
     arguments = parser.parse_args()
     reader, encoder = load_reader(arguments.reader, arguments.dtype), load_encoder()
     if arguments.data:
@@ -133,7 +133,7 @@ def main() -> None:
 
 
 def print_savings(data: Data, reader: BaseReader, encoder: Encoder) -> None:
-    """Print what is left of clusters of so many tokens, and what a call reads and writes for it."""
+    """Print for each size of a cluster the tokens after compression, and the tokens of the call."""
     compressor = ClusterCompressor(reader, encoder, variant="copy", min_tokens=0, first_cluster_size=1)
     rows = []
     for size in SIZES:
@@ -158,7 +158,7 @@ def print_savings(data: Data, reader: BaseReader, encoder: Encoder) -> None:
 
 
 def print_sizes() -> None:
-    """Print Table 6: numbers of clusters by τ, at top-k 20 and 100, under both rules of size and cap."""
+    """Print Table 6: the number of clusters by τ for 20 and 100 passages, for each rule of sizes."""
     taus = (*range(1, 11), 20)
     rules: list[tuple[str, bool, int | None]] = [
         ("τ with its root, cap 20", True, 20),
@@ -210,7 +210,7 @@ def compress_all(
 def select_all(
     reader: BaseReader, encoder: Encoder, questions: Sequence[Question], contexts: Contexts
 ) -> list[bool]:
-    """Have each cluster answer, and the reader select one of the answers (appendix C.2); judge it."""
+    """Answer from each cluster, select one of the answers (appendix C.2), and judge it."""
     compressor = ClusterCompressor(reader, encoder, task="answer", guard="off")
     results = compressor.run_many(
         [(question.text, passages) for question, passages in zip(questions, contexts, strict=True)]
@@ -232,7 +232,7 @@ def select_all(
 
 
 def by_hops(reader: BaseReader, encoder: Encoder, world: World, questions: Sequence[Question]) -> None:
-    """Print accuracy for questions of one fact and of a chain of two, at the highest noise."""
+    """Print right answers for questions that need one fact and two facts, at the highest noise."""
     rows = []
     for hops, name in ((1, "one fact"), (2, "a chain of two facts")):
         some = [question for question in questions if question.hops == hops]
@@ -245,7 +245,7 @@ def by_hops(reader: BaseReader, encoder: Encoder, world: World, questions: Seque
 
 
 def controls(reader: BaseReader, encoder: Encoder, world: World, questions: Sequence[Question]) -> str:
-    """Print Table 4: dynamic clusters against average and random ones, and return the differences."""
+    """Print Table 4: dynamic clusters compared with average and random ones; return the differences."""
     contexts = [world.context(question, TOP_N, noise=0.5, redundancy=0.4) for question in questions]
     dynamic = answer_all(reader, questions, compress_all(reader, encoder, questions, contexts)[0])
     sizes = dynamic_cluster_sizes(TOP_N)
@@ -279,7 +279,7 @@ def by_similarity(encoder: Encoder, question: Question, passages: Sequence[Passa
 
 
 def cut(passages: Sequence[Passage], sizes: Sequence[int]) -> list[list[Passage]]:
-    """Cut passages into parts of these sizes; where there are fewer, the last parts are shorter or none."""
+    """Cut passages into parts of these sizes; the last parts may be shorter or absent."""
     ends = np.cumsum(sizes)
     parts = [list(passages[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
     return [part for part in parts if part]
@@ -291,7 +291,7 @@ def compress_parts(
     questions: Sequence[Question],
     parts: Sequence[Sequence[Sequence[Passage]]],
 ) -> Contexts:
-    """Compress each part of each context as one cluster, and join what is left."""
+    """Compress each part of each context as one cluster, and join the compressions."""
     compressor = ClusterCompressor(reader, encoder, **OF_SECTION_43, first_cluster_size=TOP_N)
     cases = [(question.text, part) for question, rest in zip(questions, parts, strict=True) for part in rest]
     results = iter(compressor.run_many(cases))

@@ -1,8 +1,9 @@
 """L-RAG's tables: modes (I), thresholds (II), latency (III), and entropies of right and wrong answers.
 
-On the closed world by default; with ``--squad FILE``, on SQuAD 2.0 as in the paper, where the paragraph of a
-question is its document. The paper's own figures (Phi-2, n = 500) stand beside those. With ``--rows FILE``
-every question is answered once in each way, with all entropies, and gates and thresholds compared on that.
+The study runs in the closed world. With ``--squad FILE`` it uses SQuAD 2.0 as in the paper, where the
+paragraph of a question is its document. The tables also show the paper's results (Phi-2, n = 500). With
+``--rows FILE`` the study answers every question once in each way, stores the answers, and compares gates
+and thresholds on them.
 """
 
 from __future__ import annotations
@@ -74,8 +75,16 @@ PAPER_TABLE_1 = {
 }
 """Accuracy in %, mean input tokens, retrieval rate in %; SQuAD 2.0, Phi-2, n = 500."""
 
+LABELS = {
+    "no retrieval": "no passages (no retrieval)",
+    "standard": "always search (standard)",
+    "strong": "always search, with summaries (strong)",
+    "oracle": "gold passages alone (oracle)",
+}
+"""What the modes of Table I do, with the paper's names in brackets."""
+
 CHOSEN_ON = ("Huguenot", "Steam_engine", "Warsaw", "Immune_system", "Yuan_dynasty", "Islamism")
-"""Articles that the defaults were chosen on."""
+"""Articles on which the defaults were chosen."""
 
 UNSEEN = (
     "Martin_Luther",
@@ -85,10 +94,10 @@ UNSEEN = (
     "University_of_Chicago",
     "Victoria_(Australia)",
 )
-"""Articles of XQuAD that they were chosen on with the demo's reader, which was trained on the others."""
+"""Articles of XQuAD on which the defaults were chosen with the demo's reader; it was not trained on them."""
 
 HELD_OUT = ("Force", "French_and_Indian_War", "Harvard_University", "Normans")
-"""Articles that took no part, and that the demo's reader was not trained on."""
+"""Articles on which no default was chosen, and on which the demo's reader was not trained."""
 
 ARTICLES = {"all": None, "chosen-on": CHOSEN_ON, "unseen": UNSEEN, "held-out": HELD_OUT}
 THRESHOLDS = (0.5, 1.0, 1.5)
@@ -97,7 +106,7 @@ TOP_N, MAX_TOKENS = 3, 32
 
 
 class Setting(NamedTuple):
-    """Questions, and what each tier finds for them."""
+    """Questions with their summaries and passages."""
 
     name: str
     cases: list[Case]
@@ -138,7 +147,7 @@ def main() -> None:
 
 
 def world_setting(seed: int, n: int, encoder: Encoder) -> Setting:
-    """Return a closed world: the lead of the nearest article, and the three nearest passages."""
+    """Return a closed world; the summary of a question is the first passage of the nearest article."""
     cases, passages, leads = world_cases(seed, n)
     questions = [case.question for case in cases]
     found = PassageIndex.from_passages(passages, encoder).retrieve_many(questions, TOP_N)
@@ -220,20 +229,22 @@ def print_study(setting: Setting, reader: BaseReader) -> None:
     conservative = difference(lazy[0.5].correct, fixed["standard"].correct)
     claims = [
         Claim(
-            "Entropy of wrong answers is above that of right ones", area, "[0.5" not in area and area != "n/a"
+            "Wrong first answers have a higher entropy than right ones",
+            area,
+            "[0.5" not in area and area != "n/a",
         ),
         Claim(
-            "At τ = 0.5 accuracy is within two points of standard retrieval",
+            "L-RAG with τ = 0.5 loses at most two points to always searching",
             f"{show(conservative, sign=True)} points",
             conservative.interval is not None and conservative.interval.lower > -0.02,
         ),
         Claim(
-            "The retrieval rate falls as τ rises",
-            f"{rates[0]:.0%} to {rates[-1]:.0%}",
+            "L-RAG searches less often if τ is higher",
+            f"from {100 * rates[0]:.0f} % to {100 * rates[-1]:.0f} %",
             rates == sorted(rates)[::-1],
         ),
         Claim(
-            "The component answers as the sweep says",
+            "LazyRAG returns the answers that we computed from stored answers",
             agreement,
             agreement.split(" of ")[0] == agreement.split(" of ")[1],
         ),
@@ -242,14 +253,14 @@ def print_study(setting: Setting, reader: BaseReader) -> None:
 
 
 def fixed_mode(name: str, cases: Sequence[Case], answers: Sequence[Generation]) -> Mode:
-    """Return a mode that treats all questions alike."""
+    """Return a mode that always searches or never searches."""
     correct = [case.judge(answer.text) for case, answer in zip(cases, answers, strict=True)]
     retrieves = name in ("standard", "strong")
     return Mode(name, correct, [answer.prompt_tokens for answer in answers], [retrieves] * len(cases))
 
 
 def lazy_mode(threshold: float, entropies: Sequence[float], first: Mode, strong: Mode) -> Mode:
-    """Return lazy answering at a threshold, from both completed passes (Eq. 4)."""
+    """Return the mode L-RAG at a threshold, computed from both stored answers (Eq. 4)."""
     opens = [entropy > threshold for entropy in entropies]
     return Mode(
         f"lazy, τ = {threshold:g}",
@@ -268,7 +279,7 @@ def print_modes(modes: Sequence[Mode], standard: Mode) -> None:
         rate = "" if mode.name == "oracle" else f"{100 * np.mean(mode.retrieved):.0f}"
         rows.append(
             (
-                mode.name,
+                LABELS.get(mode.name, mode.name.replace("lazy", "L-RAG")),
                 show(share(mode.correct)),
                 change,
                 f"{np.mean(mode.tokens):.0f}",
@@ -280,19 +291,19 @@ def print_modes(modes: Sequence[Mode], standard: Mode) -> None:
         )
     columns = (
         "Mode",
-        "Exact match, %",
-        "to standard, points",
-        "Tokens",
-        "Retrieval, %",
-        "Paper: %",
-        "tokens",
-        "retrieval",
+        "right, %",
+        "difference to standard, points",
+        "prompt tokens",
+        "questions that search, %",
+        "paper: right, %",
+        "paper: tokens",
+        "paper: questions that search, %",
     )
     print_table("Table I", columns, rows, "Tokens of lazy modes count both passes where the gate opens.")
 
 
 def print_entropies(entropies: Sequence[float], correct: Sequence[bool]) -> str:
-    """Print the separation of right and wrong answers (V-D), and return the AUROC."""
+    """Print the entropies of right and wrong answers (V-D), and return the AUROC."""
     finite = [
         (entropy, right) for entropy, right in zip(entropies, correct, strict=True) if np.isfinite(entropy)
     ]
@@ -357,7 +368,10 @@ def print_latency(rates: dict[str, float], milliseconds: float) -> None:
 def check_component(
     setting: Setting, reader: BaseReader, entropies: Sequence[float], answers: dict[str, list[Generation]]
 ) -> str:
-    """Run the component on up to 50 questions, and count the answers that equal those of the sweep."""
+    """Run the component on up to 50 questions, and count the answers that equal the computed ones.
+
+    If a summary is also among the passages, the component shows it only once; such questions are left out.
+    """
     rag = LazyRAG(
         reader,
         LookupRetriever(setting.passages),
@@ -368,20 +382,26 @@ def check_component(
         top_n=TOP_N,
         abstention=False,
     )
-    cases = setting.cases[:50]
-    results = rag.run_many([case.question for case in cases])
+    texts = {
+        question: [
+            {passage.text for passage in found[question]} for found in (setting.summaries, setting.passages)
+        ]
+        for question in setting.summaries
+    }
+    places = [at for at, case in enumerate(setting.cases) if set.isdisjoint(*texts[case.question])][:50]
+    results = rag.run_many([setting.cases[place].question for place in places])
     expected = [
-        answers["strong" if entropy > THRESHOLDS[0] else "first pass"][place].text
-        for place, entropy in enumerate(entropies[: len(cases)])
+        answers["strong" if entropies[place] > THRESHOLDS[0] else "first pass"][place].text
+        for place in places
     ]
     equal = sum(result.answer == text for result, text in zip(results, expected, strict=True))
-    return f"{equal} of {len(cases)}"
+    return f"{equal} of {len(places)}"
 
 
 # Defaults: every question answered once in each way; gates are compared on the rows.
 
 FIRST_PASSES = ("abstention=False", "default", "asked behind")
-"""The first pass as the paper has it; as it is asked to abstain before the context; and behind it."""
+"""Forms of the first prompt: without a request to abstain, with it before the context, and after it."""
 
 SAMPLES = (3, 5, 10)
 """Numbers of samples to compare."""
@@ -394,7 +414,7 @@ ABSTENTION_BEHIND = PromptTemplate(
 
 
 def collect_rows(setting: Setting, reader: BaseReader, file: Path) -> list[dict[str, Any]]:
-    """Answer each question in each way, and add a row of it to a file, which a later run goes on with."""
+    """Answer each question in each way, and append a row to a file, from which a later run continues."""
     done = len(file.read_text(encoding="utf-8").splitlines()) if file.exists() else 0
     for start in range(done, len(setting.cases), 10):
         cases = setting.cases[start : start + 10]
@@ -431,7 +451,7 @@ def collect_rows(setting: Setting, reader: BaseReader, file: Path) -> list[dict[
 
 
 def row_of(answer: Generation, references: Sequence[str]) -> dict[str, Any]:
-    """Return an answer as JSON: its text, whether a reference stands in it, and its entropies."""
+    """Return an answer as JSON: its text, whether it contains a reference, and its entropies."""
     trace = answer.trace
     assert trace is not None
     assert trace.entropy is not None
@@ -445,7 +465,7 @@ def row_of(answer: Generation, references: Sequence[str]) -> dict[str, Any]:
 
 
 def print_gates(rows: Sequence[dict[str, Any]]) -> None:
-    """Print what each gate searches and loses against always searching."""
+    """Print for each gate how often it searches, and its loss of right answers to always searching."""
     always = [row["always"]["right"] for row in rows]
     table = [("always", "", "", "100", show(share(always)), "")]
     for asked in FIRST_PASSES:
@@ -475,7 +495,7 @@ def print_gates(rows: Sequence[dict[str, Any]]) -> None:
             name = f"{gate.name} n={gate.n_samples}"
             table.append(("default", name, f"{threshold:g}", rate, show(share(right)), loss))
     columns = ("First pass", "Gate", "Threshold", "Searched, %", "Right, %", "to always, points")
-    print_table(f"Gates, n = {len(rows)}", columns, table, "Right: a reference stands in the answer.")
+    print_table(f"Gates, n = {len(rows)}", columns, table, "Right: the answer contains a reference.")
 
 
 def sampled_pass(samples: Sequence[tuple[str, bool]]) -> tuple[FirstPass, bool]:
@@ -487,7 +507,7 @@ def sampled_pass(samples: Sequence[tuple[str, bool]]) -> tuple[FirstPass, bool]:
 
 
 def opens_gate(row: dict[str, Any], gate: Gate, threshold: float, asked: bool) -> bool:
-    """Return whether a gate opens after a first pass; as in the component, a cut or empty one opens it."""
+    """Return whether L-RAG searches after a first answer; it also does so if the answer is cut or empty."""
     entropies, logprobs = tuple(row["entropies"]), tuple(row["logprobs"])
     trace = TokenTrace(("",) * len(logprobs), logprobs, EntropyTrace(entropies, entropies, exact=True))
     score = gate.score(FirstPass(Generation(row["text"], trace=trace)))

@@ -1,12 +1,13 @@
-"""How often the statistics are wrong, and how often they show what is there: simulated levels and power.
+"""Simulations of the statistics: how often they are wrong, and how often they show a true difference.
 
     python -m studies.levels                    # all tables, in less than two minutes
     python -m studies.levels --samples 2000     # more samples a row
     python -m studies.levels shares groups      # some of the tables
 
-Requirements are drawn where they just do not hold (level: at most 5 % may pass) and where both systems are
-equal (power). Intervals should hold the true mean in 95 %. Calibrations are checked on the distribution that
-they were drawn from. "In documents" means five questions a document, with a correlation of 0.2.
+Requirements are tested on samples where the requirement is just not met (at most 5 % may pass), and on
+samples where it is met. Intervals of 95 % should contain the true value in 95 % of the samples.
+Calibrations are checked on the distribution that their samples come from. Five questions a document have a
+correlation of 0.2.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ Pairs = Callable[[Rng, int], tuple[Floats, Floats]]
 LEVEL = 0.05
 SIZES = (50, 100, 250, 500)
 CALIBRATED = 250
-"""Questions of a calibration."""
+"""Number of questions in a sample for a calibration."""
 OF_DOCUMENT, CORRELATION = 5, 0.2
 
 
@@ -46,7 +47,7 @@ def percent(values: Any) -> str:
 
 
 def discordant(lost: float, gained: float, right: float = 0.7) -> Pairs:
-    """Return pairs of right and wrong answers; ``lost`` and ``gained`` are shares of the questions."""
+    """Return pairs of right and wrong answers; systems differ in the shares ``lost`` and ``gained``."""
 
     def draw(rng: Rng, n: int) -> tuple[Floats, Floats]:
         kind = rng.choice(4, size=n, p=[lost, gained, right - lost, 1 - right - gained])
@@ -56,7 +57,7 @@ def discordant(lost: float, gained: float, right: float = 0.7) -> Pairs:
 
 
 def graded(change: float, changed: float) -> Pairs:
-    """Return pairs of graded scores, of which a share is changed by ``change`` on average."""
+    """Return pairs of graded scores; the share ``changed`` differs by ``change`` on average."""
 
     def draw(rng: Rng, n: int) -> tuple[Floats, Floats]:
         old = rng.uniform(0.4, 0.8, n)
@@ -75,7 +76,7 @@ def costs(ratio: float, sigma: float) -> Pairs:
 
 
 def stalls(often: float, usual: float) -> Pairs:
-    """Return costs of which a share is 61, and the others a usual value, spread by 2 %."""
+    """Return costs: a share ``often`` is 61, and the others are ``usual`` with a spread of 2 %."""
 
     def draw(rng: Rng, n: int) -> tuple[Floats, Floats]:
         values = np.where(rng.random(n) < often, 61.0, usual * (1 + 0.02 * rng.standard_normal(n)))
@@ -85,14 +86,14 @@ def stalls(often: float, usual: float) -> Pairs:
 
 
 def in_documents(rng: Rng, draw: Callable[[Rng, int], Any], n: int) -> Any:
-    """Return drawn values of questions, shape [n, …], with the same correlation in each document."""
+    """Return values of n questions, shape [n, …], correlated within each document."""
     own, of_document = draw(rng, n), draw(rng, n)[documents(n)]
     common = rng.random(n) < math.sqrt(CORRELATION)
     return np.where(common.reshape(-1, *[1] * (own.ndim - 1)), of_document, own)
 
 
 def _where(grouped: bool) -> str:
-    return ", in documents" if grouped else ""
+    return "; five questions a document" if grouped else ""
 
 
 def documents(n: int) -> NDArray[np.intp]:
@@ -123,7 +124,7 @@ def passes(text: str, draw: Pairs, rng: Rng, n: int, grouped: bool) -> bool:
 
 
 def requirement_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
-    """Yield how often each form of requirement passes where it just does not hold, and where it does."""
+    """Yield how often each requirement passes if it is just not met, and if it is met."""
     for text, edge, better in REQUIREMENTS:
         for grouped in (False, True):
             cells = [
@@ -136,27 +137,42 @@ def requirement_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
 
 DIFFERENCES: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rng, int], Floats]]] = (
     (
-        "right or wrong, 15 % differ",
+        "right or wrong; systems differ in 15 %",
         -0.05,
         (-1, 1),
         lambda g, n: g.choice([1.0, -1, 0], n, p=[0.05, 0.1, 0.85]),
     ),
     (
-        "right or wrong, 4 % differ",
+        "right or wrong; systems differ in 4 %",
         0.0,
         (-1, 1),
         lambda g, n: g.choice([1.0, -1, 0], n, p=[0.02, 0.02, 0.96]),
     ),
-    ("right or wrong, half differ", 0.1, (-1, 1), lambda g, n: g.choice([1.0, -1, 0], n, p=[0.3, 0.2, 0.5])),
-    ("graded, 15 % differ", 0.0375, (-1, 1), lambda g, n: (g.random(n) < 0.15) * g.uniform(-0.5, 1, n)),
-    ("graded, all differ", 0.1, (-1, 1), lambda g, n: np.clip(g.normal(0.1, 0.2, n), -1, 1)),
-    ("costs, exponential", 1.0, None, lambda g, n: g.exponential(1, n)),
-    ("costs, log-normal, σ = 1", math.exp(0.5), None, lambda g, n: g.lognormal(0, 1, n)),
+    (
+        "right or wrong; systems differ in half",
+        0.1,
+        (-1, 1),
+        lambda g, n: g.choice([1.0, -1, 0], n, p=[0.3, 0.2, 0.5]),
+    ),
+    (
+        "graded scores; systems differ in 15 %",
+        0.0375,
+        (-1, 1),
+        lambda g, n: (g.random(n) < 0.15) * g.uniform(-0.5, 1, n),
+    ),
+    (
+        "graded scores; systems differ in all",
+        0.1,
+        (-1, 1),
+        lambda g, n: np.clip(g.normal(0.1, 0.2, n), -1, 1),
+    ),
+    ("costs; exponential distribution", 1.0, None, lambda g, n: g.exponential(1, n)),
+    ("costs; log-normal distribution, σ = 1", math.exp(0.5), None, lambda g, n: g.lognormal(0, 1, n)),
 )
 
 
 def coverage_rows(samples: int, rng: Rng, sizes: Sequence[int]) -> Iterator[list[str]]:
-    """Yield, for each kind of difference, how often its interval holds the true mean."""
+    """Yield, for each kind of difference, how often its interval contains the true mean."""
     for name, mean, bounds, draw in DIFFERENCES:
         cells = []
         for n in sizes:
@@ -168,7 +184,7 @@ def coverage_rows(samples: int, rng: Rng, sizes: Sequence[int]) -> Iterator[list
 
 
 def share_rows(sizes: Sequence[int]) -> Iterator[list[str]]:
-    """Yield how often the interval of a share holds it, computed without samples; last, the worst share."""
+    """Yield how often the interval of a share contains it, computed exactly; last, the worst share."""
     with np.errstate(divide="ignore"):
         log_factorials = np.append(0, np.cumsum(np.log(np.arange(1, max(sizes) + 1))))
     shares = np.linspace(0.001, 0.999, 999)
@@ -192,17 +208,27 @@ AREA = NormalDist().cdf(math.sqrt(0.5))
 """AUROC of an uncertainty that is lower by one standard deviation for right answers."""
 SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 SKEWED: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rng, int], Floats]]] = (
-    ("scores in [0, 1], mostly near 0", 0.2 / 2.2, (0, 1), lambda g, n: g.beta(0.2, 2, n)),
-    ("scores of 1, in 5 % of 0.5", 0.975, (0, 1), lambda g, n: np.where(g.random(n) < 0.05, 0.5, 1.0)),
-    ("scores of 0, in 3 % of 0.67", 0.0201, (0, 1), lambda g, n: np.where(g.random(n) < 0.03, 0.67, 0.0)),
-    ("costs, exponential", 1.0, None, lambda g, n: g.exponential(1, n)),
-    ("costs, log-normal, σ = 1", math.exp(0.5), None, lambda g, n: g.lognormal(0, 1, n)),
-    ("costs of 1, in 2 % of 61", 2.2, None, lambda g, n: stalls(0.02, 1.0)(g, n)[0]),
+    ("scores from 0 to 1, mostly near 0", 0.2 / 2.2, (0, 1), lambda g, n: g.beta(0.2, 2, n)),
+    (
+        "scores of 1, but 0.5 in 5 % of questions",
+        0.975,
+        (0, 1),
+        lambda g, n: np.where(g.random(n) < 0.05, 0.5, 1.0),
+    ),
+    (
+        "scores of 0, but 0.67 in 3 % of questions",
+        0.0201,
+        (0, 1),
+        lambda g, n: np.where(g.random(n) < 0.03, 0.67, 0.0),
+    ),
+    ("costs; exponential distribution", 1.0, None, lambda g, n: g.exponential(1, n)),
+    ("costs; log-normal distribution, σ = 1", math.exp(0.5), None, lambda g, n: g.lognormal(0, 1, n)),
+    ("costs of 1, but 61 in 2 % of questions", 2.2, None, lambda g, n: stalls(0.02, 1.0)(g, n)[0]),
 )
 
 
 def skewed_rows(samples: int, rng: Rng, sizes: Sequence[int]) -> Iterator[list[str]]:
-    """Yield how often the interval of a mean of skewed values holds the true mean."""
+    """Yield how often the interval of a mean of skewed values contains the true mean."""
     for name, mean, bounds, draw in SKEWED:
         cells = []
         for n in sizes:
@@ -213,15 +239,19 @@ def skewed_rows(samples: int, rng: Rng, sizes: Sequence[int]) -> Iterator[list[s
 
 GROUPED: Sequence[tuple[str, float, tuple[float, float], Callable[[Rng, int], Floats]]] = (
     *(
-        (f"{100 * p:g} % right", p, (0, 1), lambda g, n, p=p: (g.random(n) < p) * 1.0)
+        (f"share of right answers, {100 * p:g} %", p, (0, 1), lambda g, n, p=p: (g.random(n) < p) * 1.0)
         for p in (0.5, 0.8, 0.95)
     ),
-    *((f"difference: {name}", mean, bounds, draw) for name, mean, bounds, draw in DIFFERENCES[:5] if bounds),
+    *(
+        (f"paired difference; {name}", mean, bounds, draw)
+        for name, mean, bounds, draw in DIFFERENCES[:5]
+        if bounds
+    ),
 )
 
 
 def grouped_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
-    """Yield how often intervals of questions in documents hold the truth, with and without documents."""
+    """Yield how often intervals contain the true value, with and without regard to documents."""
     for name, mean, bounds, draw in GROUPED:
         cells = []
         for n in (50, 200):
@@ -245,11 +275,15 @@ def grouped_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
     yield [f"AUROC of {AREA:.2f}", *cells]
 
 
+COMPARED = (1, 3, 6)
+"""Numbers of systems that are compared with the baseline; Holm's method adjusts for them."""
+
+
 def power_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
-    """Yield how often a difference is shown by as many questions as are told to show it."""
+    """Yield how often the recommended number of questions shows a difference."""
     for wins, losses in ((0.1, 0.05), (0.05, 0.02), (0.3, 0.1), (0.06, 0.01)):
         cells = []
-        for tests in (1, 3, 6):
+        for tests in COMPARED:
             kinds = np.repeat(
                 [0, 1, 2], np.round(np.array([wins, losses, 1 - wins - losses]) * 100).astype(int)
             )
@@ -257,13 +291,13 @@ def power_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
             draws = rng.choice(3, size=(samples, n), p=[wins, losses, 1 - wins - losses])
             shown = [paired_p_value(one == 0, one == 1) <= LEVEL / tests for one in draws]
             cells += [f"{n:,}", percent(shown)]
-        yield [f"{100 * wins:g} % better, {100 * losses:g} % worse", *cells]
+        yield [f"better in {100 * wins:g} % of questions, worse in {100 * losses:g} %", *cells]
 
 
 def answers(
     rng: Rng, n: int, right: float, informs: float, grouped: bool = False
 ) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return uncertainties, lower by ``informs`` standard deviations for right answers, and who is right."""
+    """Return uncertainties and right answers; uncertainty is ``informs`` deviations lower for right ones."""
 
     def is_right_of(rng: Rng, n: int) -> NDArray[np.bool_]:
         return rng.random(n) < right
@@ -284,9 +318,12 @@ ABSTENTIONS = (
 
 
 def abstention_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
-    """Yield how often a bounded risk is broken, how often anything is answered, and which share."""
+    """Yield how often the limit is exceeded, how often any answer is shown, and how many answers are."""
     for right, informs, risk, grouped in ABSTENTIONS:
-        name = f"{100 * right:.0f} % right, lower by {informs:g} σ; {100 * risk:.0f} % may be wrong"
+        name = (
+            f"limit {100 * risk:.0f} % wrong; {100 * right:.0f} % right, "
+            f"uncertainty {informs:g} σ lower if right"
+        )
         uncertainty, is_right = answers(rng, 200_000, right, informs)
         order = np.argsort(uncertainty)
         ascending, wrong = uncertainty[order], np.cumsum(~is_right[order])
@@ -316,7 +353,7 @@ THRESHOLDS = (
 
 
 def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
-    """Yield how often a loss of two points is broken, how often one is certified, and what it saves."""
+    """Yield how often the limit is exceeded and certified, and the share of saved searches."""
 
     def draw(
         size: int, repairs: float, spoils: float, informs: float, grouped: bool = False
@@ -331,7 +368,10 @@ def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
         return uncertainty, without.astype(float), with_.astype(float)
 
     for repairs, spoils, informs, grouped in THRESHOLDS:
-        name = f"repairs {100 * repairs:.0f} %, spoils {100 * spoils:.0f} %, informs {informs:g} σ"
+        name = (
+            f"search repairs {100 * repairs:.0f} %, spoils {100 * spoils:.0f} %; "
+            f"uncertainty shifted by {informs:g} σ"
+        )
         uncertainty, without, with_ = draw(200_000, repairs, spoils, informs)
         broken, certified, skipped = [], [], []
         for _ in range(samples):
@@ -354,43 +394,43 @@ Table = tuple[str, Sequence[str], Callable[[int, Rng], Iterator[list[str]]]]
 _FEW = (20, 40, 60, 100)
 TABLES: Mapping[str, Table] = {
     "requirements": (
-        "Requirements that pass, % (columns 2 to 5: just not met; 6 to 9: met)",
-        ["requirement", *(f"n = {n}" for n in SIZES + SIZES)],
+        "Requirements that pass, %",
+        ["requirement", *(f"{truth}, n = {n}" for truth in ("not met", "met") for n in SIZES)],
         requirement_rows,
     ),
     "intervals": (
-        "Intervals of 95 % of paired differences that hold the true mean, %",
+        "Intervals of 95 % of paired differences that contain the true mean, %",
         ["differences", *(f"n = {n}" for n in _FEW)],
         lambda samples, rng: coverage_rows(samples, rng, _FEW),
     ),
     "shares": (
-        "Intervals of 95 % of a single share that hold it, %; exact",
-        ["questions", *(f"{100 * share:g} %" for share in SHARES), "all shares", "worst"],
+        "Intervals of 95 % of a share that contain the true share, %; exact",
+        ["questions", *(f"{100 * share:g} %" for share in SHARES), "mean of all shares", "worst share"],
         lambda _, __: share_rows((10, 20, 40, 100, 200)),
     ),
     "skewed": (
-        "Intervals of 95 % of means of skewed values that hold the true mean, %",
+        "Intervals of 95 % of means of skewed values that contain the true mean, %",
         ["values", *(f"n = {n}" for n in _FEW)],
         lambda samples, rng: skewed_rows(samples, rng, _FEW),
     ),
     "groups": (
-        "Intervals of 95 % of questions in documents that hold the truth, %",
-        ["values", "n = 50", "as if independent", "n = 200", "as if independent"],
+        "Intervals of 95 % of questions in documents that contain the true value, %",
+        ["values", *(f"n = {n}{ignored}" for n in (50, 200) for ignored in ("", ", documents ignored"))],
         grouped_rows,
     ),
     "power": (
-        "How often so many questions show a difference, %, by the number of systems compared",
-        ["right answers", "1: n", "shown", "3: n", "shown", "6: n", "shown"],
+        "How often the recommended number of questions shows a difference, %",
+        ["right answers", *(f"{n} compared: {what}" for n in COMPARED for what in ("questions", "shown, %"))],
         power_rows,
     ),
     "abstention": (
         f"calibrate_abstention, n = {CALIBRATED}, % of a quarter of the samples",
-        ["sample", "broken", "answers any", "answers"],
+        ["sample", "limit exceeded, %", "any answer shown, %", "answers shown, %"],
         lambda samples, rng: abstention_rows(max(samples // 4, 1), rng, CALIBRATED),
     ),
     "thresholds": (
         f"calibrate_threshold, n = {CALIBRATED}, a loss of two points, % of a quarter of the samples",
-        ["sample", "broken", "certified", "not searched"],
+        ["sample", "limit exceeded, %", "limit certified, %", "searches saved, %"],
         lambda samples, rng: threshold_rows(max(samples // 4, 1), rng, CALIBRATED),
     ),
 }
@@ -401,9 +441,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="some of the tables; all by default")
+    parser.add_argument("tables", nargs="*", choices=[*TABLES, []], help="tables to print; all by default")
     parser.add_argument("--seed", type=int, default=0, help="seed of the samples")
-    parser.add_argument("--samples", type=int, default=400, help="samples a row")
+    parser.add_argument("--samples", type=int, default=400, help="samples for each row")
     arguments = with_json(parser).parse_args()
     warnings.simplefilter("ignore")
     for name in arguments.tables or TABLES:

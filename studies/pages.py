@@ -1,15 +1,17 @@
 """Fills the pages with tables and figures from the summaries of the studies: ``python -m studies.pages``.
 
-A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``. The figures of a sentence come from the
-list behind it: ``It is right in 81.0 % of 200 questions. <!-- from gates-qwen / lazy / right; n -->``. A
-source is ``SUMMARY / ROW / COLUMN``; a part that is left out is that of the source before. The row ``run``
-has what was noted of the run. ``COLUMN %`` is a share in percent, ``COLUMN #2`` the second figure of a cell
-that has several, ``= FUNCTION(…)`` is a function of ``surerag.measures``, and ``−COLUMN`` turns the sign of
-an estimate, for what is lost. A figure keeps its form in the text: with or without its interval, and with
-as many digits. A figure that no study has needs one of the words of :data:`REASONS`, and so does a table
-that is written by hand: ``<!-- rows from REASON -->`` stands above it.
+A table stands between ``<!-- table NAME -->`` and ``<!-- end -->``; the table ``legend``
+explains the columns of the page's other tables. The figures of a sentence come from a list of sources after
+the sentence: ``It is right in 81.0 % of 200 questions. <!-- from gates-qwen / lazy / right; n -->``.
 
-Summaries are the files of ``studies/real/results`` and ``studies/results``; ``NAME.TABLE`` names one of
+A source is ``SUMMARY / ROW / COLUMN``. If its first parts are missing, they are those of the source before.
+The row ``run`` holds the settings of the run. ``COLUMN %`` is a share in percent, ``COLUMN #2`` is the second
+figure of a cell with several figures, ``= FUNCTION(…)`` calls a function of ``surerag.measures``, and
+``−COLUMN`` reverses the sign, for losses. A filled figure keeps the number of digits of the text, and has an
+interval only if the text has one. A figure that comes from no study needs a word of :data:`REASONS` as its
+source. A table that is written by hand needs such a word, too: ``<!-- rows from REASON -->`` stands above it.
+
+Summaries are the files of ``studies/real/results`` and ``studies/results``. ``NAME.TABLE`` names one of
 several tables in a file.
 """
 
@@ -21,6 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from studies.captions import CAPTIONS, COLUMNS, HEADS, READERS, ROWS, SETS
 from surerag import measures
 from surerag.evaluation.findings import MANY
 
@@ -30,64 +33,12 @@ ROOT = STUDIES.parent
 README = STUDIES / "README.md"
 
 REASONS = {
-    "paper": "the paper, or other work, that the sentence names has it",
-    "option": "the value of an option, of its default, or of a size of a prompt",
-    "set-up": "the study was made so: it stands in its command or its code",
-    "example": "an example or a unit, which nothing was measured for",
+    "paper": "the figure is in the paper that the sentence names",
+    "option": "the figure is the value of an option, a default, or the size of a prompt or model",
+    "set-up": "the figure is a setting of the study, in its command or its code",
+    "example": "the figure is an example or a unit",
 }
-"""Words that stand for a source where a figure comes from no study, and what they mean."""
-
-HEADS = {
-    "system": "",
-    "n": "n",
-    "right": "right, %",
-    "difference": "difference, points",
-    "to_show": "questions needed",
-    "exact": "exact, %",
-    "reference": "log-probability of the reference, nats a token",
-    "reference_difference": "difference, nats a token",
-    "reference_ahead": "EDC² minus this row, nats a token",
-    "gold_kept": "gold passages kept, %",
-    "gold_difference": "difference, points ",
-    "all_gold_shown": "all gold passages kept, %",
-    "kept": "passages kept",
-    "words": "words",
-    "ahead": "EDC² minus this row, points",
-    "gate_ahead": "gate minus random, points",
-    "auroc": "AUROC",
-    "own_auroc": "AUROC, its own answers",
-    "auroc_ahead": "AUROC minus the paper's",
-    "right at 80%": "right, 80 % searched",
-    "right at 70%": "70 % searched",
-    "right at 60%": "60 % searched",
-    "60% difference": "difference to always, 60 % searched",
-    "60% ahead": "minus the paper's score, 60 % searched",
-    "chosen_threshold": "τ chosen on a half",
-    "chosen_searches": "searches on the other half",
-    "chosen_difference": "difference there, points",
-    "surest 50%": "right among the surest half, %",
-    "surest 70%": "of the surest 70 %",
-    "surest 90%": "of the surest 90 %",
-    "answered": "answered, %",
-    "wrong among them": "wrong among them, %",
-    "broken": "promise broken, % of 200 halves",
-    "r": "Pearson's r",
-    "gold": "gold",
-    "half": "half",
-    "distractors": "distractors",
-    "hit": "gold passage found, %",
-    "context_share": "context kept, %",
-    "fell_back": "originals returned, %",
-    "gold_shown": "gold passages shown, %",
-    "searches": "searches",
-    "calls": "calls",
-    "further calls": "further calls",
-    "further tokens": "further tokens",
-    "tokens": "tokens",
-    "read": "tokens, common beginnings once",
-    "break_even_ms": "break-even, ms",
-}
-"""Columns of the tables of real readers, in their order, and what stands above them."""
+"""Words in place of a source, for figures that come from no study, and their meanings."""
 
 TWO_DIGITS = ("auroc", "auroc_ahead", "own_auroc", "r", "reference_difference", "reference_ahead")
 WHOLE = ("tokens", "read", "further tokens", "break_even_ms")
@@ -98,10 +49,10 @@ SHARES = (
 
 
 def read_summary(name: str) -> dict[str, Any]:
-    """Return the summary of that name; ``NAME.TABLE`` has the rows of that table in place of its own.
+    """Return a summary by name; for ``NAME.TABLE``, its rows are those of the named table.
 
     Raises:
-        LookupError: If there is no such summary.
+        LookupError: If no summary has this name.
     """
     file, _, table = name.partition(".")
     for folder in RESULTS:
@@ -115,7 +66,7 @@ def read_summary(name: str) -> dict[str, Any]:
 
 
 def cell(column: str, value: Any) -> str:
-    """Return a value as the tables show it."""
+    """Return the text of a value in a table."""
     if value is None:
         return ""
     if isinstance(value, list):
@@ -143,15 +94,16 @@ def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: st
 
     Args:
         summary: As :func:`studies.real.tables.add` or ``--json`` of a study wrote it.
-        only: Systems to show, in this order; empty for all.
-        source: Its name, if a line below the table is to say what it was measured on.
+        only: Systems to show, in this order; all if it is empty.
+        source: Name of the summary, for a caption above the table and the date below; None leaves both out.
     """
     rows = summary["rows"]
     if only:
         named = {row["system"]: row for row in rows}
         rows = [named[name] for name in only]
     own = list(dict.fromkeys(column for row in rows for column in row))
-    real = "table" in summary
+    if real := "table" in summary:
+        rows = [row | {"system": label_of(row["system"])} for row in rows]
     sizes = sorted({row["n"] for row in rows if real and "n" in row})
     columns = [name for name in (HEADS if real else own) if any(row.get(name) is not None for row in rows)]
     if real:
@@ -164,31 +116,62 @@ def markdown(summary: Mapping[str, Any], only: Sequence[str] = (), *, source: st
         *(f"| {' | '.join(cell(name, row.get(name)) for name in columns)} |" for row in rows),
     ]
     if source is not None:
-        lines += ["", caption(summary, source, sizes)]
+        lines = [caption(summary, source, sizes), "", *lines, "", measured(summary, source, sizes)]
     return "\n".join(lines)
 
 
+_AT_RANDOM, _UNCERTAIN = "at random, as often as ", ", uncertain questions"
+_GATE = re.compile(r"(?:entropy, )?τ = ([\d.]+)(, may abstain)?")
+
+
+def label_of(system: str) -> str:
+    """Return the name of a row as the tables show it.
+
+    Example:
+        >>> label_of("at random, as often as τ = 0.5, may abstain")
+        'search at random, as often as entropy above 0.5 or an abstention'
+    """
+    if system in ROWS:
+        return ROWS[system]
+    if match := _GATE.fullmatch(system):
+        return f"search if entropy is above {match[1]}{', or after an abstention' if match[2] else ''}"
+    if system.startswith(_AT_RANDOM):
+        gate = _GATE.fullmatch(system.removeprefix(_AT_RANDOM))
+        named = f"entropy above {gate[1]}{' or an abstention' if gate[2] else ''}" if gate else "L-RAG"
+        return f"search at random, as often as {named}"
+    if system.endswith(_UNCERTAIN):
+        return f"{label_of(system.removesuffix(_UNCERTAIN))}{_UNCERTAIN}"
+    dataset, colon, measure = system.partition(": ")
+    return f"{dataset}: {label_of(measure)}" if colon else system
+
+
 def caption(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:
-    """Return what a table was measured on, with a link to the command that measures it again."""
-    parts = [summary["reader"]] if "reader" in summary else []
-    if sizes:
+    """Return with which model and on what a table was measured, and what it says."""
+    begun = ""
+    if sizes and "seed" in summary:  # others recorded what has none
         n = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
-        parts.append(f"n = {n}")
-        if summary.get("asked", 0) > max(sizes):
-            parts[-1] += f" of {summary['asked']}; the run ended early, by the clock"
-    parts.append(summary["date"])
+        data = SETS[summary["set"]]
+        begun = f"We asked {READERS.get(summary['reader'], summary['reader'])} {n} questions of {data}. "
+    return f"{begun}{CAPTIONS.get(name, '')}".rstrip()
+
+
+def measured(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:
+    """Return when a table was measured, and a link to the command that measures it again."""
+    parts = [f"Measured on {summary['date']}"]
     if spent := summary.get("cpu_hours"):
-        parts.append(f"{spent} CPU hours")
-    anchor = name.partition(".")[0]
-    link = f"https://github.com/surerag/surerag/blob/main/studies/README.md#{anchor.replace('.', '')}"
-    return f"{', '.join(parts)} ([command]({link}))."
+        parts.append(f"in {spent} CPU hours")
+    if sizes and summary.get("asked", 0) > max(sizes):
+        parts.append(f"on {max(sizes)} of {summary['asked']} planned questions, because the time ran out")
+    anchor = name.partition(".")[0].replace(".", "")
+    link = f"https://github.com/surerag/surerag/blob/main/studies/README.md#{anchor}"
+    return f"{' '.join(parts)} ([command]({link}))."
 
 
 # Sentences
 
 _NUMBER = r"[+−]?(?:\d[\d,]*(?<!,)(?:\.\d+)?|\.\d+)"
 FIGURE = re.compile(rf"(?<![\w.,/#§-])({_NUMBER})(\s+\[{_NUMBER}, {_NUMBER}\])?(?![\w-]|[.,]\d)")
-"""A number, with its interval if it has one."""
+"""Matches a number, with its interval if it has one."""
 
 NAMES = re.compile(
     r"`[^`]*`"  # code
@@ -205,7 +188,7 @@ NAMES = re.compile(
     r" [A-Z]?\.?[\d.]*\d(?:(?:,| and| to| or|–) [A-Z]?\.?[\d.]*\d)*",
     re.MULTILINE,
 )
-"""What holds a number and is no figure: names, references to a paper, years, and the level of intervals."""
+"""Matches numbers that need no source: in code, names, places in a paper, years, the level of intervals."""
 
 _SOURCES = re.compile(r"<!-- from (?P<sources>[^>]*?) -->")
 _START = re.compile(
@@ -214,22 +197,22 @@ _START = re.compile(
 
 
 def figures(text: str) -> list[re.Match[str]]:
-    """Return the figures of a text: all numbers but those in names."""
+    """Return all numbers of a text except those in names and references."""
     return list(FIGURE.finditer(NAMES.sub(lambda match: " " * len(match[0]), text)))
 
 
 def sentences(page: str) -> Iterator[tuple[int, int, str]]:
-    """Yield where the text before each list of sources begins and ends, and the list."""
+    """Yield for each list of sources the start and the end of the text before it, and the list."""
     for match in _SOURCES.finditer(page):
         starts = [found.end() for found in _START.finditer(page, 0, match.start())]
         yield (starts[-1] if starts else 0), match.start(), match["sources"]
 
 
 def source_values(sources: str) -> list[str | float | None]:
-    """Return the figure of each source, as the tables show it or as a number; None for a reason.
+    """Return for each source a number or the text of its cell; None for a word of :data:`REASONS`.
 
     Raises:
-        LookupError: If a source names a summary, row or column that there is not.
+        LookupError: If a source names a summary, row or column that does not exist.
     """
     found: list[str | float | None] = []
     name = row = column = ""
@@ -249,9 +232,10 @@ def source_values(sources: str) -> list[str | float | None]:
 def _looked_up(name: str, row: str, column: str) -> str | float:
     minus, column = column.startswith("−"), column.removeprefix("−")
     column, _, which = column.partition(" #")
-    column, percent = column.removesuffix(" %"), column.endswith(" %")
     summary = read_summary(name)
     rows = {"run": summary} | {one["system"]: one for one in summary.get("rows", ())}
+    percent = column.endswith(" %") and column not in rows.get(row, ())
+    column = column.removesuffix(" %") if percent else column
     if row not in rows or rows[row].get(column) is None:
         raise LookupError(f"{name} has no {column!r} of {row!r}")
     value = rows[row][column]
@@ -263,7 +247,7 @@ def _looked_up(name: str, row: str, column: str) -> str | float:
 
 
 def in_form_of(value: str | float, before: str) -> str:
-    """Return a figure in the form of another: with its interval if it has one, and with as many digits."""
+    """Return a figure with as many digits as the text before, and with its interval if that text has one."""
     if isinstance(value, str):
         value = value if "[" in before else value.split(" [")[0]
         return value if before[0] in "+−" else value.replace("+", "")
@@ -273,10 +257,10 @@ def in_form_of(value: str | float, before: str) -> str:
 
 
 def filled_sentence(text: str, sources: str) -> str:
-    """Return a text with its figures from these sources, in order.
+    """Return a text with its figures replaced by those of the sources, in order.
 
     Raises:
-        LookupError: If there are more figures than sources, or fewer.
+        LookupError: If the text has more figures than sources, or fewer.
     """
     places, values = figures(text), source_values(sources)
     if len(places) != len(values):
@@ -292,29 +276,29 @@ def filled_sentence(text: str, sources: str) -> str:
 _ELSEWHERE = {
     "Qwen, HotpotQA, 20 passages": "compression20-qwen / EDC² top 6 whole",
     "Qwen, 2WikiMultiHopQA": "compression2wiki-qwen / EDC² top 3 whole",
-    "Qwen, SQuAD, 10 paragraphs found": "compressionsquad-qwen / EDC² top 3 whole",
+    "Qwen, SQuAD 2.0, 10 paragraphs that a search found": "compressionsquad-qwen / EDC² top 3 whole",
     "Qwen, HotpotQA, 5 passages": "compression5-qwen / EDC² top 3 whole",
-    "Qwen, HotpotQA, 5 of 10 passages repeat others": "compressionrepeats-qwen / EDC² top 3 whole",
-    "the same, fresh questions": "compressionrepeatsnew-qwen / EDC² top 3 whole",
-    "SmolLM2-135M, adapted, HotpotQA": "compressiondev-demo / EDC² top 3 whole",
-    "the same, 5 of 10 passages repeat others": "compressionrepeats-demo / EDC² top 3 whole",
-    "SmolLM2-135M, untouched, HotpotQA": "compressiondev-smollm2 / EDC² top 3 whole",
+    "Qwen, HotpotQA, 5 repeats in 10 passages": "compressionrepeats-qwen / EDC² top 3 whole",
+    "Qwen, HotpotQA, 5 repeats, fresh questions": "compressionrepeatsnew-qwen / EDC² top 3 whole",
+    "adapted SmolLM2-135M, HotpotQA": "compressiondev-demo / EDC² top 3 whole",
+    "adapted SmolLM2-135M, HotpotQA, 5 repeats": "compressionrepeats-demo / EDC² top 3 whole",
+    "SmolLM2-135M, HotpotQA": "compressiondev-smollm2 / EDC² top 3 whole",
 }
-_READERS = {"Qwen2.5-Coder-1.5B": "understanding-qwen", "SmolLM2-135M, adapted": "understanding-demo"}
+_READERS = {"Qwen2.5-Coder-1.5B": "understanding-qwen", "adapted SmolLM2-135M": "understanding-demo"}
 _TRACED = {
-    "right without retrieval, %": "right / without retrieval / %",
-    "right with one retrieval, %": "right / with one retrieval / %",
-    "retrieval helps, % of questions": "right / questions that retrieval helps / %",
-    "retrieval hurts, % of questions": "right / questions that it hurts / %",
-    "perplexity finds wrong answers, AUROC": "retrieving / perplexity / AUROC wrong",
-    "perplexity finds where retrieval helps, AUROC": "retrieving / perplexity / AUROC helps",
-    "retrieval for the most uncertain half minus for a random half, points": (
+    "right without a search, %": "right / without retrieval / %",
+    "right with one search, %": "right / with one retrieval / %",
+    "a search repairs the answer, %": "right / questions that retrieval helps / %",
+    "a search spoils the answer, %": "right / questions that it hurts / %",
+    "AUROC of perplexity for wrong answers": "retrieving / perplexity / AUROC wrong",
+    "AUROC of perplexity for answers that a search repairs": "retrieving / perplexity / AUROC helps",
+    "right if the most uncertain half searches, minus a random half, points": (
         "retrieving / perplexity / gain at 50%"
     ),
 }
 COMPOSED: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
     "edc2-elsewhere": (
-        ("", "n", "to plain RAG, points", "minus `EmbeddingsFilter`, points"),
+        ("", "questions", "EDC² minus plain RAG, points", "EDC² minus `EmbeddingsFilter`, points"),
         {label: f"{one} / n; difference; EmbeddingsFilter / ahead" for label, one in _ELSEWHERE.items()},
     ),
     "dense-readers": (
@@ -340,7 +324,11 @@ COMPOSED: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
         },
     ),
     "lazy-latency": (
-        ("share of questions that search", "break-even of a search, ms", "200 ms", "500 ms", "1,000 ms"),
+        (
+            "questions that search",
+            "break-even, ms",
+            *(f"ms saved, search of {ms} ms" for ms in (200, 500, 1000)),
+        ),
         {
             f"{rate:.0%}".replace("%", " %"): "; ".join(
                 [
@@ -352,11 +340,11 @@ COMPOSED: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
         },
     ),
 }
-"""Tables of several summaries: what stands above the columns, and the sources of the cells by row."""
+"""Tables made from several summaries: the heads of the columns, and the sources of the cells by row."""
 
 
 def composed(name: str) -> str:
-    """Return a table of several summaries."""
+    """Return a table made from several summaries."""
     heads, rows = COMPOSED[name]
     cells = {
         label: [one if isinstance(one, str) else _minus(f"{one or 0:.0f}") for one in source_values(sources)]
@@ -371,6 +359,23 @@ def composed(name: str) -> str:
     )
 
 
+LEGEND = "legend"
+"""Name of the table that explains the columns of the other tables of a page."""
+
+
+def legend(page: str) -> str:
+    """Return a table with the meaning of each column that the tables of a page have."""
+    summaries = [
+        read_summary(match["name"])
+        for match in _TABLE.finditer(page)
+        if match["name"] not in (LEGEND, *COMPOSED)
+    ]
+    rows = [row for summary in summaries if "table" in summary for row in summary["rows"]]
+    names = [name for name in COLUMNS if any(row.get(name) is not None for row in rows)]
+    lines = [f"| {head} | {meaning} |" for head, meaning in (COLUMNS[name] for name in names) if head]
+    return "\n".join(["| column | meaning |", "|---|---|", *lines])
+
+
 # Pages
 
 _TABLE = re.compile(
@@ -383,15 +388,16 @@ _ROWS = re.compile(rf"<!-- rows from (?:{'|'.join(REASONS)}) -->\n(?:\|[^\n]*\n)
 
 
 def filled(page: str) -> str:
-    """Return a page with every table and every figure made anew."""
+    """Return a page with all tables and figures filled from the summaries."""
     for start, end, sources in reversed([*sentences(page)]):
         page = page[:start] + filled_sentence(page[start:end], sources) + page[end:]
 
     def fill(match: re.Match[str]) -> str:
         name = match["name"]
         only = [one.strip() for one in (match["only"] or "").split(";") if one.strip()]
-        if name in COMPOSED:
-            return f"{match[1]}{composed(name)}\n{match['end']}"
+        if name == LEGEND or name in COMPOSED:
+            table = legend(page) if name == LEGEND else f"{CAPTIONS[name]}\n\n{composed(name)}"
+            return f"{match[1]}{table}\n{match['end']}"
         table = markdown(read_summary(name), only, source=None if match["bare"] else name)
         return f"{match[1]}{table}\n{match['end']}"
 
@@ -401,7 +407,7 @@ def filled(page: str) -> str:
 _NO_SENTENCES = re.compile(
     r"^```.*?^```|^\n(?: {4}[^\n]*\n)+|^#[^\n]*$|<summary>.*?</summary>", re.MULTILINE | re.DOTALL
 )
-"""Code, headings, and titles of what is folded."""
+"""Matches code, headings, and titles of folded sections."""
 
 
 def bare_figures(page: str) -> list[str]:
@@ -417,7 +423,7 @@ _COMMANDS = "<!-- commands -->\n"
 
 
 def with_commands(page: str) -> str:
-    """Return the page of commands with the command of each summary at its end."""
+    """Return the page of commands, with the command of each summary listed at its end."""
     parts = []
     for path in sorted((path for folder in RESULTS for path in folder.glob("*.json")), key=lambda p: p.stem):
         summary = json.loads(path.read_text(encoding="utf-8"))

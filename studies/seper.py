@@ -1,4 +1,4 @@
-"""SePer's tables: weights, known utility (2), numbers of samples (Figure 3), and retrievers (10 and 11)."""
+"""SePer's tables: weights, known worth (2), numbers of samples (Figure 3), and retrievers (10 and 11)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FULL, HALF, NONE = "holds the answer", "holds half of a chain", "holds nothing o
 
 
 class Samples(NamedTuple):
-    """Sampled answers, and their log-likelihoods: of all tokens and the end token, and of the mean token."""
+    """Sampled answers with two log-likelihoods: of all tokens with the end token, and per token."""
 
     answers: Sequence[Hashable]
     total: Floats
@@ -47,7 +47,7 @@ class Samples(NamedTuple):
 
 
 def weigh_distinct(answers: Sequence[Hashable], logs: Floats) -> Floats:
-    """Return weights of distinct answers by their likelihood, which sum to one."""
+    """Return weights that are proportional to the likelihoods of the distinct answers and sum to one."""
     shares = np.exp(logs - logs.max())
     shares[[at for at, answer in enumerate(answers) if answer in answers[:at]]] = 0.0
     normalised: Floats = shares / shares.sum()
@@ -55,7 +55,7 @@ def weigh_distinct(answers: Sequence[Hashable], logs: Floats) -> Floats:
 
 
 def weigh_rest_by_frequency(samples: Samples) -> Floats:
-    """Return weights of distinct answers by their probability, and of what was not sampled by frequency."""
+    """Return the probabilities as weights; each sample also gets an equal share of the missing rest."""
     shares = answer_weights(samples.answers, samples.total, "probability")
     completed: Floats = shares + (1 - shares.sum()) / len(shares)
     return completed
@@ -64,17 +64,17 @@ def weigh_rest_by_frequency(samples: Samples) -> Floats:
 RULES: Mapping[str, Callable[[Samples], Floats]] = {
     "Horvitz-Thompson (default)": lambda s: answer_weights(s.answers, s.total),
     "probability (paper)": lambda s: answer_weights(s.answers, s.total, "probability"),
-    "probability, to one": lambda s: weigh_distinct(s.answers, s.total),
-    "probability, the rest by frequency": weigh_rest_by_frequency,
-    "mean token": lambda s: weigh_distinct(s.answers, s.mean),
-    "mean token, every sample (official)": lambda s: answer_weights(s.answers, s.mean, "official"),
-    "frequency": lambda s: answer_weights(s.answers, None, "frequency"),
+    "probability, scaled to sum to one": lambda s: weigh_distinct(s.answers, s.total),
+    "probability, the missing rest divided equally": weigh_rest_by_frequency,
+    "mean token, distinct answers": lambda s: weigh_distinct(s.answers, s.mean),
+    "mean token, every sample (authors' code)": lambda s: answer_weights(s.answers, s.mean, "official"),
+    "frequency among the samples": lambda s: answer_weights(s.answers, None, "frequency"),
 }
-"""Ways to weigh sampled answers."""
+"""Rules that give weights to sampled answers."""
 
 
 class MeasuredContext(NamedTuple):
-    """A question with a context of known utility, and its ΔSePer by number of samples and by weights."""
+    """A question with a context of known worth, and its ΔSePer by number of samples and by weights."""
 
     question: Question
     role: str
@@ -139,7 +139,7 @@ def positive(interval: Interval | None) -> bool:
 
 
 def measure(evaluator: SePer, world: World, questions: Sequence[Question]) -> list[MeasuredContext]:
-    """Measure contexts of known utility: the gold passages, each alone, and a passage with nothing of it."""
+    """Measure contexts of known worth: all gold passages, each alone, and a passage without the answer."""
     contexts: list[tuple[Question, str, float, tuple[Passage, ...]]] = []
     for question in questions:
         gold = tuple(world.passage[name] for name in question.gold_passages)
@@ -166,7 +166,7 @@ def measure(evaluator: SePer, world: World, questions: Sequence[Question]) -> li
 
 
 def rule_delta(rule: Callable[[Samples], Floats], totals: SePerResult, means: SePerResult) -> float:
-    """Return ΔSePer under other weights, from results with log-likelihoods of answers and of mean tokens."""
+    """Return ΔSePer with the weights of a rule, from results with both log-likelihoods."""
 
     def belief(total: Belief, mean: Belief) -> float:
         samples = Samples(
@@ -181,7 +181,7 @@ def rule_delta(rule: Callable[[Samples], Floats], totals: SePerResult, means: Se
 
 
 class Language(NamedTuple):
-    """All answers of a random reader: log-probability of tokens and of the end token, length, first token."""
+    """All answers of a random model: log-probabilities of tokens and end tokens, lengths, first tokens."""
 
     tokens: Floats
     ends: Floats
@@ -190,7 +190,7 @@ class Language(NamedTuple):
 
 
 def draw_language(rng: np.random.Generator, concentration: float, depth: int = 4, width: int = 5) -> Language:
-    """Draw a reader that at each step ends, or takes one of ``width`` tokens, by a Dirichlet distribution."""
+    """Draw a random model: at each step it ends, or generates one of ``width`` tokens (Dirichlet)."""
     levels, tokens = [], np.zeros(1)
     for length in range(depth + 1):
         chances = rng.dirichlet(np.full(width + 1, concentration), size=len(tokens)).clip(1e-12)

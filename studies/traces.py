@@ -1,8 +1,9 @@
-"""Records of a real reader: does its uncertainty find wrong answers, and where retrieval helps?
+"""Recorded answers of a larger model: does uncertainty find wrong answers, and answers that a search repairs?
 
-Reads a Parquet file with a question a row: ``dataset``, ``golds``, ``answer`` (without retrieval) with its
-uncertainties, ``answer_no_retrieval`` and ``answer_one_retrieval`` (both in another prompt). The records
-behind the printed results are Llama-3.1-8B-Instruct's on NQ and TriviaQA (s-nlp/AdaRAGUE, arXiv 2501.12835).
+The study reads a Parquet file with one row for each question. The columns are ``dataset``, ``golds``,
+``answer`` (without a search) with its uncertainties, and ``answer_no_retrieval`` and
+``answer_one_retrieval`` (both from another prompt). The published results are of Llama-3.1-8B-Instruct on
+NQ and TriviaQA (s-nlp/AdaRAGUE, arXiv 2501.12835).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def main() -> None:
 
 
 def print_dataset(name: str, rows: list[dict[str, Any]]) -> None:
-    """Print accuracies, AUROCs, and the gain of retrieving where the reader is least certain."""
+    """Print right answers, AUROCs, and the gain of searching for the least certain questions."""
     own = [contains(row["answer"], row["golds"]) for row in rows]
     without = [contains(row["answer_no_retrieval"], row["golds"]) for row in rows]
     retrieved = [contains(row["answer_one_retrieval"], row["golds"]) for row in rows]
@@ -86,7 +87,7 @@ def print_dataset(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def gain(scores: NDArray[np.float64], without: list[bool], retrieved: list[bool], rate: float) -> Estimate:
-    """Return accuracy when the least certain questions retrieve, less that of as many at random."""
+    """Return right answers if the least certain questions search, minus those if as many random ones do."""
     acts = scores >= np.quantile(scores, 1 - rate)
     change = np.array(retrieved, dtype=float) - np.array(without, dtype=float)
     return mean_interval(change * (acts - acts.mean()), bounds=None)

@@ -1,9 +1,9 @@
-"""Which answers of plain RAG are wrong? What the reader's certainty tells, beside what asking again tells.
+"""Which answers of plain RAG are wrong? Measures of certainty, compared with further requests to the reader.
 
-The system ``plain`` notes the log-probability and the entropy of every token of its answer, so that any
-measure can be computed from a run. The system ``asked`` answers alike. Then it asks the reader whether the
-answer is right, asks for a number, and draws five samples. These requests begin alike, so that a local reader
-reads the passages once.
+The system ``plain`` stores the log-probability and the entropy of every token of its answer, so that any
+measure can be computed from a run. The system ``asked`` also asks the reader whether the answer is right,
+asks for a number, and samples five answers. The prompts share their beginning, so that a local reader
+processes the passages once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SAMPLED = SamplingParams(n=N_SAMPLES, temperature=1.0, max_tokens=MAX_TOKENS, tr
 
 
 def certainty(setting: Setting) -> dict[str, System]:
-    """Answer from passages, and note all that may tell whether the answer is right."""
+    """Return systems that answer from passages and store uncertainties of their answers."""
     reader, encoder, data, k, *_ = setting
     index = PassageIndex.from_passages(data.corpus, encoder, progress=True) if data.corpus else None
     own = {item.text: item.passages for item in data.items}
@@ -107,7 +107,7 @@ def _generate(prompts: Sequence[Prompt], sampling: SamplingParams) -> Program[li
 
 
 def noted(trace: TokenTrace | None) -> dict[str, float]:
-    """Return the log-probability and the entropy of each token by names such as ``entropy 1``."""
+    """Return the log-probability and the entropy of each token, with names such as ``entropy 1``."""
     if trace is None or trace.entropy is None:
         return {}
     scores = {f"logprob {at}": value for at, value in enumerate(trace.logprobs, 1)}
@@ -115,7 +115,7 @@ def noted(trace: TokenTrace | None) -> dict[str, float]:
 
 
 def steps_of(scores: Mapping[str, float], name: str) -> list[float]:
-    """Return the values that :func:`noted` wrote by a name, in the order of the tokens."""
+    """Return the values that :func:`noted` stored by a name, in the order of the tokens."""
     found: list[float] = []
     while (value := scores.get(f"{name} {len(found) + 1}")) is not None:
         found.append(value)
@@ -123,7 +123,7 @@ def steps_of(scores: Mapping[str, float], name: str) -> list[float]:
 
 
 def doubt_of(reply: Generation) -> float:
-    """Return one minus the probability of yes, from a reply's first token.
+    """Return one minus the probability of yes, from the first token of a reply.
 
     Example:
         >>> trace = TokenTrace(("Yes",), (math.log(0.75),))
@@ -137,7 +137,7 @@ def doubt_of(reply: Generation) -> float:
 
 
 def number_in(text: str) -> float:
-    """Return the first number of a reply as a share of 100; 0.5 where there is none.
+    """Return the first number of a reply as a share of 100; 0.5 if it has no number.
 
     Example:
         >>> number_in("About 95 %"), number_in("very")
@@ -150,28 +150,28 @@ def number_in(text: str) -> float:
 # Tables
 
 SHARES = (0.5, 0.7, 0.9)
-"""Shares of the answers, the surest first, whose share of right ones a table shows."""
+"""Shares of the most certain answers whose right answers a table counts."""
 CURVE = tuple(share / 20 for share in range(1, 21))
 SPLITS = 200
-"""Random halves on which the promise of a calibration is tried."""
+"""Number of random halves on which the limit of a calibration is tested."""
 FEWEST_GROUPS = 40
-"""Paragraphs that a run needs before its halves say something."""
+"""Smallest number of paragraphs of a run that is split into halves."""
 FURTHER = {
     "are you sure?": "are you sure?",
     "a number in words": "a number in words",
     "disagreement of 5 samples": "5 samples",
     "semantic entropy of 5 samples": "5 samples",
 }
-"""Measures that need further requests, and the requests."""
+"""Measures that need further requests, with the name of the request."""
 
 TableRow = dict[str, Any]
 
 
 class Answers(NamedTuple):
-    """What is known of the answers of a run, one value for each question.
+    """Results of a run, with one value for each question.
 
     Attributes:
-        right: Whether a reference stands in the answer, shape [questions].
+        right: Whether the answer contains a reference, shape [questions].
         groups: The paragraph that a question belongs to; questions of one paragraph depend on each other.
         measures: Uncertainties by name, each of shape [questions]; infinite for an answer without words.
         tokens: Tokens of further requests by name, each of shape [questions].
@@ -209,7 +209,7 @@ def answers_of(run: EvaluationRun, system: str) -> Answers:
 
 
 def certainty_rows(run: EvaluationRun) -> list[TableRow]:
-    """Return a row for each measure: its AUROC, and what is right among the surest answers.
+    """Return a row for each measure: its AUROC, and the right answers among the most certain ones.
 
     Intervals take the questions of a paragraph together. The row of the default measure has the whole curve.
     """
@@ -237,9 +237,9 @@ def certainty_rows(run: EvaluationRun) -> list[TableRow]:
 
 
 def promise_rows(run: EvaluationRun, measure: str = DEFAULT_MEASURE) -> list[TableRow]:
-    """Return how often the promise of an abstention policy is broken, on halves that took no part in it.
+    """Return how often the limit of an abstention policy is exceeded on the other half of the questions.
 
-    Whole paragraphs fall into one half or the other. A run of few paragraphs, or without ``plain``, has no
+    All questions of a paragraph are in the same half. A run with few paragraphs, or without ``plain``, has no
     rows.
     """
     if "plain" not in run.systems:
@@ -277,7 +277,7 @@ def promise_rows(run: EvaluationRun, measure: str = DEFAULT_MEASURE) -> list[Tab
 
 
 def trace_rows(file: Path) -> list[TableRow]:
-    """Return what recorded measures of an 8 B reader's answers without passages tell (its authors' figures).
+    """Return how well recorded measures find wrong answers of an 8 B model without passages.
 
     Args:
         file: ``traces/single_hop.parquet``: 500 questions of NQ, and as many of TriviaQA.
@@ -302,9 +302,9 @@ def trace_rows(file: Path) -> list[TableRow]:
 
 
 def smallest_auroc(n: int, wrong: float = 0.35) -> float:
-    """Return the smallest AUROC that n questions tell from one half in four runs of five, at a level of 5 %.
+    """Return the smallest AUROC that n questions show to exceed one half in four runs of five, at 5 %.
 
-    The error is that of Hanley and McNeil (1982, Eq. 1) where the score tells nothing.
+    The standard error is that of Hanley and McNeil (1982, Eq. 1) for an AUROC of one half.
 
     Args:
         n: Number of questions.
@@ -326,7 +326,7 @@ def _percent(right: NDArray[np.bool_]) -> list[float]:
 
 
 def resamples_of(groups: Sequence[str], count: int = 1000) -> Iterator[NDArray[np.intp]]:
-    """Yield places of questions, whole groups drawn with replacement."""
+    """Yield places of resampled questions; whole groups are drawn with replacement."""
     members: dict[str, list[int]] = {}
     for place, group in enumerate(groups):
         members.setdefault(group, []).append(place)
@@ -339,7 +339,7 @@ def resamples_of(groups: Sequence[str], count: int = 1000) -> Iterator[NDArray[n
 def _surest(
     values: NDArray[np.float64], right: NDArray[np.bool_], share: float, resamples: Sequence[NDArray[np.intp]]
 ) -> list[float]:
-    """Return the share of right answers among the surest ones, in %, with its interval."""
+    """Return the share of right answers among the most certain ones, in %, with its interval."""
 
     def share_right(at: NDArray[np.intp]) -> float:
         most = max(1, round(share * len(at)))

@@ -1,4 +1,4 @@
-"""The data sets of the tables, read from a folder that the user names; none of them is part of the project.
+"""The data sets of the tables, read from a folder that the user names. The project contains none of them.
 
 ``squad2_dev.json`` and ``xquad.en.json`` (SQuAD's JSON format), ``hotpotqa_100.json`` and
 ``hotpot_dev_distractor_v1.json`` (HotpotQA with distractors; the latter as its authors publish it, of which a
@@ -22,15 +22,15 @@ from surerag.text import split_sentences
 
 @dataclass(frozen=True)
 class Item:
-    """A question, and what belongs to it.
+    """A question with its references and passages.
 
     Attributes:
-        text: What is asked.
+        text: Text of the question.
         references: Right answers.
-        gold: Passages that hold the answer.
-        passages: Passages to answer from where nothing is retrieved, gold and distractors, as they are shown.
-        clean: The question without slips, where ``text`` has some.
-        article: Where it comes from; items of one article share their passages.
+        gold: Passages that contain the answer.
+        passages: Gold passages and distractors in the order of the prompt; empty if passages are retrieved.
+        clean: The question without slips of the tongue; empty if ``text`` has none.
+        article: Title of the article; items of one article share their passages.
     """
 
     text: str
@@ -51,9 +51,9 @@ class Data:
     """Items of a data set, and the corpus that their passages come from.
 
     Attributes:
-        name: Name with its settings, for tables.
+        name: Name of the data set with its settings, for tables.
         items: The questions.
-        corpus: Passages to search; empty where every item has its own.
+        corpus: Passages to search; empty if every item has its own.
     """
 
     name: str
@@ -70,9 +70,9 @@ def load_squad(folder: Path, n: int, seed: int, articles: Sequence[str] = ()) ->
     """Return answerable questions of SQuAD 2.0, n at most, in a random order; the corpus are the paragraphs.
 
     Args:
-        folder: Holds ``squad2_dev.json``.
+        folder: Folder with ``squad2_dev.json``.
         n: Number of questions.
-        seed: Of the sample.
+        seed: Seed of the sample.
         articles: Titles to take questions from; empty for all.
     """
     corpus, items = [], []
@@ -104,9 +104,9 @@ def load_disfl(folder: Path, n: int, seed: int, articles: Sequence[str] = ()) ->
 def load_hotpot(file: Path, places: slice = slice(None), k: int = 10, repeats: int = 0) -> Data:
     """Return questions of HotpotQA with k passages: the gold ones and distractors, in a random order.
 
-    With fewer than ten, distractors are left out; with more, paragraphs of the questions that follow come
-    in as noise. Some of the k may be :func:`with_repeats` of others. Questions to be answered with yes or no
-    are left out: a text that holds such a word says nothing.
+    With fewer than ten passages, distractors are left out. With more, paragraphs of the following questions
+    are added as noise. ``repeats`` of the k passages repeat others (:func:`with_repeats`). Yes-or-no
+    questions are left out, because any text may contain the word yes or no.
     """
     rows = json.loads(file.read_text(encoding="utf-8"))
     rows = [row for row in rows if row["answer"].lower() not in ("yes", "no")]
@@ -132,9 +132,9 @@ def load_hotpot(file: Path, places: slice = slice(None), k: int = 10, repeats: i
 
 
 def with_repeats(passages: Sequence[Passage], repeats: int) -> list[Passage]:
-    """Return passages and repeats of the first of them, as chunks that overlap repeat one another.
+    """Return passages with repeats of the first passages, as overlapping chunks repeat one another.
 
-    A repeat is its passage without the first sentence, or in turn without the last one.
+    A repeat is its passage without the last sentence or, for every second passage, without the first.
     """
     copies = []
     for at, passage in enumerate(passages[:repeats]):
@@ -161,19 +161,19 @@ def load_2wiki(folder: Path, n: int, seed: int, k: int = 10) -> Data:
 
 
 def _check_room(k: int, repeats: int, gold: int, passages: int) -> None:
-    """Refuse k passages that do not hold the gold ones, or what is repeated, and more than there are."""
+    """Raise if k passages cannot hold the gold passages and the repeats, or if there are fewer than k."""
     if not max(gold, repeats) <= k - repeats <= passages:
         raise InputError(
             f"a question has {gold} gold passages and {passages} in all, of which k = {k} are to be shown, "
             f"{repeats} of them repeats of others",
-            hint="take another --k or --repeats",
+            hint="choose another --k or --repeats",
         )
 
 
 def _squad(
     folder: Path, files: Sequence[str], articles: Sequence[str]
 ) -> Iterator[tuple[str, Passage, list[tuple[str, tuple[str, ...]]]]]:
-    """Yield the file of every paragraph of these articles, the paragraph, and its questions with answers."""
+    """Yield for every paragraph of the articles its file, its passage, and its questions with answers."""
     titles: set[str] = set()
     for file in files:
         for article in json.loads((folder / file).read_text(encoding="utf-8"))["data"]:
@@ -191,12 +191,12 @@ def _squad(
                 yield file, passage, answered
     if unknown := sorted(set(articles) - titles):
         raise InputError(
-            f"there is no article {', '.join(unknown)}", hint=f"choose of {', '.join(sorted(titles))}"
+            f"there is no article {', '.join(unknown)}", hint=f"choose from {', '.join(sorted(titles))}"
         )
 
 
 def _sample(items: Sequence[Item], n: int, seed: int) -> tuple[Item, ...]:
-    """Return n items at random; those of one paragraph stand together, so that their prompts begin alike."""
+    """Return n random items, sorted by paragraph so that successive prompts share their beginning."""
     distinct = list({item.text: item for item in items}.values())
     drawn = random.Random(seed).sample(distinct, min(n, len(distinct)))
     places: dict[str, int] = {}

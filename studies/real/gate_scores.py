@@ -1,7 +1,7 @@
-"""Which score should L-RAG's gate compare? What each measure of the first answer tells, on stored answers.
+"""Which score should L-RAG's gate use? Each measure of the first answer, compared on stored answers.
 
-The run of the table ``gates`` holds every token of the first answers. So each measure can take the gate's
-place here, and search as often as any other one.
+The run of the table ``gates`` stores the scores of every token of the first answers. So any measure can
+decide which questions search, and all measures are compared at the same number of searches.
 """
 
 from __future__ import annotations
@@ -21,24 +21,25 @@ from surerag.methods.lazy_rag.gates import N_TOKENS
 PAPERS_SCORE = "first_8_mean_entropy"
 """The measure that L-RAG's gate compares (Eq. 3), with eight tokens."""
 OF_THE_BEGINNING = "greatest 3 of the first 8"
-"""A measure that a gate could take without waiting for the whole answer."""
+"""A measure that a gate could use without waiting for the whole answer."""
 MOST_LOST = 0.02
+"""Largest loss of right answers that a threshold may have, as a share of the questions."""
 HALVES = 200
 RATES = (0.9, 0.8, 0.7, 0.6, 0.5)
-"""Shares of the questions to search for: those whose first answers are the least certain."""
+"""Shares of the questions that search: those whose first answers are the least certain."""
 
 TableRow = dict[str, Any]
 
 
 def gate_score_rows(run: EvaluationRun) -> list[TableRow]:
-    """Return for each measure how well it tells wrong first answers, and what is right at a rate of searches.
+    """Return for each measure its AUROC for wrong first answers, and the right answers by rate of searches.
 
-    First answers come from the system ``summary``, which does not ask the reader to abstain; answers after a
-    search come from ``always``, and ``60% difference`` is to ``always``. ``60% ahead`` is how many points
-    more than with :data:`PAPERS_SCORE` are right, and ``auroc_ahead`` the difference of the two AUROCs.
-    ``chosen_searches`` and ``chosen_difference`` belong to a threshold that loses at most
-    :data:`MOST_LOST` of the right answers on one random half of the paragraphs, measured on the other half.
-    Intervals take the questions of a paragraph together.
+    First answers come from the system ``summary``, which does not ask the reader to abstain; answers after
+    a search come from ``always``. ``60% difference`` is minus ``always``. ``60% ahead`` is minus the right
+    answers with :data:`PAPERS_SCORE`, in points, and ``auroc_ahead`` is minus its AUROC.
+    ``chosen_searches`` and ``chosen_difference`` are for a threshold that loses at most :data:`MOST_LOST`
+    on a random half of the paragraphs, measured on the other half. Intervals take the questions of a
+    paragraph together.
 
     Raises:
         InputError: If the run lacks one of the two systems, or has no question that both answered.
@@ -90,7 +91,7 @@ def _of_places(answers: Answers, kept: NDArray[np.bool_]) -> Answers:
 def _gated(
     values: NDArray[np.float64], first: NDArray[np.bool_], searched: NDArray[np.bool_], rate: float
 ) -> NDArray[np.float64]:
-    """Return what is right if the least certain share of the questions is searched for, shape [questions]."""
+    """Return whether each answer is right if the least certain share of the questions searches."""
     order = np.argsort(values, kind="stable")
     opens = np.zeros(len(values), bool)
     opens[order[len(values) - round(rate * len(values)) :]] = True
@@ -98,7 +99,7 @@ def _gated(
 
 
 def _on_halves(values: NDArray[np.float64], first: Answers, searched: NDArray[np.bool_]) -> dict[str, float]:
-    """Choose a threshold on random halves of the paragraphs; return what it does on the other halves."""
+    """Choose a threshold on random halves of the paragraphs, and measure it on the other halves."""
     numbers = {group: number for number, group in enumerate(dict.fromkeys(first.groups))}
     places = np.array([numbers[group] for group in first.groups])
     gain = searched.astype(float) - first.right
@@ -133,7 +134,7 @@ def _area_ahead(
     answers: Answers,
     resamples: Sequence[NDArray[np.intp]],
 ) -> list[float]:
-    """Return by how much the first AUROC is larger, with the 95 % interval of resampled differences."""
+    """Return the first AUROC minus the second, with the 95 % interval of resampled differences."""
 
     def gain(places: NDArray[np.intp]) -> float | None:
         areas = [auroc(scores[places], answers.right[places]) for scores in (values, base)]

@@ -1,7 +1,7 @@
-"""Ways to ask a reader which passages help, and how many of them to keep.
+"""Ways to ask a reader which passages help, and rules for the number of passages to keep.
 
-What EDC²-RAG does by default is the first way and the first rule: every passage is judged in a call of its
-own, and a third of them stays. The others are cheaper, or keep as many as a question needs.
+By default, EDC²-RAG judges every passage in its own call and keeps a third of the passages. The other ways
+are cheaper, or keep as many passages as a question needs.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ QUESTION_FIRST = PromptTemplate(
 
 
 class Judged(NamedTuple):
-    """What a reader says of passages: how much each helps, larger for more, and which ones it names."""
+    """A reader's judgement: how much each passage helps (larger is more), and the places that it names."""
 
     helps: list[float]
     named: list[int]
@@ -50,9 +50,9 @@ class Judged(NamedTuple):
 
 Judge = Callable[[Meter, str, Sequence[Passage]], Judged]
 Choose = Callable[[Meter, str], list[int]]
-"""Returns the places of the passages that stay of a question."""
+"""Returns the places of the passages to keep for a question."""
 Keep = Callable[[Judged, NDArray[np.float64]], list[int]]
-"""Returns the places of the passages that stay, from what was said of them and their similarities."""
+"""Returns the places of the passages to keep, from the judgement and the similarities."""
 
 
 def _probabilities(meter: Meter, prompts: Sequence[str]) -> Judged:
@@ -62,19 +62,19 @@ def _probabilities(meter: Meter, prompts: Sequence[str]) -> Judged:
 
 
 def each(meter: Meter, question: str, passages: Sequence[Passage]) -> Judged:
-    """Judge each passage in a call of its own, as the component does."""
+    """Judge each passage in its own call, as the component does."""
     return _probabilities(meter, [RELEVANT.render(passage=one.text, question=question) for one in passages])
 
 
 def question_first(meter: Meter, question: str, passages: Sequence[Passage]) -> Judged:
-    """Judge each passage in a call of its own, whose beginning is that of the others."""
+    """Judge each passage in its own call; all calls share their beginning."""
     return _probabilities(
         meter, [QUESTION_FIRST.render(passage=one.text, question=question) for one in passages]
     )
 
 
 def in_context(meter: Meter, question: str, passages: Sequence[Passage]) -> Judged:
-    """Judge each passage by a call that shows all of them, and that begins as plain RAG's prompt does."""
+    """Judge each passage in a call that shows all passages and begins as plain RAG's prompt."""
     context = format_passages(one.text for one in passages)
     numbers = map(str, range(1, len(passages) + 1))
     return _probabilities(
@@ -83,7 +83,7 @@ def in_context(meter: Meter, question: str, passages: Sequence[Passage]) -> Judg
 
 
 def together(meter: Meter, question: str, passages: Sequence[Passage]) -> Judged:
-    """Judge all passages in one call, whose reply names those that help."""
+    """Judge all passages in one call; the reply names the passages that help."""
     context = format_passages(one.text for one in passages)
     [reply] = meter.generate_all([TOGETHER.render(context=context, question=question)], 4 * len(passages))
     named = numbers_in(reply.text, len(passages))
@@ -95,9 +95,9 @@ _RANGE = re.compile(r"(\d+)\]?\s*(?:-|–|to)\s*\[?(\d+)")
 
 
 def numbers_in(reply: str, n: int) -> list[int]:
-    """Return the places, from 0, of those of n passages whose numbers a reply names, in its order.
+    """Return the places, from 0, of the passages that a reply names by number, in the order of the reply.
 
-    Where some are in brackets, only these count: a number of a text is no passage's.
+    If some numbers are in brackets, the others are ignored, because they may belong to a text.
 
     Example:
         >>> numbers_in("[3], [1]", 4), numbers_in("Passages 2-4 help.", 4), numbers_in("[2] Born in 3 BC.", 4)
@@ -112,12 +112,12 @@ def numbers_in(reply: str, n: int) -> list[int]:
 
 
 def the_first(n: int) -> Keep:
-    """Keep n passages."""
+    """Return a rule that keeps the n best passages."""
     return lambda judged, similarity: fuse_ranks(judged.helps, similarity)[:n].tolist()
 
 
 def those_named(judged: Judged, similarity: NDArray[np.float64]) -> list[int]:
-    """Keep all passages that are said to help; the best one where none is."""
+    """Keep all passages that help according to the reader, or the best passage if none helps."""
     return judged.named or fuse_ranks(judged.helps, similarity)[:1].tolist()
 
 
@@ -130,11 +130,11 @@ WAYS: Mapping[str, tuple[Judge, Keep | None]] = {
     "each in sight that helps": (in_context, those_named),
     "together that help": (together, those_named),
 }
-"""How passages are judged, and which of them stay; None is a fixed number, as in the component."""
+"""Each way to judge passages with its rule to keep some; None keeps a fixed number, as the component does."""
 
 
 def ways_to_choose(encoder: Encoder, shown: Mapping[str, Sequence[Passage]], n: int) -> dict[str, Choose]:
-    """Return ways to choose of each question's passages, by name; n of them stay where it is a number."""
+    """Return the ways to choose passages by name; ways with a fixed number keep n passages."""
 
     def similarities(question: str) -> NDArray[np.float64]:
         vectors = encoder.encode([one.text for one in shown[question]], "document")
@@ -152,7 +152,7 @@ def ways_to_choose(encoder: Encoder, shown: Mapping[str, Sequence[Passage]], n: 
         return choose
 
     def in_rounds(most: int, *, until_enough: bool) -> Choose:
-        """Judge n passages a round, the nearest first: so many, or until n of them help."""
+        """Judge n passages in each round, the nearest first, up to a limit or until n passages help."""
 
         def choose(meter: Meter, question: str) -> list[int]:
             passages, similarity = shown[question], similarities(question)
@@ -175,7 +175,7 @@ def ways_to_choose(encoder: Encoder, shown: Mapping[str, Sequence[Passage]], n: 
 def judging_systems(
     reader: BaseReader, shown: Mapping[str, Sequence[Passage]], ways: Mapping[str, Choose]
 ) -> dict[str, System]:
-    """Return systems that choose passages and answer nothing; they tell what share of the gold ones stays."""
+    """Return systems that choose passages without answering, and score the share of gold passages kept."""
 
     def system(name: str, choose: Choose) -> System:
         def answer(question: Question) -> EvaluationAnswer:

@@ -1,6 +1,6 @@
-"""Draws the pictures of the pages from the summaries, into ``docs/assets``: ``python -m studies.real.plots``.
+"""Draws the plots of the pages from the summaries into ``docs/assets``: ``python -m studies.real.plots``.
 
-Text and lines are of a grey that can be read on white and on black.
+Text and lines have a grey that is legible on white and on black.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ INK, BETTER, WORSE, PLAIN = "#7a8290", "#2a9d4a", "#d9534f", "#7a8290"
 
 FOREST: Sequence[tuple[str, Sequence[tuple[str, str, str, str]]]] = (
     (
-        "Minus plain RAG",
+        "Compared with plain RAG",
         (
             ("L-RAG − always searching", "gatesnew-qwen", "lazy", "difference"),
             ("DynQR · Disfl-QA", "rewriting-qwen", "DynQR", "difference"),
@@ -30,7 +30,7 @@ FOREST: Sequence[tuple[str, Sequence[tuple[str, str, str, str]]]] = (
         ),
     ),
     (
-        "Minus the cheap alternative",
+        "Compared with a cheap alternative",
         (
             ("L-RAG − random searches", "gatesnew-qwen", "at random, as often as lazy", "gate_ahead"),
             ("EDC² − filter · HotpotQA", "compressiondev-qwen", "EmbeddingsFilter", "ahead"),
@@ -39,7 +39,7 @@ FOREST: Sequence[tuple[str, Sequence[tuple[str, str, str, str]]]] = (
         ),
     ),
 )
-"""Rows of the forest plot: a label, a summary, a system in it, and the column with the difference."""
+"""Groups of the forest plot; each row has a label, a summary, a system in it, and the column to draw."""
 
 
 def forest(path: Path) -> None:
@@ -68,11 +68,11 @@ def forest(path: Path) -> None:
 
 
 def certainty_curves(path: Path, summaries: Sequence[tuple[str, str]]) -> None:
-    """Draw what is right among the surest answers against the share of answers that is shown.
+    """Draw the share of right answers among the most certain ones, against the share of answers shown.
 
     Args:
-        path: Of the picture.
-        summaries: A label and a summary of the study of certainty for each curve.
+        path: File of the picture.
+        summaries: For each curve a label and the name of a summary of the study of certainty.
     """
     figure, axes = _figure(5, 3.4)
     for place, (label, name) in enumerate(summaries):
@@ -89,8 +89,8 @@ def certainty_curves(path: Path, summaries: Sequence[tuple[str, str]]) -> None:
             alpha=0.15,
             linewidth=0,
         )
-    axes.set_xlabel("answers shown, the surest first, %")
-    axes.set_ylabel("right among them, %")
+    axes.set_xlabel("answers shown, the most certain first, %")
+    axes.set_ylabel("right answers among them, %")
     axes.set_xlim(20, 100)
     legend = axes.legend(frameon=False, loc="best")
     for text in legend.get_texts():
@@ -129,7 +129,7 @@ COSTS: Sequence[tuple[str, str, Mapping[str, str]]] = (
 """Panels of right answers against tokens: a title, a summary, and the labels of its systems."""
 OURS = ("L-RAG", "EDC²", "DynQR", "DENSE refiner")
 BELOW = ("always searching", "RePhraseQuery")
-"""Labels that stand below the interval, so that they do not meet others."""
+"""Labels to write below the interval, so that they do not overlap other labels."""
 
 
 def right_against_tokens(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The reader of a table: it keeps greedy replies, and says how likely a reference is after a prompt."""
+"""A reader that caches greedy replies and measures the log-probability of a reference after a prompt."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from surerag.readers.local.sampling import is_greedy
 from surerag.readers.protocol import BaseReader, Capabilities
 
 _ALIKE, _LONG, _KEPT = 64, 256, 24
-"""Tokens by which prompts begin alike, and of a prompt that is kept; how many of those are kept."""
+"""Shared first tokens of similar prompts, tokens of a cached prompt, and number of cached prompts."""
 
 
 class ReaderAround(BaseReader):
@@ -33,20 +33,20 @@ class ReaderAround(BaseReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the reader can do."""
+        """Capabilities of the reader."""
         return self._reader.capabilities
 
 
 class KeepingReader(ReaderAround):
-    """A reader that reads a prompt once, whichever systems of a table ask it.
+    """A reader that processes a prompt once, even if several systems of a table send it.
 
-    Greedy replies are kept, so that systems that judge the same passages share what the reader says of them.
-    A local reader also says how likely a reference is after a prompt, from the reading that its answer grows
-    from.
+    It caches greedy replies, so that systems that judge the same passages share the judgements. A local
+    reader also measures the log-probability of a reference after a prompt, from the same computation as the
+    answer.
 
     Args:
         reader: The reader.
-        decodes: Whether answers are written where a reference is measured; else they end after a token.
+        decodes: Whether to generate the answer where a reference is measured; if not, it ends after a token.
     """
 
     def __init__(self, reader: BaseReader, decodes: bool = True) -> None:
@@ -62,13 +62,13 @@ class KeepingReader(ReaderAround):
         return self._reader.count_tokens(text)
 
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
-        """Return answers to each prompt; greedy ones that are there are not asked for again."""
+        """Return answers to each prompt; cached greedy answers are not generated again."""
         return self.generate_each(prompts, [sampling] * len(prompts))
 
     def generate_each(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
     ) -> list[list[Generation]]:
-        """Return answers to each prompt, sampled in its own way; see :meth:`generate`."""
+        """Return answers to each prompt with its own sampling parameters; see :meth:`generate`."""
         asked = list(zip(prompts, samplings, strict=True))
         missing = [one for one in dict.fromkeys(asked) if one not in self._replies or self._is_due(one[0])]
         ways = [
@@ -81,12 +81,12 @@ class KeepingReader(ReaderAround):
         return [found.get(one) or self._replies[one] for one in asked]
 
     def expect(self, prompt: Prompt, reference: str) -> None:
-        """Say which reference is to be measured when a prompt is read."""
+        """Set the reference to measure when a prompt is processed."""
         if self._engine is not None and reference:
             self._engine.references[self._ids(prompt)] = tuple(self._encoder._encode_plain(reference))
 
     def likelihood(self, prompt: Prompt) -> float | None:
-        """Return the mean log-probability, in nats, of the tokens of what was expected after a prompt."""
+        """Return the mean log-probability of the expected reference's tokens after a prompt, in nats."""
         return None if self._engine is None else self._engine.found.get(self._ids(prompt))
 
     def _is_due(self, prompt: Prompt) -> bool:
@@ -106,10 +106,10 @@ class KeepingReader(ReaderAround):
 
 
 class _ReferenceEngine(Engine):
-    """An engine that measures a reference as soon as it has read a prompt, and goes on from what it read.
+    """An engine that measures a reference after it has processed a prompt, and then generates the answer.
 
-    The longest of the prompts that begin alike is kept, so that a context that several systems show, each
-    with its own task behind it, is read once.
+    It caches the longest of several prompts with the same beginning. So a context that several systems show
+    before different instructions is processed once.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -130,7 +130,7 @@ class _ReferenceEngine(Engine):
             if row and shared >= _ALIKE:
                 prefix = _beginning(row, shared)
                 start = family[0][: common_length(family) + 1] if len(family) > 1 else ()
-                if len(start) > shared + _ALIKE:  # what they have in common is read once, too
+                if len(start) > shared + _ALIKE:  # their shared beginning is processed once
                     prefix = self._read_after(prefix, [start])[start]
                 read |= self._read_after(prefix, family)
         rest = [prompt for prompt in prompts if prompt not in read]
@@ -153,7 +153,7 @@ class _ReferenceEngine(Engine):
 
 
 def _beginning(row: CachedRow, length: int, *, copy: bool = False) -> CachedRow:
-    """Return the first tokens of a row: a view of them, or a copy."""
+    """Return the first tokens of a cached row as a view or as a copy."""
     layers = (tuple(part[:, :length] for part in layer) for layer in row.layers)
     if copy:
         layers = (tuple(part.clone() for part in layer) for layer in layers)

@@ -1,7 +1,7 @@
 """Asks the systems of a table their questions: ``python -m studies.real.run TABLE --data FOLDER``.
 
-A run is a file that resumes; its rows stay with whoever made it. What the tables print of it is in
-``studies/real/results``.
+A run is a file from which a killed run continues. The file is not part of the project;
+``studies/real/results`` has its summary.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ from surerag.retrieval import PassageIndex, chunk_text, lead_summary
 from surerag.services import Entailer
 
 PROCESS = f"{os.getpid()}@{time.time():.0f}"
-"""Tells the processes apart that work on a run."""
+"""Name of this process, because several processes may work on a run."""
 
 ABSTENTION = "I do not know."
 CHANGED = 0.2
-"""Share of the questions that two systems answer differently, one rightly and one wrongly."""
+"""Assumed share of questions that one of two systems answers right and the other answers wrong."""
 TOP_N = 3
 
 WHETHER_TO_SEARCH = PromptTemplate(
@@ -163,14 +163,14 @@ def passages_shown(setting: Setting) -> dict[str, Sequence[Passage]]:
 
 
 def judging(setting: Setting) -> dict[str, System]:
-    """Choose passages as EDC² does, and in cheaper ways; nothing is answered."""
+    """Choose passages as EDC² does, and in cheaper ways, without answering."""
     shown, few = passages_shown(setting), EDC2Options().n_kept(setting.k)
     ways = ways_to_choose(setting.encoder, shown, few)
     return judging_systems(KeepingReader(setting.reader), shown, ways)
 
 
 def compression(setting: Setting) -> dict[str, System]:
-    """Answer from all passages, from the gold ones, and from what is left after compression."""
+    """Answer from all passages, from the gold passages, and from compressed contexts."""
     _, encoder, data, k, *_ = setting
     reader, shown = KeepingReader(setting.reader, setting.decodes), passages_shown(setting)
     gold = {item.text: item.gold for item in data.items}
@@ -226,7 +226,7 @@ def _chosen(
 
 
 def rewriting(setting: Setting) -> dict[str, System]:
-    """Answer what people said, with their slips, over the paragraphs of its articles."""
+    """Answer questions with slips of the tongue from the paragraphs of their articles."""
     reader, encoder, data, k, *_ = setting
     index = PassageIndex.from_passages(data.corpus, encoder, progress=True)
     clean = {item.text: item.clean for item in data.items}
@@ -246,7 +246,7 @@ def rewriting(setting: Setting) -> dict[str, System]:
             scores = {"hit": float(any(text in question.contexts for text in shown))}
             scores |= {
                 "searches": 1.0 + len(result.candidates),
-                "kept": float(result.chosen is not result.original),
+                "rewrite kept": float(result.chosen is not result.original),
             }
             scores["perplexity"] = min(result.original.uncertainty, 1e6)
             return EvaluationAnswer(
@@ -271,7 +271,7 @@ def rewriting(setting: Setting) -> dict[str, System]:
 
 
 def prompts(setting: Setting) -> dict[str, System]:
-    """Answer from the same passages in the prompts that the methods have for it."""
+    """Answer from the same passages with the prompts of the papers."""
     reader, encoder, data, k, *_ = setting
     index = PassageIndex.from_passages(data.corpus, encoder, progress=True)
 
@@ -296,7 +296,7 @@ def prompts(setting: Setting) -> dict[str, System]:
 
 
 def understanding(setting: Setting) -> dict[str, System]:
-    """Scores to tell wrong answers from right ones; every system reports one of plain RAG's answer."""
+    """Scores that should be higher for wrong answers; the system ``plain`` scores plain RAG's answers."""
     reader, encoder, data, k, judges, _ = setting
     index = PassageIndex.from_passages(data.corpus, encoder, progress=True) if data.corpus else None
     own = {item.text: item.passages for item in data.items}
@@ -372,7 +372,7 @@ def understanding(setting: Setting) -> dict[str, System]:
 
 
 def refining(setting: Setting) -> dict[str, System]:
-    """Answer from the nearest passages, and from what the refiner makes of them with the others at hand."""
+    """Answer from the nearest passages, and from refined contexts; other passages are candidates."""
     reader, encoder, data, *_ = setting
     nearest = {
         item.text: PassageIndex.from_passages(list(item.passages), encoder).retrieve(
@@ -416,7 +416,7 @@ def refining(setting: Setting) -> dict[str, System]:
 
 
 def worth(setting: Setting) -> dict[str, System]:
-    """Measures of what passages are worth: all gold passages, half of them, or distractors alone."""
+    """Measure the worth of all gold passages, of one gold passage, and of distractors."""
     reader, _, data, _, judges, _ = setting
     items = data.by_text
     samples = parts.FirstSamples(reader, 20)
@@ -483,7 +483,7 @@ def load_data(arguments: argparse.Namespace) -> Data:
     """Return the data of a table, as the command line describes them.
 
     Raises:
-        InputError: If they cannot be read, or have no such question.
+        InputError: If the data cannot be read, or have no question at this place.
     """
     folder, n, seed, articles = arguments.data, arguments.n, arguments.seed, arguments.articles
     try:
@@ -499,7 +499,7 @@ def load_data(arguments: argparse.Namespace) -> Data:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise InputError(
             f"the set {arguments.set} cannot be read from {folder}: {type(error).__name__}: {error}",
-            hint="give the folder of the files that studies/real/data.py names, as their authors have them",
+            hint="name the folder with the files that studies/real/data.py lists, as published",
         ) from error
     if not data.items:
         raise InputError(f"{data.name} has no question at this place", hint="lower --skip")
@@ -523,7 +523,7 @@ SETS: dict[str, tuple[str, ...]] = {
     "worth": WITH_PASSAGES,
     "certainty": ("squad", "disfl", *WITH_PASSAGES),
 }
-"""Data sets that serve a table; the first is its usual one."""
+"""Data sets for each table; the first is the default."""
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -532,29 +532,36 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("table", choices=TABLES)
     parser.add_argument("--data", type=Path, required=True, help="folder of the data sets")
     parser.add_argument("--reader", required=True, help="hub id, folder, demo, or ADDRESS#MODEL of a server")
-    parser.add_argument("--dtype", help="of a local reader, such as bfloat16")
+    parser.add_argument("--dtype", help="number type of a local reader, such as bfloat16")
     parser.add_argument("--set", choices=SETS["compression"], help="data set")
     parser.add_argument(
         "--articles",
         type=lambda text: re.split(",(?!_)", text),  # one is Fresno,_California
         default=[],
-        help="titles of SQuAD's articles, by commas",
+        help="titles of SQuAD's articles, separated by commas",
     )
-    parser.add_argument("--n", type=int, default=200, help="questions, of sets with fewer all")
-    parser.add_argument("--skip", type=int, default=0, help="questions of HotpotQA to leave out first")
+    parser.add_argument("--n", type=int, default=200, help="number of questions; all, if the set has fewer")
+    parser.add_argument("--skip", type=int, default=0, help="number of questions of HotpotQA to skip")
     parser.add_argument("--seed", type=int, default=0, help="seed of the sample")
-    parser.add_argument("--k", type=int, default=0, help="passages to show or retrieve")
-    parser.add_argument("--repeats", type=int, default=0, help="of HotpotQA's k passages, repeats of others")
+    parser.add_argument("--k", type=int, default=0, help="number of passages to show or retrieve")
     parser.add_argument(
-        "--reader-judges", action="store_true", help="judge which answers mean the same, beside their words"
+        "--repeats", type=int, default=0, help="how many of HotpotQA's k passages repeat others"
+    )
+    parser.add_argument(
+        "--reader-judges", action="store_true", help="the reader also judges which answers mean the same"
     )
     parser.add_argument(
         "--references-alone",
         action="store_true",
-        help="how likely references are, without answers (compression and gates, with a local reader)",
+        help="measure only how likely references are (compression and gates, with a local reader)",
     )
-    parser.add_argument("--systems", type=lambda text: text.split(","), default=[], help="only these")
-    parser.add_argument("--at-a-time", type=int, default=8, help="questions at a time")
+    parser.add_argument(
+        "--systems",
+        type=lambda text: text.split(","),
+        default=[],
+        help="names of systems, separated by commas; all by default",
+    )
+    parser.add_argument("--at-a-time", type=int, default=8, help="number of concurrent questions")
     parser.add_argument("--run", type=Path, required=True, help="file of the run")
     found = parser.parse_args(arguments)
     found.set = found.set or SETS[found.table][0]
@@ -582,18 +589,18 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Ask what is missing; expected failures are one line."""
+    """Ask the missing questions; expected errors print one line."""
     logging.getLogger("surerag").setLevel(logging.ERROR)
     try:
         ask_missing(parse())
     except SureragError as error:
         sys.exit(f"Error: {error}")
     except KeyboardInterrupt:
-        sys.exit("Interrupted; every answer is stored. The same command goes on from there.")
+        sys.exit("Interrupted; every answer is stored. The same command continues the run.")
 
 
 def ask_missing(arguments: argparse.Namespace) -> None:
-    """Ask the systems of a table what a run does not have yet."""
+    """Ask the systems of a table the questions whose answers are not in the run."""
     started = time.monotonic()
     data = load_data(arguments)
     EvaluationRun(arguments.run, create=True).close()  # refuses a file that cannot be one
@@ -604,7 +611,7 @@ def ask_missing(arguments: argparse.Namespace) -> None:
     chosen = TABLES[arguments.table](setting)
     if unknown := set(arguments.systems) - set(chosen):
         raise InputError(
-            f"there is no system {', '.join(sorted(unknown))}", hint=f"choose of {', '.join(chosen)}"
+            f"there is no system {', '.join(sorted(unknown))}", hint=f"choose from {', '.join(chosen)}"
         )
     chosen = {
         name: metered(one, cpu_file(arguments.run))
@@ -629,7 +636,7 @@ def ask_missing(arguments: argparse.Namespace) -> None:
 
 
 def what_can_be_shown(n: int, table: str) -> str:
-    """Return in words which difference so many questions show in four runs of five, at a level of 5 %."""
+    """Return a sentence with the difference that n questions show in four runs of five, at 5 %."""
     if table in ("certainty", "understanding"):
         return f"{n} questions show an AUROC of {smallest_auroc(n):.2f}, if 35 % of the answers are wrong."
     errors = (1.96 + 0.84) / math.sqrt(n)
@@ -645,12 +652,12 @@ def what_can_be_shown(n: int, table: str) -> str:
 
 
 def cpu_file(run: Path) -> Path:
-    """Return the file beside a run with the seconds of CPU that each process spent on it so far."""
+    """Return the file with the CPU seconds that each process has spent on a run."""
     return run.with_suffix(".cpu")
 
 
 def metered(system: System, file: Path) -> System:
-    """Return a system that notes the seconds of CPU after each answer, so that a killed run's count, too."""
+    """Return a system that stores the CPU seconds after each answer, so that a killed run keeps them."""
 
     def answer(question: Question) -> Any:
         try:

@@ -1,7 +1,7 @@
-"""The systems of the tables: plain RAG, the methods, and the frameworks' own parts for the same problem.
+"""The systems of the tables: plain RAG, the methods, and the frameworks' own components for the same problem.
 
-Every system is a function from a question to an answer with what it cost; all of them use the same reader,
-the same encoder and the same last prompt.
+Every system is a function from a question to an answer with its costs. All systems use the same reader, the
+same encoder and the same final prompt.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from surerag.retrieval.index import top_places
 from surerag.services import Encoder
 
 MAX_TOKENS = 32
-"""Longest answer."""
+"""Longest answer, in tokens."""
 
 WRITTEN = 256
-"""Longest text that a model writes on the way to an answer."""
+"""Longest intermediate text of a model, in tokens."""
 
 
 class Setting(NamedTuple):
-    """What the systems of a table are built of."""
+    """The parts from which the systems of a table are built."""
 
     reader: BaseReader
     encoder: Encoder
@@ -54,15 +54,15 @@ class Setting(NamedTuple):
 
 
 class Meter:
-    """A reader's answers to one question, and what they cost.
+    """Generates the texts for one question, and counts their costs.
 
     Args:
         reader: The reader.
 
     Attributes:
         usage: Calls and tokens.
-        noted: Scores that were found on the way to an answer, by name.
-        read: Tokens of prompts where what prompts of one call have in common is read once.
+        noted: Intermediate scores by name.
+        read: Prompt tokens, where a shared beginning of concurrent prompts counts once.
     """
 
     def __init__(self, reader: BaseReader) -> None:
@@ -71,13 +71,13 @@ class Meter:
         self.noted: dict[str, float] = {}
 
     def generate(self, prompt: Prompt, max_tokens: int = MAX_TOKENS, trace: TraceKind = "none") -> Generation:
-        """Return the greedy answer; calls of several threads become one batch."""
+        """Return the greedy answer; calls from several threads are batched."""
         return self.generate_all([prompt], max_tokens, trace)[0]
 
     def generate_all(
         self, prompts: Sequence[Prompt], max_tokens: int = MAX_TOKENS, trace: TraceKind = "none"
     ) -> list[Generation]:
-        """Return the greedy answers to prompts that are asked at once."""
+        """Return the greedy answers to concurrent prompts."""
         answers = run(_greedy_answers(prompts, max_tokens, trace), self._services)
         shared = self.reader.count_tokens(commonprefix([str(prompt) for prompt in prompts]))  # noqa: RUF071
         self.read += sum(answer.prompt_tokens for answer in answers) - shared * (len(prompts) - 1)
@@ -86,7 +86,7 @@ class Meter:
     def generate_beside(
         self, prompt: Prompt, references: Sequence[str], trace: TraceKind = "none"
     ) -> tuple[Generation, dict[str, float]]:
-        """Return the greedy answer, and how likely the first reference is in its place, as a score."""
+        """Return the greedy answer, and the log-probability of the first reference as a score."""
         if not (references and isinstance(self.reader, KeepingReader)):
             return self.generate(prompt, trace=trace), {}
         self.reader.expect(prompt, references[0])
@@ -95,7 +95,7 @@ class Meter:
         return answer, {} if likelihood is None else {"reference": likelihood}
 
     def counted(self, answer: Generation) -> Generation:
-        """Return an answer, and add what it cost."""
+        """Add the costs of an answer, and return the answer."""
         self.usage += Usage(1, answer.prompt_tokens, answer.completion_tokens)
         return answer
 
@@ -108,13 +108,13 @@ def _greedy_answers(
 
 
 class FirstSamples(ReaderAround):
-    """A reader that samples each prompt once, and gives as many of these answers as it is asked for.
+    """A reader that samples each prompt once and returns the first n of these samples.
 
-    So that numbers of samples and ways to weigh them are compared on the same answers.
+    Different numbers of samples, and different weights, are then compared on the same answers.
 
     Args:
         reader: The reader.
-        most: Samples of each prompt.
+        most: Number of samples of each prompt.
     """
 
     def __init__(self, reader: BaseReader, most: int) -> None:
@@ -135,7 +135,7 @@ class FirstSamples(ReaderAround):
 
 
 class ReaderChat(ChatReader):
-    """A reader as LangChain's chat model, greedy, with a meter that counts what it costs."""
+    """A greedy reader as LangChain's chat model; a meter counts its costs."""
 
     max_tokens: int | None = WRITTEN
     _meter: Meter = PrivateAttr()
@@ -151,7 +151,7 @@ class ReaderChat(ChatReader):
 
 
 class ReaderLLM(CustomLLM):
-    """A reader as LlamaIndex's LLM, greedy."""
+    """A greedy reader as LlamaIndex's LLM."""
 
     max_tokens: int = WRITTEN
     _meter: Meter = PrivateAttr()
@@ -162,7 +162,7 @@ class ReaderLLM(CustomLLM):
 
     @property
     def metadata(self) -> LLMMetadata:
-        """The window, as LlamaIndex asks for it."""
+        """The context window and the longest output."""
         return LLMMetadata(context_window=16_384, num_output=self.max_tokens)
 
     def complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponse:
@@ -170,7 +170,7 @@ class ReaderLLM(CustomLLM):
         return CompletionResponse(text=self._meter.generate(prompt, self.max_tokens).text)
 
     def stream_complete(self, prompt: str, formatted: bool = False, **kwargs: Any) -> CompletionResponseGen:
-        """Yield the greedy answer at once."""
+        """Yield the greedy answer as one piece."""
         yield self.complete(prompt)
 
 
@@ -215,10 +215,10 @@ def _passages(documents: Sequence[Document]) -> list[Passage]:
 
 
 Choose = Callable[[Meter, Question, Sequence[Passage]], Sequence[Passage]]
-"""Returns the passages to answer from, in place of those that a question has."""
+"""Chooses the passages to answer from among the passages of a question."""
 
 Find = Callable[[Meter, str], Sequence[Passage]]
-"""Returns the passages that a search for a question ends with."""
+"""Searches for a question and returns the passages."""
 
 
 def answer_from(
@@ -229,7 +229,7 @@ def answer_from(
     /,
     **scores: float,
 ) -> EvaluationAnswer:
-    """Answer from passages in the prompt of plain RAG; of a reference the likelihood is a score."""
+    """Answer from passages with the prompt of plain RAG; the log-probability of a reference is a score."""
     texts = [passage.text for passage in passages]
     answer, likelihood = meter.generate_beside(plain_prompt(question, passages), references)
     return EvaluationAnswer(answer.text, tuple(texts), meter.usage, answer.finish, scores=scores | likelihood)
@@ -241,13 +241,13 @@ def plain_prompt(question: str, passages: Sequence[Passage]) -> Prompt:
 
 
 def share_of_gold(passages: Sequence[Passage], question: Question) -> float:
-    """Return the share of a question's gold passages that are among others as they are."""
+    """Return the share of a question's gold passages that occur unchanged among the passages."""
     texts = {passage.text for passage in passages}
     return sum(text in texts for text in question.contexts) / len(question.contexts)
 
 
 def choosing(reader: BaseReader, shown: Mapping[str, Sequence[Passage]], **ways: Choose) -> dict[str, System]:
-    """Return systems that answer from some of a question's passages, or from what is made of them."""
+    """Return systems that answer from chosen or shortened passages of a question."""
 
     def system(name: str, choose: Choose) -> System:
         def answer(question: Question) -> EvaluationAnswer:
@@ -267,7 +267,7 @@ def choosing(reader: BaseReader, shown: Mapping[str, Sequence[Passage]], **ways:
 
 
 def searching(reader: BaseReader, clean: Mapping[str, str], **ways: Find) -> dict[str, System]:
-    """Return systems that answer each question from a search; those named ``clean``, its text without slips.
+    """Return systems that search and answer; those named ``clean`` answer the question without slips.
 
     The score ``hit`` says whether a gold passage was retrieved.
     """
@@ -285,11 +285,11 @@ def searching(reader: BaseReader, clean: Mapping[str, str], **ways: Find) -> dic
     return {name.replace("_", " "): system(name.replace("_", " "), way) for name, way in ways.items()}
 
 
-# The frameworks' parts that shorten contexts
+# The frameworks' components that shorten contexts
 
 
 def with_chain_extractor(meter: Meter, question: Question, passages: Sequence[Passage]) -> Sequence[Passage]:
-    """LangChain's ``LLMChainExtractor``: a call a passage; all calls of a question at a time."""
+    """LangChain's ``LLMChainExtractor``: one call for each passage, all of them concurrent."""
     from langchain_classic.retrievers.document_compressors import LLMChainExtractor
 
     compressor = LLMChainExtractor.from_llm(ReaderChat(meter))
@@ -311,7 +311,7 @@ def with_embeddings_filter(encoder: Encoder, k: int) -> Choose:
 def with_llm_rerank(k: int) -> Choose:
     """LlamaIndex's ``LLMRerank``: the model names the passages that help, and how much.
 
-    Where its reply cannot be parsed, the part raises, and a user would keep the first k passages.
+    If the reply cannot be parsed, the component raises an error, and the first k passages are kept.
     """
     from llama_index.core.postprocessor import LLMRerank
     from llama_index.core.schema import NodeWithScore, QueryBundle, TextNode
@@ -365,11 +365,11 @@ def with_sentence_optimizer(encoder: Encoder, share: float) -> Choose:
     return choose
 
 
-# The frameworks' parts that rewrite queries
+# The frameworks' components that rewrite queries
 
 
 def with_rephrase_query(index: PassageIndex, k: int) -> Find:
-    """LangChain's ``RePhraseQueryRetriever``: the model strips the question before the search."""
+    """LangChain's ``RePhraseQueryRetriever``: the model shortens the question before the search."""
     from langchain_classic.retrievers import RePhraseQueryRetriever
 
     def find(meter: Meter, question: str) -> Sequence[Passage]:
@@ -380,9 +380,9 @@ def with_rephrase_query(index: PassageIndex, k: int) -> Find:
 
 
 def with_multi_query(index: PassageIndex, k: int) -> Find:
-    """LangChain's ``MultiQueryRetriever``: three wordings of the question, and all that they find.
+    """LangChain's ``MultiQueryRetriever``: search with three wordings of the question.
 
-    It returns the union without an order of its own; the first k of it are shown.
+    The retriever returns the union of the results without ranking it; the first k passages are shown.
     """
     from langchain_classic.retrievers import MultiQueryRetriever
 
@@ -395,7 +395,7 @@ def with_multi_query(index: PassageIndex, k: int) -> Find:
 
 
 def with_hyde(index: PassageIndex, encoder: Encoder, k: int) -> Find:
-    """LlamaIndex's ``HyDEQueryTransform``: the question and an answer that the model makes up."""
+    """LlamaIndex's ``HyDEQueryTransform``: search with the question and an invented answer."""
     from llama_index.core.indices.query.query_transform import HyDEQueryTransform
 
     def find(meter: Meter, question: str) -> Sequence[Passage]:

@@ -1,8 +1,8 @@
-"""Makes the tables of the runs.
+"""Writes the summaries of runs.
 
 ``python -m studies.real.tables add TABLE … --run FILE`` reads a run and writes its summary into
-``studies/real/results``; ``… traces DATA`` writes the summary of answers that others recorded.
-:mod:`studies.pages` puts the summaries into the pages.
+``studies/real/results``. ``python -m studies.real.tables traces DATA`` writes the summary of answers that
+others recorded. :mod:`studies.pages` fills the pages from the summaries.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from surerag.text import is_abstention
 
 RESULTS = Path(__file__).parent / "results"
 GATE_MS = 50
-"""Milliseconds that a gate takes, as L-RAG's Table III has it."""
+"""Milliseconds that a gate takes, as in L-RAG's Table III."""
 
 TableRow = dict[str, Any]
 
 
 def right_of(run: EvaluationRun, system: str) -> dict[str, float]:
-    """Return whether a reference stands in the answer, by the key of the question."""
+    """Return by the key of the question whether the answer contains a reference."""
     return run.values(system, "contains")
 
 
@@ -87,7 +87,7 @@ def of_references(
 ) -> TableRow:
     """Return the mean log-probability of a token of the reference, and its difference to the baseline.
 
-    It is that of the questions for which it was measured; nothing, if it was for none.
+    Questions without a measurement are left out. The row is empty if no question has one.
     """
     pairs = zip(likely, baseline or likely, groups, strict=True)
     there = [(one, base, group) for one, base, group in pairs if one is not None and base is not None]
@@ -130,7 +130,7 @@ def _costs(run: EvaluationRun, system: str, keys: Sequence[str]) -> dict[str, li
 
 
 def plain_rows(run: EvaluationRun, baseline: str) -> list[TableRow]:
-    """Return a row for each system; differences to the baseline are over what both answered."""
+    """Return a row for each system; differences to the baseline use the questions that both answered."""
     rows = []
     for name in sorted(run.systems, key=lambda name: name != baseline):
         keys = common_keys(run, [baseline, name])
@@ -148,7 +148,7 @@ def plain_rows(run: EvaluationRun, baseline: str) -> list[TableRow]:
 
 
 def judging_rows(run: EvaluationRun) -> list[TableRow]:
-    """Return what share of the gold passages each way to choose passages keeps, and what it costs."""
+    """Return for each way to choose passages the share of gold passages that it keeps, and its cost."""
     rows = []
     for name in sorted(run.systems, key=lambda name: name != "each"):
         keys = common_keys(run, ["each", name])
@@ -166,7 +166,7 @@ def judging_rows(run: EvaluationRun) -> list[TableRow]:
 
 
 def compression_rows(run: EvaluationRun) -> list[TableRow]:
-    """Return a row for each system, and how far EDC²'s choice of passages is ahead of it."""
+    """Return a row for each system, with the right answers of EDC² minus those of the system."""
     rows = plain_rows(run, "plain")
     whole = [name for name in run.systems if name.startswith("EDC² top")]
     for ours, row in product(whole, rows):
@@ -182,7 +182,7 @@ def compression_rows(run: EvaluationRun) -> list[TableRow]:
 
 
 def refining_rows(run: EvaluationRun) -> list[TableRow]:
-    """Return a row for each system over all questions, and over those that the refiner changed."""
+    """Return a row for each system over all questions, and over those whose first context was uncertain."""
     rows = plain_rows(run, "plain")
     refined = run.answered("DENSE refined")
     acted = {key for key, row in refined.items() if row.answer is not None and row.answer.acted}
@@ -199,10 +199,10 @@ def refining_rows(run: EvaluationRun) -> list[TableRow]:
 def gates_rows(run: EvaluationRun) -> list[TableRow]:
     """Return L-RAG's Table I: fixed modes, and gates over their answers (Eq. 4).
 
-    Answers are greedy, so that what a gate's decision leads to is the answer of a fixed mode; as in the
-    component, a first answer that is empty or cut off opens the gate. The row ``lazy`` is the component
-    itself, where the run has it. Who searches at random has no use for abstentions, so that these rows mix
-    ``always`` with ``summary``; ``gate_ahead`` is how far the gate is ahead of that, on the same questions.
+    Answers are greedy, so the answer after a gate's decision is that of a fixed mode. As in the component, a
+    search follows a first answer that is empty or cut off. The row ``lazy`` is the component itself, if the
+    run has it. Rows that search at random mix ``always`` with ``summary``, because random searches do not use
+    abstentions. ``gate_ahead`` is the gate's right answers minus theirs, on the same questions.
     """
     fixed: list[str] = [
         name for name in ("never", "plain", "always", "summary", "summary or abstain") if name in run.systems
@@ -297,7 +297,7 @@ def gates_rows(run: EvaluationRun) -> list[TableRow]:
 def _at_random(
     name: str, rate: float, gated: Sequence[float], base: Sequence[float], summary: Sequence[float]
 ) -> TableRow:
-    """Return what to expect of searching at random at this rate, and how far a gate is ahead of it."""
+    """Return the expected right answers of random searches at this rate, and the gate's minus these."""
     mixed = [rate * a + (1 - rate) * f for a, f in zip(base, summary, strict=True)]
     return {
         "system": f"at random, as often as {name}",
@@ -310,9 +310,9 @@ def _at_random(
 
 
 def understanding_rows(run: EvaluationRun) -> list[TableRow]:
-    """Return how well each score tells wrong answers of plain RAG from right ones (AUROC).
+    """Return the AUROC of each score for wrong answers of plain RAG.
 
-    A system that answers in a prompt of its own also has the AUROC for these answers.
+    A system with its own prompt also has the AUROC for its own answers.
     """
     keys = _keys_of_all(run, run.systems)
     rights = {system: right_of(run, system) for system in run.systems}
@@ -346,7 +346,7 @@ UTILITY = {"gold": 1.0, "half": 0.5, "distractors": 0.0}
 
 
 def worth_rows(run: EvaluationRun) -> list[TableRow]:
-    """Return how each measure follows the known worth of passages (Pearson's r, cf. Table 2)."""
+    """Return the correlation of each measure with the known worth of passages (Pearson's r, cf. Table 2)."""
     answered = [run.answered(kind) for kind in run.systems]
     rows = []
     for measure in run.scores:
@@ -388,14 +388,14 @@ MAKE: dict[str, Callable[[EvaluationRun], list[TableRow]]] = {
 
 
 def add(arguments: Sequence[str]) -> Path:
-    """Write the summary of a run; the arguments are those of the run, and ``--name`` and ``--label``.
+    """Write the summary of a run; the arguments are those of the run, ``--name`` and ``--label``.
 
     Raises:
-        InputError: If the run has other questions than the arguments name, or lacks what the table needs.
+        InputError: If the run has other questions than the arguments name, or lacks a system of the table.
     """
     parser = argparse.ArgumentParser("studies.real.tables add", allow_abbrev=False, epilog=add.__doc__)
-    parser.add_argument("--name", required=True, help="of the summary")
-    parser.add_argument("--label", required=True, help="the reader, as the table names it")
+    parser.add_argument("--name", required=True, help="name of the summary")
+    parser.add_argument("--label", required=True, help="name of the reader in the table")
     named, rest = parser.parse_known_args(arguments)
     settings = parse(rest)
     with EvaluationRun(settings.run) as run:
@@ -444,7 +444,7 @@ def add(arguments: Sequence[str]) -> Path:
 
 
 def add_traces(folder: Path) -> Path:
-    """Write the summary of what an 8 B reader's recorded measures tell of its answers."""
+    """Write the summary of recorded answers and uncertainties of an 8 B model."""
     rows = trace_rows(folder / "traces" / "single_hop.parquet")
     summary = {
         "table": "certainty",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ SOURCED = [
     page
     for page in pages.pages()
     if page.parent.name in ("evidence", "methods")
-    or page.stem in ("README", "calibrate", "compare", "cost", "costs", "expect", "glossary", "papers")
+    or page.stem
+    in ("README", "calibrate", "compare", "cost", "costs", "defaults", "expect", "glossary", "papers")
     or page == ROOT / "docs" / "index.md"
 ]
 """Pages on which no figure may stand in a sentence without a source."""
@@ -28,6 +30,12 @@ def named(path: Path) -> str:
 def test_pages_show_what_the_summaries_hold(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert pages.filled(text) == text
+
+
+def test_every_table_has_a_caption_and_every_caption_a_table() -> None:
+    texts = [page.read_text(encoding="utf-8") for page in pages.pages()]
+    shown = {name for text in texts for name in re.findall(r"<!-- table ([^>]+?)(?: only [^>]*)? -->", text)}
+    assert shown == {*pages.CAPTIONS, pages.LEGEND}
 
 
 def test_the_page_of_commands_has_the_command_of_every_summary() -> None:
@@ -47,7 +55,8 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         {"system": "a, b", "n": 200, "difference": [-1.5, -3.0, 0.1], "calls": 1.83, "tokens": 1410.2},
     ]
     summary = {"table": "gates", "reader": "org/model", "date": "2026-11-26", "seed": 7, "rows": rows}
-    study = {"Claims": [{"system": "it shrinks", "Found": "to 5 to 8 % of 90"}], "date": "2026-11-26"}
+    claim = {"system": "it shrinks", "Found": "to 5 to 8 % of 90", "right, %": "63.7 [56.2, 70.6]"}
+    study = {"Claims": [claim], "date": "2026-11-26"}
     for name, content in (("one", summary), ("study", study)):
         (tmp_path / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
     monkeypatch.setattr(pages, "RESULTS", (tmp_path,))
@@ -65,6 +74,7 @@ def one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("In 3 % it is so. <!-- from one / plain / exact -->", "In 25 %"),
         ("- In 3.0 it is.\n- In 3 it is. <!-- from one / run / seed -->", "- In 3.0 it is.\n- In 7 it is"),
         ("To 9 %. <!-- from study.Claims / it shrinks / Found #2 -->", "To 8 %"),
+        ("It is 1 %. <!-- from study.Claims / it shrinks / right, % -->", "It is 63.7 %"),
         ("It saves +9 ms. <!-- from = latency_saving(0.54, 500, 50) -->", "It saves +180 ms"),
         ("SQuAD 2.0, Table 6, `x=3`, 2026, and 4 of 5. <!-- from set-up; option -->", "and 4 of 5"),
     ],

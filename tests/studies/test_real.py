@@ -115,7 +115,7 @@ def test_every_system_of_a_table_answers(
     assert {row["n"] for row in summary["rows"]} == {questions}
     page = pages.filled("# A page\n\n<!-- table one -->\nsomething else\n<!-- end -->\n")
     assert "something else" not in page
-    assert f"org/model, n = {questions}" in page
+    assert f"We asked org/model {questions} questions" in page
     assert pages.filled(page) == page
 
 
@@ -204,7 +204,10 @@ def test_a_summary_says_that_a_run_was_ended_early_and_how_it_was_asked(
     more = ["--dtype", "bfloat16", "--name", "one", "--label", "org/model"]
     summary = json.loads(tables.add([*arguments, *more]).read_text())
     assert "--dtype bfloat16 --systems 'plain,EDC² top 3 whole'" in summary["command"]
-    assert "n = 2 of 3; the run ended early" in pages.markdown(summary, source="one")
+    monkeypatch.setitem(pages.CAPTIONS, "one", "Each row is a system.")
+    table = pages.markdown(summary, source="one")
+    assert table.startswith("We asked org/model 2 questions of HotpotQA. Each row is a system.\n")
+    assert "on 2 of 3 planned questions, because the time ran out" in table
 
 
 def test_a_set_with_fewer_questions_is_asked_whole_and_was_not_ended_early(
@@ -213,7 +216,10 @@ def test_a_set_with_fewer_questions_is_asked_whole_and_was_not_ended_early(
     arguments = ask("compression", folder, monkeypatch, "--systems", "plain,gold alone", "--n", "9")
     monkeypatch.setattr(tables, "RESULTS", tmp_path / "results")
     summary = json.loads(tables.add([*arguments, "--name", "one", "--label", "org/model"]).read_text())
-    assert "n = 3, " in pages.markdown(summary, source="one")
+    monkeypatch.setitem(pages.CAPTIONS, "one", "Each row is a system.")
+    table = pages.markdown(summary, source="one")
+    assert "We asked org/model 3 questions" in table
+    assert "planned" not in table
 
 
 def test_a_summary_of_other_questions_or_another_table_is_refused(
@@ -283,7 +289,7 @@ def test_a_measure_that_some_answers_lack_is_of_the_others(tmp_path: Path) -> No
         ("gates --data . --set hotpot", "gates goes with --set squad or disfl, and not with hotpot"),
         ("rewriting --data . --set squad", "rewriting goes with --set disfl,"),
         ("prompts --data . --set 2wiki", "prompts goes with --set disfl or squad,"),
-        ("gates --data . --articles Velm,Orun", "there is no article Orun. Choose of Velm"),
+        ("gates --data . --articles Velm,Orun", "there is no article Orun. Choose from Velm"),
         ("worth --data . --articles Velm", "--articles goes with --set squad or disfl"),
         ("gates --data . --skip 2", "--skip goes with --set hotpot or hotpot-dev"),
         ("gates --data . --repeats 2", "--repeats goes with --set hotpot or hotpot-dev"),

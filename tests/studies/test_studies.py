@@ -65,7 +65,7 @@ def test_a_study_writes_its_tables_with_its_command(tmp_path: Path, monkeypatch:
 def test_levels_power_and_coverage_are_counted(table: str) -> None:
     _, columns, rows = levels.TABLES[table]
     cells = list(rows(4, np.random.default_rng(0)))
-    assert cells and {len(row) for row in cells} == {len(columns)}
+    assert cells and {len(row) for row in cells} == {len(columns)} == {len(set(columns))}
     if table == "shares":  # exact: Wilson's interval at n = 10, with 0.5 and in the worst case
         assert (cells[0][1], cells[0][-1][:4]) == ("97.9", "84.2")
 
