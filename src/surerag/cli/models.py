@@ -221,7 +221,7 @@ def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]
         **more,
         "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
         "surerag": version("surerag"),
-        "command": _command(base_url),
+        "command": command_line(base_url),
     }
 
 
@@ -231,9 +231,12 @@ def _without_secrets(base_url: str) -> str:
     return address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
 
 
-def _command(base_url: str | None) -> str:
-    """Return the command line of this process, without secrets in the URL."""
+def command_line(base_url: str | None, without: str = "") -> str:
+    """Return the command line of this process, without secrets in the URL, and without an option."""
     words = ["surerag", *sys.argv[1:]]
+    if without in words:
+        del words[words.index(without) : words.index(without) + 2]
+    words = [word for word in words if not (without and word.startswith(f"{without}="))]
     if base_url is not None:
         words = [word.replace(base_url, _without_secrets(base_url)) for word in words]
     return shlex.join(words)
