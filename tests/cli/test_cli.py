@@ -561,3 +561,16 @@ def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.Mon
     options = ("--documents", "docs", "--base", "tiny", "--lora-rank", "0", "--reward", "answer")
     assert "No stage improves." in run("train-rewriter", "questions.jsonl", *options, code=4)
     assert calls == [(QUESTIONS, "tiny", "answer", None)]
+
+
+@pytest.mark.parametrize("path", ["a" * 300, "", ".", "file.txt/inside"])
+def test_a_path_that_cannot_be_looked_at_is_a_usage_error(path: str, folder: Path) -> None:
+    (folder / "file.txt").write_text("x")
+    for command in (
+        (*COMPARE, "--run", path),
+        ("calibrate", "run.db", "--output", path),
+        ("calibrate", path, "--max-risk", "0.1"),
+        ("train-rewriter", "questions.jsonl", "--documents", "docs", "--output", path or "file.txt"),
+    )[: 3 if path == "." else 4]:  # a model may be written to this folder
+        with pytest.raises((ConfigurationError, InputError)):
+            run(*command)

@@ -311,7 +311,7 @@ def _to_question(
     if column is None:
         near = [name for name in flat if get_close_matches(name, ALIASES["question"], 1)]
         raise InputError(
-            f"{place} has no question; its columns are {', '.join(flat)}",
+            f"{place} has no question; its columns are {', '.join(flat) or '(none)'}",
             hint=f"name the column: --columns question={(name := next(iter(near), 'NAME'))}, or in Python "
             f"columns={{'question': {name!r}}}",
         )
