@@ -36,7 +36,8 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import StreamingResponse
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, StreamingResponse
 from langchain_core.messages import AIMessage
 from langchain_core.runnables import Runnable
 from langchain_core.runnables.utils import AddableDict
@@ -129,6 +130,11 @@ def create_app(load: Callable[[], Runnable[Any, Any]] = load_chain, seconds: flo
         yield
 
     app = FastAPI(title="Answers, and how sure the model is of them", lifespan=lifespan)
+
+    @app.exception_handler(RequestValidationError)
+    async def refuse(request: Request, error: RequestValidationError) -> JSONResponse:
+        # FastAPI's own reply repeats the input, which may be long, and may be no valid text.
+        return JSONResponse([{"at": one["loc"], "message": one["msg"]} for one in error.errors()], 422)
 
     @app.post("/ask")
     async def ask(asked: Ask, request: Request) -> StreamingResponse:

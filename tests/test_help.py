@@ -13,7 +13,8 @@ from pydantic import BaseModel
 
 import surerag
 from langchain_surerag import LazyRetrievalChain
-from llama_index_surerag import LazyRetrievalQueryEngine
+from llama_index_surerag import LazyRetrievalQueryEngine, UncertaintyRewriteTransform
+from surerag.methods.lazy_rag.options import LazyRAGOptions
 from surerag.signatures import field_default, field_summary
 
 PACKAGES = ("surerag", "langchain_surerag", "llama_index_surerag", "surerag.evaluation", "surerag.training")
@@ -91,3 +92,29 @@ def test_what_users_call_is_listed_and_pydantics_own_names_are_not() -> None:
     )
     assert not {"model_validate", "parse_obj", "model_fields", "__pydantic_validator__"} & set(names)
     assert {"model_dump", "model_fields_set"} <= set(dir(surerag.LazyRAGOptions()))
+
+
+@pytest.mark.parametrize("name", [name for name, value in CLASSES.items() if "__init__" in dir(value)])
+def test_a_derived_class_shows_the_parameters_of_its_own_constructor(name: str) -> None:
+    def __init__(self: object, mine: int) -> None: ...
+
+    try:
+        derived = type(CLASSES[name])(
+            "Derived", (CLASSES[name],), {"__init__": __init__, "__module__": __name__}
+        )
+    except TypeError:  # a class that nobody derives from
+        return
+    assert "mine" in inspect.signature(derived).parameters
+
+
+def test_an_object_that_is_called_does_not_show_the_parameters_of_its_constructor() -> None:
+    transform = object.__new__(UncertaintyRewriteTransform)
+    assert [*inspect.signature(transform).parameters] == [
+        *inspect.signature(UncertaintyRewriteTransform.__call__).parameters
+    ][1:]
+
+
+def test_types_stay_plain_when_pydantic_rebuilds_a_class() -> None:
+    before = str(inspect.signature(LazyRAGOptions))
+    LazyRAGOptions.model_rebuild(force=True)
+    assert str(inspect.signature(LazyRAGOptions)) == before

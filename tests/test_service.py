@@ -184,6 +184,14 @@ def test_a_question_without_words_is_refused(question: Any, address: str) -> Non
     assert httpx.post(address, json={"question": question}).status_code == 422
 
 
+def test_a_refusal_does_not_repeat_the_question(address: str) -> None:
+    headers = {"Content-Type": "application/json"}
+    for body in (b'{"question": "secret \\ud800"}', json.dumps({"question": "secret" * 1000}).encode()):
+        response = httpx.post(address, content=body, headers=headers)
+        assert response.status_code == 422 and "question" in response.text
+        assert "secret" not in response.text
+
+
 def test_a_server_without_the_name_of_a_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BASE_URL", "http://localhost:1/v1")
     monkeypatch.delenv("MODEL", raising=False)

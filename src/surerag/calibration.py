@@ -41,7 +41,7 @@ from surerag.measures.statistics import (
     group_correlation,
     group_numbers,
 )
-from surerag.text import ABSTENTION, check_abstention, is_abstention
+from surerag.text import ABSTENTION, check_abstention, counted, is_abstention
 
 Verdict = Literal["holds", "no gain shown", "infeasible"]
 
@@ -360,10 +360,10 @@ class ThresholdPolicy(_Policy):
             more = ", and more questions of this kind would not help"
             if self.needed is not None:
                 more = f"; about {self.needed:,} would be needed"
-            return f"cannot be guaranteed with {self.n:,} questions{more}. This policy always acts."
+            return f"cannot be guaranteed with {counted(self.n, 'question')}{more}. This policy always acts."
         text = (
             f"loses at most {100 * self.max_loss:g} points against always acting, at confidence "
-            f"{self.confidence:g}, from {self.n:,} questions."
+            f"{self.confidence:g}, from {counted(self.n, 'question')}."
         )
         if self.gain.interval is None:
             return f"{text} No gain can be estimated: the sample shows no difference."
@@ -780,21 +780,21 @@ class AbstentionPolicy(_Policy):
         if self.knots:
             return ""
         area = f": AUROC {self.auroc.text(digits=2)}" if self.auroc else ""
-        return f"certainty did not tell right from wrong answers in {self.n:,} questions{area}"
+        return f"certainty did not tell right from wrong answers in {counted(self.n, 'question')}{area}"
 
     @property
     def guarantee(self) -> str:
         """A sentence that states the guarantee and the coverage."""
         if self.threshold == -math.inf:
             return (
-                f"cannot be guaranteed with {self.n:,} questions: no share of them can be answered with at "
-                f"most {100 * self.max_risk:g} % wrong at confidence {self.confidence:g}. This policy never "
-                "answers."
+                f"cannot be guaranteed with {counted(self.n, 'question')}: no share of them can be answered "
+                f"with at most {100 * self.max_risk:g} % wrong at confidence {self.confidence:g}. This "
+                "policy never answers."
             )
         return (
             f"at most {100 * self.max_risk:g} % of the answers given are wrong, at confidence "
-            f"{self.confidence:g}, from {self.n:,} questions, of which {100 * self.coverage:.0f} % are "
-            "answered."
+            f"{self.confidence:g}, from {counted(self.n, 'question')}, of which "
+            f"{100 * self.coverage:.0f} % are answered."
         )
 
 

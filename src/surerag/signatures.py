@@ -63,24 +63,20 @@ class Verbatim(str):
     __repr__ = str.__str__
 
 
-class _ClassSignature:
-    """The signature of a class; its instances do not have it, because a callable instance has its own."""
-
-    def __init__(self, signature: inspect.Signature) -> None:
-        self._signature = signature
-
-    def __get__(self, instance: object, owner: type) -> inspect.Signature:
-        if instance is not None:
-            raise AttributeError("__signature__")
-        return self._signature
-
-
 class PlainHelp(ModelMetaclass):
     """Metaclass of pydantic models: gives a plain signature, and hides pydantic's names from ``dir``."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        super().__init__(*arguments, **settings)
-        self.__signature__ = _ClassSignature(plain_signature(self))  # type: ignore[arg-type]  # its classes are models
+    @property
+    def __signature__(self) -> inspect.Signature:
+        # Instances have no such attribute, because they may be functions of their own.
+        if (lazy := vars(self).get("__pydantic_signature__")) is None:
+            raise AttributeError("__signature__")
+        return _without_validators(lazy.__get__(None, self), self)  # type: ignore[arg-type]  # its classes are models
+
+    @__signature__.setter
+    def __signature__(self, lazy: Any) -> None:
+        # Pydantic sets it, and sets it again when it rebuilds the class.
+        self.__pydantic_signature__ = lazy
 
     def __dir__(self) -> list[str]:
         """Return the names that the class and its bases define, without those of pydantic's own classes.
@@ -212,12 +208,15 @@ def field_lines(kind: type[BaseModel], indent: int = 4) -> list[str]:
 
 def plain_signature(kind: type[BaseModel]) -> inspect.Signature:
     """Return the signature of a class with fields: plain types, and each default as it is written in code."""
+    signature = inspect.signature(kind)
+    return signature if isinstance(kind, PlainHelp) else _without_validators(signature, kind)
 
+
+def _without_validators(signature: inspect.Signature, kind: type[BaseModel]) -> inspect.Signature:
     def described(name: str) -> bool:
         field = kind.model_fields.get(name)
         return field is None or bool(field.description)
 
-    signature = inspect.signature(kind)
     parameters: list[inspect.Parameter] = []
     for parameter in signature.parameters.values():
         field = kind.model_fields.get(parameter.name)
@@ -250,7 +249,9 @@ def takes_options(kind: type[BaseModel]) -> Callable[[F], F]:
     """
 
     def show(function: F) -> F:
-        signature = inspect.signature(function)
+        # A class passes its attributes on to derived classes, whose constructors may differ.
+        call: Any = vars(function)["__init__"] if isinstance(function, type) else function
+        signature = inspect.signature(call)
         own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]
         names = {item.name for item in own}
         added = [
@@ -263,7 +264,7 @@ def takes_options(kind: type[BaseModel]) -> Callable[[F], F]:
             for name, field in kind.model_fields.items()
             if field_type(field) and name not in names
         ]
-        function.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]  # any function has it
+        call.__signature__ = signature.replace(parameters=[*own, *added])
         document = inspect.getdoc(function) or ""
         if entry := _OPTIONS_ENTRY.search(document):
             lines = field_lines(kind, indent=len(entry[1]) + 4)

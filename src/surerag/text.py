@@ -374,6 +374,16 @@ def split_sentences(text: str, language: str = "en") -> list[Sentence]:
 # Abstention
 
 
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun in the singular or plural.
+
+    Example:
+        >>> counted(1, "answer"), counted(1200, "question")
+        ('1 answer', '1,200 questions')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
 def check_abstention(abstention: str | None) -> None:
     """Check that the option ``abstention`` is None or contains a letter, or raise ConfigurationError."""
     if abstention is not None and not _letters(abstention):

@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import sys
 import time
+import warnings
 from importlib import metadata
 from itertools import count
 from pathlib import Path
@@ -25,9 +26,10 @@ from typer.testing import CliRunner
 from surerag import FakeReader, progress
 from surerag.calibration import AbstentionPolicy, ThresholdPolicy
 from surerag.cli import app, compare, demo, display, doctor, evaluate, models, train_rewriter
+from surerag.documents import FileNotesWarning
 from surerag.encoders import CachedEncoder, HashingEncoder
-from surerag.errors import ConfigurationError, ServiceError
-from surerag.evaluation import EvaluationRun
+from surerag.errors import ConfigurationError, InputError, ServiceError
+from surerag.evaluation import EvaluationRun, read_questions
 from surerag.methods.lazy_rag.component import FixedSummary, LazyRAG
 from surerag.progress import reporting
 from surerag.readers import fake
@@ -83,7 +85,7 @@ def test_compare_prints_a_table_and_writes_a_page(folder: Path) -> None:
     options = ("--systems", "plain,lazy", "--price-in", "1", "--at-a-time", "4")
     output = run(*COMPARE, *options)
     assert "Reading the documents in docs" in output and "Stay with plain for now" in output
-    assert "No difference in right answers is shown between lazy (100.0 %)" in output
+    assert "No difference in right answers is shown between L-RAG (lazy) and plain: 100.0 %" in output
     assert "Report: run.html. All answers: run.db." in output
     assert "wall time is divided by their number" in " ".join(output.split())
     with EvaluationRun("run.db") as rows:
@@ -116,6 +118,34 @@ def test_compare_takes_plain_rag_and_the_methods_by_default(folder: Path) -> Non
     assert f"(`--systems {compare.DEFAULT}`)" in page
 
 
+def test_a_forgotten_column_of_right_answers_is_named_before_anything_is_asked(
+    folder: Path,
+) -> None:
+    (folder / "sheet.csv").write_text("Nr,Frage,Antwort\n1,Where was P1 born?,Orun\n")
+    sheet = ("compare", "sheet.csv", "--documents", "docs", "--columns", "question=Frage")
+    with pytest.warns(FileNotesWarning, match=r"these columns are not used: Nr, Antwort; .*references=NAME"):
+        output = run(*sheet)
+    assert output.index("no question of sheet.csv has a right answer") < output.index("Reading the documents")
+    with pytest.raises(InputError, match="needs right answers"), pytest.warns(FileNotesWarning):
+        run(*sheet, "--require", "accuracy(lazy) >= 0.9")
+    with warnings.catch_warnings(action="error", category=FileNotesWarning):
+        output = run(*sheet[:-1], "question=Frage,references=Antwort", "--run", "second.db")
+    assert "has a right answer" not in output
+    (folder / "sheet.csv").write_text("question,answer\nWhere was P1 born?,Orun\nWhere was P2 born?,\n")
+    assert "not scored: 1 question." in run(*sheet[:-2], "--run", "third.db")
+
+
+@pytest.mark.parametrize("command", ["compare", "evaluate", "train-rewriter"])
+def test_the_help_names_every_kind_of_file_with_questions(command: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        read_questions(tmp_path / "questions.odd")
+    suffixes = re.findall(r"\.(\w+)", str(refused.value.hint))
+    output = run(command, "--help")
+    assert (
+        len(suffixes) == 6 and [one for one in suffixes if not re.search(rf"\b{one}\b", output, re.I)] == []
+    )
+
+
 @pytest.mark.parametrize(
     ("requirement", "code"),
     [
@@ -129,11 +159,17 @@ def test_requirements_set_the_exit_code(requirement: str, code: int, folder: Pat
     assert ET.parse("run.xml").getroot().attrib["tests"] == "1"
 
 
-def test_a_dry_run_asks_a_few_questions_and_extrapolates(folder: Path) -> None:
+def test_a_dry_run_asks_a_few_questions_and_extrapolates(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["surerag", *COMPARE, "--dry-run", "5"])
     output = " ".join(run(*COMPARE, "--dry-run", "5").split())
-    assert "30 questions with lazy, extrapolated from 5:" in output
+    assert "30 questions with L-RAG (lazy), extrapolated from 5:" in output
     assert "30 calls" in output  # one each: no interval of no width
     assert not Path("run.html").exists()
+    example = r"Examples: - Where was P\d+ born\? Right: (\w+) plain: \1 L-RAG \(lazy\): \1"
+    assert re.search(example, output), output
+    assert output.endswith("To ask all questions and write the report run.html: surerag " + " ".join(COMPARE))
     with EvaluationRun("run.db") as rows:
         asked = [row.question.text for row in rows.rows]
         assert len(asked) == 20 and asked[-1] != "Where was P4 born?"  # not the first five
@@ -482,7 +518,7 @@ def test_the_model_demo_is_the_demos_reader(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_page_shows_no_password_of_an_address(monkeypatch: pytest.MonkeyPatch) -> None:
     address = "https://me:secret@host:8000/v1?key=secret"
     monkeypatch.setattr(sys, "argv", ["surerag", "compare", f"--base-url={address}"])
-    assert models._command(address) == "surerag compare --base-url=https://host:8000/v1"
+    assert models.command_line(address) == "surerag compare --base-url=https://host:8000/v1"
 
 
 OUTPUTS = {
@@ -525,3 +561,16 @@ def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.Mon
     options = ("--documents", "docs", "--base", "tiny", "--lora-rank", "0", "--reward", "answer")
     assert "No stage improves." in run("train-rewriter", "questions.jsonl", *options, code=4)
     assert calls == [(QUESTIONS, "tiny", "answer", None)]
+
+
+@pytest.mark.parametrize("path", ["a" * 300, "", ".", "file.txt/inside"])
+def test_a_path_that_cannot_be_looked_at_is_a_usage_error(path: str, folder: Path) -> None:
+    (folder / "file.txt").write_text("x")
+    for command in (
+        (*COMPARE, "--run", path),
+        ("calibrate", "run.db", "--output", path),
+        ("calibrate", path, "--max-risk", "0.1"),
+        ("train-rewriter", "questions.jsonl", "--documents", "docs", "--output", path or "file.txt"),
+    )[: 3 if path == "." else 4]:  # a model may be written to this folder
+        with pytest.raises((ConfigurationError, InputError)):
+            run(*command)

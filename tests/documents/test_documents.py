@@ -462,3 +462,23 @@ def test_no_folder_and_nothing_to_read_are_errors(tmp_path: Path) -> None:
     (tmp_path / "song.mp3").write_bytes(b"x")
     with pytest.raises(InputError, match=r"song.mp3 \(files that end in .mp3 are not supported\)"):
         load_documents(tmp_path)
+
+
+def test_folders_that_are_not_entered_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("mine/closed", "other"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "b.txt").write_text("Bo was born in Orun.")
+    (tmp_path / "mine/a.txt").write_text("Ada was born in Velm.")
+    (tmp_path / "mine/link.d").symlink_to(tmp_path / "other")
+    scandir = os.scandir
+
+    def refuse(folder: str) -> Any:
+        if str(folder).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.warns(SkippedFilesWarning, match="skipped 2 files"):
+        loaded = load_documents(tmp_path / "mine")
+    assert [document.id for document in loaded.documents] == ["a.txt"]
+    assert loaded.skipped == {"link.d": "a link to a folder", "closed": "a folder that cannot be read"}

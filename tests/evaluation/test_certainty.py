@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from surerag.evaluation.certainty import surest_answers, surest_answers_by_syste
 from surerag.evaluation.findings import certainties, findings, numbers_of_passages
 from surerag.evaluation.passages import passage_counts
 from surerag.evaluation.pipelines import NAMES, PipelineSetup
-from surerag.evaluation.report import terminal_table
+from surerag.evaluation.report import forecast, notes, terminal_table
 from surerag.evaluation.systems import System, as_answer
 from surerag.messages import EntropyTrace, TokenTrace
 from surerag.methods.lazy_rag.component import FixedSummary
@@ -128,14 +129,14 @@ def test_on_a_server_without_log_probabilities_the_page_says_which_gate_decided(
     assert [row.error for row in run.rows] == [""] * 2 * len(systems)
     found = findings(run)
     assert any(
-        "lazy decided by the gate abstention, not by the default entropy: the model gave no" in t
+        "L-RAG (lazy) decided by the gate abstention, not by the default entropy: the model gave no" in t
         for t in found
     )
-    told = "rewritten decided by the metric semantic_entropy, not by the default perplexity"
+    told = "DynQR (rewritten) decided by the metric semantic_entropy, not by the default perplexity"
     assert any(told in text and 'Pass metric="semantic_entropy"' in text for text in found) == probed
     assert any("no log-probabilities with the answers of plain" in text for text in found)
     write_report(run, tmp_path / "page.html")
-    assert "lazy decided by the gate abstention" in (tmp_path / "page.html").read_text("utf-8")
+    assert "L-RAG (lazy) decided by the gate abstention" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_certainty_comes_from_metadata_of_frameworks_and_other_things_of_this_name_do_not_matter() -> None:
@@ -182,6 +183,32 @@ def test_what_certainty_tells_is_said_and_also_that_it_tells_nothing() -> None:
     )
     assert found[2].startswith("How sure the model is tells nothing (the") and "for useless (" in found[2]
     assert len(found) == 4
+
+
+def test_a_handful_of_answers_is_too_few_for_a_verdict_on_certainty() -> None:
+    """An interval that holds chance and a useful AUROC shows neither."""
+
+    def answer(number: int) -> tuple[bool, Certainty]:
+        return number % 3 > 0, certainty_of(traced(2.0 if number % 3 == 0 else 0.5))
+
+    run = run_of(6, first=answer, second=answer)
+    surest = surest_answers(run, "first")
+    assert surest and surest.auroc and surest.auroc.value == 1.0 and surest.tells == "too few answers"
+    first, second = certainties(run, surest_answers_by_system(run), "first", {"first": "a", "second": "b"})
+    assert first.startswith("6 answers of a are too few to see whether") and "tells nothing" not in first
+    assert second.startswith("There are too few answers to see whether") and "for b (AUROC 1.00" in second
+
+
+def test_one_is_written_in_the_singular(tmp_path: Path) -> None:
+    def answer(question: str) -> EvaluationAnswer:
+        return EvaluationAnswer("yes", ("yes",), certainty=certainty_of(traced(0.5)))
+
+    run = evaluate({"a": answer, "b": answer}, [("Is it?", "yes")])
+    write_report(run, tmp_path / "page.html")
+    texts = [*findings(run), notes(run), forecast(run, 1), (tmp_path / "page.html").read_text("utf-8")]
+    assert "The only answer of a is right, so that certainty has nothing to tell apart." in texts
+    nouns = "questions|answers|passages|tokens|files|calls|systems"
+    assert [found for text in texts for found in re.findall(rf"\b1 (?:{nouns})\b", text)] == []
 
 
 def test_the_surest_answers_are_those_of_a_calibration_and_empty_ones_are_never_sure() -> None:

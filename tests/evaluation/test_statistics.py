@@ -207,7 +207,7 @@ def test_the_notes_tell_of_documents_and_of_references_that_are_yes_or_no() -> N
         in_documents(np.random.default_rng(0), 0.7)
     )
     text = notes(run_of(3, a=system(lambda i: True)))
-    assert "share a document" not in text and "3 questions have a reference of yes or no" in text
+    assert "share a document" not in text and "3 questions with a reference of yes or no" in text
 
 
 def test_a_number_of_questions_shows_a_difference_four_times_in_five() -> None:
@@ -287,7 +287,7 @@ def test_findings_say_which_system_to_take_and_what_cannot_be_said() -> None:
     first, better, other = findings(run)
     assert first == "Take better: it answers better than plain here."
     assert "80.0 % against 50.0 %" in better and "59 % fewer tokens" in better
-    assert "No difference in right answers is shown between other (51.0 %) and plain (50.0 %)" in other
+    assert "No difference in right answers is shown between other and plain: 51.0 % against 50.0 %" in other
     assert "about 910 questions would show it" in other
     poor = run_of(100, plain=system(lambda i: True), poor=system(lambda i: i % 2 == 0))
     assert findings(poor)[0] == "Stay with plain: every other system answers worse."
@@ -380,7 +380,10 @@ def test_a_page_of_a_run_without_references_or_costs(tmp_path: Path) -> None:
     run = evaluate({"a": lambda question: "x"}, ["one", "two"], at_a_time=2)
     write_report(run, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "2 questions have no reference answers" in text and "Nothing says which answers are right" in text
+    assert (
+        "Without a reference answer, and not scored: 2 questions" in text
+        and "Nothing says which answers are right" in text
+    )
     assert "their wall time is divided by their number" in text
 
 
@@ -409,7 +412,7 @@ def test_a_narrow_terminal_hides_no_name_and_no_number() -> None:
 
 def test_a_forecast_extrapolates_from_real_answers_with_an_interval(run: EvaluationRun) -> None:
     text = forecast(run, 1000, (1.0, 0.0))
-    assert re.search(r"1000 questions with lazy, extrapolated from 200: 41\d,\d{3} tokens \(41\d,", text)
+    assert re.search(r"1,000 questions with lazy, extrapolated from 200: 41\d,\d{3} tokens \(41\d,", text)
     assert "1,000 calls;" in text and "money 0.40" in text
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from surerag.cli.display import show, show_findings, step
+from surerag.cli.display import show, show_findings, show_note, step
 from surerag.cli.models import (
     DEMO,
     AskAgain,
@@ -22,6 +22,7 @@ from surerag.cli.models import (
     Model,
     RunFile,
     ask_systems,
+    command_line,
     load_corpus,
     load_reader,
     parse_columns,
@@ -41,7 +42,9 @@ from surerag.evaluation.gate import (
     write_junit,
 )
 from surerag.evaluation.pipelines import PipelineSetup, build_system, parse_system
-from surerag.evaluation.report import forecast, terminal_table, write_report
+from surerag.evaluation.report import example_answers, forecast, terminal_table, write_report
+from surerag.evaluation.run import METRICS
+from surerag.text import counted
 
 DEFAULT = "plain,lazy,rewritten,selected"
 """Default of ``--systems``: plain RAG, L-RAG, DynQR and EDC²-RAG, each with its default options."""
@@ -110,6 +113,7 @@ def compare(
     names = _check_names(systems, require or ())
     if "oracle" in names:
         _check_contexts(items, questions)
+    _check_references(items, questions, require or ())
     reader = load_reader(base_url, model, dtype)
     asked_now = _sample(items, dry_run)
     corpus = load_corpus(documents, language, [item.text for item in asked_now] if dry_run else ())
@@ -117,6 +121,7 @@ def compare(
         reader, corpus.passages, corpus.summaries, corpus.encoder, options=_options(model, base_url)
     )
     built = {name: build_system(name, setup) for name in names}
+    page = run.with_suffix(".html")
     held: Mapping[str, Sequence[str]] = {}
     if corpus.is_whole:
         with step("Looking for the reference answers in the documents"):
@@ -135,11 +140,12 @@ def compare(
         if dry_run:
             show(terminal_table(rows, prices=prices))
             show(forecast(rows, len(items), prices))
+            show(example_answers(rows))
+            show(f"To ask all questions and write the report {page}: {command_line(base_url, '--dry-run')}")
             return
         show_findings(findings(rows, margin=margin / 100))
         show(terminal_table(rows, prices=prices))
         verdicts = [check_requirement(rows, text) for text in require or ()]
-        page = run.with_suffix(".html")
         with step("Writing the report"):
             write_report(rows, page, prices=prices, verdicts=verdicts, margin=margin / 100)
     for verdict in verdicts:
@@ -175,6 +181,21 @@ def _check_names(systems: str, require: Sequence[str]) -> Sequence[str]:
     for text in require:
         parse_requirement(text).check(names, MEASURES)
     return names
+
+
+def _check_references(items: Sequence[Question], path: Path, require: Sequence[str]) -> None:
+    """Say which questions cannot be scored; raise if a requirement needs scores, and there are none."""
+    without = sum(not item.references for item in items)
+    if without == len(items):
+        show_note(f"no question of {path} has a right answer: the answers are listed, and not scored")
+        for text in require:
+            if (measure := parse_requirement(text).measure) in METRICS:
+                raise InputError(
+                    f"the requirement {text!r} needs right answers, which {path} does not have",
+                    hint=f"name their column: --columns references=NAME; or require a cost, not {measure}",
+                )
+    elif without:
+        show_note(f"without a right answer in {path}, and not scored: {counted(without, 'question')}")
 
 
 def _sample(items: Sequence[Question], n: int) -> list[Question]:

@@ -24,7 +24,7 @@ from surerag.messages import Passage
 from surerag.retrieval import PassageIndex, lead_summary
 
 TOP_N, MAX_TOKENS = 3, 24
-SYSTEMS = {"plain": "plain RAG", "lazy": "L-RAG", "compressed": "EDC²-RAG (copy)", "rewritten": "DynQR"}
+SYSTEMS = ("plain", "lazy", "compressed", "rewritten")
 
 EVIDENCE = (
     "A result on a model that you may know, Qwen2.5-Coder-1.5B-Instruct: on 200 questions of SQuAD 2.0, "
@@ -65,10 +65,10 @@ def demo(
     _show_one(setup, items[0])
     built = {name: build_system(name, setup) for name in SYSTEMS}
     with evaluate(built, items, output / "demo.db", at_a_time=8, on_change="ask", progress=True) as run:
-        show_findings(findings(run, labels=SYSTEMS))
+        show_findings(findings(run))
         show(terminal_table(run))
         page = output / "demo.html"
-        write_report(run, page, title="surerag: five methods on real text", labels=SYSTEMS)
+        write_report(run, page, title="surerag: five methods on real text")
     seconds = time.monotonic() - started
     show(f"Report: {page}. All answers: {output / 'demo.db'}. The demo took {seconds:.0f} s.")
     show(

@@ -33,6 +33,7 @@ from surerag.methods.dense.component import DenseEvaluator
 from surerag.methods.seper.component import SePer
 from surerag.readers.protocol import BaseReader
 from surerag.services import Entailer
+from surerag.text import counted
 
 Score = Literal["seper", "dense"]
 Measure = Callable[[Question, list[Passage]], EvaluationAnswer]
@@ -100,7 +101,9 @@ def evaluate(
 
     systems = {name: build(name) for name in contexts}
     with ask_systems(systems, questions.values(), run, at_a_time, ask_again, metrics={}) as result:
-        result.record(provenance(reader, base_url, {"contexts": f"{file} ({len(questions):,} questions)"}))
+        result.record(
+            provenance(reader, base_url, {"contexts": f"{file} ({counted(len(questions), 'question')})"})
+        )
         show_findings(findings(result))
         show(terminal_table(result))
         page = run.with_suffix(".html")

@@ -6,8 +6,9 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import wraps
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -65,6 +66,22 @@ Language = Annotated[
 ]
 
 
+def _readable_path(check: Callable[[Path], Path]) -> Callable[[Path], Path]:
+    """Let a check of a path raise ConfigurationError if the system cannot even look at the path."""
+
+    @wraps(check)
+    def checked(path: Path) -> Path:
+        try:
+            return check(path)
+        except OSError as error:  # for example, its name is too long, or its folder may not be entered
+            raise ConfigurationError(
+                f"{path} cannot be written: {error.strerror}", hint="name another place"
+            ) from None
+
+    return checked
+
+
+@_readable_path
 def check_file(path: Path) -> Path:
     """Return the path of a file; raise a ConfigurationError if the file cannot be written."""
     target = path if path.exists() else path.parent
@@ -74,6 +91,7 @@ def check_file(path: Path) -> Path:
     return path
 
 
+@_readable_path
 def check_folder(path: Path) -> Path:
     """Return the path of a folder; raise a ConfigurationError if it can be neither used nor created."""
     nearest = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
@@ -83,8 +101,10 @@ def check_folder(path: Path) -> Path:
     return path
 
 
+@_readable_path
 def _check_run(path: Path) -> Path:
     """Return the path of a run; raise a ConfigurationError if the run or its report cannot be written."""
+    check_file(path)
     if path.suffix in (".html", ".xml"):
         raise ConfigurationError(
             f"the report would overwrite the file {path} of the run", hint="pass --run run.db"
@@ -92,7 +112,7 @@ def _check_run(path: Path) -> Path:
     for suffix in (".html", ".xml"):
         if (report := path.with_suffix(suffix)).exists():
             check_file(report)
-    if path.exists() or not os.access(path.parent, os.W_OK):
+    if path.exists():
         try:
             EvaluationRun(path, create=True).close()
         except StorageError as error:
@@ -221,7 +241,7 @@ def provenance(reader: BaseReader, base_url: str | None, more: Mapping[str, str]
         **more,
         "date": f"{datetime.now().astimezone():%Y-%m-%d %H:%M %Z}",
         "surerag": version("surerag"),
-        "command": _command(base_url),
+        "command": command_line(base_url),
     }
 
 
@@ -231,9 +251,12 @@ def _without_secrets(base_url: str) -> str:
     return address._replace(netloc=address.netloc.rpartition("@")[2], query="").geturl()
 
 
-def _command(base_url: str | None) -> str:
-    """Return the command line of this process, without secrets in the URL."""
+def command_line(base_url: str | None, without: str = "") -> str:
+    """Return the command line of this process, without secrets in the URL, and without an option."""
     words = ["surerag", *sys.argv[1:]]
+    if without in words:
+        del words[words.index(without) : words.index(without) + 2]
+    words = [word for word in words if not (without and word.startswith(f"{without}="))]
     if base_url is not None:
         words = [word.replace(base_url, _without_secrets(base_url)) for word in words]
     return shlex.join(words)

@@ -31,7 +31,7 @@ from surerag.documents.texts import (
 from surerag.errors import InputError, MissingExtraError
 from surerag.progress import Progress, reporting
 from surerag.records import Record, csv_records, csv_rows, json_records, key_of_rows, row_text
-from surerag.text import decode
+from surerag.text import counted, decode
 
 __all__ = ["Document", "FileNotesWarning", "LoadedDocuments", "SkippedFilesWarning", "load_documents"]
 
@@ -207,10 +207,10 @@ def load_documents(
             hint=f"add files that end in {', '.join(sorted(KINDS))}",
         )
     if skipped:
-        message = f"skipped {len(skipped)} file{'s' if len(skipped) > 1 else ''}: {_listing(skipped)}"
+        message = f"skipped {counted(len(skipped), 'file')}: {_listing(skipped)}"
         warnings.warn(message, SkippedFilesWarning, stacklevel=2)
     if notes:
-        message = f"check {len(notes)} files that were read: {_listing(notes)}"
+        message = f"check {counted(len(notes), 'file')}, read with doubts: {_listing(notes)}"
         warnings.warn(message, FileNotesWarning, stacklevel=2)
     return LoadedDocuments(tuple(documents), skipped, notes)
 
@@ -221,12 +221,18 @@ def _listing(reasons: Mapping[str, str]) -> str:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    for folder, folders, files in os.walk(root):
+    """Yield the files below a folder, and the folders that are not entered."""
+    closed: list[Path] = []
+    for folder, folders, files in os.walk(root, onerror=lambda error: closed.append(Path(error.filename))):
         folders[:] = sorted(name for name in folders if not _NOT_CONTENT.match(name))
         yield from (Path(folder) / name for name in sorted(files) if not _NOT_CONTENT.match(name))
+        yield from (path for name in folders if (path := Path(folder) / name).is_symlink())
+    yield from closed
 
 
 def _read(path: Path, name: str, root: Path, max_bytes: int) -> _File:
+    if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises in a folder that may not be entered
+        raise _UnreadableError("a link to a folder" if path.is_symlink() else "a folder that cannot be read")
     suffix, stem = _suffix(name), PurePosixPath(name).stem
     if suffix and suffix not in KINDS:
         raise _UnreadableError(f"files that end in {suffix} are not supported")

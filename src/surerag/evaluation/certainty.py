@@ -15,6 +15,8 @@ from surerag.measures.statistics import Estimate, Floats, group_numbers, mean_in
 
 SHARES = (0.5, 0.7, 0.9)
 """Shares of the most certain answers for which a report states the share of right answers."""
+_USEFUL = 0.7
+"""If the interval of the AUROC contains this value, certainty may well tell wrong answers from right ones."""
 RIGHT = 0.5
 """Minimum score of an answer that counts as right."""
 _CURVE_FROM = 10
@@ -45,12 +47,18 @@ class SurestAnswers:
     curve: Mapping[float, Estimate]
 
     @property
-    def tells(self) -> Literal["wrong answers", "nothing", "the opposite", "not known"]:
-        """What high uncertainty indicates; ``"nothing"`` if the AUROC's interval contains 0.5 (chance)."""
-        if self.auroc is None or self.auroc.interval is None:
+    def tells(self) -> Literal["wrong answers", "nothing", "the opposite", "too few answers", "not known"]:
+        """What the interval of the AUROC shows.
+
+        An interval that contains 0.5, which is chance, shows ``"nothing"``; if it contains 0.7, too, there
+        are ``"too few answers"``.
+        """
+        if self.auroc is None:
             return "not known"
-        lower, upper = self.auroc.interval
-        return "wrong answers" if lower > 0.5 else "the opposite" if upper < 0.5 else "nothing"
+        lower, upper = self.auroc.interval or (0.0, 1.0)
+        if lower <= 0.5 <= upper:
+            return "nothing" if upper < _USEFUL else "too few answers"
+        return "wrong answers" if lower > 0.5 else "the opposite"
 
 
 def surest_answers(run: Run, system: str) -> SurestAnswers | None:

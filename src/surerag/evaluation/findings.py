@@ -23,7 +23,7 @@ from surerag.evaluation.statistics import (
 from surerag.evaluation.systems import EvaluationAnswer
 from surerag.measures.statistics import Estimate, paired_difference
 from surerag.methods.lazy_rag.gates import AbstentionGate
-from surerag.text import printable
+from surerag.text import counted, printable
 
 MARGIN = 0.02
 """Loss of mean score that an interval must exclude before a cheaper system is recommended."""
@@ -79,8 +79,16 @@ def findings(
 
 
 def names_of(run: Run, labels: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the name of each system for sentences: its label, or else its own name."""
-    return {system: printable((labels or {}).get(system, system)) for system in run.systems}
+    """Return the name of each system for sentences: its label, or a name such as "L-RAG (lazy@0.8)"."""
+    labels = {system: _with_method(run, system) for system in run.systems} | dict(labels or {})
+    return {system: printable(labels[system]) for system in run.systems}
+
+
+def _with_method(run: Run, system: str) -> str:
+    steps = [step.partition("@")[0] for step in str(run.settings(system).get("system", "")).split("+")]
+    titles = dict.fromkeys(PIPELINES[step].title for step in steps if step in PIPELINES)
+    methods = [title for title in titles if title]
+    return f"{_as_list(methods)} ({system})" if methods else system
 
 
 def comparisons(run: Run, baseline: str, names: Mapping[str, str], margin: float = MARGIN) -> list[str]:
@@ -160,7 +168,7 @@ def certainties(
     others: dict[str, list[str]] = {}
     for system in measured[1:]:
         surest = found[system]
-        area = f"AUROC {surest.auroc.text(digits=2)}" if surest.auroc else f"{surest.n} answers"
+        area = f"AUROC {surest.auroc.text(digits=2)}" if surest.auroc else counted(surest.n, "answer")
         others.setdefault(surest.tells, []).append(f"{names[system]} ({area})")
     sentences += [f"{_CERTAINTY_TELLS[tells]} {_as_list(of)}." for tells, of in others.items()]
     if without := [names[one] for one in systems if one not in found and _lacks_logprobs(run, one)]:
@@ -175,6 +183,7 @@ _CERTAINTY_TELLS = {
     "wrong answers": "The model is less sure of wrong answers than of right ones for",
     "nothing": "How sure the model is tells nothing (the interval of the AUROC contains 0.5, chance) for",
     "the opposite": "The model is surer of wrong answers than of right ones, which is no good sign, for",
+    "too few answers": "There are too few answers to see whether certainty tells wrong from right ones for",
     "not known": "Certainty has nothing to tell apart, since all answers are right or all are wrong, for",
 }
 
@@ -187,7 +196,8 @@ def _as_list(texts: Sequence[str]) -> str:
 def _certainty(name: str, surest: SurestAnswers) -> str:
     if surest.auroc is None:
         right = "right" if surest.right[1].value == 1 else "wrong"
-        return f"All {surest.n} answers of {name} are {right}, so that certainty has nothing to tell apart."
+        which = f"All {surest.n:,} answers of {name} are" if surest.n > 1 else f"The only answer of {name} is"
+        return f"{which} {right}, so that certainty has nothing to tell apart."
     area = surest.auroc.text(digits=2)
     if surest.tells == "wrong answers":
         half, most = surest.right[0.5], surest.right[0.7]
@@ -201,9 +211,14 @@ def _certainty(name: str, surest: SurestAnswers) -> str:
             f"The model is surer of {name}'s wrong answers than of its right ones (AUROC {area}; 0.5 is "
             "chance): do not go by its certainty."
         )
+    if surest.tells in ("too few answers", "not known"):
+        return (
+            f"{counted(surest.n, 'answer')} of {name} are too few to see whether the model is less sure of "
+            f"wrong answers: the AUROC is {area}; 0.5 is chance."
+        )
     return (
-        f"How sure the model is of {name}'s answers tells nothing here: the AUROC is {area} with {surest.n} "
-        "answers, and its interval contains 0.5, which is chance."
+        f"How sure the model is of {name}'s answers tells nothing here: the AUROC is {area} with "
+        f"{counted(surest.n, 'answer')}, and its interval contains 0.5, which is chance."
     )
 
 
@@ -224,23 +239,23 @@ def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
     most, least, points = counts[0], fewest(counts), f"{100 * margin:g} points"
     sentences = []
     if least is not most and least.difference is not None:
-        found = f"{_points(least.difference)}, {least.difference.n} questions"
+        found = f"{_points(least.difference)}, {counted(least.difference.n, 'question')}"
         sentences.append(
-            f"Show {least.passages} passages in place of {most.passages}: the answers lose less than "
-            f"{points} ({found}). {_costs(run, least.system, most.system)}"
+            f"Show {counted(least.passages, 'passage')} in place of {most.passages}: the answers lose less "
+            f"than {points} ({found}). {_costs(run, least.system, most.system)}"
         )
     too_few = next((count for count in counts if not count.loses_nothing), None)
     if too_few is None or too_few.difference is None:
         return sentences
     difference = too_few.difference
+    shown, found = counted(too_few.passages, "passage"), counted(difference.n, "question")
     text = (
-        f"With {too_few.passages} passages the answers may lose {points} or more against {most.passages} "
-        f"passages: {_points(difference)}, {difference.n} questions."
+        f"With {shown} the answers may lose {points} or more against {most.passages} passages: "
+        f"{_points(difference)}, {found}."
     )
     if difference.interval is not None and difference.interval.upper < 0:
         text = (
-            f"With {too_few.passages} passages the answers are worse than with {most.passages}: "
-            f"{_points(difference)}, {difference.n} questions."
+            f"With {shown} the answers are worse than with {most.passages}: {_points(difference)}, {found}."
         )
     elif (needed := questions_to_exclude(difference, margin)) is not None:
         many = f"more than {MANY:,}" if needed > MANY else f"about {_round_up(needed)}"
@@ -260,14 +275,16 @@ def problems(run: Run, names: Mapping[str, str]) -> list[str]:
         errors = [row.error for row in rows if row.error]
         if system not in comparable:
             text = (
-                f"{names[system]} was asked {len(rows)} of {len(run.questions)} questions and is not compared"
+                f"{names[system]} was asked {len(rows)} of {counted(len(run.questions), 'question')} and is "
+                "not compared"
             )
             if len(errors) >= FAILURES:
                 text += f": it failed on {FAILURES} in a row ({printable(errors[-1])[:200]})"
             sentences.append(f"{text}.")
         elif errors:
             latest = printable(errors[-1])[:200]
-            sentences.append(f"{names[system]} failed on {len(errors)} of {len(rows)} questions ({latest}).")
+            asked = counted(len(rows), "question")
+            sentences.append(f"{names[system]} failed on {len(errors)} of {asked} ({latest}).")
     return sentences
 
 
@@ -343,7 +360,7 @@ def _difference(
     names: Mapping[str, str],
     margin: float,
 ) -> str:
-    name, other, n = names[one.system], names[baseline], one.difference.n
+    name, other, asked = names[one.system], names[baseline], counted(one.difference.n, "question")
     right = measure in run.metrics
     # Metrics are shares and are written in points; other scores may have any size.
     reach = f"{one.difference.text('+', 100, 1)} points" if right else f"{one.difference.value:+.3g}"
@@ -359,10 +376,10 @@ def _difference(
         if not right:
             word = "higher" if one.difference.value > 0 else "lower"
         verb = "answers" if right else f"has a {measure} that is"
-        return f"{name} {verb} {word} than {other}: {both[0]} against {both[1]}, {reach}, {n} questions."
+        return f"{name} {verb} {word} than {other}: {both[0]} against {both[1]}, {reach}, {asked}."
     text = (
-        f"No difference in {what} is shown between {name} ({both[0]}) and {other} ({both[1]}) with {n} "
-        f"questions: {reach}."
+        f"No difference in {what} is shown between {name} and {other}: {both[0]} against {both[1]}, {reach}, "
+        f"{asked}."
     )
     tests = len(run.comparable) - 1
     size = questions_to_show(*pairs(run, one.system, baseline, measure), tests=tests)

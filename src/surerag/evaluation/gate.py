@@ -31,6 +31,7 @@ from surerag.errors import ConfigurationError, extra
 from surerag.evaluation.run import METRIC_ALIASES, METRICS, Run
 from surerag.evaluation.statistics import COSTS, is_binary, pairs
 from surerag.measures.statistics import Bounds, Floats, Groups, effective_size, group_numbers
+from surerag.text import counted
 
 Outcome = Literal["pass", "fail", "undecided"]
 EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 3, "undecided": 4}
@@ -73,7 +74,7 @@ class Verdict:
     def __str__(self) -> str:
         what = "share that meets it - share asked for" if self.of_share else "left - right"
         reach = f"{what}: {self.estimate:+.4g}, {self.lower:+.4g} to {self.upper:+.4g}"
-        return f"{self.outcome.upper()}: {self.requirement} ({reach}), {self.n} questions"
+        return f"{self.outcome.upper()}: {self.requirement} ({reach}), {counted(self.n, 'question')}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,7 @@ class Pipeline:
         searches: Whether the pipeline searches for every question; None if the method decides.
         acted: What the method did or did not do for an answer, in words.
         decides_by: Name of the option that says by what the method decides; empty if it decides nothing.
+        title: Name of the method for readers, as on the pages; empty for a pipeline without.
         is_candidate: False if it only shows what is possible, and is never recommended.
     """
 
@@ -56,6 +57,7 @@ class Pipeline:
     searches: bool | None = True
     acted: tuple[str, str] = ("searched", "answered without a search")
     decides_by: str = ""
+    title: str = ""
     is_candidate: bool = True
 
     def takes(self, number: float | None) -> bool:
@@ -78,18 +80,19 @@ _TIERS = ("reader", "retriever", "summaries")
 _VECTORS = ("reader", "encoder")
 PIPELINES: Mapping[str, Pipeline] = {
     "plain": Pipeline(limit="passages"),
-    "lazy": Pipeline(LazyRAG, _TIERS, limit="threshold", searches=None, decides_by="gate"),
+    "lazy": Pipeline(LazyRAG, _TIERS, limit="threshold", searches=None, decides_by="gate", title="L-RAG"),
     "rewritten": Pipeline(
         UncertaintyRewriter,
         ("reader", "retriever"),
         limit="threshold",
         acted=("rewrote the question", "left the question as it is"),
         decides_by="metric",
+        title="DynQR",
     ),
-    "compressed": Pipeline(ClusterCompressor, _VECTORS, {"variant": "copy"}, is_step=True),
-    "refined": Pipeline(DenseRefiner, ("reader", "entailer"), is_step=True),
-    "selected": Pipeline(ClusterCompressor, _VECTORS),
-    "answered": Pipeline(ClusterCompressor, _VECTORS, {"task": "answer"}),
+    "compressed": Pipeline(ClusterCompressor, _VECTORS, {"variant": "copy"}, is_step=True, title="EDC²-RAG"),
+    "refined": Pipeline(DenseRefiner, ("reader", "entailer"), is_step=True, title="DENSE-RAG"),
+    "selected": Pipeline(ClusterCompressor, _VECTORS, title="EDC²-RAG"),
+    "answered": Pipeline(ClusterCompressor, _VECTORS, {"task": "answer"}, title="EDC²-RAG"),
     "none": Pipeline(searches=False),
     "strong": Pipeline(LazyRAG, _TIERS, options_of="lazy", decides_by="gate"),
     "oracle": Pipeline(searches=False, is_candidate=False),

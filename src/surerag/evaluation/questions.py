@@ -122,20 +122,38 @@ def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None
         MissingExtraError: If pyarrow or openpyxl is needed and not installed.
 
     Warns:
-        FileNotesWarning: If the encoding was guessed, a cell was divided into several answers, or sheets of a
-            workbook were ignored.
+        FileNotesWarning: If the encoding was guessed, a cell was divided into several answers, sheets of a
+            workbook were ignored, or columns are not used and there are no reference answers.
     """
     path = Path(path)
     names = _columns_by_field(columns or {})
     divide = _Divider() if path.suffix.lower() in TABLES else None
-    questions = [_to_question(one.value, names, f"{path}, {one.place}", divide) for one in _records(path)]
+    records = list(_records(path))
+    questions = [_to_question(one.value, names, f"{path}, {one.place}", divide) for one in records]
     if divide is not None and divide.cells:
         warnings.warn(f"{path}: {divide}", FileNotesWarning, stacklevel=2)
     if not questions:
         raise InputError(
             f"{path} contains no questions", hint=f"write one question per line, such as {_EXAMPLE}"
         )
+    unused = _unused_columns(records[0].value, names)
+    if unused and not any(question.references for question in questions):
+        warnings.warn(
+            f"{path}: no question has a right answer, and these columns are not used: {', '.join(unused)}; "
+            "if one of them holds the right answers, name it: --columns references=NAME, or in Python "
+            "columns={'references': NAME}",
+            FileNotesWarning,
+            stacklevel=2,
+        )
     return list({question.key: question for question in questions}.values())
+
+
+def _unused_columns(record: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
+    """Return the columns of a record from which no field of a question is read."""
+    flat = _flatten(record)
+    used = {_column(field, flat, names, "") for field in ALIASES}
+    parents = {name.rpartition(".")[0] for name in used if name}
+    return [name for name in flat if name not in used | parents]
 
 
 def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
@@ -293,7 +311,7 @@ def _to_question(
     if column is None:
         near = [name for name in flat if get_close_matches(name, ALIASES["question"], 1)]
         raise InputError(
-            f"{place} has no question; its columns are {', '.join(flat)}",
+            f"{place} has no question; its columns are {', '.join(flat) or '(none)'}",
             hint=f"name the column: --columns question={(name := next(iter(near), 'NAME'))}, or in Python "
             f"columns={{'question': {name!r}}}",
         )

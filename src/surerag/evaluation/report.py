@@ -8,6 +8,7 @@ from html import escape
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from textwrap import shorten
 from typing import Any
 
 from rich import box
@@ -39,12 +40,14 @@ from surerag.evaluation.statistics import COSTS, compare_systems, summarize
 from surerag.measures.closed import is_closed
 from surerag.measures.cost import api_cost
 from surerag.measures.statistics import Estimate, mean_interval
-from surerag.text import printable
+from surerag.text import counted, printable
 
 Prices = tuple[float, float]
 """Type of prices: of a million prompt tokens, and of a million completion tokens."""
 MAX_QUESTIONS = 500
 """Maximum number of questions that a page lists; the run contains all questions."""
+MAX_LINE = 200
+"""Maximum number of characters of a text in an example for the terminal."""
 MAX_CHARACTERS = 800
 """Maximum number of characters of a passage that a page shows."""
 
@@ -133,7 +136,7 @@ def notes(run: Run) -> str:
             "method); below 0.05, the difference counts as shown."
         )
     if without := sum(not question.references for question in questions):
-        text += f" {without} questions have no reference answers and are not scored."
+        text += f" Without a reference answer, and not scored: {counted(without, 'question')}."
     groups = Counter(question.group for question in questions if question.group)
     if len(groups) > 1 and (together := sum(n for n in groups.values() if n > 1)):
         text += (
@@ -142,8 +145,8 @@ def notes(run: Run) -> str:
         )
     if closed := sum(any(map(is_closed, question.references)) for question in questions):
         text += (
-            f" {closed} questions have a reference of yes or no, true or false, one letter, an article or "
-            '"I do not know."; contains and f1 compare such a reference with what the answer says.'
+            f" {counted(closed, 'question')} with a reference of yes or no, true or false, one letter, an "
+            'article or "I do not know.": contains and f1 compare such a reference with what the answer says.'
         )
     if (at_a_time := max((row.at_a_time for row in run.rows), default=1)) > 1:
         text += (
@@ -182,7 +185,7 @@ def money_spent(run: Run, system: str, prices: Prices) -> float | None:
 
 def forecast(run: Run, n: int, prices: Prices = (0.0, 0.0)) -> str:
     """Return a text with the costs of ``n`` questions, extrapolated from a run of fewer questions."""
-    lines = []
+    lines, names = [], names_of(run)
     for system in run.systems:
         parts = []
         for cost in COSTS:
@@ -200,7 +203,20 @@ def forecast(run: Run, n: int, prices: Prices = (0.0, 0.0)) -> str:
         if any(prices) and parts and (money := money_spent(run, system, prices)) is not None:
             parts.append(f"money {money * n / answered:,.4g}")
         text = "; ".join(parts) or "too few answers to extrapolate from"
-        lines.append(f"{n} questions with {system}, extrapolated from {answered}: {text}")
+        lines.append(f"{counted(n, 'question')} with {names[system]}, extrapolated from {answered}: {text}")
+    return "\n".join(lines)
+
+
+def example_answers(run: Run, n: int = 3) -> str:
+    """Return the first questions of a run with their right answers and the systems' answers, as lines."""
+    lines, names = ["Examples:"], names_of(run)
+    for question in run.questions[:n]:
+        right = f"Right: {' | '.join(question.references)}" if question.references else ""
+        lines.append(f"- {shorten(question.text, MAX_LINE)} {shorten(right, MAX_LINE)}".rstrip())
+        for row in run.rows:
+            if row.question.key == question.key:
+                text = f"failed: {row.error}" if row.answer is None else row.answer.text
+                lines.append(f"  {names[row.system]}: {shorten(text, MAX_LINE)}")
     return "\n".join(lines)
 
 
@@ -238,7 +254,7 @@ def write_report(
         *problems(run, names),
     ] or [""]
     page = Template(files("surerag.evaluation").joinpath("page.html").read_text("utf-8")).substitute(
-        title=_html(title or f"{', '.join(run.comparable)}: {len(run.questions)} questions"),
+        title=_html(title or f"{', '.join(run.comparable)}: {counted(len(run.questions), 'question')}"),
         finding=f'<p class="finding">{_html(first)}</p>' if first else "",
         causes=_causes_section(run, why, causes(run, why, baseline, names)),
         details=_list(others),
@@ -314,7 +330,7 @@ def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[s
         "are right, with its interval; the dotted line shows how many of all answers are right."
     )
     if unmeasured := sum(surest.unmeasured for surest in found.values()):
-        note += f" {unmeasured} answers came without log-probabilities and are left out."
+        note += f" Left out, because they came without log-probabilities: {counted(unmeasured, 'answer')}."
     curves = f'<div class="charts">{certainty_charts(found)}</div>'
     return f"{section}{_table('system', certainty_columns(found))}<p><small>{_html(note)}</small></p>{curves}"
 
@@ -513,7 +529,7 @@ def _details(run: Run, row: Row) -> list[str]:
         detail.append(f"uncertainty of the answer {answer.certainty.uncertainty:.2g}")
     if answer.finish == "length":
         detail.append("cut off at the longest allowed length")
-    return [*detail, *([] if row.tokens is None else [f"{row.tokens:,} tokens"])]
+    return [*detail, *([] if row.tokens is None else [counted(row.tokens, "token")])]
 
 
 def _html(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -129,7 +130,7 @@ class Run:
     ) -> None:
         self.path = None if path is None else Path(path)
         self.metrics = resolve_metrics(metrics)
-        if self.path is not None and not create and not self.path.is_file():
+        if self.path is not None and not create and not os.path.isfile(self.path):  # noqa: PTH113 - it never raises
             raise InputError(f"there is no run at {path}")
         self._writing = create or self.path is None
         with _storage_errors(path, "written" if self._writing else "read"):
