@@ -35,7 +35,7 @@ class Pipeline:
     """What a name stands for; :data:`PIPELINES` has them all.
 
     Attributes:
-        method: Class of the method; None for a pipeline without.
+        method: Class of the method; None for a pipeline without a method.
         services: Services of a :class:`PipelineSetup` that the method gets.
         options: Options of the method that differ from its defaults.
         options_of: Name under which a setup has further options; empty for the pipeline's own name.
@@ -44,7 +44,7 @@ class Pipeline:
         searches: Whether the pipeline searches for every question; None if the method decides.
         acted: What the method did or did not do for an answer, in words.
         decides_by: Name of the option that says by what the method decides; empty if it decides nothing.
-        title: Name of the method for readers, as on the pages; empty for a pipeline without.
+        title: Name of the method for readers, as on the pages; empty for a pipeline without a method.
         is_candidate: False if it only shows what is possible, and is never recommended.
     """
 
