@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, InputError
 from surerag.messages import (
     ANSWER_TOKENS,
     Chunk,
@@ -82,6 +82,8 @@ class BegunGeneration:
         whole: The whole answer if the reader has it already, else None.
     """
 
+    _fate: Literal["", "completed", "closed"] = ""
+
     def __init__(self, partial: Generation, whole: Generation | None = None) -> None:
         self.partial, self.whole = partial, whole
 
@@ -131,6 +133,15 @@ class BegunGeneration:
     def _rest_together(self, begun: Sequence[Any]) -> list[Generation]:
         """Return the whole answers of this reader's generations, of which this one is the first."""
         return [item.rest() for item in begun]
+
+    def _check_open(self) -> None:
+        """Raise InputError if the generation was completed or closed before."""
+        if self._fate:
+            raise InputError(f"this generation is {self._fate} already", hint="begin it again")
+
+    def _end(self, fate: Literal["completed", "closed"]) -> None:
+        """Record that the generation is completed or closed."""
+        self._fate = self._fate or fate
 
 
 class BaseReader:
