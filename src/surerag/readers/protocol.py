@@ -127,8 +127,9 @@ class BegunGeneration:
     def rest_of(begun: Sequence[BegunGeneration]) -> list[Generation]:
         """Return the whole answers of one reader's generations; a local model completes them together."""
         waiting = [item for item in begun if item.whole is None]
-        answers = iter(waiting[0]._rest_together(waiting) if waiting else ())
-        return [next(answers) if item.whole is None else item.whole for item in begun]
+        answers = waiting[0]._rest_together(waiting) if waiting else []
+        completed = dict(zip(map(id, waiting), answers, strict=True))
+        return [item.whole or completed[id(item)] for item in begun]
 
     def _rest_together(self, begun: Sequence[Any]) -> list[Generation]:
         """Return the whole answers of this reader's generations, of which this one is the first."""
