@@ -444,7 +444,7 @@ def _ends_sentence(gap: str, last: str) -> bool:
 
 
 def _letters(text: str) -> str:
-    return "".join(letter for letter in _composed(text) if letter.isalnum())
+    return "".join(filter(str.isalnum, _composed(text)))
 
 
 def _composed(text: str) -> str:

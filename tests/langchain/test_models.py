@@ -29,6 +29,7 @@ from surerag.errors import (
     CapabilityError,
     ConfigurationError,
     ContextLengthError,
+    InputError,
     LogprobsError,
     LogprobsRefusedError,
     MissingServiceError,
@@ -628,7 +629,7 @@ def test_what_was_begun_can_be_finished_once(server: FakeOpenAI) -> None:
     assert [item.partial.text for item in begun] == ["Velm lies"] * 2
     assert [len(item.partial.trace or ()) for item in begun] == [2, 2]
     assert [answer.text for answer in BegunGeneration.rest_of(begun)] == [ANSWER] * 2
-    with pytest.raises(ServiceError, match="already"):
+    with pytest.raises(InputError, match="already"):
         BegunGeneration.rest_of(begun)
     for item in begun:
         item.close()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from surerag.errors import ConfigurationError, ServiceError, TransientServiceError
+from surerag.errors import ConfigurationError, InputError, ServiceError, TransientServiceError
 from surerag.messages import EntropyTrace, Generation, Message, SamplingParams
 from surerag.readers.fake import FakeReader, reply
 from surerag.readers.protocol import Capabilities
@@ -86,7 +86,7 @@ def test_begin_emits_only_what_was_asked_for_and_rest_the_remainder() -> None:
     whole = begun.rest()
     assert (whole.text, whole.finish, whole.completion_tokens) == ("one two three four", "stop", 4)
     assert (reader.usage.completion_tokens, reader.open_handles) == (4, 0)
-    with pytest.raises(ServiceError, match="finished already"):
+    with pytest.raises(InputError, match="completed already"):
         begun.rest()
 
 
@@ -105,7 +105,7 @@ def test_close_frees_is_idempotent_and_ends_the_generation() -> None:
     begun.close()
     begun.close()
     assert (reader.open_handles, reader.usage.completion_tokens) == (0, 1)
-    with pytest.raises(ServiceError, match="cancelled already"):
+    with pytest.raises(InputError, match="closed already"):
         begun.rest()
 
 

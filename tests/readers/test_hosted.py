@@ -22,7 +22,6 @@ from surerag.errors import (
     InputError,
     LogprobsError,
     RefusedError,
-    ServiceError,
     SureragError,
     ThinkingBudgetError,
     TransientServiceError,
@@ -327,7 +326,7 @@ def test_what_is_begun_is_read_no_further(fake_openai: FakeOpenAI) -> None:
     assert min(stream["sent"] for stream in fake_openai.streams if stream["closed"]) < 20
     assert second.rest().text.endswith("x y z")
     for state in (first, second):
-        with pytest.raises(ServiceError, match="already"):
+        with pytest.raises(InputError, match="already"):
             state.rest()
 
 

@@ -22,6 +22,7 @@ from langchain_surerag.families import FAMILIES, TEXT
 from llama_index_surerag import reader_from_llm
 from surerag import OpenAIReader, SamplingParams
 from surerag.errors import (
+    InputError,
     LogprobsError,
     RefusedError,
     SureragError,
@@ -530,5 +531,5 @@ async def test_what_a_blocking_call_began_can_be_completed_and_closed_in_an_even
     assert "".join([chunk.text async for chunk in streamed.achunks()]) == "Velm lies by the Orun."
     await closed.aclose()
     for begun in (rest, streamed, closed):
-        with pytest.raises(SureragError, match="already"):
+        with pytest.raises(InputError, match="already"):
             await begun.arest()

@@ -562,7 +562,7 @@ class BegunStream(BegunGeneration):
     If the connection breaks, the whole answer is requested again, unless some of its text was shown already.
 
     Raises:
-        ServiceError: From ``rest`` and ``chunks``, if the answer was completed or closed before.
+        InputError: From ``rest`` and ``chunks``, if the answer was completed or closed before.
     """
 
     def __init__(self, reader: ClientReader, request: Request, calls: Blocking) -> None:
@@ -570,7 +570,6 @@ class BegunStream(BegunGeneration):
         self._reader, self._request, self._calls = reader, request, calls
         self._retries = reader._retries
         self._has_shown_text = False
-        self._fate = ""
         self._open()
 
     def _open(self) -> None:
@@ -628,9 +627,8 @@ class BegunStream(BegunGeneration):
         return self._read(shows=True)
 
     async def _read(self, *, shows: bool) -> AsyncGenerator[Chunk]:
-        if self._fate:
-            raise ServiceError(f"what was begun is {self._fate} already", hint="begin it again")
-        self._fate = "finished"
+        self._check_open()
+        self._end("completed")
         try:
             while True:
                 if shows and self._text:
@@ -647,7 +645,8 @@ class BegunStream(BegunGeneration):
             await self._close()
 
     async def _close(self) -> None:
-        self._fate, self._ended = self._fate or "cancelled", True
+        self._end("closed")
+        self._ended = True
         # If another task is reading the next part, that task closes the connection afterwards.
         if not getattr(self._parts, "ag_running", False):
             await self._parts.aclose()

@@ -133,28 +133,29 @@ class _BegunReply(BegunGeneration):
         else:
             reader._open.add(self)
         self._reader, self._prompt, self._reply, self._emitted = reader, prompt, whole, emitted
-        self._fate = ""
 
     def rest(self) -> Generation:
         """Return the whole reply."""
-        self._end("rest", "finished")
+        self._complete("rest")
         self._reader._count(0, self._reply.completion_tokens - self._emitted, requests=0)
         return self._reply
 
     def chunks(self) -> Iterator[Chunk]:
         """Yield the reply word by word, including its first words."""
-        self._end("chunks", "finished")
+        self._complete("chunks")
         yield from self._reader._pieces(self._reply, self._emitted)
 
     def close(self) -> None:
         """Close the reply; a closed or completed reply is ignored."""
-        self._end("close", self._fate or "cancelled")
+        self._reader._note("close", [self._prompt], None)
+        self._end("closed")
+        self._reader._open.discard(self)
 
-    def _end(self, verb: Verb, fate: str) -> None:
+    def _complete(self, verb: Verb) -> None:
         self._reader._note(verb, [self._prompt], None)
-        if verb != "close" and self._fate and not self.done:
-            raise ServiceError(f"what was begun is {self._fate} already", hint="begin it again")
-        self._fate = fate
+        if not self.done:
+            self._check_open()
+        self._end("completed")
         self._reader._open.discard(self)
 
     async def arest(self) -> Generation:

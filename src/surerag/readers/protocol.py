@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from surerag.errors import ConfigurationError
+from surerag.errors import ConfigurationError, InputError
 from surerag.messages import (
     ANSWER_TOKENS,
     Chunk,
@@ -82,6 +82,8 @@ class BegunGeneration:
         whole: The whole answer if the reader has it already, else None.
     """
 
+    _fate: Literal["", "completed", "closed"] = ""
+
     def __init__(self, partial: Generation, whole: Generation | None = None) -> None:
         self.partial, self.whole = partial, whole
 
@@ -125,12 +127,22 @@ class BegunGeneration:
     def rest_of(begun: Sequence[BegunGeneration]) -> list[Generation]:
         """Return the whole answers of one reader's generations; a local model completes them together."""
         waiting = [item for item in begun if item.whole is None]
-        answers = iter(waiting[0]._rest_together(waiting) if waiting else ())
-        return [next(answers) if item.whole is None else item.whole for item in begun]
+        answers = waiting[0]._rest_together(waiting) if waiting else []
+        completed = dict(zip(map(id, waiting), answers, strict=True))
+        return [item.whole or completed[id(item)] for item in begun]
 
     def _rest_together(self, begun: Sequence[Any]) -> list[Generation]:
         """Return the whole answers of this reader's generations, of which this one is the first."""
         return [item.rest() for item in begun]
+
+    def _check_open(self) -> None:
+        """Raise InputError if the generation was completed or closed before."""
+        if self._fate:
+            raise InputError(f"this generation is {self._fate} already", hint="begin it again")
+
+    def _end(self, fate: Literal["completed", "closed"]) -> None:
+        """Record that the generation is completed or closed."""
+        self._fate = self._fate or fate
 
 
 class BaseReader:

@@ -191,12 +191,12 @@ def test_finishing_reads_nothing_again_and_keeps_the_order(reader: TransformersR
     assert len(passes) <= ONE.max_tokens - 2
 
 
-def test_handles_are_used_once(reader: TransformersReader) -> None:
-    finished, cancelled, streamed = reader.begin(PROMPTS[:3], 2, ONE)
-    finished.rest()
-    cancelled.close()
+def test_begun_answers_are_completed_or_closed_once(reader: TransformersReader) -> None:
+    completed, closed, streamed = reader.begin(PROMPTS[:3], 2, ONE)
+    completed.rest()
+    closed.close()
     list(streamed.chunks())
-    for begun, fate in ((finished, "finished"), (cancelled, "cancelled"), (streamed, "finished")):
+    for begun, fate in ((completed, "completed"), (closed, "closed"), (streamed, "completed")):
         with pytest.raises(InputError, match=fate):
             begun.rest()
         with pytest.raises(InputError, match=fate):

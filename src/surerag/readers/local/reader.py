@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -290,7 +290,6 @@ class _BegunAnswer(BegunGeneration):
     def __init__(self, reader: TransformersReader, handle: Handle) -> None:
         super().__init__(handle.answer.generation())
         self._reader, self._handle = reader, handle
-        self._fate = ""
 
     def rest(self) -> Generation:
         """Return the whole answer."""
@@ -304,14 +303,14 @@ class _BegunAnswer(BegunGeneration):
             raise InputError("the same generation is to be completed twice")
         with reader._lock:
             for item in begun:
-                item._check_waiting()
+                item._check_open()
             before = _written([handle.answer for handle in handles])
             try:
                 reader._engine.finish(handles)
             finally:
                 reader._usage.add(_written([handle.answer for handle in handles], before))
             for item in begun:
-                item._end("finished")
+                item._end("completed")
             return [handle.answer.generation() for handle in handles]
 
     def chunks(self) -> Iterator[Chunk]:
@@ -321,9 +320,9 @@ class _BegunAnswer(BegunGeneration):
         """
         reader, handle = self._reader, self._handle
         with reader._lock:
-            self._check_waiting()
+            self._check_open()
             batch = reader._engine.resume(handle)
-            self._end("finished")
+            self._end("completed")
         sequence = handle.answer if batch is None else batch.started[0]
         before, trimmed, shown = _written([handle.answer]), TrimmedPieces(), 0
         try:
@@ -343,18 +342,14 @@ class _BegunAnswer(BegunGeneration):
     def close(self) -> None:
         """Free the answer's memory; an answer that is being completed goes on."""
         # No lock is used, because the garbage collector may call this while a thread holds it.
-        self._end("cancelled")
+        self._end("closed")
 
     async def aclose(self) -> None:
         """Like ``close``, which does not block."""
         self.close()
 
-    def _check_waiting(self) -> None:
-        if self._fate:
-            raise InputError(f"this generation was {self._fate} before", hint="begin it again")
-
-    def _end(self, fate: str) -> None:
-        self._fate = self._fate or fate
+    def _end(self, fate: Literal["completed", "closed"]) -> None:
+        super()._end(fate)
         self._handle.row = None
 
 
