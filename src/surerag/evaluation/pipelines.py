@@ -10,18 +10,18 @@ from itertools import accumulate
 from typing import Any, Literal, TypeVar
 
 from surerag import drivers
-from surerag.certainty import Certainty, certainty_of
 from surerag.component import AnsweringComponent, Component
 from surerag.effects import Effect, Generate, Program, Retrieve, handled, perform
 from surerag.errors import ConfigurationError, InputError
 from surerag.evaluation.questions import Question
 from surerag.evaluation.systems import System, scope_setting
-from surerag.messages import ANSWER_TOKENS, Generation, Passage, Result, SamplingParams, TokenTrace
+from surerag.messages import ANSWER_TOKENS, Passage, SamplingParams, TokenTrace
 from surerag.methods.dense.component import DenseRefiner
 from surerag.methods.dynqr.component import UncertaintyRewriter
 from surerag.methods.edc2.component import ClusterCompressor
 from surerag.methods.edc2.result import SENTENCES_KEY
 from surerag.methods.lazy_rag.component import LazyRAG
+from surerag.methods.shared import AnswerResult
 from surerag.prompts import CLOSED_BOOK, FROM_CONTEXT, SELECT_ANSWER, format_passages, selected_answer
 from surerag.readers.protocol import Reader, tokens_of_trace
 from surerag.retrieval.index import DEFAULT_K
@@ -143,20 +143,6 @@ _CANDIDATES_PER_PASSAGE = 3
 """The system ``selected`` retrieves this many times ``top_n`` passages."""
 
 
-@dataclass(frozen=True)
-class PipelineResult(Result):
-    """The answer of a pipeline without a gate, and the passages in the answer's prompt."""
-
-    answer: str
-    passages: tuple[Passage, ...]
-    generation: Generation
-
-    @property
-    def certainty(self) -> Certainty:
-        """How sure the reader was of the answer, by all measures of its log-probabilities."""
-        return certainty_of(self.generation.trace, is_cut=self.generation.is_cut)
-
-
 def parse_system(name: str) -> tuple[str, float | None, list[str]]:
     """Split a system's name, such as ``lazy@0.8+compressed``, into base, number after ``@``, and steps.
 
@@ -262,7 +248,7 @@ def _merge(services: Sequence[Services], setup: PipelineSetup) -> Services:
 
 def _answer(
     question: Question, base: str, setup: PipelineSetup, max_tokens: int | None
-) -> Program[PipelineResult]:
+) -> Program[AnswerResult]:
     """Answer from retrieved passages, for ``oracle`` from the question's contexts, or without passages."""
     passages: Sequence[Passage] = []
     if base in ("plain", "selected"):
@@ -277,7 +263,7 @@ def _answer(
 
 def _answer_from(
     question: Question, passages: Sequence[Passage], max_tokens: int | None
-) -> Program[PipelineResult]:
+) -> Program[AnswerResult]:
     texts = format_passages(passage.text for passage in passages)
     prompt = (
         FROM_CONTEXT.render(context=texts, question=question.text)
@@ -286,12 +272,12 @@ def _answer_from(
     )
     sampling = SamplingParams(max_tokens=max_tokens, trace="optional_entropy")
     [[answer]] = yield from perform(Generate([prompt], sampling))
-    return PipelineResult(answer.text, tuple(passages), answer)
+    return AnswerResult(answer.text, tuple(passages), answer)
 
 
 def _select(
     question: Question, compressor: Component[Any], setup: PipelineSetup, max_tokens: int | None
-) -> Program[PipelineResult]:
+) -> Program[AnswerResult]:
     """Answer from each cluster of passages, and select one answer (EDC²-RAG, appendix C.2).
 
     If no cluster yields an answer, answer from the passages.
@@ -310,7 +296,7 @@ def _select(
     answer = selected_answer(reply.text)
     if reply.trace is not None and answer != reply.text:
         reply = replace(reply, trace=_trace_of_end(reply.trace, answer))
-    return PipelineResult(answer, answered.passages, reply)
+    return AnswerResult(answer, answered.passages, reply)
 
 
 def _trace_of_end(trace: TokenTrace, text: str) -> TokenTrace | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field, PlainSerializer
 
+from surerag.certainty import Certainty, certainty_of
 from surerag.effects import ENTAILMENT, Embed, Entail, Program, TextKind, emit, perform
 from surerag.errors import (
     MISCONFIGURED,
@@ -22,7 +24,7 @@ from surerag.errors import (
     check_items,
 )
 from surerag.measures import same_answer
-from surerag.messages import Generation, Pair, Passage, TokenTrace
+from surerag.messages import Generation, Pair, Passage, Result, TokenTrace
 from surerag.readers.protocol import Reader
 from surerag.services import checked_vectors
 from surerag.signatures import TypeText
@@ -35,6 +37,23 @@ N_SAMPLES = 5
 """Default number of answers to sample for a semantic entropy."""
 MUST_RAISE = (*MISCONFIGURED, InputError)
 """Errors that a method always raises, without a fallback: the pipeline was built or called wrongly."""
+
+
+# Results
+
+
+@dataclass(frozen=True)
+class AnswerResult(Result):
+    """An answer, and the passages in the answer's prompt; a base class for results that have more."""
+
+    answer: str
+    passages: tuple[Passage, ...]
+    generation: Generation
+
+    @property
+    def certainty(self) -> Certainty:
+        """How sure the reader was of the answer, by all measures of its log-probabilities."""
+        return certainty_of(self.generation.trace, is_cut=self.generation.is_cut)
 
 
 # Inputs
