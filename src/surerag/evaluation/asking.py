@@ -116,7 +116,7 @@ async def aevaluate(
 ) -> EvaluationRun:
     """Ask all systems the same questions without blocking the event loop, in which coroutine functions run.
 
-    Arguments, result and errors are those of :func:`evaluate`.
+    ``systems``, ``questions``, ``path`` and ``options``, the result and errors are as in :func:`evaluate`.
     """
     loop, stop = asyncio.get_running_loop(), threading.Event()
     try:
