@@ -149,10 +149,7 @@ class CalibrationRow:
 
 
 def _comparable(certainty: Certainty) -> float:
-    """Return the uncertainty of an answer for a comparison with a threshold.
-
-    It is infinite for an empty or truncated answer.
-    """
+    """Return the uncertainty to compare with a threshold; infinite for an empty or truncated answer."""
     if certainty.is_cut or certainty.reason == NO_WORDS:
         return math.inf  # the missing part of the answer was not measured
     if certainty.uncertainty is None:
@@ -483,10 +480,7 @@ def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float
 def _needed_for_loss(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], max_loss: float, level: float
 ) -> int | None:
-    """Return about how many questions are needed to certify a threshold that skips 5 % of the questions.
-
-    Return None if no number of questions would be enough.
-    """
+    """Return about how many questions certify a threshold that skips 5 % of them; None if none suffice."""
     with extra("evaluation"):
         from scipy.stats import norm
     # A normal approximation with the rates of the sample. With this number, a calibration succeeds with a
@@ -507,10 +501,7 @@ def _needed_for_loss(
 def _gain(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], threshold: float, confidence: float
 ) -> Estimate:
-    """Return the gain in mean score of acting above a threshold over acting equally often at random.
-
-    The gain is the covariance of acting and of the benefit of acting.
-    """
+    """Return the gain of mean score of acting above a threshold over acting equally often at random."""
     # The threshold was chosen on the same questions, so the interval must hold for all thresholds of a grid
     # at once. It comes from a bootstrap of the largest studentised deviation; groups are resampled whole.
     finite, n = uncertainty[np.isfinite(uncertainty)], len(uncertainty)
@@ -875,11 +866,7 @@ def calibrate_abstention(
 
 
 def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
-    """Return the scope that all rows share; a row may lack parts of it.
-
-    Raises:
-        InputError: If two rows have different values of a part, such as different readers.
-    """
+    """Return the scope that all rows share; raise InputError if two rows have different scopes."""
     scope: dict[str, str] = {}
     for row in rows:
         for part, value in row.scope.items():
@@ -894,10 +881,7 @@ def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
 def _probabilities(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], area: Estimate | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return uncertainties as knots, and the probability of a right answer at each knot.
-
-    Both are empty if the confidence interval of the AUROC (``area``) contains 0.5.
-    """
+    """Return knots and the probability of a right answer at each; empty if the AUROC may be 0.5."""
     if area is not None and (area.interval is None or area.interval.lower <= 0.5):
         return (), ()
     n, share = len(right), float(right.mean())
@@ -910,10 +894,7 @@ def _probabilities(
 
 
 def _isotonic(uncertainty: Floats, right: NDArray[np.bool_]) -> tuple[Floats, Floats]:
-    """Return the distinct finite uncertainties, and the fitted share of right answers at each of them.
-
-    The fit is an isotonic regression: the share never increases with uncertainty.
-    """
+    """Return the distinct finite uncertainties, and an isotonic fit of the share of right answers at each."""
     with extra("evaluation"):
         from scipy.optimize import isotonic_regression
     at = _threshold_sums(uncertainty, right.astype(np.float64))
@@ -946,10 +927,7 @@ def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.int
 def _threshold_of_risk(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], max_risk: float, level: float
 ) -> float:
-    """Return the largest threshold whose share of wrong answers is certified to be at most ``max_risk``.
-
-    Return -inf if no threshold can be certified.
-    """
+    """Return the largest threshold with a certified risk of at most ``max_risk``; -inf without any."""
     alike = group_correlation(right, groups)
 
     def certified(threshold: float, level: float) -> tuple[bool, float]:

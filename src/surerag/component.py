@@ -87,10 +87,7 @@ class Component(Options, Generic[R]):
         return self._services.answer_tokens(getattr(self, "max_tokens", None))
 
     def program(self, *case: Any, **more: Any) -> Program[R]:
-        """Return the method's generator for one case.
-
-        The generator yields effects, such as calls of models; a driver sends the results back.
-        """
+        """Return the method's generator for one case; it yields effects, and a driver sends back results."""
         raise NotImplementedError
 
     def run(self, *case: Any, **more: Any) -> R:
@@ -131,20 +128,13 @@ class Component(Options, Generic[R]):
         )
 
     async def arun_many(self, cases: Iterable[Any], **options: Any) -> list[R]:
-        """Return the results of many cases without blocking the event loop.
-
-        Options and errors are those of :meth:`run_many`.
-        """
+        """Return the results of many cases without blocking the event loop; options as :meth:`run_many`."""
         return await drivers.arun_many(
             self._programs(cases), self.services, on_event=self.on_event, **options
         )
 
     def iter_many(self, cases: Iterable[Any], *, window: int = 64) -> Iterator[R]:
-        """Yield the result of each case, in order, as soon as it is ready; nothing is stored.
-
-        Args:
-            cases: As for :meth:`run_many`.
-            window: Maximum number of cases that are in progress at once.
+        """Yield the result of each case, in order, as soon as it is ready; results are not stored.
 
         Raises:
             Exception: The error of the first failed case, in place of its result.
@@ -170,9 +160,7 @@ class Component(Options, Generic[R]):
     def from_dict(cls, settings: Mapping[str, Any], **services: Any) -> Self:
         """Rebuild a method from the result of :meth:`to_dict`.
 
-        Args:
-            settings: The result of :meth:`to_dict`.
-            services: The services, and options that are functions; JSON cannot hold them.
+        Pass services, and options that are functions, as keyword arguments; JSON cannot hold them.
         """
         options = {
             name: value

@@ -141,10 +141,7 @@ class _UnreadableError(Exception):
 
 @dataclass(slots=True)
 class _File:
-    """The contents of a file: ``text``, or ``documents`` if its rows or messages are separate documents.
-
-    ``notes`` are reasons why the text may be wrong or incomplete.
-    """
+    """The contents of a file: a text, or documents from its rows; notes tell what may be wrong."""
 
     text: str = ""
     title: str = ""
@@ -325,7 +322,6 @@ def _mail_file(mail: Mail) -> _File:
 
 
 def _take_messages(file: _File, messages: Iterable[Mail], name: str) -> None:
-    """Add each message of a mailbox to the file's documents."""
     attachments: list[str] = []
     for number, mail in enumerate(messages, 1):
         attachments += mail.attachments
@@ -439,10 +435,7 @@ def _first_heading(text: str) -> str:
 
 
 def _main_records(records: Sequence[Record]) -> Sequence[Record]:
-    """Return the rows of a JSON object that holds one list of rows, after a record of its other values.
-
-    Records of any other form are returned unchanged.
-    """
+    """Return the rows inside a JSON object after a record of its other values; keep other records."""
     key = key_of_rows(records)
     if key is None:
         return records

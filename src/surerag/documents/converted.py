@@ -70,11 +70,7 @@ def _is_navigation(tag: Any) -> bool:
 
 @cache
 def converter(suffix: str) -> Any:
-    """Return the markitdown converter for a suffix.
-
-    A converter of a binary format raises an error for a damaged file; markitdown's default converter would
-    read it as text.
-    """
+    """Return the markitdown converter for a suffix; it raises for a damaged binary file."""
     with extra("documents"):
         from markitdown import MarkItDown, converters
     if suffix not in CONVERTED:
@@ -85,12 +81,7 @@ def converter(suffix: str) -> Any:
 
 
 def convert(data: bytes, suffix: str, **info: str) -> str:
-    """Convert a file's contents to Markdown.
-
-    Args:
-        data: The contents of the file.
-        suffix: Suffix of the file's format, such as ``.pdf``.
-        info: More fields of markitdown's ``StreamInfo``, such as ``charset``.
+    """Convert the contents of a file with a suffix to Markdown; ``info`` are more fields of ``StreamInfo``.
 
     Raises:
         InputError: If the file is damaged or needs a password.
@@ -113,7 +104,6 @@ def convert(data: bytes, suffix: str, **info: str) -> str:
 
 
 def _what_is_wrong(error: BaseException) -> str:
-    """Return the reason why a file cannot be converted, from the exception of the parser."""
     if type(error).__name__ == "PDFPasswordIncorrect":
         return "it needs a password"
     return f"damaged: {' '.join(str(error).split())[:200] or type(error).__name__}"

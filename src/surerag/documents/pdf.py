@@ -116,7 +116,6 @@ def _characters(page: Any) -> list[Character]:
 
 
 def _lines(characters: Sequence[Character]) -> list[Line]:
-    """Group characters into lines; the lines are ordered from the top of the page to its bottom."""
     lines: list[list[Character]] = []
     for one in sorted(characters, key=lambda one: -(one.top + one.bottom)):
         last = lines[-1][0] if lines else None
@@ -141,10 +140,7 @@ def _line(characters: Sequence[Character]) -> Line:
 
 
 def _table(lines: Sequence[Line], start: int) -> tuple[list[TableRow], int]:
-    """Return the rows of the table that begins at line ``start``, and the number of the line after it.
-
-    Return no rows and ``start`` if no table begins there.
-    """
+    """Return the rows of a table that begins at a line, and the number of the line after it; or no rows."""
     if len(lines[start].cells) < 2:
         return [], start
     columns = [(cell.left, cell.right) for cell in lines[start].cells]

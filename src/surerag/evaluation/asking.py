@@ -172,11 +172,7 @@ def _ask_missing(
     at_a_time: int,
     ask: Callable[[System, Sequence[Question]], Iterator[Row]],
 ) -> Iterator[Row]:
-    """Ask each system the questions that it has not answered yet, and yield each answer as a row.
-
-    Raises:
-        ServiceError: If every system fails on :data:`FAILURES` questions in a row.
-    """
+    """Ask each system the questions that it has not answered yet, and yield each answer as a row."""
     failures, latest = dict.fromkeys(missing, 0), ""
     for start, system in product(range(0, len(questions), at_a_time), systems):
         batch = [q for q in questions[start : start + at_a_time] if q.key in missing[system.name]]

@@ -98,7 +98,6 @@ class Causes:
 
     @cached_property
     def _places(self) -> dict[tuple[str, str], Place | None]:
-        """Place of the reference of each wrong answer, by system and question key."""
         return {(row.system, row.question.key): self._place(row) for row in self.run.rows}
 
     def _references_of(self, question: Question) -> list[str]:

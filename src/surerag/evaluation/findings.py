@@ -401,7 +401,6 @@ def _no_difference(difference: Estimate, margin: float | None) -> str:
 
 
 def _costs(run: Run, system: str, baseline: str) -> str:
-    """Return a sentence about a system's searches and costs, compared with the baseline."""
     parts = []
     units = (("tokens", "tokens", "fewer"), ("calls", "calls", "fewer"), ("seconds", "time", "less"))
     for cost, unit, less in units:

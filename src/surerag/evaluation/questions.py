@@ -327,7 +327,6 @@ def _to_question(
 
 
 def _document_of(contexts: Any) -> str:
-    """Return the name of the document of the first context; empty if the context does not name it."""
     contexts = _parse_cell(contexts)
     first = contexts[0] if isinstance(contexts, list | tuple) and contexts else contexts
     if not isinstance(first, Mapping):

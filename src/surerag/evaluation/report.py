@@ -95,7 +95,6 @@ def _cost_columns(run: Run, systems: Sequence[str], prices: Prices) -> dict[str,
 
 
 def _cells(values: Mapping[str, float | None], form: Callable[[float], str]) -> dict[str, str]:
-    """Format numbers as texts; None becomes a dash."""
     return {name: "–" if value is None else form(value) for name, value in values.items()}
 
 
@@ -359,7 +358,6 @@ def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
 
 
 def _causes_bar(system: str, counts: Mapping[Place, int]) -> str:
-    """Return a bar as HTML, with a part for each place where references of wrong answers occur."""
     total, parts = sum(counts.values()), ""
     for place, n in counts.items():
         if n:
@@ -379,7 +377,6 @@ def _wrong_without_cause(run: Run, why: Causes) -> int:
 
 
 def _skipped_files(run: Run) -> str:
-    """Return a list of the files that could not be read as HTML; empty if all files were read."""
     skipped = run.about.get(SKIPPED, "none").splitlines()
     if skipped in ([], ["none"]):
         return ""
@@ -482,19 +479,16 @@ def _question_details(
 
 
 def _score_text(metric: str, score: float | None) -> str:
-    """Return "right", "wrong" or the metric with a graded score; empty for None."""
     if score is None:
         return ""
     return _right_or_wrong(score) if score in (0, 1) else f"{metric} {score:.2f}"
 
 
 def _saw(numbers: Sequence[int]) -> str:
-    """Return in words the numbers of the passages in an answer's prompt; empty if there are none."""
     return f"saw passage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}" if numbers else ""
 
 
 def _passage_item(text: str, source: str, *, holds: bool) -> str:
-    """Return a passage as an HTML list item, with its source and whether it contains the reference."""
     head = ": ".join(filter(None, [source, "holds the reference" if holds else ""]))
     head = f"<b>{_html(head)}</b>\n" if head else ""
     excerpt = f"{text[:MAX_CHARACTERS]} …" if len(text) > MAX_CHARACTERS else text
@@ -502,7 +496,6 @@ def _passage_item(text: str, source: str, *, holds: bool) -> str:
 
 
 def _where(why: Causes, row: Row) -> str:
-    """Return in words where the reference of a wrong answer occurs; empty for other answers."""
     place, names = why.place(row), (why.names or {}).get(row.question.key, ())
     if place is None:
         return ""
@@ -512,7 +505,6 @@ def _where(why: Causes, row: Row) -> str:
 
 
 def _details(run: Run, row: Row) -> list[str]:
-    """Return in words whether a system searched or rewrote, how uncertain it was, and its tokens."""
     answer, settings = row.answer, run.settings(row.system)
     if answer is None:
         return ["failed"]

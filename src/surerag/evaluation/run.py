@@ -515,7 +515,6 @@ def _damaged(path: str | Path | None, what: str) -> InputError:
 
 
 def _measures_of(certainty: Certainty | None) -> dict[str, float | None]:
-    """Return the middle of each measure's interval by name; None for a missing measure."""
     measured = {} if certainty is None else certainty.uncertainties
     return {name: math.fsum(measured[name]) / 2 if name in measured else None for name in MEASURES}
 

@@ -201,14 +201,7 @@ def questions_to_show(
 
 
 def _power(n: int, difference: float, discordant: float, level: float) -> float:
-    """Return the power of the exact test.
-
-    Args:
-        n: Number of pairs.
-        difference: Mean difference of the pairs.
-        discordant: Share of pairs whose values differ.
-        level: Significance level.
-    """
+    """Return the power of the exact test for n pairs, a mean difference and a share of unequal pairs."""
     log_factorials = np.append(0.0, np.cumsum(np.log(np.arange(1, n + 1))))
 
     def log_binomial(count: int, at_most: int, share: float) -> Floats:

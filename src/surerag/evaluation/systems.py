@@ -152,7 +152,6 @@ def _check_scores(scores: Mapping[str, float]) -> None:
 
 
 def _passages_and_sources(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the texts of the passages in an answer's prompt, and the source of each passage."""
     lists = [items for name in _CONTEXTS if (items := _value_at(value, name)) and not _is_text(items)]
     passages, sources = [], []
     for item in chain(*lists):
@@ -201,7 +200,6 @@ def _first_value(value: Any, paths: Sequence[str], holds: Callable[[Any], bool])
 
 
 def _certainty(value: Any) -> Certainty | None:
-    """Return the certainty in the value that a system returned; None if there is none."""
     for path in _CERTAINTIES:
         certainty = _value_at(value, path)
         if isinstance(certainty, Certainty):

@@ -108,11 +108,7 @@ def _verdicts(clauses: Sequence[str]) -> Iterator[bool]:
 
 
 def _letters(clauses: Sequence[str]) -> set[str]:
-    """Return the letters that an answer names as its choice.
-
-    Letters after "answer" are preferred, then letters after "option" or "choice", then a clause that is only
-    a letter, then other letters.
-    """
+    """Return the letters that an answer names as its choice; letters after "answer" are preferred."""
     by_rank: tuple[set[str], ...] = (set(), set(), set(), set())
     for clause in clauses:
         words = _BETWEEN_SCRIPTS.sub(" ", UNSPACED.sub(r" \1 ", clause)).split()

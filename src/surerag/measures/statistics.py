@@ -273,17 +273,10 @@ def _interval_with_pseudo_pair(
 def bootstrap_interval(
     resampled: Floats, value: float, n: float, bounds: Bounds | None = (0.0, 1.0), confidence: float = 0.95
 ) -> Interval | None:
-    """Return the bootstrap percentile interval of an estimate.
+    """Return the bootstrap percentile interval of the estimate ``value`` from its resamples.
 
     If the resamples are almost equal (within 0.5 % of the range between the bounds), the interval also
     includes the exact interval of :func:`constant_interval`, or is None without bounds.
-
-    Args:
-        resampled: The estimate from each resample.
-        value: The estimate from the sample.
-        n: Number of values in the sample.
-        bounds: Smallest and largest possible value; None if there are no bounds.
-        confidence: Confidence level of the two-sided interval.
     """
     lower, upper = np.quantile(resampled, ((1 - confidence) / 2, (1 + confidence) / 2))
     return _not_below_exact((float(lower), float(upper)), value, n, bounds, confidence)

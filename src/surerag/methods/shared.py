@@ -87,12 +87,8 @@ def check_passages(passages: object) -> None:
 def checked_number(value: object, owner: str) -> float:
     """Return the value of a user's function as a float; infinity is allowed.
 
-    Args:
-        value: The value that the function returned.
-        owner: Description of the function for the error message.
-
     Raises:
-        ConfigurationError: If the value is not a number, or is NaN.
+        ConfigurationError: If the value is not a number, or is NaN; ``owner`` names the function.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
         raise ConfigurationError(
@@ -106,17 +102,10 @@ def checked_number(value: object, owner: str) -> float:
 
 
 def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_logprobs: str) -> None:
-    """Check that a reader reports the log-probabilities or entropies that a gate or a metric needs.
+    """Raise CapabilityError unless a reader reports the log-probabilities or entropies that are needed.
 
-    Args:
-        reader: The reader.
-        needs: The part of an answer that the gate or metric needs.
-        owner: Name of the gate or metric for the error message.
-        of_text: An option for the hint that needs only the answer's text, such as ``gate="abstention"``.
-        of_logprobs: An option for the hint that needs only log-probabilities.
-
-    Raises:
-        CapabilityError: If the reader does not report the needed part.
+    ``owner`` names the gate or metric that needs them. The error's hint recommends ``of_text``, an option
+    that needs only the answer's text, or ``of_logprobs``, an option that needs only log-probabilities.
     """
     can = reader.capabilities
     able = {"text": True, "logprobs": can.logprobs, "entropy": can.entropy is not None, "energy": can.energy}
@@ -137,11 +126,7 @@ def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_log
 
 
 def trace_of(generation: Generation, of_text: str) -> TokenTrace:
-    """Return the trace of a generation, with its log-probabilities.
-
-    Raises:
-        LogprobsError: If there is no trace. The hint recommends ``of_text``, an option that needs only text.
-    """
+    """Return the trace of a generation, or raise LogprobsError with a hint to the option ``of_text``."""
     if generation.trace is None:
         raise LogprobsError(
             "an answer came back without log-probabilities",
@@ -226,13 +211,8 @@ def meaning_clusters(answers: Sequence[str]) -> list[int]:
     """Group short answers by meaning, and return the number of each answer's cluster.
 
     Two answers have the same meaning if the words of one answer occur in the other as one sequence. Each
-    answer joins the first cluster whose first member has the same meaning, or starts a new cluster.
-
-    Args:
-        answers: The answers.
-
-    Returns:
-        Cluster number of each answer. Clusters are numbered from 0 in the order of their first members.
+    answer joins the first cluster whose first member has the same meaning, or starts a new cluster. Clusters
+    are numbered from 0.
 
     Example:
         >>> meaning_clusters(["Velm", "in Velm", "Orun"])
@@ -284,13 +264,9 @@ class Judgements(NamedTuple):
     def equivalent(self, first: str, second: str, threshold: float | None = None) -> bool:
         """Whether two statements entail each other (SePer, Definition 2).
 
-        An empty statement is equivalent only to another empty statement.
-
-        Args:
-            first: A statement.
-            second: Another statement.
-            threshold: Minimum probability of entailment in both directions (τ). None: entailment must be the
-                most likely label in both directions.
+        In both directions, the probability of entailment must be at least ``threshold`` (τ), or entailment
+        must be the most likely label if it is None. An empty statement is equivalent only to an empty
+        statement.
         """
         if first == second or not first or not second:
             return first == second
@@ -327,20 +303,12 @@ def judge(pairs: Sequence[Pair]) -> Program[Judgements]:
 
 
 def embed_unit(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float64]]:
-    """Embed texts, and return an array with one row of Euclidean length 1 for each text.
-
-    Raises:
-        ServiceError: If the encoder does not return one finite vector for each text.
-    """
+    """Embed texts, and return a row of Euclidean length 1 for each text; raise ServiceError if this fails."""
     return unit_vectors((yield from perform(Embed(texts, kind))), len(texts))
 
 
 def unit_vectors(rows: Any, count: int) -> NDArray[np.float64]:
-    """Check that an encoder returned ``count`` vectors, and scale each to Euclidean length 1.
-
-    Raises:
-        ServiceError: If the number or the values of the vectors are wrong.
-    """
+    """Scale vectors to Euclidean length 1; raise ServiceError if there are not ``count`` finite vectors."""
     return unit_rows(checked_vectors(rows, count, np.float64))
 
 

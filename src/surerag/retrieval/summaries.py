@@ -203,13 +203,7 @@ def _beginning(document: Document) -> str:
 
 @dataclass(frozen=True)
 class LeadSummaries:
-    """Summarises each document by its first sentences; tables get no summary.
-
-    Attributes:
-        sentences: Number of sentences, at least 1.
-        per_paragraph: Whether to take the first sentences of each paragraph.
-        language: ISO 639 code of the documents' language.
-    """
+    """Summarises each document by its first sentences (:func:`lead_summary`); tables get no summary."""
 
     sentences: int = 2
     per_paragraph: bool = False
@@ -227,12 +221,9 @@ def summarizer_of(
 ) -> Callable[[Sequence[Document], Sequence[Any]], list[str]]:
     """Return a function that summarises documents, for the option ``summarize`` of an integration.
 
-    The function takes the documents twice: as ``Document`` objects, and as objects of the framework.
-
-    Args:
-        how: A number of first sentences, a metadata key, a function of a framework's document, or a model.
-        models: The type, or types, of the framework's models.
-        reader_of: A function that turns a framework's model into a reader.
+    The function takes the documents twice: as ``Document`` objects, and as objects of the framework. ``how``
+    is a number of first sentences, a metadata key, a function of a framework's document, or a model. A model
+    is an object of a type in ``models``, and ``reader_of`` turns it into a reader.
     """
     if isinstance(how, models):
         model_summaries = ModelSummaries(reader_of(how))

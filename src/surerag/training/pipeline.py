@@ -223,7 +223,6 @@ def _load_rewriter(folder: Path) -> Reader:
 
 
 def _claim(folder: Path, run: dict[str, object]) -> None:
-    """Create a folder for a training, or check that an existing folder belongs to the same training."""
     file = folder / "run.json"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)

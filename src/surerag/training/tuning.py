@@ -18,10 +18,7 @@ CHECKPOINTS = "checkpoints"
 def distil(
     pairs: Sequence[tuple[str, str]], base: str | Path, output: Path, options: RewriterTraining
 ) -> Path:
-    """Fine-tune a base model on a teacher's rewrites (SFT; DynQR, section 2.2); return its folder.
-
-    The loss is computed on the tokens of the rewrite, without the prompt.
-    """
+    """Fine-tune a base model on a teacher's rewrites (SFT; DynQR, section 2.2); return the model's folder."""
     examples = [(query, {"completion": rewrite}) for query, rewrite in pairs]
     return _tune("distil", examples, base, output, options)
 
@@ -74,12 +71,7 @@ def _tune(
 
 
 def load_base(base: str | Path) -> tuple[Any, Any]:
-    """Load a model to train and its tokenizer.
-
-    Raises:
-        ConfigurationError: If the model cannot be loaded, or its tokenizer has no end token.
-        MissingExtraError: If TRL is not installed.
-    """
+    """Load a model to train and its tokenizer; raise ConfigurationError if they cannot be used."""
     with extra("train"):
         import trl  # noqa: F401
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -111,7 +103,6 @@ def _row(options: RewriterTraining, tokenizer: Any, query: str, **texts: str) ->
 
 
 def _arguments(output: Path, options: RewriterTraining, stage: str, rows: int) -> dict[str, Any]:
-    """Return the trainer's arguments for a stage with ``rows`` examples."""
     import torch
 
     cuda = torch.cuda.is_available()

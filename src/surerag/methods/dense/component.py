@@ -25,7 +25,6 @@ from surerag.text import estimated_tokens
 
 
 def _judge(reader: Reader, entailer: Entailer | Reader | None, prompt: Template) -> Entailer:
-    """Return the entailer: an NLI model, or a reader with a prompt (by default ``reader``)."""
     judge = reader if entailer is None else entailer
     if not isinstance(judge, Reader):
         if prompt.text != DenseOptions.PROMPTS["entailment"].text:

@@ -110,8 +110,6 @@ def _choose_answer(original: Attempt, candidates: Sequence[Attempt], verify: boo
 
 
 class _Steps:
-    """The steps of the method for one question."""
-
     def __init__(
         self, question: str, options: DynQROptions, sampling: SamplingParams, history: tuple[Message, ...]
     ) -> None:
@@ -144,7 +142,6 @@ class _Steps:
         return (yield from self.answer(contexts))
 
     def answer(self, contexts: Mapping[str, Sequence[Passage]]) -> Program[list[Attempt]]:
-        """Generate an answer for each query and its passages, in one request, and measure its uncertainty."""
         metric = self.options.metric
         prompts = [self._prompt(query, passages) for query, passages in contexts.items()]
         answers = yield from perform(Generate(prompts, self.sampling))

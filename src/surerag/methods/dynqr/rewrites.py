@@ -109,7 +109,6 @@ def alternated(first: Sequence[Passage], second: Sequence[Passage], top_n: int |
 
 
 def _unframed(answer: str) -> str:
-    """Return the first query in a reply, without the text around it."""
     parts: list[str] = []
     lines = _BOLD.sub(r"\2", answer).strip().splitlines()
     for place, line in enumerate(map(str.strip, lines), start=1):

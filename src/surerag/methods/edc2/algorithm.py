@@ -114,8 +114,6 @@ def compress_clusters(
 
 
 class _Compression(NamedTuple):
-    """The steps of EDC²-RAG for one query."""
-
     query: str
     passages: Sequence[Passage]
     options: EDC2Options
@@ -144,13 +142,11 @@ class _Compression(NamedTuple):
         return [*guarded, replace(dropped, outcome="dropped")] if less_relevant else guarded
 
     def report(self, members: Sequence[int], reason: str) -> ClusterReport:
-        """Return the report of a cluster whose passages stay unchanged."""
         names = tuple(self.passages[at].id for at in members)
         tokens = sum(self.measure(self.passages[at]) for at in members)
         return ClusterReport(tuple(members), names, "passed", reason, tokens)
 
     def _texts(self, report: ClusterReport) -> list[str]:
-        """Return the distinct texts of a cluster."""
         return list(dict.fromkeys(self.passages[at].text for at in report.members))
 
     def _prompt(self, report: ClusterReport) -> Prompt:
@@ -179,11 +175,7 @@ class _Compression(NamedTuple):
         return replies
 
     def _read(self, report: ClusterReport, reply: Generation | Exception) -> ClusterReport:
-        """Return a cluster's report for the reader's reply.
-
-        A reply may be an error, a compression, or a statement that nothing is relevant. If it only names the
-        numbers of passages, the compression is the whole text of these passages.
-        """
+        """Return a cluster's report for the reader's reply; passage numbers become the passages' texts."""
         if isinstance(reply, Exception):
             return replace(report, reason=in_plain_words(reply), warning=True)
         options, texts = self.options, self._texts(report)
@@ -257,10 +249,7 @@ class _Compression(NamedTuple):
         return report
 
     def _copied(self, sentence: SupportedSentence, report: ClusterReport) -> SupportedSentence:
-        """Return the sentence of the sources that is most similar to the reader's sentence.
-
-        If no sentence is similar enough, return the reader's sentence with the source None.
-        """
+        """Return the most similar sentence of the sources; if none is similar, the source is None."""
         if sentence.source is None:
             return sentence
         judged = self.options.guard == "entailment"
@@ -273,8 +262,6 @@ class _Compression(NamedTuple):
 
 
 class _Offer(NamedTuple):
-    """A passage or compression that may enter the new context."""
-
     rank: int  # position of its best source in the input
     cluster: int
     forms: Sequence[Passage]  # the whole text, then shorter forms of it
@@ -324,10 +311,7 @@ def _fill_context(
 
 
 def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[int, Passage]:
-    """Return the number of the best passage's cluster, and the passage cut to as many words as fit.
-
-    If no word fits, the passage is cut to characters.
-    """
+    """Return the number of the best passage's cluster, and the passage cut so that it fits."""
     for unit_end in (_WORD_END, _CHARACTER):
         for _, at, (passage, *_) in offers:
             ends = [match.end() for match in unit_end.finditer(passage.text)]

@@ -111,8 +111,6 @@ def lazy_rag(
 
 
 class _Steps:
-    """The steps of L-RAG for one question, and their state."""
-
     def __init__(self, question: str, options: LazyRAGOptions, max_tokens: int | None, gate: Gate) -> None:
         self.question = question
         self.options = options
@@ -228,7 +226,6 @@ class _Steps:
         return self.gate.decide(self.score, self.interval, threshold, failure or self.flaw)
 
     def finish(self) -> Program[Generation]:
-        """Complete the first answer, and return it."""
         if self._begun is not None:
             return (yield from self._read_on(self._begun, answer=True))
         assert self.first_pass is not None  # noqa: S101  # start() came to its end
@@ -257,7 +254,6 @@ class _Steps:
     def result(
         self, decision: GateDecision, passages: Sequence[Passage], answer: Generation
     ) -> Program[LazyRAGResult]:
-        """Return the result; emit a warning if the answer was truncated at ``max_tokens``."""
         if answer.is_cut:
             tokens = answer.completion_tokens
             yield from emit("lazy_rag.cut_off", warning=True, question=self.question, tokens=tokens)

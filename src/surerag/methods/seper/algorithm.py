@@ -62,10 +62,7 @@ class _Measured(NamedTuple):
 def _measure(
     question: str, references: Sequence[str], contexts: Sequence[Sequence[Passage]], options: SePerOptions
 ) -> Program[_Measured]:
-    """Measure the belief in the references in each context.
-
-    The first context must be empty, and the second must be all passages.
-    """
+    """Measure the belief in each context; the first context must be empty, the second all passages."""
     check_question(question)
     check_passages(contexts[1])
     _check_references(references)
@@ -94,7 +91,6 @@ def _measure(
 
 
 def _check_references(references: object) -> None:
-    """Raise InputError unless reference answers are a list of non-empty texts."""
     if isinstance(references, str) or not isinstance(references, Sequence):
         raise InputError(
             f"references are a list of answers, got a {type(references).__name__}",
@@ -191,10 +187,8 @@ def _answers_of(samples: Sequence[Generation]) -> list[Hashable]:
 
 
 def _can_weigh(samples: Sequence[Generation], weights: Weights) -> bool:
-    """Return whether every answer has a probability, and the probabilities sum to at most 1.
-
-    A larger sum means that the server reports probabilities after applying temperature or top-p.
-    """
+    """Return whether every answer has a probability, and the probabilities sum to at most 1."""
+    # A larger sum means that the server reports probabilities after applying temperature or top-p.
     logs = [log_likelihood(sample, weights) for sample in samples]
     if any(log is None for log in logs):
         return False
@@ -248,10 +242,7 @@ def _cluster_matches(
     judgements: Judgements,
     options: SePerOptions,
 ) -> Floats:
-    """Return a matrix [clusters, references]: 1 if the cluster's members mean the reference, else 0.
-
-    If the option ``linkage`` is ``"first"``, only the first member of a cluster is compared.
-    """
+    """Return a matrix [clusters, references]: 1 if the cluster's members mean the reference, else 0."""
     rules = options.rules
     rows = []
     for label in range(int(clusters.max()) + 1):
