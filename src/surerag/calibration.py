@@ -202,7 +202,7 @@ class _Policy:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Rebuild a policy from :meth:`to_dict`.
+        """Rebuild a policy from the result of :meth:`to_dict`.
 
         Raises:
             InputError: If the values are not those of a policy of this class.
@@ -218,7 +218,7 @@ class _Policy:
             ) from error
 
     def save(self, path: str | Path) -> None:
-        """Write the policy as JSON.
+        """Write the policy to a JSON file.
 
         Raises:
             StorageError: If the file cannot be written.
@@ -228,7 +228,7 @@ class _Policy:
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file that :meth:`save` wrote.
+        """Load a policy from a file that :meth:`save` wrote.
 
         Raises:
             InputError: If the file cannot be read, or is not a policy of this class.
@@ -480,7 +480,7 @@ def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float
 def _needed_for_loss(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], max_loss: float, level: float
 ) -> int | None:
-    """Return about how many questions certify a threshold that skips 5 % of them; None if none suffice."""
+    """Return about how many questions certify a threshold that skips 5 % of them; None if no number can."""
     with extra("evaluation"):
         from scipy.stats import norm
     # A normal approximation with the rates of the sample. With this number, a calibration succeeds with a
@@ -540,8 +540,9 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
 
     Args:
         n: Number of questions in the sample.
-        repaired: Number of questions without acting on which acting would turn a wrong answer right.
-        spoiled: Number of questions without acting on which acting would turn a right answer wrong.
+        repaired: Number of questions on which the policy does not act, but acting would make the answer
+            right.
+        spoiled: Number of questions on which the policy does not act, and acting would make the answer wrong.
         bound: Allowed loss, in [-1, 1].
         slip: Significance level that is spent on the interval of the nuisance parameter.
 

@@ -29,10 +29,10 @@ Measure = Literal[
     "least_likely_token",
     "negative_log_likelihood",
 ]
-"""Names of the measures of an answer's tokens. Each is an uncertainty: larger means less certain."""
+"""Names of the uncertainty measures of an answer's tokens; for all measures, larger means less certain."""
 
 DEFAULT_MEASURE: Measure = "greatest_3_mean_entropy"
-"""The default measure of an answer's ``uncertainty``."""
+"""The default measure for ``Certainty.uncertainty``."""
 WITHOUT_ALTERNATIVES: Measure = "negative_log_likelihood"
 """The default measure for answers of a server that returns no top log-probabilities, so that no entropy is
 known."""

@@ -34,7 +34,7 @@ from surerag.services import Services
 R = TypeVar("R")
 T = TypeVar("T")
 Service = Annotated[T, SkipValidation, Field(exclude=True, repr=False)]
-"""Type of a field for a model, retriever or encoder. Copies share the value, and it is never serialised."""
+"""Type of a field for a model, retriever or encoder. Copies of a component share it; it is not serialised."""
 Function = Annotated[T, Field(exclude=True, repr=False)]
 """Type of a field for a function or None; pydantic checks that the value is callable."""
 

@@ -72,7 +72,7 @@ _DECLARED = re.compile(rb"(?:charset|encoding)=[\"']?([A-Za-z0-9_.:-]{1,40})")
 _DECLARED_WITHIN = 2048
 
 _FRONT_MATTER_LIMIT = 20_000
-"""Longest front matter, in characters."""
+"""Maximum length of YAML front matter, in characters."""
 _TEXT_KEYS = ("text", "content", "contents", "page_content", "body")
 """Names of columns whose cells are whole documents."""
 

@@ -212,7 +212,7 @@ _TIMES = re.compile(r"\s*((?:\d+:)?\d+:\d\d)[.,](\d{1,3})\s+-->\s+((?:\d+:)?\d+:
 _SPEAKER = re.compile(r"<v(?:\.[^\s>]*)?\s+([^>]+)>")
 _TAGS = re.compile(r"</?[A-Za-z0-9][^>\n]{0,99}>|\{\\[^}\n]{0,99}\}")
 _PAUSE = 4.0
-"""Seconds of silence that end a paragraph."""
+"""Seconds without subtitles after which a new paragraph begins."""
 
 
 def read_subtitles(text: str) -> str:

@@ -20,7 +20,7 @@ _USEFUL = 0.7
 RIGHT = 0.5
 """Minimum score of an answer that counts as right."""
 _CURVE_FROM = 10
-"""Minimum number of answers at the first point of a curve; it is at least a tenth of all answers."""
+"""Minimum number of answers at the first point of a curve, which also has a tenth of all answers or more."""
 _CURVE_POINTS = 60
 
 

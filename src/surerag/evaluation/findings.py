@@ -44,7 +44,7 @@ def pipeline_of(run: Run, system: str) -> Pipeline | None:
 
 
 def search_share(run: Run, system: str) -> float | None:
-    """Return the share of questions for which a system searched; None if it is not known."""
+    """Return the share of questions for which a system retrieved passages; None if it is unknown."""
     pipeline = pipeline_of(run, system)
     if pipeline is not None and pipeline.searches is not None:
         return float(pipeline.searches)
@@ -92,7 +92,7 @@ def _with_method(run: Run, system: str) -> str:
 
 
 def comparisons(run: Run, baseline: str, names: Mapping[str, str], margin: float = MARGIN) -> list[str]:
-    """Return a recommendation, then the difference and the costs of each system against the baseline."""
+    """Return sentences: a recommendation, then each system's difference from the baseline and its costs."""
     systems = run.comparable
     baseline = baseline or (systems[0] if systems else "")
     others = [system for system in systems if system != baseline]

@@ -29,7 +29,7 @@ from surerag.messages import Usage
 
 OnChange = Literal["refuse", "ask"]
 Metric = Callable[[str, Sequence[str]], float]
-"""A function of an answer and its references that returns a score in [0, 1]."""
+"""A function that takes an answer and its reference answers, and returns a score in [0, 1]."""
 METRICS: Mapping[str, Metric] = {"exact_match": exact_match, "f1": token_f1, "contains": contains}
 METRIC_ALIASES: Mapping[str, str] = {"accuracy": "contains", "em": "exact_match"}
 """Alternative names of metrics."""

@@ -379,7 +379,7 @@ def exact_paired_test(wins: int, losses: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values adjusted for several tests (Holm 1979), in the order of the input.
+    """Return p-values after Holm's adjustment for several tests (1979), in the order of the input.
 
     Example:
         >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]

@@ -1,4 +1,4 @@
-"""The methods: one room each, around an algorithm that reads like the paper's."""
+"""The five methods; each method has a folder with its options, algorithm, result and public class."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from surerag.component import Component
 
 
 def methods_by_name() -> dict[str, type[Component[Any]]]:
-    """Return the main class of each method, as its attribute ``TITLE`` declares it."""
-    found = {}
+    """Return the main class of each method, by the title in the class attribute ``TITLE``."""
+    classes = {}
     for name, module in surerag._MODULE_OF.items():
         if module.startswith("surerag.methods."):
             value = getattr(import_module(module), name)
             if isinstance(value, type) and issubclass(value, Component) and value.TITLE:
-                found[value.TITLE] = value
-    return found
+                classes[value.TITLE] = value
+    return classes

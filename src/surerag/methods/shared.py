@@ -262,11 +262,11 @@ class Judgements(NamedTuple):
         return bool(self.rows[premise, hypothesis].argmax() == ENTAILMENT)
 
     def equivalent(self, first: str, second: str, threshold: float | None = None) -> bool:
-        """Whether two statements entail each other (SePer, Definition 2).
+        """Return whether two statements entail each other (SePer, Definition 2).
 
-        In both directions, the probability of entailment must be at least ``threshold`` (τ), or entailment
-        must be the most likely label if it is None. An empty statement is equivalent only to an empty
-        statement.
+        Without ``threshold``, entailment must be the most likely label in both directions. Otherwise the
+        probability of entailment must be at least ``threshold`` (τ) in both directions. An empty statement is
+        equivalent only to an empty statement.
         """
         if first == second or not first or not second:
             return first == second
@@ -381,7 +381,7 @@ class CallBudget:
         return math.inf if self.limit is None else max(self.limit - self.spent, 0)
 
     def spend(self, calls: int) -> None:
-        """Count ``calls`` calls as made."""
+        """Add ``calls`` to the number of calls so far."""
         self.spent += calls
 
     def affords(self, calls: int) -> bool:

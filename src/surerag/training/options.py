@@ -37,9 +37,7 @@ class RewriterTraining(Options):
     n_rewrites: int = Field(8, ge=2)
     """Number of rewrites to sample for each query before alignment."""
     n_pairs: int = Field(3, ge=1)
-    """Maximum number of pairs of rewrites for each query; pairs with the largest difference in reward are
-    used.
-    """
+    """Maximum number of pairs of rewrites for each query; pairs with the most different rewards are used."""
     reward: Reward = "uncertainty"
     """The reward of a rewrite (appendix B). ``"uncertainty"``: a low perplexity of the reader's answer
     (DynQR). ``"answer"``: a right answer of the reader (RRR); needs references. ``"documents"``: a retrieved

@@ -85,7 +85,7 @@ class DenseRefinerOptions(Options):
     (Algorithm 3). With ``"certain"``, the reader is not asked to judge contexts (Table 4)."""
 
     max_rounds: int = Field(4, ge=1)
-    """Maximum number of contexts that are measured."""
+    """Maximum number of contexts that the refinement measures."""
 
     max_calls: int | None = Field(None, ge=1)
     """Maximum number of model calls (rephrasings, answers and judgements) for a question; None means no

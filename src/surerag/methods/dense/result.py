@@ -200,7 +200,7 @@ class DenseRefinerResult(Result):
 
     @property
     def best(self) -> Round | None:
-        """The round of the best context; None if no context could be measured."""
+        """The round with the best context; None if no context could be measured."""
         return best_round(self.rounds)
 
     def to_dict(self) -> Mapping[str, Any]:

@@ -42,7 +42,7 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
     """The model that answers."""
 
     retriever: Service[Retriever | None] = None
-    """Finds passages."""
+    """Finds passages for the question and for rewritten queries."""
 
     rewriter: Service[Reader | None] = None
     """The model that rewrites queries; it need not be trained for this. None means the reader."""

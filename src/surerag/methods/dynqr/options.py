@@ -1,4 +1,4 @@
-"""The options of DynQR's inference."""
+"""Options of DynQR's inference."""
 
 from __future__ import annotations
 

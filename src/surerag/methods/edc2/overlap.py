@@ -144,7 +144,7 @@ def word_share(sentence: str, source: str) -> float:
 
 
 _STRICT = ("name", "number", "letter")
-"""Kinds of tokens that a source must have as they are; of words it may have other forms."""
+"""Kinds of tokens that a source must contain unchanged; words may occur in another form."""
 _CONTENT = ("word", *_STRICT)
 
 

@@ -65,7 +65,7 @@ class GateDecision:
     threshold: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; an infinite threshold becomes None."""
+        """Return the decision as plain values; an infinite threshold becomes None."""
         return {**asdict(self), "threshold": self.threshold if math.isfinite(self.threshold) else None}
 
 

@@ -1,1 +1,1 @@
-"""SePer: measures retrieval by the change of a reader's belief in the right answers (Dai et al.)."""
+"""SePer: measure how much retrieval changes a reader's belief in the right answers (Dai et al.)."""

@@ -282,8 +282,8 @@ def belief_interval(
 ) -> Interval:
     """Return the 95 % interval of SePer: a bootstrap over samples, or an exact interval if all samples agree.
 
-    Equal samples share the weight of their answer, so the answer weighs less in a resample with fewer of
-    them.
+    Equal samples share the weight of their answer. So an answer weighs less in a resample that contains
+    fewer of its samples.
     """
     same = np.array([[answer == other for other in answers] for answer in answers])
     resampled = resample_counts(len(answers), (options.seed, place)) * (same @ shares / same.sum(axis=1))

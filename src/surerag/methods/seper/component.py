@@ -74,6 +74,6 @@ class SePer(SePerOptions, Component[SePerResult]):
     async def apassage_utilities(
         self, question: str, references: Sequence[str], passages: Sequence[Passage]
     ) -> PassageUtilities:
-        """Measure each passage without blocking the event loop; see :meth:`passage_utilities`."""
+        """Measure ΔSePer of each passage without blocking the event loop; see :meth:`passage_utilities`."""
         program = passage_utilities(question, references, passages, self)
         return await drivers.arun(program, self.services, on_event=self.on_event)

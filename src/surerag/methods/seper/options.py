@@ -74,7 +74,7 @@ class SePerOptions(Options):
     the average (Eq. 10), and ``"any"`` the belief that an answer means at least one reference."""
 
     temperature: float = Field(1.0, ge=0, allow_inf_nan=False)
-    """Temperature of the samples."""
+    """Sampling temperature of the answers."""
 
     max_tokens: int = Field(64, ge=1)
     """Maximum length of a sampled answer, in tokens; the result counts truncated answers. The paper uses 512
