@@ -938,7 +938,7 @@ def _threshold_of_risk(
         n = effective_size(wrong, groups[answered], 1 - 2 * level, alike)
         return _binomial_cdf(n * float(wrong.mean()), n, max_risk) <= level, n
 
-    all_words = math.nextafter(math.inf, 0)  # shows all answers except empty ones, which are infinite
+    all_words = math.nextafter(math.inf, 0)  # every answer except empty answers, which have infinity
     if certified(all_words, _LEVEL_OF_ALL * level)[0]:
         return all_words
     level *= 1 - _LEVEL_OF_ALL

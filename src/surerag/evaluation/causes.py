@@ -41,7 +41,7 @@ def documents_with_references(
         [('ada.md',), ()]
     """
     found: dict[str, dict[str, None]] = {}
-    candidates: dict[str, list[tuple[int, list[str], str]]] = {}  # by the longest word, which is rare
+    candidates: dict[str, list[tuple[int, list[str], str]]] = {}  # keys: longest word, as it is rare
     for question in questions:
         for words in _words_of_references(question):
             found.setdefault(question.key, {})

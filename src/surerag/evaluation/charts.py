@@ -83,7 +83,6 @@ def _figure(title: str, height: float, draw: Callable[[Any], None]) -> str:
 
 
 def _draw_lines(axes: Any, values: Mapping[str, Estimate], baseline: str) -> None:
-    """Draw a point and an interval for each system, and a dotted line at the baseline's value."""
     for place, one in enumerate(values.values()):
         axes.plot(one.interval or [one.value] * 2, [place] * 2, color=_MARK, alpha=0.5)
         axes.plot(one.value, place, "o", color=_MARK, clip_on=False)
@@ -98,7 +97,6 @@ def _draw_lines(axes: Any, values: Mapping[str, Estimate], baseline: str) -> Non
 
 
 def _draw_curve(axes: Any, surest: SurestAnswers, lowest: float) -> None:
-    """Draw the curve of right answers with its interval, and a dotted line at the share of all answers."""
     shown = [100 * share for share in surest.curve]
     ends = [one.interval or (one.value, one.value) for one in surest.curve.values()]
     lower, upper = ([100 * end for end in of] for of in zip(*ends, strict=True))

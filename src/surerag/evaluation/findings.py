@@ -105,7 +105,7 @@ def comparisons(run: Run, baseline: str, names: Mapping[str, str], margin: float
         )
     elif others and baseline in systems:
         compared = {one.system: one for one in compare_systems(run, run.measures[0], baseline)}
-        if run.measures[0] in (*run.metrics, WORTH):  # of other scores, more may be worse
+        if run.measures[0] in (*run.metrics, WORTH):  # for other scores, larger may be worse
             sentences += _recommendation(run, compared, baseline, names, margin)
         others.sort(key=lambda name: -compared[name].difference.value if name in compared else math.inf)
     for system in others:

@@ -118,7 +118,7 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
             label = "AUROC of certainty" if name == "AUROC" else name
             columns[label] = {system: by_system.get(system, "–") for system in run.comparable}
     for name, column in columns.items():
-        # An interval goes below its value, so that four systems fit into eighty columns.
+        # The interval is printed below its value, so that four systems fit into eighty columns.
         texts = (escape_markup(printable(value).replace(" [", "\n[")) for value in (name, *column.values()))
         table.add_row(*texts)
     return table
@@ -281,7 +281,6 @@ def _list(sentences: Sequence[str]) -> str:
 
 
 def _table(first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
-    """Return an HTML table with a row for each system; ``first`` is the header of the systems' names."""
     head = "".join(f"<th>{_html(name)}</th>" for name in (first, *columns))
     rows = ""
     for system in next(iter(columns.values()), {}):
@@ -314,7 +313,6 @@ _MEASURES = {
 
 
 def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[str]) -> str:
-    """Return the page's section on certainty; empty if no system reports certainty."""
     if not sentences:
         return ""
     section = f"<h2>How sure is each answer?</h2>{_list(sentences)}"
@@ -335,7 +333,6 @@ def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[s
 
 
 def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
-    """Return the page's section on the causes of wrong answers; empty if no cause is known."""
     if not sentences:
         return ""
     counts = {system: why.count(system) for system in run.comparable}
@@ -386,7 +383,6 @@ def _skipped_files(run: Run) -> str:
 
 
 def _passages_section(run: Run, margin: float) -> str:
-    """Return the page's section on numbers of passages; empty if plain RAG did not run with several."""
     counts = passage_counts(run, margin)
     if not counts:
         return ""
@@ -406,7 +402,6 @@ def _passages_section(run: Run, margin: float) -> str:
 
 
 def _cell(name: str, text: str) -> str:
-    """Return a table cell as HTML, with the interval below the value."""
     value, bracket, interval = text.partition(" [")
     small = f"<br><small> [{_html(interval)}</small>" if bracket else ""
     return f'<td data-label="{_html(name)}"><span>{_html(value)}{small}</span></td>'
@@ -421,7 +416,6 @@ _KINDS = {
 
 
 def _question_list(run: Run, why: Causes) -> str:
-    """Return the questions as HTML in groups: systems differ, all wrong, all right, no reference."""
     systems = run.comparable
     metric = next((name for name in run.measures if name in run.metrics), "")
     scores = {system: run.values(system, metric) if metric else {} for system in systems}

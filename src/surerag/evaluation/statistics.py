@@ -189,7 +189,7 @@ def questions_to_show(
     square = float((differences**2).mean())
     size = ((z * math.sqrt(square) + of_power * math.sqrt(square - mean**2)) / mean) ** 2
     if is_binary(first) and is_binary(second):
-        # Counts are whole numbers: the continuity correction of Fleiss (1981).
+        # Counts are whole numbers, so the continuity correction of Fleiss (1981) is applied.
         size = size / 4 * (1 + math.sqrt(1 + 4 / (size * mean))) ** 2
         if size <= _EXACT:
             level = SIGNIFICANCE / tests

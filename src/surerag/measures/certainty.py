@@ -143,7 +143,7 @@ def auroc(
         return Estimate(area, Interval(0.0, 1.0), len(values))
     error = math.sqrt(float((sums**2).sum()) * fewest / (fewest - 1))
     quantile = NormalDist().inv_cdf((1 + confidence) / 2)
-    if len(sums) < len(values):  # groups may be few
+    if len(sums) < len(values):  # for few groups, the normal quantile is too small
         quantile = student_quantile(quantile, len(sums) - 1)
     reach = quantile * error / (area * (1 - area))
     odds = math.log(area / (1 - area))

@@ -74,7 +74,6 @@ def answer_weights(
 
 
 def _per_inclusion(probabilities: NDArray[np.float64], n: int) -> NDArray[np.float64]:
-    """Return p / (1 − (1 − p)^n), which approaches 1 / n for a small p."""
     p = np.clip(probabilities, 1e-12, 1 - 1e-12)
     ratio: NDArray[np.float64] = p / -np.expm1(n * np.log1p(-p))
     return ratio

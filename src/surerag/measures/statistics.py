@@ -198,7 +198,6 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
 
 
 def _has_several_groups(number: NDArray[np.intp]) -> bool:
-    """Return whether there are at least two groups, and a group with at least two values."""
     return bool(1 < number.max(initial=-1) + 1 < len(number))
 
 

@@ -98,7 +98,7 @@ def checked_number(value: object, owner: str) -> float:
     return float(value)
 
 
-# What a reader reports
+# Log-probabilities of a reader
 
 
 def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_logprobs: str) -> None:

@@ -146,7 +146,6 @@ def _shifted(chunks: Iterable[TextChunk], by: int) -> Iterator[TextChunk]:
 
 
 def _lines(text: str) -> Iterator[Span]:
-    """Yield the start and end of each line; the end includes the line break."""
     start = 0
     for line in text.split("\n"):
         yield start, min(start + len(line) + 1, len(text))

@@ -59,7 +59,7 @@ class PassageIndex:
         self._passages = _checked(passages)
         self._k = _at_least_one("k", k)
         self._vectors = np.ascontiguousarray(checked_vectors(vectors, len(self._passages)))
-        check_kind(Encoder, "an Encoder", hint="surerag.encoders has some", encoder=encoder)
+        check_kind(Encoder, "an Encoder", hint="pass an encoder of surerag.encoders", encoder=encoder)
         self._encoder = encoder
 
     @classmethod
@@ -85,7 +85,7 @@ class PassageIndex:
                 embedded passages and the number of all passages.
         """
         _at_least_one("batch_size", batch_size)
-        check_kind(Encoder, "an Encoder", hint="surerag.encoders has some", encoder=encoder)
+        check_kind(Encoder, "an Encoder", hint="pass an encoder of surerag.encoders", encoder=encoder)
         corpus = _checked(passages)
         # Batches of texts with similar lengths need the least padding.
         order = sorted(range(len(corpus)), key=lambda at: len(corpus[at].text))

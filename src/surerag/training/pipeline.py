@@ -178,7 +178,6 @@ def _measure(
     options: RewriterTraining,
     progress: Progress,
 ) -> tuple[StageMeans, ...]:
-    """Answer the held-out queries without a rewriter and with each model's rewrites, and compare."""
 
     def try_all(programs: list[Program[TriedQuery]], rewriter: Reader | None = None) -> list[TriedQuery]:
         own = None if rewriter is None else as_reader(rewriter)

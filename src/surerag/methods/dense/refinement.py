@@ -96,7 +96,7 @@ def _go_through_rounds(
             sufficient = yield from session.sufficient([passage.text for passage in context])
         entry = Round(measured, sufficient)
         better = improves(entry, best_round(rounds), options.stop)
-        rechunks = chunker and documents  # section 5.1, once, before the loop of Algorithm 3
+        rechunks = chunker and documents  # once, before the loop of Algorithm 3 (section 5.1)
         satisfied = not rechunks and meets(entry, better, options.stop)
         rounds.append(replace(entry, best=better or satisfied))
         if satisfied:

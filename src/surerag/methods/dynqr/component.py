@@ -66,7 +66,7 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
         services = Services(reader=self.reader, retriever=self.retriever, rewriter=self.rewriter)
         reader, _ = services.require("UncertaintyRewriter", "reader", "retriever")
         check_metric(self.metric, reader)
-        _ = self.resolved_threshold  # raises if there is none
+        _ = self.resolved_threshold  # raises without a threshold
         check_threshold(self.threshold, self)
         return services
 

@@ -89,7 +89,7 @@ class DynQROptions(Options):
             raise ConfigurationError(
                 f"n_samples is for the metric {' or '.join(SAMPLED)}, but the metric is "
                 f"{metric_name(self.metric)}",
-                hint="leave it out, or set one of these metrics",
+                hint="leave n_samples out, or set one of these metrics",
             )
         return self
 

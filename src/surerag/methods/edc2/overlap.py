@@ -177,7 +177,6 @@ def _tokens(text: str, names: frozenset[str]) -> list[_Token]:
 
 
 def _units(source: str, names: frozenset[str]) -> Iterator[list[_Token]]:
-    """Yield the tokens of each sentence of a source, and of each two or three successive sentences."""
     sentences = [_tokens(one, names) for one in _read(source).sentences]
     for count in range(1, _TOGETHER + 1):
         for start in range(len(sentences) - count + 1):

@@ -92,7 +92,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         services = Services(reader=self.reader, retriever=self.retriever, summaries=summaries)
         reader, _, _ = services.require("LazyRAG", "reader", "retriever", "summaries")
         check_gate(self.resolved_gate, reader)
-        _ = self.resolved_threshold  # raises if there is none
+        _ = self.resolved_threshold  # raises without a threshold
         check_threshold(self.threshold, self)
         return services
 

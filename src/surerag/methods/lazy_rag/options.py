@@ -107,7 +107,7 @@ class LazyRAGOptions(Options):
                 named = self.gate.name if isinstance(self.gate, Gate) else self.gate
                 raise ConfigurationError(
                     f"{name} is for the gate {' or '.join(gates)}, but the gate is {named}",
-                    hint=f"leave it out, or set it in your own gate, such as EntropyGate({name}=…)",
+                    hint=f"leave {name} out, or set it in your own gate, such as EntropyGate({name}=…)",
                 )
         if self.first_abstention is None and (
             self.gate == "abstention" or isinstance(self.gate, AbstentionGate)

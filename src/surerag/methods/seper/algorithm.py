@@ -144,7 +144,6 @@ def _belief(
     options: SePerOptions,
     place: int,
 ) -> Belief:
-    """Return the belief in one context (Algorithm 1, lines 2 and 3); ``place`` is the context's number."""
     rules = options.rules
     texts = [sample.text for sample in samples]
     logs = [log_likelihood(sample, rules.weights) for sample in samples]
