@@ -60,7 +60,6 @@ class Part(Options, ABC):
     @field_validator("threshold", mode="before", check_fields=False)
     @classmethod
     def _policy_from_settings(cls, value: Any) -> Any:
-        """Build a threshold policy from its serialised settings."""
         if not isinstance(value, Mapping):
             return value
         from surerag import ThresholdPolicy
@@ -137,7 +136,7 @@ def _loads_again(service: object) -> bool:
 
 
 def _without_keys(value: Any) -> Any:
-    """Return a service, or a value in it, without secrets (headers, say) that LangChain would write."""
+    """Return a service, or a value in it, without secrets that LangChain would serialise, such as headers."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, Mapping):

@@ -463,7 +463,6 @@ def _with_certainty(output: dict[str, Any], certainty: Certainty) -> dict[str, A
 
 
 def _last_answer(messages: Any) -> AIMessage | None:
-    """Return the last message of a graph's state if a model wrote it, else None."""
     last = messages[-1] if isinstance(messages, list) and messages else None
     return last if isinstance(last, AIMessage) else None
 

@@ -340,7 +340,7 @@ async def _respond(request: AgentRequest, handler: Handler, config: RunnableConf
 def _search_standalone(
     program: Program[LazyRAGResult], question: str, history: Sequence[Message], prompt: Template
 ) -> Program[LazyRAGResult]:
-    """Run a program; before it searches, a model rewrites the question to make sense without ``history``."""
+    """Run a program, but let a model rewrite its query so that it can be understood without ``history``."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         if isinstance(effect, Retrieve) and effect.tier == "passages":

@@ -398,7 +398,6 @@ def _may_count(models: Sequence[Leaf]) -> bool:
 
 
 def _is_cached(models: Sequence[Leaf]) -> bool:
-    """Whether LangChain may answer a repeated request from a cache."""
     return get_llm_cache() is not None or any(getattr(leaf.model, "cache", None) for leaf in models)
 
 

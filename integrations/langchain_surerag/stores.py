@@ -385,7 +385,6 @@ def metadata_to_show(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_metadata_of(summary: Document, document: Document) -> Document:
-    """Return an existing summary with its document's current metadata."""
     kept = {NO_SUMMARY: True} if NO_SUMMARY in summary.metadata else {}
     return Document(page_content=summary.page_content, metadata={**document.metadata, **kept})
 

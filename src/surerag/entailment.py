@@ -158,7 +158,6 @@ def parse_label(reply: str) -> int | None:
 
 
 def _label_logprobs(trace: TokenTrace) -> Sequence[float]:
-    """Return the log-probabilities of the tokens that spell the label."""
     word = _WORDS.search("".join(trace.tokens))
     if word is None:
         return list(trace.logprobs)
