@@ -25,7 +25,7 @@ def service_field(description: str) -> Any:
 
 
 class Part(Options, ABC):
-    """A LangChain class whose fields are a method's options; it builds the core component from them."""
+    """A LangChain class whose fields are a method's options; it builds the method from these fields."""
 
     learned: Annotated[InstanceOf[dict[str, Any]], INTERNAL] = Field(
         default_factory=dict, exclude=True, repr=False

@@ -25,7 +25,7 @@ class NotUnderstoodError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """Which documents a retriever's search may leave out.
+    """Describes which documents a retriever's search may leave out.
 
     Attributes:
         filter: The filter, in the format of the vector store; None if the search may find every document.

@@ -352,7 +352,7 @@ def _search_standalone(
 
 
 def answer_of(response: AgentResponse) -> AIMessage | None:
-    """Return the model's answer, which may be empty; None if it is a call of tools for the agent to run."""
+    """Return the model's answer, which may be empty; None if the model calls tools for the agent to run."""
     answers = [message for message in response.result if isinstance(message, AIMessage)]
     if not answers or isinstance(response.result[-1], ToolMessage):
         return answers[-1] if answers else None

@@ -418,7 +418,7 @@ def _usage_of(message: BaseMessage) -> Usage | None:
 
 
 def prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
-    """Convert a prompt to LangChain's form; ``number`` goes to the metadata, where only caches read it."""
+    """Convert a prompt to LangChain's form; a sample's number goes to the metadata, for caches to read."""
     turns = [Message(role, replace_surrogates(content)) for role, content in as_messages(prompt)]
     if len(turns) == 1 and turns[0].role == "user" and number is None:
         return StringPromptValue(text=turns[0].content)

@@ -89,8 +89,8 @@ def request_config(purpose: Purpose | None) -> RunnableConfig:
 def collect_message_ids() -> list[str]:
     """Return a list that will get the ids of answers streamed in this context.
 
-    LangGraph shows each message id once. A chain that returns its answer under the id of the streamed answer
-    so avoids that LangGraph shows the answer twice.
+    LangGraph shows each message id once. So if a chain returns its answer under the id of the streamed
+    answer, LangGraph does not show the answer twice.
     """
     ids: list[str] = []
     _MESSAGE_IDS.set(ids)

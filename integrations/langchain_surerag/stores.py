@@ -53,7 +53,7 @@ class Record(NamedTuple):
         return cls(*json.loads(written)) if isinstance(written, str) else None
 
     def fits(self, former: Record | None) -> bool:
-        """Whether a former summary was made of the same text in the same way, and so still fits."""
+        """Whether a former summary was made from the same text with the same summarizer."""
         return former is not None and (former.text, former.summarize) == (self.text, self.summarize)
 
 
@@ -63,7 +63,7 @@ def hash_of(text: str) -> str:
 
 
 class MemoryStore(VectorStore):
-    """An in-memory store that keeps one matrix of vectors; LangChain's store builds one in each search."""
+    """An in-memory store that keeps a matrix of vectors; LangChain's store builds it in each search."""
 
     def __init__(self, embeddings: Any) -> None:
         self._embeddings = embeddings

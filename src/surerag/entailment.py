@@ -95,7 +95,7 @@ class JudgeEntailer:
 
     @property
     def local(self) -> bool:
-        """Whether the judge is a local model, so that pairs of many callers should be merged."""
+        """Whether the judge is a local model, which should judge pairs of several callers in one batch."""
         return self._reader.capabilities.local
 
     def entail(self, pairs: Sequence[Pair]) -> Probabilities:
