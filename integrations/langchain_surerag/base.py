@@ -25,7 +25,7 @@ def service_field(description: str) -> Any:
 
 
 class Part(Options, ABC):
-    """A LangChain class whose fields are a method's options; it builds the core component from them."""
+    """A LangChain class whose fields are a method's options; it builds the method from these fields."""
 
     learned: Annotated[InstanceOf[dict[str, Any]], INTERNAL] = Field(
         default_factory=dict, exclude=True, repr=False
@@ -60,7 +60,6 @@ class Part(Options, ABC):
     @field_validator("threshold", mode="before", check_fields=False)
     @classmethod
     def _policy_from_settings(cls, value: Any) -> Any:
-        """Build a threshold policy from its serialised settings."""
         if not isinstance(value, Mapping):
             return value
         from surerag import ThresholdPolicy
@@ -137,7 +136,7 @@ def _loads_again(service: object) -> bool:
 
 
 def _without_keys(value: Any) -> Any:
-    """Return a service, or a value in it, without secrets (headers, say) that LangChain would write."""
+    """Return a service, or a value in it, without secrets that LangChain would serialise, such as headers."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, Mapping):

@@ -221,7 +221,7 @@ class CertaintyHandler(Watcher):
         return next(reversed(self._certainties.values()), None)
 
     def of(self, run_id: UUID) -> Certainty | None:
-        """Return the certainty of the run with this ``config["run_id"]``; None before the last 1,000 runs."""
+        """Return the certainty of a run by its ``config["run_id"]``; only the last 1,000 runs are stored."""
         return self._certainties.get(run_id)
 
     def assessed(self, certainty: Certainty) -> Certainty:
@@ -269,7 +269,7 @@ class _CallWatcher(Watcher):
 
 
 class CertaintyChain(Runnable[Any, dict[str, Any]]):
-    """Any chain, graph or agent, with a ``certainty`` beside its answer.
+    """Adds a certainty to the output of any chain, graph or agent.
 
     The output is the chain's own mapping, or ``{"answer": …}`` if the chain returns a text or message. The
     added key ``certainty`` has the values of :meth:`surerag.Certainty.to_dict`. A stream yields the chain's
@@ -463,7 +463,6 @@ def _with_certainty(output: dict[str, Any], certainty: Certainty) -> dict[str, A
 
 
 def _last_answer(messages: Any) -> AIMessage | None:
-    """Return the last message of a graph's state if a model wrote it, else None."""
     last = messages[-1] if isinstance(messages, list) and messages else None
     return last if isinstance(last, AIMessage) else None
 

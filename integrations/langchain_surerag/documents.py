@@ -86,6 +86,5 @@ def copied_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _score(metadata: Mapping[str, Any]) -> float | None:
-    """Return the score that a retriever or reranker wrote into the metadata, or None."""
     scores = (metadata.get(name) for name in ("score", "relevance_score"))
     return next((float(one) for one in scores if not isinstance(one, bool) and isinstance(one, Real)), None)

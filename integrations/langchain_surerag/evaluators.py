@@ -251,7 +251,6 @@ def _missing(what: str, setting: str, value: Any, values: Json) -> InputError:
 
 
 def _passage(item: Any) -> Passage:
-    """Convert a document, a text, or a document's JSON to a passage."""
     if isinstance(item, str):
         return Passage(item)
     if isinstance(item, Document):

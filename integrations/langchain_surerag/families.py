@@ -302,7 +302,6 @@ def leaves(
 
 
 def _configured(model: object, chosen: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a configurable model to which the config's values ``chosen`` belong."""
     configured = {}
     for name, field in getattr(model, "fields", {}).items():
         if field.id in chosen:

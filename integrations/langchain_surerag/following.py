@@ -44,7 +44,7 @@ class Snapshot:
         return "" if same and _is_text_of(record, now) else "changed"
 
     def has_unknown_changes(self, store: Any, summaries: SummaryStore) -> bool:
-        """Whether an entry was deleted or changed whose document we cannot identify."""
+        """Whether a deleted or changed entry belongs to a document that we cannot identify."""
         now = entries_of(store)
         # Python compares identical objects by identity: 100,000 comparisons take a few milliseconds.
         if now == self._before:

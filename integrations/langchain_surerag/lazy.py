@@ -258,7 +258,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
         return replace(result, question=alone)
 
     def _closing(self, result: LazyRAGResult, plan: LazyRAGPlan, ids: Sequence[str]) -> ChainOutput:
-        """Return the last chunk; if an empty first answer caused a late retrieval, with its documents."""
+        """Return a stream's last chunk; it has new documents if an empty first answer caused a retrieval."""
         # The key ``answer`` is present even if no text was streamed.
         chunk = AddableDict(answer="", **self._details(result, ids))
         if result.decision != plan.decision:
@@ -298,7 +298,6 @@ def _opening(plan: LazyRAGPlan | LazyRAGResult) -> ChainOutput:
 
 
 def _marked(summaries: Iterable[Passage]) -> list[Document]:
-    """Return summaries as documents with the metadata key ``is_summary``."""
     return documents_of(
         [replace(one, metadata={**metadata_to_show(one.metadata), SUMMARY_KEY: True}) for one in summaries]
     )

@@ -25,7 +25,7 @@ class NotUnderstoodError(Exception):
 
 @dataclass(frozen=True)
 class Limits:
-    """Which documents a retriever's search may leave out.
+    """Describes which documents a retriever's search may leave out.
 
     Attributes:
         filter: The filter, in the format of the vector store; None if the search may find every document.
@@ -67,7 +67,7 @@ class Limits:
 
 
 class _Document:
-    """Replaces a document when a filter is tested: it has only metadata, and notes what else is read."""
+    """A document that has only metadata; it records every other attribute that a filter reads."""
 
     __class__: Any = Document  # for filters that call isinstance
 
@@ -159,7 +159,6 @@ def path_of(value: object) -> str:
 
 
 def _unknown_settings(value: Any, known: set[str]) -> list[str]:
-    """Return the names of settings that the user changed and that are not in ``known``."""
     if not isinstance(value, BaseModel):
         return []
     fields = type(value).model_fields

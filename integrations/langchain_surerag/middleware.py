@@ -340,7 +340,7 @@ async def _respond(request: AgentRequest, handler: Handler, config: RunnableConf
 def _search_standalone(
     program: Program[LazyRAGResult], question: str, history: Sequence[Message], prompt: Template
 ) -> Program[LazyRAGResult]:
-    """Run a program; before it searches, a model rewrites the question to make sense without ``history``."""
+    """Run a program, but let a model rewrite its query so that it can be understood without ``history``."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         if isinstance(effect, Retrieve) and effect.tier == "passages":
@@ -352,7 +352,7 @@ def _search_standalone(
 
 
 def answer_of(response: AgentResponse) -> AIMessage | None:
-    """Return the model's answer, which may be empty; None if it is a call of tools for the agent to run."""
+    """Return the model's answer, which may be empty; None if the model calls tools for the agent to run."""
     answers = [message for message in response.result if isinstance(message, AIMessage)]
     if not answers or isinstance(response.result[-1], ToolMessage):
         return answers[-1] if answers else None

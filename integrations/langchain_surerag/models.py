@@ -398,7 +398,6 @@ def _may_count(models: Sequence[Leaf]) -> bool:
 
 
 def _is_cached(models: Sequence[Leaf]) -> bool:
-    """Whether LangChain may answer a repeated request from a cache."""
     return get_llm_cache() is not None or any(getattr(leaf.model, "cache", None) for leaf in models)
 
 
@@ -419,7 +418,7 @@ def _usage_of(message: BaseMessage) -> Usage | None:
 
 
 def prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
-    """Convert a prompt to LangChain's form; ``number`` goes to the metadata, where only caches read it."""
+    """Convert a prompt to LangChain's form; a sample's number goes to the metadata, for caches to read."""
     turns = [Message(role, replace_surrogates(content)) for role, content in as_messages(prompt)]
     if len(turns) == 1 and turns[0].role == "user" and number is None:
         return StringPromptValue(text=turns[0].content)

@@ -115,7 +115,6 @@ class QuestionRetriever(VectorStoreRetriever):
 
     @property
     def _searches_by_similarity(self) -> bool:
-        """Whether the original retriever searches the same store by similarity."""
         return self.original.search_type == "similarity" and self.original.vectorstore is self.vectorstore
 
     def _get_relevant_documents(self, query: str, *, run_manager: Any, **options: Any) -> list[Document]:

@@ -89,8 +89,8 @@ def request_config(purpose: Purpose | None) -> RunnableConfig:
 def collect_message_ids() -> list[str]:
     """Return a list that will get the ids of answers streamed in this context.
 
-    LangGraph shows each message id once. A chain that returns its answer under the id of the streamed answer
-    so avoids that LangGraph shows the answer twice.
+    LangGraph shows each message id once. So if a chain returns its answer under the id of the streamed
+    answer, LangGraph does not show the answer twice.
     """
     ids: list[str] = []
     _MESSAGE_IDS.set(ids)
@@ -98,8 +98,6 @@ def collect_message_ids() -> list[str]:
 
 
 class _MessageIds(BaseCallbackHandler):
-    """Adds the ids of a model's messages to a list."""
-
     run_inline = True
 
     def __init__(self, ids: list[str]) -> None:
@@ -111,7 +109,7 @@ class _MessageIds(BaseCallbackHandler):
 
 
 class _WithoutTokens:
-    """Wraps a callback handler, so that it receives all events (a draft's token count, say) except tokens."""
+    """Wraps a callback handler so that it receives every event of a draft except streamed tokens."""
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
@@ -276,7 +274,6 @@ def errors_of_client_class() -> Iterator[None]:
 
 
 def _error_of_both_classes(error: SureragError, cause: Exception) -> SureragError:
-    """Return an error of surerag's class and the client's class, with the attributes of both errors."""
     try:
         kinds: tuple[Any, Any] = type(error), type(cause)
         kind = _class_of_both(*kinds)

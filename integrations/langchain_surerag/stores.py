@@ -53,7 +53,7 @@ class Record(NamedTuple):
         return cls(*json.loads(written)) if isinstance(written, str) else None
 
     def fits(self, former: Record | None) -> bool:
-        """Whether a former summary was made of the same text in the same way, and so still fits."""
+        """Whether a former summary was made from the same text with the same summarizer."""
         return former is not None and (former.text, former.summarize) == (self.text, self.summarize)
 
 
@@ -63,7 +63,7 @@ def hash_of(text: str) -> str:
 
 
 class MemoryStore(VectorStore):
-    """An in-memory store that keeps one matrix of vectors; LangChain's store builds one in each search."""
+    """An in-memory store that keeps a matrix of vectors; LangChain's store builds it in each search."""
 
     def __init__(self, embeddings: Any) -> None:
         self._embeddings = embeddings
@@ -385,7 +385,6 @@ def metadata_to_show(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _with_metadata_of(summary: Document, document: Document) -> Document:
-    """Return an existing summary with its document's current metadata."""
     kept = {NO_SUMMARY: True} if NO_SUMMARY in summary.metadata else {}
     return Document(page_content=summary.page_content, metadata={**document.metadata, **kept})
 

@@ -153,7 +153,7 @@ class _CheckedRetriever:
 
 
 def tiers_of(summaries: Any, retriever: Any, *, public: bool = False) -> tuple[Any, Any]:
-    """Return L-RAG's two services: the retriever of summaries (:func:`summary_tier`) and that of passages."""
+    """Return the retriever of summaries (:func:`summary_tier`), and the retriever of passages."""
     tier = summary_tier(summaries, retriever, public=public)
     return tier, retriever_of(tier.sharing_vectors(retriever) if isinstance(tier, SummaryTier) else retriever)
 

@@ -316,7 +316,7 @@ def _alternatives(settings: Mapping[str, Any]) -> int | None:
 
 
 def _scope(serialized: Any, settings: Mapping[str, Any], template: Any) -> dict[str, str]:
-    """Return the settings for which a calibration is valid: model, its settings, template of the prompt."""
+    """Return what a calibration is valid for: the model, its settings, and the template of its prompt."""
     names: Any = (serialized or {}).get("id") or [settings.get("_type") or "model"]
     model = next((settings[name] for name in ("model", "model_name") if settings.get(name)), "")
     lasting = {name: value for name, value in settings.items() if name not in _SETTINGS_OF_ONE_CALL}

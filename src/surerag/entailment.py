@@ -95,7 +95,7 @@ class JudgeEntailer:
 
     @property
     def local(self) -> bool:
-        """Whether the judge is a local model, so that pairs of many callers should be merged."""
+        """Whether the judge is a local model, which should judge pairs of several callers in one batch."""
         return self._reader.capabilities.local
 
     def entail(self, pairs: Sequence[Pair]) -> Probabilities:
@@ -158,7 +158,6 @@ def parse_label(reply: str) -> int | None:
 
 
 def _label_logprobs(trace: TokenTrace) -> Sequence[float]:
-    """Return the log-probabilities of the tokens that spell the label."""
     word = _WORDS.search("".join(trace.tokens))
     if word is None:
         return list(trace.logprobs)

@@ -1,4 +1,4 @@
-"""Small frozen values that methods, drivers and services exchange."""
+"""Small immutable classes of the data that methods, drivers and services exchange."""
 
 from __future__ import annotations
 

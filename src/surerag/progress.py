@@ -26,7 +26,7 @@ class Advance(Protocol):
 
 @contextmanager
 def reporting(progress: Progress, total: int | None, description: str = "Questions") -> Iterator[Advance]:
-    """Yield a function to call for each item that is done, or for several at once."""
+    """Yield a function to call when an item is done, or when several items are done."""
     if callable(progress):
         done = 0
 

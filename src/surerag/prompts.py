@@ -1,4 +1,4 @@
-"""All prompts of the methods, with names and sources, and templates that protect prompts against documents.
+"""All prompts of the methods, and templates that keep documents from imitating a prompt's own lines.
 
 The wording is ours; structure and slots follow the cited papers. A template writes its slots in single
 braces. Rendering replaces the slots in one pass, so braces, markup or slots inside a document are not

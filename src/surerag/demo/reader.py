@@ -1,4 +1,4 @@
-"""The demo's reader: SmolLM2-135M-Instruct, with a small adapter that ships with this package.
+"""The demo's reader: SmolLM2-135M-Instruct, with an adapter from the package ``surerag-demo-reader``.
 
 ``adapter/CARD.md`` describes the adapter, its training and its results.
 """
