@@ -161,20 +161,18 @@ class SamplingParams:
         return self.trace.endswith("entropy")
 
     def __post_init__(self) -> None:
-        _check("trace", self.trace, self.trace in get_args(TraceKind), ", ".join(get_args(TraceKind)))
         check_kind(Integral, "a whole number", n=self.n, max_tokens=self.limit, seed=self.seed)
         check_kind(Real, "a number", temperature=self.temperature)
-        _check("n", self.n, self.n >= 1, "at least 1")
-        _check("temperature", self.temperature, 0 <= self.temperature < math.inf, "0 or more")
-        _check("max_tokens", self.max_tokens, self.limit >= 1, "at least 1, or None")
-        _check(
-            "stop", self.stop, isinstance(self.stop, tuple) and all(self.stop), "a tuple of non-empty texts"
+        requirements = (
+            ("trace", self.trace in get_args(TraceKind), ", ".join(get_args(TraceKind))),
+            ("n", self.n >= 1, "at least 1"),
+            ("temperature", 0 <= self.temperature < math.inf, "0 or more"),
+            ("max_tokens", self.limit >= 1, "at least 1, or None"),
+            ("stop", isinstance(self.stop, tuple) and all(self.stop), "a tuple of non-empty texts"),
         )
-
-
-def _check(name: str, value: object, valid: bool, expected: str) -> None:
-    if not valid:
-        raise ConfigurationError(f"{name} must be {expected}, got {value!r}")
+        for name, valid, expected in requirements:
+            if not valid:
+                raise ConfigurationError(f"{name} must be {expected}, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, slots=True)
