@@ -1,4 +1,4 @@
-"""Write the sources of the site into ``build/pages``: the pages of ``docs``, and what programs write."""
+"""Write the sources of the site into ``build/pages``: the pages of ``docs`` and the generated pages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from site_pages.reference import MODULES, reference_page
 
 ROOT = Path(__file__).parents[1]
 GENERATED = "---\ngenerated: true\n---\n\n"
-"""Tells the theme that there is no page to edit."""
+"""Front matter that tells the theme to show no edit link, because a program writes the page."""
 
 
 def write_pages(folder: Path) -> None:
-    """Write all pages into a folder, which is emptied before."""
+    """Empty a folder and write all pages into it."""
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(ROOT / "docs", folder)
     reference = folder / "reference"

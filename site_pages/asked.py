@@ -78,12 +78,12 @@ ASKED = {
         "CapabilityError, ConfigurationError, MissingServiceError: what does an error mean?",
     ),
 }
-"""Pages, and what people who need them ask or type."""
+"""Pages with the questions that people ask or type to find them."""
 
 
 def asked_page(folder: Path) -> str:
     """Return the page of questions; each answer is the first paragraph of the page that a link leads to."""
-    lines = ["# Questions people ask", "", "Each answer leads to its page.", ""]
+    lines = ["# Questions people ask", "", "Each answer has a link to the page with more.", ""]
     for page, questions in ASKED.items():
         title, _, text = (folder / page).read_text(encoding="utf-8").partition("# ")[2].partition("\n")
         paragraphs = [one for one in re.split(r"\n\s*\n", text) if re.match(r"[A-Z*\"“]", one.strip())]

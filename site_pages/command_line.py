@@ -1,4 +1,4 @@
-"""The page of the command line, made by Typer of the command line's own help."""
+"""The page of the command line, which Typer makes from the help of the commands."""
 
 from __future__ import annotations
 

@@ -27,21 +27,21 @@ ROOT = Path(__file__).parents[1]
 REPOSITORY = "https://github.com/surerag/surerag/blob/main"
 PACKAGES = ("surerag", "langchain_surerag", "llama_index_surerag")
 MODULES = {
-    "surerag": "The methods, the gates, the readers, and the certainty of an answer.",
-    "langchain_surerag": "The same as parts of a LangChain pipeline.",
-    "llama_index_surerag": "The same as parts of a LlamaIndex pipeline.",
-    "surerag.evaluation": "Ask systems the same questions, and compare their answers.",
-    "surerag.calibration": "Thresholds with guarantees.",
-    "surerag.training": "Train a rewriter for DynQR.",
-    "surerag.errors": "What is raised, and what to do about it.",
-    "surerag.measures": "The formulas, as functions of numbers.",
-    "surerag.documents": "Files as documents.",
-    "surerag.retrieval": "Indexes in memory, and summaries.",
-    "surerag.encoders": "Texts as vectors.",
-    "surerag.entailment": "Whether one text entails another.",
-    "surerag.drivers": "Run the programs of methods, in a thread, async, in batches and streams.",
+    "surerag": "This module has the methods, the gates, the readers, and the certainty of an answer.",
+    "langchain_surerag": "This package has the methods as components of LangChain pipelines.",
+    "llama_index_surerag": "This package has the methods as components of LlamaIndex pipelines.",
+    "surerag.evaluation": "This module asks systems the same questions and compares their answers.",
+    "surerag.calibration": "This module chooses thresholds with guarantees.",
+    "surerag.training": "This module trains a rewriter for DynQR.",
+    "surerag.errors": "These are the errors that surerag raises, and how to mend their causes.",
+    "surerag.measures": "These functions are the formulas of the papers.",
+    "surerag.documents": "This module reads files as documents.",
+    "surerag.retrieval": "This module has indexes in memory, and summaries of documents.",
+    "surerag.encoders": "Encoders turn texts into vectors.",
+    "surerag.entailment": "Entailers judge whether one text entails another.",
+    "surerag.drivers": "Drivers run methods: in a thread, async, in batches, or as streams.",
 }
-"""The documented modules, and what they are for."""
+"""The documented modules with a description of each."""
 WIDTH = 88
 
 _GROUPS = {
@@ -94,7 +94,7 @@ def reference_page(module: str) -> str:
             lines += _section(module, name, names[name], names)
     shared = _shared_bases(names)
     if shared:
-        lines += ["## Shared methods", "", "Several classes above have these methods.", ""]
+        lines += ["## Shared methods", "", "Several classes above inherit these methods.", ""]
     for base in shared:
         lines += [f"### {base.__name__} {{#{_anchor(base)}}}", "", *_text(_summary(base)), ""]
         lines += _methods(base, 4)

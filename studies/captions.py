@@ -337,8 +337,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
         "right, if 80 % search, %",
         "right answers if the 80 % least certain questions search; higher is better",
     ),
-    "right at 70%": ("right, if 70 % search, %", "the same with 70 %"),
-    "right at 60%": ("right, if 60 % search, %", "the same with 60 %"),
+    "right at 70%": ("right, if 70 % search, %", "right answers if the 70 % least certain questions search"),
+    "right at 60%": ("right, if 60 % search, %", "right answers if the 60 % least certain questions search"),
     "60% difference": (
         "minus always searching, if 60 % search, points",
         "right answers minus those of always searching; closer to zero, or above, is better",
@@ -352,19 +352,25 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
         "threshold that loses at most 2 points on a random half of the paragraphs (median of 200 halves)",
     ),
     "chosen_searches": (
-        "searches with this τ",
-        "share of the questions of the other half that search with this threshold; lower is cheaper",
+        "searches with calibrated τ",
+        "share of the questions of the other half that search with the calibrated τ; lower is cheaper",
     ),
     "chosen_difference": (
-        "difference with this τ, points",
-        "right answers on the other half minus those of always searching",
+        "difference with calibrated τ, points",
+        "right answers on the other half with the calibrated τ, minus those of always searching",
     ),
     "surest 50%": (
         "right among the most certain half, %",
         "right answers among the 50 % with the lowest uncertainty; higher is better",
     ),
-    "surest 70%": ("right among the most certain 70 %, %", "the same for 70 %"),
-    "surest 90%": ("right among the most certain 90 %, %", "the same for 90 %"),
+    "surest 70%": (
+        "right among the most certain 70 %, %",
+        "right answers among the 70 % with the lowest uncertainty",
+    ),
+    "surest 90%": (
+        "right among the most certain 90 %, %",
+        "right answers among the 90 % with the lowest uncertainty",
+    ),
     "answered": ("answers shown, %", "answers that the policy shows; the others become abstentions"),
     "wrong among them": ("wrong among the shown, %", "wrong answers among those shown; lower is better"),
     "broken": (
@@ -392,7 +398,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "tokens": ("tokens", "prompt and generated tokens of all calls of a question, mean"),
     "read": (
         "tokens with prefix cache",
-        "the same where a server processes a shared beginning of prompts once",
+        "tokens of all calls of a question, where a server processes a shared beginning of prompts once",
     ),
     "break_even_ms": (
         "break-even, ms",

@@ -324,7 +324,7 @@ def test_what_cannot_be_asked_is_refused_before_a_reader_is_loaded(
 def test_a_misspelt_system_is_refused_before_anything_is_asked(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SystemExit, match=r"there is no system plane\. Choose of never, plain,"):
+    with pytest.raises(SystemExit, match=r"there is no system plane\. Choose from never, plain,"):
         ask("gates", folder, monkeypatch, "--systems", "plane,plain")
     with EvaluationRun(folder / "run.db") as run:
         assert run.rows == []
