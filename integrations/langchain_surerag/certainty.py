@@ -257,9 +257,7 @@ class _CallWatcher(Watcher):
         self.tree = RunTree(cast("UUID", None))
         self.output: Any = None
 
-    def _enter(self, run_id: UUID, parent: UUID | None) -> RunTree:
-        self.tree.parents[run_id] = parent
-        self._trees[run_id] = self.tree
+    def _tree_of(self, run_id: UUID, parent: UUID | None) -> RunTree:
         return self.tree
 
     def _leave(self, run_id: UUID, output: Any = None, *, failed: bool = False) -> None:

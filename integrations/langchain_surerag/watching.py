@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -34,6 +34,8 @@ NO_ANSWER = "no model finished an answer in this run"
 _KEYS = tuple(dict.fromkeys(family.logprobs for family in FAMILIES))
 _SETTINGS_OF_ONE_CALL = frozenset({"stream", "stream_options", "stream_usage", "user", "metadata", "run_id"})
 _MOST_LEAVES = 10_000
+_ANSWER_TAG = "map:key:answer"
+"""Tag that LangChain gives to the run that makes the value of the key ``answer`` of a mapping."""
 logger = logging.getLogger("surerag")
 
 
@@ -45,6 +47,8 @@ class SeenAnswer:
         text: The text of the answer's message.
         prompt: The messages to which the model replied.
         is_aside: Whether the answer is not the run's output: it calls tools, or is an intermediate step.
+        message_id: Id of the answer's message; empty for an answer that is a text.
+        beside: Calls of models that were running when the call of this answer began.
     """
 
     run_id: UUID
@@ -52,6 +56,8 @@ class SeenAnswer:
     certainty: Certainty
     prompt: Sequence[BaseMessage]
     is_aside: bool
+    message_id: str
+    beside: Set[UUID]
 
 
 @dataclass(slots=True)
@@ -62,6 +68,7 @@ class _Call:
     settings: Mapping[str, Any]
     scope: Mapping[str, str]
     is_aside: bool
+    beside: Set[UUID]
     pieces: list[Any] = field(default_factory=list)
     certainty: Certainty | None = None
 
@@ -73,6 +80,7 @@ class RunTree:
     root: UUID
     is_outermost: bool = False
     parents: dict[UUID, UUID | None] = field(default_factory=dict)
+    answer_runs: set[UUID] = field(default_factory=set)
     templates: dict[UUID | None, Any] = field(default_factory=dict)
     calls: dict[UUID, _Call] = field(default_factory=dict)
     answers: list[SeenAnswer] = field(default_factory=list)
@@ -92,19 +100,34 @@ class RunTree:
         """Return the answer that an output contains; None if it contains none, or several.
 
         Answers with the same text count as one answer, because a component of surerag may report its answer
-        in a second run without log-probabilities.
+        in a second run without log-probabilities. The newest answer counts; of answers that were written at
+        the same time, the least certain one, because nothing shows which of them the output contains.
         """
         answers = self._answers_in(output)
         if len({one.text.strip() for one in answers}) != 1:
             return None
-        return next((one for one in reversed(answers) if one.certainty.uncertainties), answers[-1])
+        if not (measured := [one for one in answers if one.certainty.uncertainties]):
+            return answers[-1]
+        newest = measured[-1]
+        return max(
+            (
+                one
+                for one in measured
+                if one is newest or one.run_id in newest.beside or newest.run_id in one.beside
+            ),
+            key=lambda one: one.certainty.uncertainty or 0.0,
+        )
 
     def _answers_in(self, output: Any) -> list[SeenAnswer]:
         """Return the answers that an output contains, or else the answers from which it was parsed."""
         candidates = [one for one in self.answers if not one.is_aside] or self.answers
-        texts = set(texts_in(answer_in(output)))
+        answer = answer_in(output)
+        texts = set(texts_in(answer))
         if shown := [one for one in candidates if one.text.strip() in texts]:
-            return shown
+            same = [one for one in shown if one.message_id and one.message_id == getattr(answer, "id", None)]
+            if not same and isinstance(output, Mapping) and "answer" in output:
+                same = [one for one in shown if self.answer_runs.intersection(self._path(one.run_id))]
+            return same or shown
         # A parser cut the output out of an answer: at best, out of one answer alone.
         with_some = [one for one in candidates if any(text in one.text for text in texts)]
         with_all = [one for one in with_some if all(text in one.text for text in texts)]
@@ -145,13 +168,17 @@ class Watcher(BaseCallbackHandler):
 
     # Runs.
 
-    def _enter(self, run_id: UUID, parent: UUID | None) -> RunTree:
-        tree = None if parent is None else self._trees.get(parent)
-        if tree is None:
-            tree = RunTree(run_id, is_outermost=parent is None)
+    def _enter(self, run_id: UUID, parent: UUID | None, tags: Sequence[str] | None = None) -> RunTree:
+        tree = self._tree_of(run_id, parent)
+        if _ANSWER_TAG in (tags or ()):
+            tree.answer_runs.add(run_id)
         tree.parents[run_id] = parent
         self._trees[run_id] = tree
         return tree
+
+    def _tree_of(self, run_id: UUID, parent: UUID | None) -> RunTree:
+        tree = None if parent is None else self._trees.get(parent)
+        return RunTree(run_id, is_outermost=parent is None) if tree is None else tree
 
     def _leave(self, run_id: UUID, output: Any = None, *, failed: bool = False) -> None:
         tree = self._trees.pop(run_id, None)
@@ -172,11 +199,12 @@ class Watcher(BaseCallbackHandler):
         *,
         run_id: UUID,
         parent_run_id: UUID | None = None,
+        tags: Sequence[str] | None = None,
         run_type: str | None = None,
         **_: Any,
     ) -> None:
         """Record a run, and the template that fills the prompt of the next model."""
-        tree = self._enter(run_id, parent_run_id)
+        tree = self._enter(run_id, parent_run_id, tags)
         if run_type == "prompt":
             tree.templates[parent_run_id] = serialized
 
@@ -224,10 +252,11 @@ class Watcher(BaseCallbackHandler):
         **_: Any,
     ) -> None:
         """Record a call of a chat model."""
-        tree, settings = self._enter(run_id, parent_run_id), invocation_params or {}
+        tree, settings = self._enter(run_id, parent_run_id, tags), invocation_params or {}
         scope = _scope(serialized, settings, tree.templates.get(parent_run_id))
         is_aside = set(TAGS["step"]) <= set(tags or ())
-        tree.calls[run_id] = _Call(messages[0] if messages else (), settings, scope, is_aside)
+        prompt, beside = messages[0] if messages else (), frozenset(tree.calls)
+        tree.calls[run_id] = _Call(prompt, settings, scope, is_aside, beside)
 
     def on_llm_start(self, serialized: Any, prompts: Sequence[str], *, run_id: UUID, **keywords: Any) -> None:
         """Record a call of a model whose prompt is a text."""
@@ -260,7 +289,10 @@ class Watcher(BaseCallbackHandler):
             if message is not None and not calls_tools:
                 _note(message, certainty)
             aside = call.is_aside or calls_tools
-            tree.answers.append(SeenAnswer(run_id, part.text, certainty, call.prompt, aside))
+            message_id = str(getattr(message, "id", None) or "")
+            tree.answers.append(
+                SeenAnswer(run_id, part.text, certainty, call.prompt, aside, message_id, call.beside)
+            )
         output = getattr(generations[0], "message", generations[0].text) if generations else None
         self._leave(run_id, output)
 

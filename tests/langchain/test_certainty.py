@@ -6,9 +6,11 @@ import asyncio
 import logging
 import math
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from threading import Barrier
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -273,6 +275,40 @@ def guarded() -> Runnable[Any, Any]:
     """Ask another model about a place, and return the place."""
     guard = (lambda place: place["town"]) | script(said("yes", -5.0)) | StrOutputParser()
     return RunnablePassthrough.assign(harmless=guard) | (lambda place: {"town": place["town"]})
+
+
+@pytest.mark.parametrize("answer_first", [True, False])
+@pytest.mark.parametrize("ends_in", ["text", "message", "chosen message"])
+def test_of_parallel_calls_with_the_same_text_the_one_counts_that_made_the_answer(
+    ends_in: str, answer_first: bool
+) -> None:
+    end = StrOutputParser() if ends_in == "text" else RunnablePassthrough()
+    calls = {
+        "answer": ChatReader(FakeReader(["Velm"], entropy=0.25)) | end,
+        "other": ChatReader(FakeReader(["Velm"], entropy=2.0)) | end,
+    }
+    names = sorted(calls, reverse=not answer_first)
+    chain: Runnable[Any, Any] = RunnableParallel({name: calls[name] for name in names})
+    if ends_in == "chosen message":
+        chain |= lambda found: found["answer"]
+    assert CertaintyChain(chain).invoke("Where?")["certainty"]["uncertainty"] == 0.25
+
+
+@pytest.mark.parametrize("order", [(0.25, 2.0), (2.0, 0.25)])
+def test_where_nothing_tells_parallel_calls_apart_the_least_certain_counts(
+    order: tuple[float, float],
+) -> None:
+    running, entropies = Barrier(2), iter(order)
+
+    def answer(prompt: str) -> object:
+        entropy = next(entropies)
+        running.wait(10)
+        time.sleep(0.05 if entropy == order[0] else 0.0)
+        return reply("Velm", entropy=entropy)
+
+    model = ChatReader(FakeReader(answer)) | StrOutputParser()
+    chain = RunnableLambda(lambda question: model.batch([question, question])[0])
+    assert CertaintyChain(chain).invoke("Where?")["certainty"]["uncertainty"] == 2.0
 
 
 def test_a_cached_answer_has_its_certainty(toy: FakeOpenAI) -> None:
