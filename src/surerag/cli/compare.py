@@ -110,10 +110,11 @@ def compare(
 ) -> None:
     """Compare systems on your own questions and documents; print the findings and write a report page."""
     items = read_questions(questions, columns=parse_columns(columns))
-    names = _check_names(systems, require or ())
+    requirements = require or ()
+    names = _check_names(systems, requirements)
     if "oracle" in names:
         _check_contexts(items, questions)
-    _check_references(items, questions, require or ())
+    _check_references(items, questions, requirements)
     reader = load_reader(base_url, model, dtype)
     asked_now = _sample(items, dry_run)
     corpus = load_corpus(documents, language, [item.text for item in asked_now] if dry_run else ())
@@ -137,15 +138,15 @@ def compare(
         }
         rows.record(provenance(reader, base_url, about))
         rows.record_documents(held)
+        if not dry_run:
+            show_findings(findings(rows, margin=margin / 100))
+        show(terminal_table(rows, prices=prices))
         if dry_run:
-            show(terminal_table(rows, prices=prices))
             show(forecast(rows, len(items), prices))
             show(example_answers(rows))
             show(f"To ask all questions and write the report {page}: {command_line(base_url, '--dry-run')}")
             return
-        show_findings(findings(rows, margin=margin / 100))
-        show(terminal_table(rows, prices=prices))
-        verdicts = [check_requirement(rows, text) for text in require or ()]
+        verdicts = [check_requirement(rows, text) for text in requirements]
         with step("Writing the report"):
             write_report(rows, page, prices=prices, verdicts=verdicts, margin=margin / 100)
     for verdict in verdicts:

@@ -237,13 +237,7 @@ def _read(path: Path, name: str, root: Path, max_bytes: int) -> _File:
         data = _bytes_of(path, root, max_bytes)
         suffix = suffix or kind_by_content(data)
         _check_kind(data, suffix)
-        if suffix == ".mbox":
-            file = _File()
-            _take_messages(file, read_mailbox(path), name)
-        elif suffix in CONVERTED:
-            file = _read_binary(data, suffix)
-        else:
-            file = _read_text(data, suffix, name, stem)
+        file = _read_mailbox(path, name) if suffix == ".mbox" else _read_bytes(data, suffix, name, stem)
     except (OSError, RuntimeError, InputError) as error:
         raise _UnreadableError(getattr(error, "strerror", None) or str(error)) from error
     if not file.text.strip() and not file.documents:
@@ -261,6 +255,16 @@ def _bytes_of(path: Path, root: Path, max_bytes: int) -> bytes:
     if path.stat().st_size > max_bytes:
         raise _UnreadableError(f"more than {max_bytes:,} bytes")
     return path.read_bytes()
+
+
+def _read_mailbox(path: Path, name: str) -> _File:
+    file = _File()
+    _take_messages(file, read_mailbox(path), name)
+    return file
+
+
+def _read_bytes(data: bytes, suffix: str, name: str, stem: str) -> _File:
+    return _read_binary(data, suffix) if suffix in CONVERTED else _read_text(data, suffix, name, stem)
 
 
 def _suffix(name: str) -> str:

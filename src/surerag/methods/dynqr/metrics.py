@@ -66,6 +66,11 @@ def check_metric(metric: Metric, reader: Reader) -> None:
     check_reports(reader, needs, f"the metric {metric_name(metric)}", _OF_TEXT, 'metric="perplexity"')
 
 
+def _ln_entropy(samples: Sequence[Generation]) -> float:
+    logprobs = [trace.logprobs for one in samples if len(trace := trace_of(one, _OF_TEXT))]
+    return length_normalized_entropy(logprobs) if logprobs else math.inf
+
+
 def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generation] = ()) -> float:
     """Return how uncertain a reader is of its answer (U of Eq. 3); infinity for an empty answer.
 
@@ -97,8 +102,7 @@ def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generat
     if metric == "semantic_entropy":
         return discrete_semantic_entropy(meaning_clusters([sample.text for sample in samples]))
     if metric == "ln_entropy":
-        logprobs = [trace.logprobs for one in samples if len(trace := trace_of(one, _OF_TEXT))]
-        return length_normalized_entropy(logprobs) if logprobs else math.inf
+        return _ln_entropy(samples)
     trace = trace_of(answer, _OF_TEXT)
     if len(trace) == 0:
         return math.inf
