@@ -43,11 +43,11 @@ def test_a_wrong_answer_has_one_cause_and_an_answer_of_yes_none() -> None:
     assert [causes.place(row) for row in run.rows] == ["shown", "elsewhere", "nowhere", None]
     assert causes.count("plain") == {"shown": 1, "elsewhere": 1, "nowhere": 1}
     assert remedy(causes, "plain", "plain").startswith(
-        "Mend the model or its prompt, and the retriever: for 33 %"
+        "Improve the model or its prompt, and the retriever: for 33 %"
     )
     without = evaluate({"plain": lambda question: "x"}, QUESTIONS)
     assert causes_of(without).count("plain") == {"shown": 0, "elsewhere": 3, "nowhere": 0}
-    assert "Mend the retriever or the documents first" in remedy(causes_of(without), "plain", "plain")
+    assert "Improve the retriever or the documents first" in remedy(causes_of(without), "plain", "plain")
     right = evaluate({"plain": lambda question: "Velm"}, QUESTIONS[:1])
     assert remedy(causes_of(right), "plain", "plain") == ""
 
@@ -58,17 +58,17 @@ def test_a_wrong_answer_has_one_cause_and_an_answer_of_yes_none() -> None:
         (
             True,
             True,
-            "Mend the model or its prompt first: for 100 % of plain's 20 wrong answers the reference is",
+            "Improve the model or its prompt first: for 100 % of plain's 20 wrong answers, the reference",
         ),
-        (False, True, "Mend the retriever first: for 100 %"),
+        (False, True, "Improve the retriever first: for 100 %"),
         (
             False,
             False,
-            "Mend the folder first: for 100 % of plain's 20 wrong answers the reference is in no",
+            "Improve the documents first: for 100 % of plain's 20 wrong answers, the reference answer is in",
         ),
     ],
 )
-def test_the_largest_cause_is_what_to_mend(shown: bool, passages: bool, sentence: str) -> None:
+def test_the_largest_cause_is_what_to_improve(shown: bool, passages: bool, sentence: str) -> None:
     questions = [Question(f"Which is number {number}?", (f"word{number}",)) for number in range(20)]
     corpus = [Passage(f"It is word{number}.") for number in range(20)]
     contexts = tuple(passage.text for passage in corpus) if shown else ()
@@ -90,13 +90,13 @@ def test_the_page_says_why_with_file_names_and_what_was_skipped(tmp_path: Path) 
     with EvaluationRun(path) as run:
         write_report(run, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text("utf-8")
-    assert text.index('class="causes"') < text.index("<table>") < text.index("Wrong (4)")
+    assert text.index('class="causes"') < text.index("<table>") < text.index("No system is right (4)")
     assert "plain: 3 wrong" in text and text.count('<span class="') == 3
-    assert "<b>town/ada.md: holds the reference</b>" in text and "<b>town/ada.md</b>" in text
-    assert "the reference is in a passage that was not shown, from bo.pdf" in text
-    assert "the reference is in no document" in text
+    assert "<b>town/ada.md: contains the reference answer</b>" in text and "<b>town/ada.md</b>" in text
+    assert "the reference answer is in a passage that the model was not shown (bo.pdf)" in text
+    assert "the reference answer is in no document" in text
     assert "2 files of the folder could not be read" in text and "a&lt;b.bin: no known kind" in text
-    assert "Left out: 1 wrong answer whose reference is yes, no, a letter or" in text
+    assert "1 wrong answer is not counted, because its reference answer is only yes, no, a letter or" in text
 
 
 def test_a_question_that_nothing_answers_asks_nobody_to_mend_the_folder(tmp_path: Path) -> None:
@@ -112,4 +112,4 @@ def test_a_question_that_nothing_answers_asks_nobody_to_mend_the_folder(tmp_path
     assert remedy(causes_of(run), "plain", "plain") == ""
     write_report(run, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text("utf-8")
-    assert "in no document" not in text and "Mend" not in text
+    assert "in no document" not in text and "Improve" not in text

@@ -103,7 +103,7 @@ def test_a_model_without_log_probabilities_answers_and_the_page_says_so(tmp_path
     setup = PipelineSetup(FakeReader("Velm", logprob=None, entropy=None), Retriever())
     run = evaluate({"plain": build_system("plain", setup)}, [("Where?", "Velm"), ("Who?", "Ada")])
     assert [row.error for row in run.rows] == ["", ""]
-    text = "no log-probabilities with the answers of plain: nothing tells how sure it was of them."
+    text = "no log-probabilities with the answers of plain, so their certainty is not known."
     assert text in findings(run)[-1]
     write_report(run, tmp_path / "page.html")
     assert text in (tmp_path / "page.html").read_text("utf-8")
@@ -129,14 +129,14 @@ def test_on_a_server_without_log_probabilities_the_page_says_which_gate_decided(
     assert [row.error for row in run.rows] == [""] * 2 * len(systems)
     found = findings(run)
     assert any(
-        "L-RAG (lazy) decided by the gate abstention, not by the default entropy: the model gave no" in t
+        "(lazy) used the gate abstention in place of the default entropy, because the model returned no" in t
         for t in found
     )
-    told = "DynQR (rewritten) decided by the metric semantic_entropy, not by the default perplexity"
-    assert any(told in text and 'Pass metric="semantic_entropy"' in text for text in found) == probed
+    told = "DynQR (rewritten) used the metric semantic_entropy in place of the default perplexity"
+    assert any(told in text and 'pass metric="semantic_entropy"' in text for text in found) == probed
     assert any("no log-probabilities with the answers of plain" in text for text in found)
     write_report(run, tmp_path / "page.html")
-    assert "L-RAG (lazy) decided by the gate abstention" in (tmp_path / "page.html").read_text("utf-8")
+    assert "L-RAG (lazy) used the gate abstention" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_certainty_comes_from_metadata_of_frameworks_and_other_things_of_this_name_do_not_matter() -> None:
@@ -172,16 +172,23 @@ def test_what_certainty_tells_is_said_and_also_that_it_tells_nothing() -> None:
     assert surest.curve[1.0] == everything and min(surest.curve) == pytest.approx(0.1)
     area = surest.auroc.text(digits=2)
     assert f"(AUROC {area}; 0.5 is chance)" in useful
-    assert f"Of the surest 50 % of the answers {100 * half.value:.0f} % are right" in useful
-    assert "useless's answers tells nothing here" in useless and "its interval contains 0.5" in useless
-    assert "do not go by its certainty" in backwards
-    assert perfect == "All 300 answers of perfect are right, so that certainty has nothing to tell apart."
+    assert f"Of the surest 50 % of the answers, {100 * half.value:.0f} % are right" in useful
+    assert (
+        "does not clearly predict useless's wrong answers" in useless
+        and "its interval contains 0.5" in useless
+    )
+    assert "Ignore its certainty" in backwards
+    assert perfect == "All 300 answers of perfect are right, so the value of certainty is not known."
     assert surest_answers(run, "silent") is None
     found = certainties(run, surest_answers_by_system(run), "perfect", names)
     assert (
-        found[1] == f"The model is less sure of wrong answers than of right ones for useful (AUROC {area})."
+        found[1]
+        == f"The model is less sure of wrong answers than of right answers for useful (AUROC {area})."
     )
-    assert found[2].startswith("How sure the model is tells nothing (the") and "for useless (" in found[2]
+    assert (
+        found[2].startswith("Certainty does not clearly predict wrong answers (the")
+        and "for useless (" in found[2]
+    )
     assert len(found) == 4
 
 
@@ -206,7 +213,7 @@ def test_one_is_written_in_the_singular(tmp_path: Path) -> None:
     run = evaluate({"a": answer, "b": answer}, [("Is it?", "yes")])
     write_report(run, tmp_path / "page.html")
     texts = [*findings(run), notes(run), forecast(run, 1), (tmp_path / "page.html").read_text("utf-8")]
-    assert "The only answer of a is right, so that certainty has nothing to tell apart." in texts
+    assert "The only answer of a is right, so the value of certainty is not known." in texts
     nouns = "questions|answers|passages|tokens|files|calls|systems"
     assert [found for text in texts for found in re.findall(rf"\b1 (?:{nouns})\b", text)] == []
 
@@ -274,18 +281,23 @@ def test_the_fewest_passages_that_lose_nothing_that_matters() -> None:
     most, four, two = passage_counts(run, 0.02)
     assert (most.passages, four.loses_nothing, two.loses_nothing) == (10, True, False)
     first, second = numbers_of_passages(run)
-    assert first.startswith("Show 4 passages in place of 10: the answers lose less than 2 points (+0.1 [")
+    assert first.startswith(
+        "Use 4 passages in place of 10: the share of right answers falls by less than 2 points (+0.1 ["
+    )
     assert "59 % fewer tokens, as many calls and" in first
-    assert second.startswith("With 2 passages the answers are worse than with 10: -13.3 [")
+    assert second.startswith("With 2 passages, fewer answers are right than with 10: -13.3 [")
     [sentence] = numbers_of_passages(run, 0.5)
-    assert sentence.startswith("Show 2 passages in place of 10")
+    assert sentence.startswith("Use 2 passages in place of 10")
 
 
 def test_few_questions_do_not_show_that_fewer_passages_are_enough() -> None:
     run = plain_with(35, plain_10=lambda i: i % 5 > 0, plain_4=lambda i: i % 5 != 1)
     [sentence] = numbers_of_passages(run)
-    assert "4 passages the answers may lose 2 points or more against 10 passages: +0.0 [" in sentence
-    assert "questions would show it" in sentence
+    assert (
+        "4 passages in place of 10, the share of right answers may fall by 2 points or more: +0.0 ["
+        in sentence
+    )
+    assert "questions are needed to show it" in sentence
     # With more passages not shown to be as good, no smaller number is, however good it looks.
     run = plain_with(
         900, plain_10=lambda i: i % 5 > 0, plain_4=lambda i: i % 2 > 0, plain_1=lambda i: i % 5 > 0

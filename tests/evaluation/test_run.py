@@ -469,14 +469,14 @@ def test_a_lock_that_cannot_be_opened_is_an_error_of_ours(tmp_path: Path) -> Non
 def test_a_notebook_shows_findings_and_the_table() -> None:
     html = evaluate({"plain": echo, "<b>": wrong}, QUESTIONS)._repr_html_()
     assert "<table>" in html and "&lt;b&gt; answers worse than plain" in html and "<b>" not in html
-    assert "Nothing says which answers are right" in evaluate({"a": echo}, ["one"])._repr_html_()
+    assert "It is not known which answers are right" in evaluate({"a": echo}, ["one"])._repr_html_()
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"systems": {}}, "no systems"),
-        ({"systems": {"a": 3}}, "the system 'a' is a int, which answers no questions"),
+        ({"systems": {"a": 3}}, "the system 'a' is a int, which cannot answer questions"),
         ({"at_a_time": 0}, "at_a_time must be a whole number of at least 1"),
         ({"metrics": ("bleu",)}, "no metric 'bleu'"),
         ({"systems": [echo]}, "systems must be systems by their names, got a list"),

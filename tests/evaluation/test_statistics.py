@@ -203,11 +203,11 @@ def test_questions_of_one_document_are_taken_together() -> None:
 
 
 def test_the_notes_tell_of_documents_and_of_references_that_are_yes_or_no() -> None:
-    assert "200 questions share a document or another group" in notes(
+    assert "200 questions are about the same document or group as another question" in notes(
         in_documents(np.random.default_rng(0), 0.7)
     )
     text = notes(run_of(3, a=system(lambda i: True)))
-    assert "share a document" not in text and "3 questions with a reference of yes or no" in text
+    assert "same document" not in text and "3 questions with a reference answer of yes or no" in text
 
 
 def test_a_number_of_questions_shows_a_difference_four_times_in_five() -> None:
@@ -285,14 +285,16 @@ def test_findings_say_which_system_to_take_and_what_cannot_be_said() -> None:
         other=system(lambda i: i % 2 == 0 or i == 1, 1000),
     )
     first, better, other = findings(run)
-    assert first == "Take better: it answers better than plain here."
+    assert first == "Use better: it answers better than plain on these questions."
     assert "80.0 % against 50.0 %" in better and "59 % fewer tokens" in better
     assert "No difference in right answers is shown between other and plain: 51.0 % against 50.0 %" in other
     assert "about 910 questions would show it" in other
     poor = run_of(100, plain=system(lambda i: True), poor=system(lambda i: i % 2 == 0))
     assert findings(poor)[0] == "Stay with plain: every other system answers worse."
     cheap = run_of(600, plain=system(lambda i: i % 4 > 0, 900), cheap=system(lambda i: i % 4 > 0, 90))
-    assert findings(cheap)[0].startswith("Take cheap: it is cheaper, and loses less than 2 points")
+    assert findings(cheap)[0].startswith(
+        "Use cheap: it is cheaper, and its answers are less than 2 points worse"
+    )
     few = run_of(10, plain=system(lambda i: i > 4), new=system(lambda i: i > 3))
     assert findings(few)[0].startswith("Stay with plain for now")
     assert questions_to_show([1.0, 0.0], [1.0, 0.0]) is None
@@ -316,8 +318,8 @@ def test_a_system_that_was_asked_some_questions_is_not_compared(tmp_path: Path) 
     assert one.adjusted == one.p_value  # Holm's family is one test
     assert table_columns(run, "plain")["n"] == {"plain": "15", "lazy": "15"}
     text = " ".join(findings(run, "plain"))
-    assert "third was asked 3 of 15 questions and is not compared." in text
-    assert "dead was asked 5 of 15 questions and is not compared: it failed on 5 in a row (Conn" in text
+    assert "third was asked only 3 of 15 questions, so it is not compared." in text
+    assert "so it is not compared. It failed on 5 questions in a row (Conn" in text
 
 
 def test_verdicts_are_junit(run: EvaluationRun, tmp_path: Path) -> None:
@@ -370,9 +372,9 @@ def test_the_page_lists_what_went_wrong_first(tmp_path: Path) -> None:
     run = evaluate({"plain": system(lambda i: i != 1), "lazy": lazy}, [(f"q {i}", "yes") for i in range(3)])
     write_report(run, tmp_path / "report.html")
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert text.index("Where the systems differ (2)") < text.index("Right (1)")
+    assert text.index("Only some systems are right (2)") < text.index("Every system is right (1)")
     assert text.index("q 2</summary>") < text.index("q 0</summary>")
-    assert "right; answered without a search; entropy 1; saw passages 1, 2" in text
+    assert "right; answered without a search; entropy 1; passages 1, 2 in the prompt" in text
     assert "wrong; searched; entropy 1;" in text and text.count("a shared passage") == 3
 
 
@@ -382,7 +384,7 @@ def test_a_page_of_a_run_without_references_or_costs(tmp_path: Path) -> None:
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert (
         "Without a reference answer, and not scored: 2 questions" in text
-        and "Nothing says which answers are right" in text
+        and "It is not known which answers are right" in text
     )
     assert "their wall time is divided by their number" in text
 
@@ -432,10 +434,10 @@ def test_a_cheaper_system_takes_more_of_nothing() -> None:
 
     plain = costing(right, 1000)
     for new, first, seconds in (
-        (costing(right, 500), "Take new: it is cheaper", 1.0),
+        (costing(right, 500), "Use new: it is cheaper", 1.0),
         (costing(right, 500, calls=3), "Stay with plain", 1.0),
         (costing(right, 1000), "Stay with plain", 1.0),
-        (costing(right, 1000), "Take new: it is cheaper", 0.5),
+        (costing(right, 1000), "Use new: it is cheaper", 0.5),
         (costing(right, 500), "Stay with plain", 2295.8),
     ):
         run = run_of(400, plain=plain, new=new)
@@ -449,13 +451,13 @@ def test_a_loss_is_excluded_at_a_level_for_all_systems_together() -> None:
     right, close = (lambda i: i % 5 > 0), (lambda i: i % 5 > 0 and i not in (1, 2, 3))
     one = run_of(400, plain=costing(right, 1000), a=costing(close, 500))
     six = run_of(400, plain=costing(right, 1000), **{name: costing(close, 500) for name in "abcdef"})
-    assert findings(one)[0].startswith("Take a: it is cheaper, and loses less than 2 points")
+    assert findings(one)[0].startswith("Use a: it is cheaper, and its answers are less than 2 points worse")
     assert findings(six)[0].startswith("Stay with plain")
     assert findings(one, margin=0.005)[0].startswith("Stay with plain")
 
 
 def test_equal_means_are_equally_good_only_where_the_interval_is_narrow() -> None:
     few = run_of(50, plain=system(lambda i: i % 5 > 0), new=system(lambda i: i % 5 != 1))
-    assert "They did equally well here, and may still differ by 18 points." in findings(few)[1]
+    assert "Both are equally good on these questions, but may still differ by 18 points." in findings(few)[1]
     many = run_of(600, plain=system(lambda i: i % 5 > 0), new=system(lambda i: i % 5 > 0))
-    assert "They do equally well, within 2 points." in " ".join(findings(many))
+    assert "Both are equally good, within 2 points." in " ".join(findings(many))

@@ -1,4 +1,4 @@
-"""Ask systems the same questions, and store each answer as soon as it arrives."""
+"""Asks systems the same questions, and stores each answer as soon as it arrives."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def _ask_missing(
             latest = f"{row.system} failed on {FAILURES} questions in a row: {row.error}"
             yield row
     if min(failures.values()) >= FAILURES:
-        raise ServiceError(latest, hint="every answer so far is stored; repeat the call to continue")
+        raise ServiceError(latest, hint="the answers so far are stored; repeat the call to continue")
 
 
 def _ask(
@@ -243,13 +243,13 @@ def _lock_systems(path: Path | None, systems: Sequence[str]) -> Iterator[None]:
     if path is None or fcntl is None:
         yield
         return
-    beside = path.with_name(f"{path.name}-lock")
+    lock = path.with_name(f"{path.name}-lock")
     try:
-        file = beside.open("a+b")
+        file = lock.open("a+b")
     except OSError as error:
         raise StorageError(
             f"the run {path} cannot be written: {error}",
-            hint="name a file in an existing folder that can be written",
+            hint="name a file in an existing folder in which you may write",
         ) from error
     with file:
         for system in systems:
@@ -258,11 +258,11 @@ def _lock_systems(path: Path | None, systems: Sequence[str]) -> Iterator[None]:
             except OSError:
                 raise StorageError(
                     f"another process is asking {system} for the run {path}",
-                    hint="wait until it ends, or write to another file",
+                    hint="wait until the other process ends, or write to another file",
                 ) from None
         try:
             yield
         finally:
-            with suppress(OSError):  # the file stays while another process locks other systems
+            with suppress(OSError):  # the lock file stays if another process has locked other systems
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                beside.unlink(missing_ok=True)
+                lock.unlink(missing_ok=True)

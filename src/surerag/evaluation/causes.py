@@ -18,7 +18,7 @@ from surerag.text import is_abstention
 Place = Literal["shown", "elsewhere", "nowhere"]
 PLACES: tuple[Place, ...] = ("shown", "elsewhere", "nowhere")
 SOURCES = ("path", "file_name", "source", "title")
-"""Metadata keys that name a passage's source; the first key that is present is used."""
+"""Metadata keys that may name a passage's source; the first key that is present is used."""
 SKIPPED = "skipped files"
 """Key of ``Run.about`` under which a run lists the files that could not be read, one file per line."""
 _DOCUMENTS_NAMED = 3
@@ -62,15 +62,15 @@ def source_of(passage: Passage) -> str:
     """Return the name of a passage's file or document, or else the passage's id."""
     named = (passage.metadata.get(name) for name in SOURCES)
     return next(
-        (one for one in named if isinstance(one, str) and one), passage.id or "a passage without a name"
+        (name for name in named if isinstance(name, str) and name), passage.id or "a passage without a name"
     )
 
 
 def _words_of_references(question: Question) -> list[list[str]]:
-    """Return the words of each reference except yes, no or a letter; empty if a reference abstains."""
+    """Return the words of the references except yes, no and single letters; empty if a reference abstains."""
     if any(map(is_abstention, question.references)):
         return []
-    return [words for one in question.references if not is_closed(one) and (words := words_of(one))]
+    return [words for text in question.references if not is_closed(text) and (words := words_of(text))]
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Causes:
 
 
 def causes_of(run: Run) -> Causes:
-    """Return the ``Causes`` of a run; they are computed once."""
+    """Return the ``Causes`` of a run, which are computed once and cached in the run."""
     if causes_of not in run.derived:
         metric = next((name for name in run.measures if name in run.metrics), "")
         run.derived[causes_of] = Causes(run, metric, run.documents)
@@ -151,10 +151,10 @@ def causes_of(run: Run) -> Causes:
 
 _REMEDIES: dict[Place, tuple[str, str]] = {
     "shown": ("the model or its prompt", "is in a passage that the model was shown"),
-    "elsewhere": ("the retriever", "is in a passage that was not shown"),
-    "nowhere": ("the folder", "is in no document"),
+    "elsewhere": ("the retriever", "is in a passage that the model was not shown"),
+    "nowhere": ("the documents", "is in no document"),
 }
-"""For each place of a reference: the part of the pipeline to mend, and a description of the place."""
+"""For each place of a reference: the part of the pipeline to improve, and a description of the place."""
 _NOT_SEARCHED = ("the retriever or the documents", "is in no passage that was shown")
 """The entry of ``_REMEDIES`` for ``"elsewhere"`` if the documents were not searched."""
 _CHI_SQUARED_LIMIT = 3.84
@@ -162,7 +162,7 @@ _CHI_SQUARED_LIMIT = 3.84
 
 
 def remedy(causes: Causes, system: str, name: str) -> str:
-    """Return a sentence that says which part of a system to mend first; empty if no cause is known."""
+    """Return a sentence that says which part of a system to improve first; empty if no cause is known."""
     counts = causes.count(system)
     first, second = sorted(PLACES, key=lambda place: -counts[place])[:2]
     if not (total := sum(counts.values())):
@@ -170,16 +170,17 @@ def remedy(causes: Causes, system: str, name: str) -> str:
     what = {place: remedy_of(causes, place) for place in PLACES}
     shares = {place: f"{100 * counts[place] / total:.0f} %" for place in PLACES}
     of_all = f"of {name}'s {total} wrong answers" if total > 1 else f"of {name}'s only wrong answer"
-    found = f"for {shares[first]} {of_all} the reference {what[first][1]}"
+    reason = f"for {shares[first]} {of_all}, the reference answer {what[first][1]}"
     if (counts[first] - counts[second]) ** 2 >= _CHI_SQUARED_LIMIT * (counts[first] + counts[second]):
-        return f"Mend {what[first][0]} first: {found}."
+        return f"Improve {what[first][0]} first: {reason}."
     if not counts[second]:
-        return f"Mend {what[first][0]} first, though few answers show it: {found}."
+        return f"Improve {what[first][0]} first (there is little evidence yet): {reason}."
     return (
-        f"Mend {what[first][0]}, and {what[second][0]}: {found}, for {shares[second]} it {what[second][1]}."
+        f"Improve {what[first][0]}, and {what[second][0]}: {reason}; for {shares[second]}, it "
+        f"{what[second][1]}."
     )
 
 
 def remedy_of(causes: Causes, place: Place) -> tuple[str, str]:
-    """Return the part of the pipeline to mend for a place of references, and a description of the place."""
+    """Return the part to improve if references are at a place, and a description of the place."""
     return _NOT_SEARCHED if causes.names is None and place == "elsewhere" else _REMEDIES[place]

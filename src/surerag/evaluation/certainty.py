@@ -112,7 +112,7 @@ def _surest_answers(run: Run, system: str) -> SurestAnswers | None:
 
 
 def surest_answers_by_system(run: Run) -> dict[str, SurestAnswers]:
-    """Return :func:`surest_answers` of each comparable system whose answers have a certainty."""
+    """Return the ``SurestAnswers`` of each comparable system whose answers have a certainty, by name."""
     by_system = ((system, surest_answers(run, system)) for system in run.comparable)
     return {system: surest for system, surest in by_system if surest is not None}
 
@@ -126,8 +126,8 @@ def _right_among(
 ) -> Estimate:
     """Return the share of right answers among the first ``count`` answers, which are the most certain.
 
-    The last of these answers may be equally uncertain as later answers. Each of these equally uncertain
-    answers then counts as their mean.
+    The last of these answers may be as uncertain as some answers after it, so that their order is arbitrary.
+    Then each answer with this uncertainty counts as the mean of all answers with this uncertainty.
     """
     shown = right[:count].astype(np.float64)
     first, end = (

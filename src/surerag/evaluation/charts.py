@@ -26,8 +26,8 @@ def bar_charts(run: Run, baseline: str = "") -> str:
     """Return charts as HTML: the first metric with intervals, the share of searches, and the costs."""
     systems = run.comparable
     shares = {s: Estimate(100 * v, None, 0) for s in systems if (v := search_share(run, s)) is not None}
-    panels = {f"{name}, with intervals of 95 %": summarize(run, name) for name in run.measures[:1]}
-    panels["questions searched for, %"] = {**shares}
+    panels = {f"{name}, with 95 % intervals": summarize(run, name) for name in run.measures[:1]}
+    panels["questions with a search, %"] = {**shares}
     panels |= {f"{cost} per question": summarize(run, cost) for cost in ("tokens", "seconds")}
     filled = {title: {s: one for s in systems if (one := of.get(s))} for title, of in panels.items()}
     baseline = baseline or next(iter(systems), "")
@@ -42,7 +42,7 @@ def bar_charts(run: Run, baseline: str = "") -> str:
 
 
 def certainty_charts(found: Mapping[str, SurestAnswers]) -> str:
-    """Return a chart as HTML for each system: the share of right answers by the share of answers shown."""
+    """Return an HTML chart for each system: the share of right answers among the most certain answers."""
     ends = [estimate.interval or (0, 1) for one in found.values() for estimate in one.curve.values()]
     lowest = min((lower for lower, _ in ends), default=0.0)
     try:
@@ -105,6 +105,6 @@ def _draw_curve(axes: Any, surest: SurestAnswers, lowest: float) -> None:
     axes.axhline(100 * surest.right[1].value, color=_INK, linewidth=0.8, linestyle=":")
     axes.set_xlim(0, 100)
     axes.set_ylim(10 * int(10 * lowest), 100.5)
-    axes.set_xlabel("answers shown, the surest first, %")
+    axes.set_xlabel("share of the answers, the surest first, %")
     axes.locator_params(nbins=5)
     axes.grid(axis="y", color=_INK, alpha=0.12)

@@ -38,7 +38,7 @@ WORTH = "delta_seper"
 
 
 def pipeline_of(run: Run, system: str) -> Pipeline | None:
-    """Return the pipeline of a system, such as that of ``"lazy"`` for lazy@0.8; None for other systems."""
+    """Return the pipeline of a system, such as ``lazy`` for lazy@0.8; None for a user's own system."""
     name = str(run.settings(system).get("system", ""))
     return PIPELINES.get(name.partition("+")[0].partition("@")[0])
 
@@ -63,9 +63,9 @@ def findings(
 
     Args:
         run: The run.
-        baseline: Name of the system that the others are compared with; empty means the first system.
+        baseline: Name of the system with which the others are compared; empty means the first system.
         labels: Names that replace the systems' names in the sentences.
-        margin: Loss of mean score that does not matter, such as 0.02.
+        margin: Acceptable loss of the mean score, such as 0.02.
     """
     names = names_of(run, labels)
     return [
@@ -100,7 +100,7 @@ def comparisons(run: Run, baseline: str, names: Mapping[str, str], margin: float
     compared: dict[str, Comparison] = {}
     if not run.measures:
         sentences.append(
-            "Nothing says which answers are right: there are no reference answers, or no answer could be "
+            "It is not known which answers are right: there are no reference answers, or no answer could be "
             "measured."
         )
     elif others and baseline in systems:
@@ -130,12 +130,12 @@ def gates(run: Run, names: Mapping[str, str]) -> list[str]:
         if not used or used == {default} or not _missing_in(answers):
             continue
         found = _as_list(sorted(used))
-        deployed = "The component that you deploy with this model does the same."
+        deployed = "If you deploy this system with this model, it also uses this gate."
         if kind == "metric" or used != {AbstentionGate.name}:
-            deployed = f'Pass {kind}="{found}" to the component that you deploy with this model.'
+            deployed = f'If you deploy this system with this model, pass {kind}="{found}".'
         sentences.append(
-            f"{names[system]} decided by the {kind} {found}, not by the default {default}: the model gave "
-            f"{_missing_in(answers)}. {deployed}"
+            f"{names[system]} used the {kind} {found} in place of the default {default}, because the model "
+            f"returned {_missing_in(answers)}. {deployed}"
         )
     return sentences
 
@@ -152,7 +152,7 @@ def _missing_in(answers: Sequence[EvaluationAnswer]) -> str:
 
 
 def causes(run: Run, found: Causes, baseline: str, names: Mapping[str, str]) -> list[str]:
-    """Return a sentence that says what to mend for the baseline's wrong answers, if it is known."""
+    """Return a list with a sentence that says what to improve for the baseline; empty if it is not known."""
     baseline = baseline or next(iter(run.comparable), "")
     sentence = remedy(found, baseline, names[baseline]) if baseline in names else ""
     return [sentence] if sentence else []
@@ -173,19 +173,20 @@ def certainties(
     sentences += [f"{_CERTAINTY_TELLS[tells]} {_as_list(of)}." for tells, of in others.items()]
     if without := [names[one] for one in systems if one not in found and _lacks_logprobs(run, one)]:
         sentences.append(
-            f"The model gave no log-probabilities with the answers of {_as_list(without)}: nothing tells how "
-            "sure it was of them."
+            f"The model returned no log-probabilities with the answers of {_as_list(without)}, so their "
+            "certainty is not known."
         )
     return sentences
 
 
 _CERTAINTY_TELLS = {
-    "wrong answers": "The model is less sure of wrong answers than of right ones for",
-    "nothing": "How sure the model is tells nothing (the interval of the AUROC contains 0.5, chance) for",
-    "the opposite": "The model is surer of wrong answers than of right ones, which is no good sign, for",
-    "too few answers": "There are too few answers to see whether certainty tells wrong from right ones for",
-    "not known": "Certainty has nothing to tell apart, since all answers are right or all are wrong, for",
+    "wrong answers": "The model is less sure of wrong answers than of right answers for",
+    "nothing": "Certainty does not clearly predict wrong answers (the AUROC's interval contains 0.5) for",
+    "the opposite": "The model is surer of wrong answers than of right answers (ignore its certainty) for",
+    "too few answers": "There are too few answers to see whether certainty predicts wrong answers for",
+    "not known": "The value of certainty is not known, because all answers are right or all are wrong, for",
 }
+"""Beginnings of sentences about certainty, by ``SurestAnswers.tells``; names of systems follow."""
 
 
 def _as_list(texts: Sequence[str]) -> str:
@@ -197,19 +198,19 @@ def _certainty(name: str, surest: SurestAnswers) -> str:
     if surest.auroc is None:
         right = "right" if surest.right[1].value == 1 else "wrong"
         which = f"All {surest.n:,} answers of {name} are" if surest.n > 1 else f"The only answer of {name} is"
-        return f"{which} {right}, so that certainty has nothing to tell apart."
+        return f"{which} {right}, so the value of certainty is not known."
     area = surest.auroc.text(digits=2)
     if surest.tells == "wrong answers":
         half, most = surest.right[0.5], surest.right[0.7]
         return (
-            f"The model is less sure of {name}'s wrong answers than of its right ones (AUROC {area}; 0.5 is "
-            f"chance). Of the surest 50 % of the answers {_percent(half)} are right, of the surest 70 % "
-            f"{_percent(most)}, of all {_percent(surest.right[1])}."
+            f"The model is less sure of {name}'s wrong answers than of its right answers (AUROC {area}; 0.5 "
+            f"is chance). Of the surest 50 % of the answers, {_percent(half)} are right; of the surest 70 %, "
+            f"{_percent(most)}; of all answers, {_percent(surest.right[1])}."
         )
     if surest.tells == "the opposite":
         return (
-            f"The model is surer of {name}'s wrong answers than of its right ones (AUROC {area}; 0.5 is "
-            "chance): do not go by its certainty."
+            f"The model is surer of {name}'s wrong answers than of its right answers (AUROC {area}; 0.5 is "
+            "chance). Ignore its certainty."
         )
     if surest.tells in ("too few answers", "not known"):
         return (
@@ -217,7 +218,7 @@ def _certainty(name: str, surest: SurestAnswers) -> str:
             f"wrong answers: the AUROC is {area}; 0.5 is chance."
         )
     return (
-        f"How sure the model is of {name}'s answers tells nothing here: the AUROC is {area} with "
+        f"The model's certainty does not clearly predict {name}'s wrong answers: the AUROC is {area} with "
         f"{counted(surest.n, 'answer')}, and its interval contains 0.5, which is chance."
     )
 
@@ -232,7 +233,7 @@ def _lacks_logprobs(run: Run, system: str) -> bool:
 
 
 def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
-    """Return sentences about how few passages are enough, if plain RAG ran with several numbers of them."""
+    """Return sentences about how few passages are enough; empty without several systems such as plain@4."""
     counts = passage_counts(run, margin)
     if not counts:
         return []
@@ -241,8 +242,8 @@ def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
     if least is not most and least.difference is not None:
         found = f"{_points(least.difference)}, {counted(least.difference.n, 'question')}"
         sentences.append(
-            f"Show {counted(least.passages, 'passage')} in place of {most.passages}: the answers lose less "
-            f"than {points} ({found}). {_costs(run, least.system, most.system)}"
+            f"Use {counted(least.passages, 'passage')} in place of {most.passages}: the share of right "
+            f"answers falls by less than {points} ({found}). {_costs(run, least.system, most.system)}"
         )
     too_few = next((count for count in counts if not count.loses_nothing), None)
     if too_few is None or too_few.difference is None:
@@ -250,16 +251,15 @@ def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
     difference = too_few.difference
     shown, found = counted(too_few.passages, "passage"), counted(difference.n, "question")
     text = (
-        f"With {shown} the answers may lose {points} or more against {most.passages} passages: "
+        f"With {shown} in place of {most.passages}, the share of right answers may fall by {points} or more: "
         f"{_points(difference)}, {found}."
     )
     if difference.interval is not None and difference.interval.upper < 0:
-        text = (
-            f"With {shown} the answers are worse than with {most.passages}: {_points(difference)}, {found}."
-        )
+        points = _points(difference)
+        text = f"With {shown}, fewer answers are right than with {most.passages}: {points}, {found}."
     elif (needed := questions_to_exclude(difference, margin)) is not None:
         many = f"more than {MANY:,}" if needed > MANY else f"about {_round_up(needed)}"
-        text += f" If both numbers are equally good, {many} questions would show it."
+        text += f" If both are equally good, {many} questions are needed to show it."
     return [*sentences, text]
 
 
@@ -275,11 +275,11 @@ def problems(run: Run, names: Mapping[str, str]) -> list[str]:
         errors = [row.error for row in rows if row.error]
         if system not in comparable:
             text = (
-                f"{names[system]} was asked {len(rows)} of {counted(len(run.questions), 'question')} and is "
-                "not compared"
+                f"{names[system]} was asked only {len(rows)} of {counted(len(run.questions), 'question')}, "
+                "so it is not compared"
             )
             if len(errors) >= FAILURES:
-                text += f": it failed on {FAILURES} in a row ({printable(errors[-1])[:200]})"
+                text += f". It failed on {FAILURES} questions in a row ({printable(errors[-1])[:200]})"
             sentences.append(f"{text}.")
         elif errors:
             latest = printable(errors[-1])[:200]
@@ -300,12 +300,13 @@ def _recommendation(
     shown = {name: one for name, one in can.items() if one.adjusted < SIGNIFICANCE}
     better = [name for name, one in shown.items() if one.difference.value > 0]
     cheaper = [name for name in can if _is_cheaper(run, name, baseline, margin, len(compared))]
-    other, why = names[baseline], f"{wording[0]} {names[baseline]} here"
+    other, why = names[baseline], f"{wording[0]} {names[baseline]} on these questions"
     if wording is _ANSWERS_BETTER and not better:
-        better, why = cheaper, f"it is cheaper, and loses less than {100 * margin:g} points against {other}"
+        better = cheaper
+        why = f"it is cheaper, and its answers are less than {100 * margin:g} points worse than {other}'s"
     if better:
         best = names[max(better, key=lambda name: can[name].difference.value)]
-        return [f"Take {best}: {why}."]
+        return [f"Use {best}: {why}."]
     if not can:
         return []
     if len(shown) == len(can):
@@ -320,10 +321,11 @@ def _is_candidate(run: Run, system: str) -> bool:
 
 _ANSWERS_BETTER = ("it answers better than", "answers worse", "answer better")
 _WORTH_MORE = (
-    "its contexts are worth more to the model than those of",
-    "is worth less to the model",
-    "be worth more to the model",
+    "its contexts help the model more than the contexts of",
+    "helps the model less",
+    "help the model more",
 )
+"""Wording of recommendations: the reason for a better system, and what the other systems do or do not do."""
 
 
 def _is_cheaper(run: Run, system: str, baseline: str, margin: float, tests: int) -> bool:
@@ -362,7 +364,7 @@ def _difference(
 ) -> str:
     name, other, asked = names[one.system], names[baseline], counted(one.difference.n, "question")
     right = measure in run.metrics
-    # Metrics are shares and are written in points; other scores may have any size.
+    # Differences of metrics are written in percentage points; other scores may have any range.
     reach = f"{one.difference.text('+', 100, 1)} points" if right else f"{one.difference.value:+.3g}"
     levels = summarize(run, measure)
     both = [
@@ -386,18 +388,18 @@ def _difference(
     if size is None:
         return f"{text} {_no_difference(one.difference, margin if right else None)}"
     if size > MANY:
-        return f"{text} To show a difference as small as here would take more than {MANY:,} questions."
+        return f"{text} To show a difference as small as this, more than {MANY:,} questions are needed."
     return f"{text} If the difference is as large as here, about {_round_up(size)} questions would show it."
 
 
 def _no_difference(difference: Estimate, margin: float | None) -> str:
     """Return a sentence about two systems with equal means: how much they may still differ."""
     if margin is None or difference.interval is None:
-        return "Their means are equal here."
+        return "Both means are equal on these questions."
     most = max(-difference.interval.lower, difference.interval.upper)
     if most < margin:
-        return f"They do equally well, within {100 * margin:g} points."
-    return f"They did equally well here, and may still differ by {100 * most:.0f} points."
+        return f"Both are equally good, within {100 * margin:g} points."
+    return f"Both are equally good on these questions, but may still differ by {100 * most:.0f} points."
 
 
 def _costs(run: Run, system: str, baseline: str) -> str:

@@ -72,7 +72,7 @@ class Verdict:
     of_share: bool = False
 
     def __str__(self) -> str:
-        what = "share that meets it - share asked for" if self.of_share else "left - right"
+        what = "share of questions - required share" if self.of_share else "left side - right side"
         reach = f"{what}: {self.estimate:+.4g}, {self.lower:+.4g} to {self.upper:+.4g}"
         return f"{self.outcome.upper()}: {self.requirement} ({reach}), {counted(self.n, 'question')}"
 
@@ -123,7 +123,7 @@ class Requirement:
         worse = self.measure in (*COSTS, "errors")
         if self.measure in measures and self.at_most != worse:
             raise ConfigurationError(
-                f"the requirement {self.text!r} asks that {self.measure} is {'large' if worse else 'small'}",
+                f"the requirement {self.text!r} demands {'large' if worse else 'small'} {self.measure}",
                 hint=f"write {'<=' if worse else '>='}",
             )
         is_bounded = self.measure not in (*COSTS, *scores) or self.measure in _RANGES
@@ -135,14 +135,14 @@ class Requirement:
         if is_bounded and has_bound:
             raise ConfigurationError(
                 f"the requirement {self.text!r}: {self.measure} takes no share of questions and no cap",
-                hint='leave out "in … % of questions" or "capped at …"',
+                hint='remove "in … % of questions" or "capped at …"',
             )
         if not is_bounded and not has_bound:
             raise ConfigurationError(
                 f"the requirement {self.text!r} is about the mean of {self.measure}, which no sample can "
                 "bound: a rare large value that is not in the sample may make the mean arbitrarily large",
-                hint=f'write "{self.text} in 90 % of questions"; or "{self.text} capped at 10000", for the '
-                "mean of values of at most 10000",
+                hint=f'write "{self.text} in 90 % of questions"; or write "{self.text} capped at 10000", so '
+                "that larger values count as 10000",
             )
 
 
@@ -168,13 +168,14 @@ def parse_requirement(text: str) -> Requirement:
     share, cap = float(percent) / 100 if percent else None, float(most) if most else None
     if share is not None and not 0 < share < 1:
         raise ConfigurationError(
-            f"the requirement {text!r}: expected a share between 0 and 100 %, got {percent}"
+            f"the requirement {text!r}: expected a share between 0 and 100 %, got {percent} %"
         )
     if number is not None:
         return Requirement(text, measure, system, at_most, offset=float(number), share=share, cap=cap)
     if METRIC_ALIASES.get(other, other) != measure:
         raise ConfigurationError(
-            f"the requirement {text!r} compares {name} with {other}", hint="name one measure on both sides"
+            f"the requirement {text!r} compares {name} with {other}",
+            hint="write the same measure on both sides",
         )
     offset = float(f"{direction or ''}{size or 0}")
     return Requirement(text, measure, system, at_most, reference, float(factor or 1), offset, share, cap)
@@ -222,7 +223,7 @@ def test_for(
 ) -> tuple[MeanTest, float]:
     """Return a test of a mean, and the value with which the requirement compares the mean.
 
-    For a requirement on a share of the questions, the mean is the share of questions that meet it.
+    For a requirement with a share of questions, the mean is the share of questions that meet the requirement.
 
     Args:
         requirement: The requirement.
@@ -303,7 +304,7 @@ def choose_test(
     if shares and is_binary(b) and scale == 1:
         return _exact_paired_test(mean, values, n)
     low, high = bounds[0] - scale * bounds[1], bounds[1] - scale * bounds[0]
-    size = max(high - low, 1e-12)  # bets are made on values in [0, 1]
+    size = max(high - low, 1e-12)  # the test by betting needs values in a range of length 1
 
     def shows_above(value: float) -> float:
         return grouped_betting_p_value(

@@ -25,7 +25,7 @@ class PassageCount:
         difference: Mean score of the system minus the mean score of the system with the most passages; None
             for the system with the most passages.
         loses_nothing: Whether the interval of the difference excludes a loss of the margin, for this number
-            of passages and for each larger number.
+            of passages and for each larger number in the run.
     """
 
     system: str
@@ -42,7 +42,7 @@ def passage_counts(run: Run, margin: float) -> list[PassageCount]:
 
     Args:
         run: The evaluation run.
-        margin: Loss of mean score that does not matter, such as 0.02.
+        margin: Acceptable loss of the mean score, such as 0.02.
 
     Returns:
         The systems; an empty list if the run has only one plain RAG system, or no reference answers.

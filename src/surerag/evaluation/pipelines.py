@@ -1,4 +1,4 @@
-"""Pipelines by name, such as ``lazy+compressed``: what each is made of, and what a report says of it."""
+"""Builds pipelines by name, such as ``lazy+compressed``, for evaluations."""
 
 from __future__ import annotations
 
@@ -32,20 +32,23 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What a name stands for; :data:`PIPELINES` has them all.
+    """The definition of a pipeline; :data:`PIPELINES` has the definitions of all names.
 
     Attributes:
         method: Class of the method; None for a pipeline without a method.
-        services: Services of a :class:`PipelineSetup` that the method gets.
-        options: Options of the method that differ from its defaults.
-        options_of: Name under which a setup has further options; empty for the pipeline's own name.
-        is_step: Whether the method can also be added to other pipelines, as in ``lazy+compressed``.
-        limit: What the number after ``@`` sets; empty if there can be no number.
+        services: Names of the services in :class:`PipelineSetup` that the method gets.
+        options: Options of the method that differ from the method's defaults.
+        options_of: Name of the pipeline whose options in ``PipelineSetup.options`` are used; empty for its
+            own.
+        is_step: Whether the method can also follow another pipeline, as in ``lazy+compressed``.
+        limit: Meaning of a number after ``@`` in the name; empty if a number is not allowed.
         searches: Whether the pipeline searches for every question; None if the method decides.
-        acted: What the method did or did not do for an answer, in words.
-        decides_by: Name of the option that says by what the method decides; empty if it decides nothing.
-        title: Name of the method for readers, as on the pages; empty for a pipeline without a method.
-        is_candidate: False if it only shows what is possible, and is never recommended.
+        acted: Texts for reports: what the method did if it acted, and what it did if it did not act.
+        decides_by: Name of the option with the gate or metric that decides whether the method acts; empty for
+            a pipeline without this decision.
+        title: Name of the method in reports, such as L-RAG; empty for a pipeline without a method.
+        is_candidate: Whether a report may recommend the pipeline; False for a pipeline that needs contexts
+            which only an evaluation has.
     """
 
     method: type[Component[Any]] | None = None
@@ -61,7 +64,7 @@ class Pipeline:
     is_candidate: bool = True
 
     def takes(self, number: float | None) -> bool:
-        """Whether the number may stand after ``@``; None is no number."""
+        """Whether ``number`` is allowed after ``@`` in the pipeline's name; None means no number."""
         if number is None:
             return True
         if self.limit == "passages":
@@ -70,7 +73,7 @@ class Pipeline:
 
     @property
     def default_of_decision(self) -> str:
-        """The default gate or metric; empty if the pipeline decides nothing."""
+        """Name of the method's default gate or metric; empty for a pipeline without this decision."""
         if self.method is None or not self.decides_by:
             return ""
         return str(self.method.model_fields[self.decides_by].default)
@@ -85,7 +88,7 @@ PIPELINES: Mapping[str, Pipeline] = {
         UncertaintyRewriter,
         ("reader", "retriever"),
         limit="threshold",
-        acted=("rewrote the question", "left the question as it is"),
+        acted=("rewrote the question", "did not rewrite the question"),
         decides_by="metric",
         title="DynQR",
     ),
@@ -97,8 +100,8 @@ PIPELINES: Mapping[str, Pipeline] = {
     "strong": Pipeline(LazyRAG, _TIERS, options_of="lazy", decides_by="gate"),
     "oracle": Pipeline(searches=False, is_candidate=False),
 }
-"""Pipelines by name; ``docs/compare.md`` explains them in a table. ``lazy@0.8`` and ``rewritten@inf`` set the
-threshold, and ``plain@4`` sets the number of passages. ``strong`` is ``lazy`` that always searches."""
+"""Pipelines by name; ``docs/compare.md`` explains each name. ``lazy@0.8`` and ``rewritten@inf`` set the
+threshold, and ``plain@4`` sets the number of passages. ``strong`` is ``lazy`` if it always searches."""
 NAMES = tuple(PIPELINES)
 STEPS = tuple(name for name, pipeline in PIPELINES.items() if pipeline.is_step)
 
@@ -112,9 +115,9 @@ class PipelineSetup:
         retriever: Finds passages.
         summaries: Finds summaries; needed for ``lazy`` and ``strong``.
         encoder: Embeds texts; needed for ``compressed``, ``selected`` and ``answered``.
-        entailer: Judges pairs of statements for ``refined``; None means the reader.
-        top_n: Number of passages in a prompt. None means all that the retriever returns, or five for
-            ``selected``.
+        entailer: Judges pairs of statements for ``refined``; with None, the reader judges.
+        top_n: Number of passages in a prompt. None means all passages that the retriever returns, but five
+            for ``selected``.
         max_tokens: Maximum length of an answer in tokens; None means the reader's own limit.
         options: Options of each pipeline by the pipeline's name, such as
             ``{"lazy": {"n_tokens": 4}, "compressed": {"token_limit": 500}}``. The default gate and metric are
@@ -134,17 +137,17 @@ class PipelineSetup:
         takers = [name for name, one in PIPELINES.items() if one.method and not one.options_of]
         if wrong := sorted(set(self.options) - set(takers)):
             raise ConfigurationError(
-                f"there are options for {', '.join(wrong)}, which take none",
+                f"there are options for {', '.join(wrong)}, which cannot have options",
                 hint=f"choose from {', '.join(takers)}",
             )
 
 
 _CANDIDATES_PER_PASSAGE = 3
-"""The system ``selected`` retrieves this many times ``top_n`` passages."""
+"""Number of candidates that ``selected`` retrieves for each passage in the prompt."""
 
 
 def parse_system(name: str) -> tuple[str, float | None, list[str]]:
-    """Split a system's name, such as ``lazy@0.8+compressed``, into base, number after ``@``, and steps.
+    """Split a system's name, such as ``lazy@0.8+compressed``, into base, number (or None), and steps.
 
     Raises:
         ConfigurationError: If the name is not valid.
@@ -165,7 +168,7 @@ def parse_system(name: str) -> tuple[str, float | None, list[str]]:
         )
     if steps and pipeline.searches is False:
         raise ConfigurationError(
-            f"{name!r}: {base} retrieves no passages for the step {steps[0]}", hint="leave the step out"
+            f"{name!r}: {base} retrieves no passages for the step {steps[0]}", hint="remove the step"
         )
     return base, limit, steps
 
@@ -174,13 +177,13 @@ def build_system(name: str, setup: PipelineSetup) -> System:
     """Build a pipeline by its name.
 
     Args:
-        name: A name of :data:`NAMES`. After ``@`` follows a threshold or a number of passages, and after
-            ``+`` another step, as in ``"plain@5"`` and ``"lazy+compressed"``.
+        name: A name of :data:`NAMES`. A threshold or a number of passages may follow after ``@``, and a
+            further step after ``+``, as in ``"plain@5"`` and ``"lazy+compressed"``.
         setup: The models, retrievers and options of the pipeline.
 
     Raises:
         ConfigurationError: If the name is unknown.
-        MissingServiceError: If a service is missing.
+        MissingServiceError: If ``setup`` lacks a service that the pipeline needs.
         CapabilityError: If the reader lacks a capability that the method needs.
     """
     base, limit, steps = parse_system(name)
@@ -236,7 +239,7 @@ def _build_component(name: str, setup: PipelineSetup, threshold: float | None = 
 
 
 def _merge(services: Sequence[Services], setup: PipelineSetup) -> Services:
-    """Merge the services of a pipeline's components; of equal kinds of services, the first is used."""
+    """Merge the services of a pipeline's components; each service is taken from the first that has it."""
     names = ("reader", "encoder", "retriever", "entailer", "summaries", "rewriter")
     own = Services(reader=setup.reader, retriever=setup.retriever)
     merged = {
@@ -249,14 +252,14 @@ def _merge(services: Sequence[Services], setup: PipelineSetup) -> Services:
 def _answer(
     question: Question, base: str, setup: PipelineSetup, max_tokens: int | None
 ) -> Program[AnswerResult]:
-    """Answer from retrieved passages, for ``oracle`` from the question's contexts, or without passages."""
+    """Answer from retrieved passages, from the question's contexts (``oracle``), or from no passages."""
     passages: Sequence[Passage] = []
     if base in ("plain", "selected"):
         k = (setup.top_n or DEFAULT_K) * _CANDIDATES_PER_PASSAGE if base == "selected" else setup.top_n
         passages = yield from perform(Retrieve(question.text, k))
     elif base == "oracle":
         if not question.contexts:
-            raise InputError("the system 'oracle' needs the contexts of every question")
+            raise InputError("the system 'oracle' needs contexts for every question")
         passages = [Passage(text) for text in question.contexts]
     return (yield from _answer_from(question, passages, max_tokens))
 
@@ -286,10 +289,10 @@ def _select(
     answered = yield from compressor.program(question.text, passages)
     if all(report.outcome != "compressed" for report in answered.clusters):
         return (yield from _answer_from(question, answered.passages, max_tokens))
-    # A cluster whose answer was replaced by its passages has no candidate.
-    candidates = format_passages(one.text for one in answered.passages if SENTENCES_KEY in one.metadata)
+    # If the answer of a cluster was replaced by its passages, the cluster has no candidate.
+    candidates = format_passages(item.text for item in answered.passages if SENTENCES_KEY in item.metadata)
     prompt = SELECT_ANSWER.render(answers=candidates, question=question.text)
-    # The reasons come before the answer.
+    # The limit also allows for the reasons, which the model writes before the answer.
     length = (max_tokens or ANSWER_TOKENS) + ANSWER_TOKENS
     sampling = SamplingParams(max_tokens=length, trace="optional_entropy")
     [[reply]] = yield from perform(Generate([prompt], sampling))
@@ -300,7 +303,7 @@ def _select(
 
 
 def _trace_of_end(trace: TokenTrace, text: str) -> TokenTrace | None:
-    """Return the part of a trace whose tokens are the last occurrence of a text; None if it is missing."""
+    """Return the part of a trace that is the last occurrence of ``text``; None if the text does not occur."""
     start = "".join(trace.tokens).rfind(text)
     if start < 0:
         return None

@@ -78,7 +78,7 @@ class Question:
         system: Name of the retriever that found the contexts, if a file compares several retrievers.
         group: Name of the group of questions, such as the document that they are about. Intervals and tests
             treat questions of one group as dependent. By default, the group is a hash of the first context.
-            A question without a group and contexts is independent of all other questions.
+            A question with neither group nor contexts is independent of all other questions.
     """
 
     text: str
@@ -107,14 +107,14 @@ class Question:
 def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None) -> list[Question]:
     """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv``, ``.xlsx`` or ``.parquet``.
 
-    Any text encoding is accepted, and commas, semicolons, tabs or bars as separators of cells. Of an Excel
-    workbook, the first sheet that is not empty is read. A cell may contain several answers, as a JSON list or
-    separated by line breaks, ``|`` or ``;``.
+    A file may have any text encoding. Cells may be separated by commas, semicolons, tabs or bars (``|``). Of
+    an Excel workbook, only the first sheet that is not empty is read. A cell may contain several answers, as
+    a JSON list or separated by line breaks, ``|`` or ``;``.
 
     Args:
         path: Path of the file.
-        columns: The file's column name of a field (question, references, contexts, id, system or group). It
-            is only needed for column names that are not in :data:`ALIASES`.
+        columns: The file's column names by field (question, references, contexts, id, system, group). A field
+            may be omitted if its column has one of the names in :data:`ALIASES`.
 
     Raises:
         InputError: If the file cannot be read, has no column of questions, or a row has no question. The
@@ -129,7 +129,7 @@ def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None
     names = _columns_by_field(columns or {})
     divide = _Divider() if path.suffix.lower() in TABLES else None
     records = list(_records(path))
-    questions = [_to_question(one.value, names, f"{path}, {one.place}", divide) for one in records]
+    questions = [_to_question(row.value, names, f"{path}, {row.place}", divide) for row in records]
     if divide is not None and divide.cells:
         warnings.warn(f"{path}: {divide}", FileNotesWarning, stacklevel=2)
     if not questions:

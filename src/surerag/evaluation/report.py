@@ -43,7 +43,7 @@ from surerag.measures.statistics import Estimate, mean_interval
 from surerag.text import counted, printable
 
 Prices = tuple[float, float]
-"""Type of prices: of a million prompt tokens, and of a million completion tokens."""
+"""Prices of a million prompt tokens and of a million completion tokens."""
 MAX_QUESTIONS = 500
 """Maximum number of questions that a page lists; the run contains all questions."""
 MAX_LINE = 200
@@ -104,7 +104,8 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
     Args:
         run: The evaluation run.
         baseline: Name of the system that the others are compared with; empty means the first system.
-        prices: Price of a million prompt tokens, and of a million completion tokens; zeros show no money.
+        prices: Price of a million prompt tokens, and of a million completion tokens; with zeros, no money is
+            shown.
     """
     layout: dict[str, Any] = {"box": box.SIMPLE, "show_edge": False, "pad_edge": False, "padding": 0}
     table = Table(caption=notes(run), caption_justify="left", **layout)
@@ -118,7 +119,7 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
             label = "AUROC of certainty" if name == "AUROC" else name
             columns[label] = {system: by_system.get(system, "–") for system in run.comparable}
     for name, column in columns.items():
-        # The interval is printed below its value, so that four systems fit into eighty columns.
+        # An interval is below its value, so that a table of four systems is at most 80 characters wide.
         texts = (escape_markup(printable(value).replace(" [", "\n[")) for value in (name, *column.values()))
         table.add_row(*texts)
     return table
@@ -127,30 +128,33 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
 def notes(run: Run) -> str:
     """Return a text that explains the columns of a run's table."""
     measures, questions = run.measures, run.questions
-    text = "n: questions asked. Intervals are at 95 %. Costs are means per question, money is the sum."
+    text = (
+        "n is the number of questions. Intervals have a confidence level of 95 %. Costs are means per "
+        "question, but money is the sum."
+    )
     if measures and len(run.comparable) > 1:
         text += (
-            f" Δ {measures[0]}: difference to the baseline on the same questions. p (Holm): how often chance "
-            "alone would cause a difference at least this large, adjusted for the number of systems (Holm's "
-            "method); below 0.05, the difference counts as shown."
+            f" Δ {measures[0]} is the difference to the baseline on the same questions. p (Holm) says how "
+            "often chance alone would cause a difference at least this large, adjusted for the number of "
+            "systems (Holm's method). We call a system better or worse only if p is below 0.05."
         )
     if without := sum(not question.references for question in questions):
         text += f" Without a reference answer, and not scored: {counted(without, 'question')}."
     groups = Counter(question.group for question in questions if question.group)
     if len(groups) > 1 and (together := sum(n for n in groups.values() if n > 1)):
         text += (
-            f" {together} questions share a document or another group with others; intervals and tests treat "
-            "them as dependent."
+            f" {together} questions are about the same document or group as another question; intervals and "
+            "tests treat them as dependent."
         )
     if closed := sum(any(map(is_closed, question.references)) for question in questions):
         text += (
-            f" {counted(closed, 'question')} with a reference of yes or no, true or false, one letter, an "
-            'article or "I do not know.": contains and f1 compare such a reference with what the answer says.'
+            f" {counted(closed, 'question')} with a reference answer of yes or no, true or false, one letter, "
+            'an article or "I do not know.": here, contains and f1 compare what the answer says, not words.'
         )
     if (at_a_time := max((row.at_a_time for row in run.rows), default=1)) > 1:
         text += (
-            f" Seconds: up to {at_a_time} questions were asked at a time; their wall time is divided by "
-            "their number."
+            f" Up to {at_a_time} questions were asked at the same time; for their seconds, their wall time "
+            "is divided by their number."
         )
     return text
 
@@ -201,7 +205,7 @@ def forecast(run: Run, n: int, prices: Prices = (0.0, 0.0)) -> str:
         answered = len(run.answered(system))
         if any(prices) and parts and (money := money_spent(run, system, prices)) is not None:
             parts.append(f"money {money * n / answered:,.4g}")
-        text = "; ".join(parts) or "too few answers to extrapolate from"
+        text = "; ".join(parts) or "too few answers for an estimate"
         lines.append(f"{counted(n, 'question')} with {names[system]}, extrapolated from {answered}: {text}")
     return "\n".join(lines)
 
@@ -236,11 +240,12 @@ def write_report(
         run: The evaluation run.
         path: Path of the file to write.
         baseline: Name of the system that the others are compared with; empty means the first system.
-        prices: Price of a million prompt tokens, and of a million completion tokens; zeros show no money.
+        prices: Price of a million prompt tokens, and of a million completion tokens; with zeros, no money is
+            shown.
         verdicts: Verdicts on requirements that the page shows.
         title: Title of the page; empty means the names of the systems and the number of questions.
         labels: Names that replace the systems' names in the sentences.
-        margin: Loss of mean score that does not matter, such as 0.02.
+        margin: Acceptable loss of the mean score, such as 0.02.
 
     Raises:
         StorageError: If the file cannot be written.
@@ -321,13 +326,13 @@ def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[s
     used = dict.fromkeys(surest.measure for surest in found.values())
     measures = " or ".join(_MEASURES.get(measure, measure) for measure in used)
     note = (
-        f"Certainty is measured by {measures}. It comes with the answer and takes no further call and "
-        "no further token. AUROC: how often the model is less sure of a wrong answer than of a right one; "
-        "0.5 is chance, 1 is always. Intervals are at 95 %. A curve shows how many of the surest answers "
-        "are right, with its interval; the dotted line shows how many of all answers are right."
+        f"Certainty is measured by {measures}. This needs no further call and no further token. AUROC is the "
+        "probability that the model is less sure of a wrong answer than of a right answer; 0.5 is chance. "
+        "Intervals have a confidence level of 95 %. Each curve shows the share of right answers among the "
+        "surest answers, with its interval. The dotted line is the share of right answers among all answers."
     )
     if unmeasured := sum(surest.unmeasured for surest in found.values()):
-        note += f" Left out, because they came without log-probabilities: {counted(unmeasured, 'answer')}."
+        note += f" Left out, because they have no log-probabilities: {counted(unmeasured, 'answer')}."
     curves = f'<div class="charts">{certainty_charts(found)}</div>'
     return f"{section}{_table('system', certainty_columns(found))}<p><small>{_html(note)}</small></p>{curves}"
 
@@ -340,14 +345,20 @@ def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
     places = [place for place in PLACES if why.names is not None or place != "nowhere"]
     texts = {place: remedy_of(why, place) for place in places}
     legend = "".join(
-        f'<li><i class="{place}"></i>The reference {_html(text)}: mend {_html(what)}.</li>'
+        f'<li><i class="{place}"></i>The reference answer {_html(text)}: improve {_html(what)}.</li>'
         for place, (what, text) in texts.items()
     )
-    note = "Words are compared as the metric contains does; a reference in other words is not found."
+    note = (
+        "The search for a reference answer compares words, as the metric contains does; a passage with the "
+        "same meaning in other words is not found."
+    )
     if left_out := _wrong_without_cause(run, why):
+        whose = (
+            "answers are not counted, because their" if left_out > 1 else "answer is not counted, because its"
+        )
         note += (
-            f" Left out: {left_out} wrong answer{'s' if left_out > 1 else ''} whose reference is yes, no, a "
-            'letter or "I do not know.": the words of a passage do not tell whether they are right.'
+            f" {left_out} wrong {whose} reference answer is only yes, no, a letter or "
+            '"I do not know.", for which a comparison of words proves nothing.'
         )
     text = f"<p>{_html(' '.join(sentences))}</p><dl>{bars}</dl>"
     legend = f'<ul class="legend">{legend}</ul><p><small>{_html(note)}</small></p>'
@@ -374,6 +385,7 @@ def _wrong_without_cause(run: Run, why: Causes) -> int:
 
 
 def _skipped_files(run: Run) -> str:
+    """Return an HTML list of the files that could not be read; empty if all files were read."""
     skipped = run.about.get(SKIPPED, "none").splitlines()
     if skipped in ([], ["none"]):
         return ""
@@ -383,6 +395,7 @@ def _skipped_files(run: Run) -> str:
 
 
 def _passages_section(run: Run, margin: float) -> str:
+    """Return the page's section on numbers of passages; empty without several systems such as plain@4."""
     counts = passage_counts(run, margin)
     if not counts:
         return ""
@@ -408,9 +421,9 @@ def _cell(name: str, text: str) -> str:
 
 
 _KINDS = {
-    "differ": "Where the systems differ",
-    "wrong": "Wrong",
-    "right": "Right",
+    "differ": "Only some systems are right",
+    "wrong": "No system is right",
+    "right": "Every system is right",
     "": "Without a reference answer",
 }
 
@@ -458,7 +471,7 @@ def _question_details(
         if row.answer is not None:
             numbers = [passages.setdefault(one, len(passages) + 1) for one in row.answer.contexts]
             sources |= dict(zip(row.answer.contexts, row.answer.sources, strict=False))
-        detail = [_score_text(metric, score), *_details(run, row), _saw(numbers), _where(why, row)]
+        detail = [_score_text(metric, score), *_details(run, row), _passages_text(numbers), _where(why, row)]
         text = row.error if row.answer is None else row.answer.text
         small = f"<small>{_html('; '.join(filter(None, detail)))}</small>"
         kind = _right_or_wrong(score)
@@ -473,17 +486,22 @@ def _question_details(
 
 
 def _score_text(metric: str, score: float | None) -> str:
+    """Return "right" for 1, "wrong" for 0, else the metric and the score; empty for None."""
     if score is None:
         return ""
     return _right_or_wrong(score) if score in (0, 1) else f"{metric} {score:.2f}"
 
 
-def _saw(numbers: Sequence[int]) -> str:
-    return f"saw passage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}" if numbers else ""
+def _passages_text(numbers: Sequence[int]) -> str:
+    """Return a text that names the passages in the prompt; empty if there were no passages."""
+    if not numbers:
+        return ""
+    return f"passage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))} in the prompt"
 
 
 def _passage_item(text: str, source: str, *, holds: bool) -> str:
-    head = ": ".join(filter(None, [source, "holds the reference" if holds else ""]))
+    """Return a passage as an HTML list item, with its source and whether it contains the reference."""
+    head = ": ".join(filter(None, [source, "contains the reference answer" if holds else ""]))
     head = f"<b>{_html(head)}</b>\n" if head else ""
     excerpt = f"{text[:MAX_CHARACTERS]} …" if len(text) > MAX_CHARACTERS else text
     return f"<li>{head}{_html(excerpt)}</li>"
@@ -493,9 +511,8 @@ def _where(why: Causes, row: Row) -> str:
     place, names = why.place(row), (why.names or {}).get(row.question.key, ())
     if place is None:
         return ""
-    if place == "elsewhere" and names:
-        return f"the reference is in a passage that was not shown, from {', '.join(names)}"
-    return f"the reference {remedy_of(why, place)[1]}"
+    documents = f" ({', '.join(names)})" if place == "elsewhere" and names else ""
+    return f"the reference answer {remedy_of(why, place)[1]}{documents}"
 
 
 def _details(run: Run, row: Row) -> list[str]:
@@ -514,7 +531,7 @@ def _details(run: Run, row: Row) -> list[str]:
     if answer.certainty is not None and answer.certainty.uncertainty is not None:
         detail.append(f"uncertainty of the answer {answer.certainty.uncertainty:.2g}")
     if answer.finish == "length":
-        detail.append("cut off at the longest allowed length")
+        detail.append("cut off at the maximum length")
     return [*detail, *([] if row.tokens is None else [counted(row.tokens, "token")])]
 
 

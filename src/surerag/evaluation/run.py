@@ -138,7 +138,7 @@ class Run:
             [tables] = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
             [owner] = self._db.execute("PRAGMA application_id").fetchone()
             if owner != _APPLICATION and (tables or not self._writing):
-                raise InputError(f"{path} is a database, but not a run", hint="name another file")
+                raise InputError(f"{path} is a database, but not a run of surerag", hint="name another file")
             [number] = self._db.execute("PRAGMA user_version").fetchone()
             if number > FORMAT:
                 raise InputError(
@@ -178,13 +178,13 @@ class Run:
             names = self._select("SELECT name FROM systems ORDER BY place")
             table: dict[str, dict[str, Row]] = {name: {} for (name,) in names}
             rows = []
-            found = self._select(
+            records = self._select(
                 "SELECT system, rows.key, question, answer, error, seconds, shared FROM rows "
                 "JOIN systems ON rows.system = systems.name AND rows.fingerprint = systems.fingerprint "
                 "JOIN questions ON rows.key = questions.key "
                 "WHERE questions.place >= 0 ORDER BY questions.place, systems.place"
             )
-            for system, key, question, answer, *rest in found:
+            for system, key, question, answer, *rest in records:
                 with self._parsing(f"the answer of {system} to question {key}"):
                     row = table[system][key] = Row(
                         system, _parse_question(question), _parse_answer(answer), *rest
@@ -235,7 +235,7 @@ class Run:
             return {key: tuple(json.loads(names)) for key, names in rows} or None
 
     def record_documents(self, names: Mapping[str, Sequence[str]]) -> None:
-        """Store the names of documents that contain a reference, by question key."""
+        """Store the names of documents that contain a reference answer, by question key."""
         values = [(key, json.dumps(list(of_key))) for key, of_key in names.items()]
         with _storage_errors(self.path), self._writes, self._db:
             self._db.executemany("INSERT OR REPLACE INTO documents VALUES (?, ?)", values)
@@ -310,7 +310,7 @@ class Run:
 
     def settings(self, system: str) -> dict[str, Any]:
         """Return the recorded settings of a system, such as its options and its reader."""
-        self._rows_of(system)  # raises if there is no such system
+        self._rows_of(system)  # raises a ConfigurationError if there is no such system
         if system not in self._settings:
             [(text,)] = self._select("SELECT settings FROM systems WHERE name = ?", system)
             with self._parsing(f"the settings of {system}"):
@@ -339,7 +339,7 @@ class Run:
         if not {f"{system}@inf", f"{system}@-inf"} <= set(names):
             raise ConfigurationError(
                 f"the run has no {system}@inf and {system}@-inf; it has {', '.join(names)}",
-                hint=f"evaluate both: --systems {system}@inf,{system}@-inf; or, to withhold unsure answers "
+                hint=f"compare both: --systems {system}@inf,{system}@-inf; or, to withhold uncertain answers "
                 "of any system, calibrate with --max-risk",
             )
         metric = metric or next(iter(self.metrics))
@@ -500,9 +500,11 @@ def _storage_errors(path: str | Path | None, use: str = "written") -> Iterator[N
         if str(error).startswith(("no such", "table ", "database disk image", "malformed")):
             raise _damaged(path, str(error)) from error
         if isinstance(error, sqlite3.OperationalError):
-            hint = "name a file in an existing folder that can be written"
+            hint = "name a file in an existing folder in which you may write"
             if use == "read":
-                hint = "copy it, and the files -wal and -shm beside it, into a folder that can be written"
+                hint = (
+                    "copy the file, and the files -wal and -shm beside it, to a folder in which you may write"
+                )
             raise StorageError(f"the run {path} cannot be {use}: {error}", hint=hint) from error
         raise InputError(f"{path} is not a run: {error}", hint="name another file") from error
 
@@ -510,7 +512,7 @@ def _storage_errors(path: str | Path | None, use: str = "written") -> Iterator[N
 def _damaged(path: str | Path | None, what: str) -> InputError:
     return InputError(
         f"the run {path} is damaged, or another version of surerag wrote it: {what}",
-        hint="use a copy that can be read, or write to another file and ask again",
+        hint="use an undamaged copy, or write to another file and ask again",
     )
 
 

@@ -95,8 +95,8 @@ def pairs(run: Run, first: str, second: str, measure: str) -> Pairs:
     keys = [key for key in a if key in b]
     if not keys:
         raise InputError(
-            f"{first} and {second} have no question with a value of {measure} in common",
-            hint="metrics need reference answers; costs need a system that reports them",
+            f"there is no question for which both {first} and {second} have a value of {measure}",
+            hint="metrics need reference answers; costs need systems that report their costs",
         )
     groups = run.groups
     return Pairs([a[key] for key in keys], [b[key] for key in keys], [groups[key] for key in keys])
@@ -147,7 +147,7 @@ def paired_p_value(first: Sequence[float], second: Sequence[float], groups: Grou
     if not len(changed):
         return 1.0
     observed = abs(changed.sum()) - 1e-12
-    if 2 ** len(changed) <= _FLIPS:  # every combination of signs
+    if 2 ** len(changed) <= _FLIPS:  # few enough to try every combination of signs
         every = 1.0 - 2.0 * (np.arange(2 ** len(changed))[:, None] >> np.arange(len(changed)) & 1)
         return float((np.abs(every @ changed) >= observed).mean())
     rng = np.random.default_rng(0)

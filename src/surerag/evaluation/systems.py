@@ -1,4 +1,4 @@
-"""Systems: anything that answers a question; and their answers."""
+"""Systems to evaluate, which are objects that answer questions, and the answers of systems."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class EvaluationAnswer:
         contexts: Texts of the passages in the prompt; empty if the system does not report them.
         usage: Numbers of calls and tokens; None if the system does not report them.
         finish: Why the answer ended: ``"length"`` if it was truncated.
-        uncertainty: Uncertainty by which a method decided whether to retrieve or rewrite; None without it.
+        uncertainty: Uncertainty by which a method decided whether to retrieve or rewrite; None if it is
+            unknown.
         acted: Whether a method retrieved or rewrote; None for a system that makes no such decision.
         scores: Scores that the system computes itself, by name.
         certainty: How sure the model was of this answer; None if the system does not report it.
@@ -87,7 +88,7 @@ def as_system(name: str, target: Any) -> System:
     answers = isinstance(target, AnsweringComponent) or not isinstance(target, Component)
     if not answers or isinstance(target, type) or (verb is None and not callable(target)):
         raise ConfigurationError(
-            f"the system {name!r} is a {type(target).__name__}, which answers no questions",
+            f"the system {name!r} is a {type(target).__name__}, which cannot answer questions",
             hint="pass a query engine, a runnable, a component, or a function from a question to an answer",
         )
     function = target if verb is None else getattr(target, verb)
@@ -107,7 +108,7 @@ def _settings_of(target: Any) -> dict[str, Any]:
 
 
 def scope_setting(component: Any) -> dict[str, Any]:
-    """Return the scope of a policy for a component, as a setting; empty if the component takes no policy."""
+    """Return a component's calibration scope as a setting; empty if the component cannot have a policy."""
     return {"scope": scope_of(component)} if isinstance(component, AnsweringComponent) else {}
 
 
@@ -147,7 +148,7 @@ def _check_scores(scores: Mapping[str, float]) -> None:
     if not all(map(math.isfinite, scores.values())):
         raise InputError(
             f"expected finite numbers as scores of a system, got {scores}",
-            hint="leave out a score that is not known",
+            hint="omit a score that is not known",
         )
 
 
@@ -195,7 +196,7 @@ def _value_at(value: Any, path: str) -> Any:
 
 
 def _first_value(value: Any, paths: Sequence[str], holds: Callable[[Any], bool]) -> Any:
-    """Return the first value at one of the paths for which ``holds`` is true; None without such a value."""
+    """Return the first value at one of the paths for which ``holds`` is true; None if there is no value."""
     return next((found for path in paths if holds(found := _value_at(value, path))), None)
 
 
