@@ -1,4 +1,4 @@
-"""Pipelines by name, such as ``lazy+compressed``: what each is made of, and what a report says of it."""
+"""Pipelines by name, such as ``lazy+compressed``, with the methods that they consist of."""
 
 from __future__ import annotations
 
@@ -32,20 +32,22 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Pipeline:
-    """What a name stands for; :data:`PIPELINES` has them all.
+    """The description of a pipeline, from which :func:`build_system` builds it.
 
     Attributes:
         method: Class of the method; None for a pipeline without a method.
-        services: Services of a :class:`PipelineSetup` that the method gets.
-        options: Options of the method that differ from its defaults.
-        options_of: Name under which a setup has further options; empty for the pipeline's own name.
-        is_step: Whether the method can also be added to other pipelines, as in ``lazy+compressed``.
-        limit: What the number after ``@`` sets; empty if there can be no number.
-        searches: Whether the pipeline searches for every question; None if the method decides.
-        acted: What the method did or did not do for an answer, in words.
-        decides_by: Name of the option that says by what the method decides; empty if it decides nothing.
-        title: Name of the method for readers, as on the pages; empty for a pipeline without a method.
-        is_candidate: False if it only shows what is possible, and is never recommended.
+        services: Names of the attributes of :class:`PipelineSetup` that the method needs.
+        options: Options of the method that differ from the method's defaults.
+        options_of: Name of the pipeline whose options in ``PipelineSetup.options`` are used; empty means this
+            pipeline.
+        is_step: Whether the method can be added to other pipelines, as in ``lazy+compressed``.
+        limit: Meaning of the number after ``@``: a threshold or a number of passages; empty for no number.
+        searches: Whether passages are retrieved for every question; None if the method decides.
+        acted: Phrases for reports: what the method did if it acted, and if it did not act.
+        decides_by: Name of the option for the gate or metric; empty for a method without a decision.
+        title: Name of the method in reports; empty for a pipeline without a method.
+        is_candidate: Whether a report may recommend the pipeline; False for ``oracle``, which uses
+            information that a real system does not have.
     """
 
     method: type[Component[Any]] | None = None
@@ -61,7 +63,7 @@ class Pipeline:
     is_candidate: bool = True
 
     def takes(self, number: float | None) -> bool:
-        """Whether the number may stand after ``@``; None is no number."""
+        """Return whether a number is allowed after ``@``; None means that there is no number."""
         if number is None:
             return True
         if self.limit == "passages":
@@ -70,7 +72,7 @@ class Pipeline:
 
     @property
     def default_of_decision(self) -> str:
-        """The default gate or metric; empty if the pipeline decides nothing."""
+        """The name of the default gate or metric; empty for a method without a decision."""
         if self.method is None or not self.decides_by:
             return ""
         return str(self.method.model_fields[self.decides_by].default)
@@ -97,8 +99,8 @@ PIPELINES: Mapping[str, Pipeline] = {
     "strong": Pipeline(LazyRAG, _TIERS, options_of="lazy", decides_by="gate"),
     "oracle": Pipeline(searches=False, is_candidate=False),
 }
-"""Pipelines by name; ``docs/compare.md`` explains them in a table. ``lazy@0.8`` and ``rewritten@inf`` set the
-threshold, and ``plain@4`` sets the number of passages. ``strong`` is ``lazy`` that always searches."""
+"""Pipelines by name, which ``docs/compare.md`` explains. ``lazy@0.8`` and ``rewritten@inf`` set a threshold,
+and ``plain@4`` sets the number of passages. ``strong`` is L-RAG with a retrieval for every question."""
 NAMES = tuple(PIPELINES)
 STEPS = tuple(name for name, pipeline in PIPELINES.items() if pipeline.is_step)
 
@@ -140,7 +142,7 @@ class PipelineSetup:
 
 
 _CANDIDATES_PER_PASSAGE = 3
-"""The system ``selected`` retrieves this many times ``top_n`` passages."""
+"""Number of passages that the system ``selected`` retrieves, as a multiple of ``top_n``."""
 
 
 def parse_system(name: str) -> tuple[str, float | None, list[str]]:
@@ -249,7 +251,6 @@ def _merge(services: Sequence[Services], setup: PipelineSetup) -> Services:
 def _answer(
     question: Question, base: str, setup: PipelineSetup, max_tokens: int | None
 ) -> Program[AnswerResult]:
-    """Answer from retrieved passages, for ``oracle`` from the question's contexts, or without passages."""
     passages: Sequence[Passage] = []
     if base in ("plain", "selected"):
         k = (setup.top_n or DEFAULT_K) * _CANDIDATES_PER_PASSAGE if base == "selected" else setup.top_n

@@ -1,4 +1,4 @@
-"""Systems: anything that answers a question; and their answers."""
+"""Systems to evaluate, such as a user's own pipelines, and the answers of systems."""
 
 from __future__ import annotations
 
