@@ -52,10 +52,10 @@ class Component(Options, Generic[R]):
     """
 
     TITLE: ClassVar[str] = ""
-    """The method's name, as papers and pages write it; empty for classes beside the method's main class."""
+    """Name of the method as in its paper; only the main class of a method has a title."""
 
     JUDGES: ClassVar[bool] = False
-    """Whether the method needs an entailment judge by default."""
+    """Whether the method needs a judge of entailment, such as an NLI model or a reader."""
 
     on_event: Function[Listener | None] = None
     """Function that is called with each decision and warning at once, in the caller's context variables."""
@@ -73,7 +73,7 @@ class Component(Options, Generic[R]):
 
     @classmethod
     def options_for(cls, capabilities: Capabilities) -> dict[str, Any]:
-        """Return options with which the method can use a reader with these capabilities."""
+        """Return the options that the method needs for a reader with these capabilities."""
         return {}
 
     @property

@@ -207,7 +207,7 @@ def test_the_notes_tell_of_documents_and_of_references_that_are_yes_or_no() -> N
         in_documents(np.random.default_rng(0), 0.7)
     )
     text = notes(run_of(3, a=system(lambda i: True)))
-    assert "same document" not in text and "3 questions with a reference answer of yes or no" in text
+    assert "same document" not in text and "For 3 questions a reference answer is yes or no" in text
 
 
 def test_a_number_of_questions_shows_a_difference_four_times_in_five() -> None:

@@ -218,7 +218,7 @@ def _listing(reasons: Mapping[str, str]) -> str:
 
 
 def _files(root: Path) -> Iterator[Path]:
-    """Yield the files below a folder, and the folders that are not entered."""
+    """Yield the files in a folder and its subfolders, and subfolders that are links or cannot be read."""
     closed: list[Path] = []
     for folder, folders, files in os.walk(root, onerror=lambda error: closed.append(Path(error.filename))):
         folders[:] = sorted(name for name in folders if not _NOT_CONTENT.match(name))

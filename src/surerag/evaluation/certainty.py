@@ -16,7 +16,7 @@ from surerag.measures.statistics import Estimate, Floats, group_numbers, mean_in
 SHARES = (0.5, 0.7, 0.9)
 """Shares of the most certain answers for which a report states the share of right answers."""
 _USEFUL = 0.7
-"""If the interval of the AUROC contains this value, certainty may well tell wrong answers from right ones."""
+"""AUROC of a useful uncertainty; an interval that contains this value and 0.5 means too few answers."""
 RIGHT = 0.5
 """Minimum score of an answer that counts as right."""
 _CURVE_FROM = 10
@@ -48,10 +48,10 @@ class SurestAnswers:
 
     @property
     def tells(self) -> Literal["wrong answers", "nothing", "the opposite", "too few answers", "not known"]:
-        """What the interval of the AUROC shows.
+        """What high uncertainty indicates, by the confidence interval of the AUROC.
 
-        An interval that contains 0.5, which is chance, shows ``"nothing"``; if it contains 0.7, too, there
-        are ``"too few answers"``.
+        The value is ``"too few answers"`` if the interval contains 0.5 (chance) and 0.7, and ``"nothing"`` if
+        it contains only 0.5.
         """
         if self.auroc is None:
             return "not known"

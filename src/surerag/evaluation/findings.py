@@ -79,7 +79,7 @@ def findings(
 
 
 def names_of(run: Run, labels: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the name of each system for sentences: its label, or a name such as "L-RAG (lazy@0.8)"."""
+    """Return the name of each system in sentences: its label, or a name such as "L-RAG (lazy@0.8)"."""
     labels = {system: _with_method(run, system) for system in run.systems} | dict(labels or {})
     return {system: printable(labels[system]) for system in run.systems}
 

@@ -149,7 +149,7 @@ def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None
 
 
 def _unused_columns(record: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
-    """Return the columns of a record from which no field of a question is read."""
+    """Return the columns of a record that belong to no field of a question."""
     flat = _flatten(record)
     used = {_column(field, flat, names, "") for field in ALIASES}
     parents = {name.rpartition(".")[0] for name in used if name}

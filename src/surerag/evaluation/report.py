@@ -47,7 +47,7 @@ Prices = tuple[float, float]
 MAX_QUESTIONS = 500
 """Maximum number of questions that a page lists; the run contains all questions."""
 MAX_LINE = 200
-"""Maximum number of characters of a text in an example for the terminal."""
+"""Maximum number of characters of a question or answer that :func:`example_answers` shows."""
 MAX_CHARACTERS = 800
 """Maximum number of characters of a passage that a page shows."""
 
@@ -211,7 +211,7 @@ def forecast(run: Run, n: int, prices: Prices = (0.0, 0.0)) -> str:
 
 
 def example_answers(run: Run, n: int = 3) -> str:
-    """Return the first questions of a run with their right answers and the systems' answers, as lines."""
+    """Return lines with the first questions of a run, their right answers, and the systems' answers."""
     lines, names = ["Examples:"], names_of(run)
     for question in run.questions[:n]:
         right = f"Right: {' | '.join(question.references)}" if question.references else ""

@@ -44,7 +44,7 @@ MUST_RAISE = (*MISCONFIGURED, InputError)
 
 @dataclass(frozen=True)
 class AnswerResult(Result):
-    """An answer, and the passages in the answer's prompt; a base class for results that have more."""
+    """An answer and the passages in its prompt; the results of methods derive from this class."""
 
     answer: str
     passages: tuple[Passage, ...]

@@ -58,7 +58,7 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
 
     @classmethod
     def options_for(cls, capabilities: Capabilities) -> dict[str, Any]:
-        """Return the metric for which a reader with these capabilities gives enough."""
+        """Return the option ``metric`` that a reader with these capabilities supports."""
         return {"metric": "perplexity" if capabilities.logprobs else "semantic_entropy"}
 
     def _connect(self) -> Services:

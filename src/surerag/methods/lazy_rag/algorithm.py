@@ -167,7 +167,7 @@ class _Steps:
 
     @property
     def _undecided(self) -> BegunGeneration | None:
-        """The first answer if the gate is closed so far, but the rest of the answer could still open it."""
+        """The unfinished first answer, if the gate is closed so far but the rest could still open it."""
         begun = self._begun
         if begun is None or begun.done or self.decision("").retrieve:
             return None

@@ -81,7 +81,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
 
     @classmethod
     def options_for(cls, capabilities: Capabilities) -> dict[str, Any]:
-        """Return the best gate for which a reader with these capabilities gives enough."""
+        """Return the option ``gate`` with the best gate that a reader with these capabilities supports."""
         if capabilities.entropy:
             return {"gate": "entropy"}
         return {"gate": "margin" if capabilities.logprobs else "abstention"}
