@@ -148,7 +148,7 @@ def notes(run: Run) -> str:
         )
     if closed := sum(any(map(is_closed, question.references)) for question in questions):
         text += (
-            f" {counted(closed, 'question')} with a reference answer of yes or no, true or false, one letter, "
+            f" {counted(closed, 'question')} with a reference answer of yes or no, true or false, a letter, "
             'an article or "I do not know.": here, contains and f1 compare what the answer says, not words.'
         )
     if (at_a_time := max((row.at_a_time for row in run.rows), default=1)) > 1:
