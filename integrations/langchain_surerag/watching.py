@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -124,14 +124,15 @@ class RunTree:
         answer = answer_in(output)
         texts = set(texts_in(answer))
         if shown := [one for one in candidates if one.text.strip() in texts]:
-            same = [one for one in shown if one.message_id and one.message_id == getattr(answer, "id", None)]
-            if not same and isinstance(output, Mapping) and "answer" in output:
-                same = [one for one in shown if self.answer_runs.intersection(self._path(one.run_id))]
-            return same or shown
-        # A parser cut the output out of an answer: at best, out of one answer alone.
-        with_some = [one for one in candidates if any(text in one.text for text in texts)]
-        with_all = [one for one in with_some if all(text in one.text for text in texts)]
-        return with_all[-1:] or with_some or candidates[-1:]
+            return self._made_for(output, answer, shown) or shown
+        return _parsed_from(candidates, texts) or candidates[-1:]
+
+    def _made_for(self, output: Any, answer: Any, shown: Sequence[SeenAnswer]) -> list[SeenAnswer]:
+        """Return which of the answers with the shown text was made for the output; empty if unknown."""
+        same = [one for one in shown if one.message_id and one.message_id == getattr(answer, "id", None)]
+        if not same and isinstance(output, Mapping) and "answer" in output:
+            same = [one for one in shown if self.answer_runs.intersection(self._path(one.run_id))]
+        return same
 
     def certainty(self, output: Any) -> Certainty:
         """Return how sure a model was of the answer that an output contains.
@@ -144,6 +145,13 @@ class RunTree:
         if answer is None:
             return Certainty(reason=SEVERAL if self.answers else NO_ANSWER)
         return answer.certainty
+
+
+def _parsed_from(candidates: Sequence[SeenAnswer], texts: Collection[str]) -> list[SeenAnswer]:
+    """Return the answers that contain some of the texts; if one answer contains all texts, only this one."""
+    with_some = [one for one in candidates if any(text in one.text for text in texts)]
+    with_all = [one for one in with_some if all(text in one.text for text in texts)]
+    return with_all[-1:] or with_some
 
 
 class Watcher(BaseCallbackHandler):
