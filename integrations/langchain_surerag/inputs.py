@@ -24,7 +24,7 @@ from surerag.effects import (
     perform,
 )
 from surerag.errors import MISCONFIGURED, InputError
-from surerag.messages import Message, Role, Template
+from surerag.messages import EVENT_SENTENCES, Message, Role, Template
 from surerag.prompts import in_conversation
 from surerag.readers import in_plain_words
 
@@ -210,3 +210,9 @@ def with_conversation(
         return (yield effect)
 
     return handled(program, handle, ends)
+
+
+EVENT_SENTENCES |= {
+    "conversation.condensed": "The question was rewritten to stand alone",
+    "conversation.not_condensed": "The question could not be rewritten to stand alone and is asked as it is",
+}

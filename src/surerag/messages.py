@@ -310,6 +310,10 @@ class Event:
     detail: Any = field(default=None, repr=False, compare=False)
 
 
+EVENT_SENTENCES: dict[str, str] = {}
+"""Sentences for logs by the name of the event, with fields of its data; each method adds its sentences."""
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Calls and tokens of one question, or of a reader so far.

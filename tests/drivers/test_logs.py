@@ -9,6 +9,7 @@ import logging
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -24,11 +25,12 @@ from surerag import (
     SePer,
     UncertaintyRewriter,
 )
-from surerag.drivers.session import _EVENT_SENTENCES, sentence_of
+from surerag.drivers.session import sentence_of
 from surerag.encoders import HashingEncoder
 from surerag.entailment import ExactEntailer
 from surerag.errors import TransientServiceError
-from surerag.messages import Event
+from surerag.messages import EVENT_SENTENCES, Event
+from surerag.methods import methods_by_name
 from tests.methods.lazy_rag.corpus import Corpus
 
 ROOT = Path(__file__).parents[2]
@@ -88,10 +90,12 @@ def _names() -> set[str]:
 
 
 def test_every_event_has_a_sentence() -> None:
+    methods_by_name()  # loads the methods, which add the sentences of their events
+    import_module("langchain_surerag.inputs")
     elsewhere = {"certainty.unknown", "certainty.feedback_failed", "certainty.unreadable"}
-    assert _names() - set(_EVENT_SENTENCES) - elsewhere == set()
+    assert _names() - set(EVENT_SENTENCES) - elsewhere == set()
     for method in ("dense", "dense_refiner"):
-        assert f"{method}.out_of_calls" in _EVENT_SENTENCES
+        assert f"{method}.out_of_calls" in EVENT_SENTENCES
 
 
 def test_fields_stand_in_the_sentence() -> None:

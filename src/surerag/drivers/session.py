@@ -23,7 +23,7 @@ from surerag.effects import (
     ReturnAnswer,
     StartGeneration,
 )
-from surerag.messages import Event, Result, Usage
+from surerag.messages import EVENT_SENTENCES, Event, Result, Usage
 from surerag.readers.failures import described
 from surerag.readers.protocol import BegunGeneration
 from surerag.services import Services
@@ -177,42 +177,6 @@ def decision_record(result: Result) -> dict[str, str | float | None]:
     return {"method": type(result).__name__.removesuffix("Result"), **finite}
 
 
-_EVENT_SENTENCES = {
-    "conversation.condensed": "The question was rewritten to stand alone",
-    "conversation.not_condensed": "The question could not be rewritten to stand alone and is asked as it is",
-    "lazy_rag.gate": "The gate decided",
-    "lazy_rag.answering": "The question is answered",
-    "lazy_rag.cut_off": "The answer was cut off after {tokens} tokens",
-    "lazy_rag.nothing_retrieved": "The retriever returned no passages",
-    "lazy_rag.summary_outdated": "A summary is older than its document and is not shown",
-    "dynqr.nothing_retrieved": "The retriever returned no passages",
-    "dynqr.gate": "The uncertainty of the first answer was compared with its threshold",
-    "dynqr.unchanged": "The rewrite changes nothing, and the first answer stays",
-    "dynqr.failed": "No rewrite was tried, and the first answer stays",
-    "dynqr.decided": "The less uncertain answer was chosen",
-    "dense.measured": "The uncertainty under the passages was measured",
-    "dense.invalid": "The uncertainty could not be measured",
-    "dense.no_parents": "The chunks were not cut anew",
-    "dense.not_rephrased": "Some passages could not be rephrased and are left as they are",
-    "dense.not_conclusive": "Too few answers are usable to say how certain they are",
-    "dense.out_of_calls": "The limit of {max_calls} calls was reached, and some passages were not measured",
-    "dense.unclear_evaluation": "The model's reply is neither yes nor no, and counts as no",
-    "dense_refiner.documents_missing": "The documents behind some chunks are missing",
-    "dense_refiner.failed": "The passages could not be refined and are returned as they came",
-    "dense_refiner.out_of_calls": "The limit of {max_calls} calls was reached before the refinement ended",
-    "dense_refiner.refined": "The passages were refined",
-    "edc2.compressed": "The passages were shortened from {tokens_before} to {tokens_after} tokens",
-    "edc2.not_compressed": "The context, or a part of it, could not be shortened and is left as it is",
-    "edc2.fallback": "Nothing was found relevant, so that the passages are left as they are",
-    "edc2.unclear_relevance": "{replies} of {of} replies do not say whether their passage is relevant",
-    "edc2.embedded_again": "The query's vector has {query_dimensions} numbers and the passages' have "
-    "{passage_dimensions}, so that the passages are embedded again",
-    "seper.frequency_weights": "Answers of unknown probability are weighed by how often they came",
-    "seper.invalid": "The belief could not be measured",
-    "seper.truncated": "{truncated} of {samples} sampled answers were cut off after {max_tokens} tokens",
-    "certainty.failed": "The model could not be asked how sure it is",
-}
-"""The sentence for each event, with fields of the event's data."""
 _USERS_WORDS = ("question", "query", "reply", "answer", "answers", "original_answer")
 """Keys of event data that only a log at the level DEBUG shows."""
 _EXCERPT = 120
@@ -220,18 +184,19 @@ _EXCERPT = 120
 
 
 def sentence_of(event: Event) -> str:
-    """Return an event as a sentence for a log; an event without a sentence in ``_HAPPENED`` has its name.
+    """Return an event as a sentence for a log; an event without a sentence has its name.
 
     Example:
+        >>> from surerag import UncertaintyRewriter  # DynQR adds the sentences of its events
         >>> sentence_of(Event("dynqr.failed", {"question": "Who?", "reason": "time-out"}))
         'No rewrite was tried, and the first answer stays: time-out; question: Who? [dynqr.failed]'
     """
     words = event.name.rpartition(".")[2].replace("_", " ").capitalize()
     told = dict(event.data)
-    fields = [name for _, name, _, _ in Formatter().parse(_EVENT_SENTENCES.get(event.name, words)) if name]
+    fields = [name for _, name, _, _ in Formatter().parse(EVENT_SENTENCES.get(event.name, words)) if name]
     said = {name: told.pop(name, "some") for name in fields}
     reason = str(told.pop("reason", "") or "")
-    parts = [_EVENT_SENTENCES.get(event.name, words).format_map(said) + (f": {reason}" if reason else "")]
+    parts = [EVENT_SENTENCES.get(event.name, words).format_map(said) + (f": {reason}" if reason else "")]
     for name, value in told.items():
         text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         short = text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]} …"

@@ -11,7 +11,15 @@ from surerag.certainty import NO_WORDS, Certainty
 from surerag.effects import Generate, Program, emit, perform
 from surerag.errors import check_at_least
 from surerag.measures import Interval, discrete_semantic_entropy
-from surerag.messages import ANSWER_TOKENS, Generation, Message, Prompt, SamplingParams, as_messages
+from surerag.messages import (
+    ANSWER_TOKENS,
+    EVENT_SENTENCES,
+    Generation,
+    Message,
+    Prompt,
+    SamplingParams,
+    as_messages,
+)
 from surerag.methods.shared import MUST_RAISE, meaning_clusters, yes_probability
 from surerag.prompts import ARE_YOU_SURE
 from surerag.readers.failures import in_plain_words
@@ -137,3 +145,8 @@ def agreement(answer: str, samples: list[Generation]) -> dict[str, float]:
 def _measured(measures: Mapping[str, float]) -> Certainty:
     intervals = {name: Interval(value, value) for name, value in measures.items()}
     return Certainty(intervals, next(iter(intervals)))
+
+
+EVENT_SENTENCES |= {
+    "certainty.failed": "The model could not be asked how sure it is",
+}

@@ -17,7 +17,7 @@ from surerag.effects import Generate, Program, emit, perform
 from surerag.errors import InputError
 from surerag.lru import LRUDict
 from surerag.measures import degree_semantic_entropy
-from surerag.messages import Generation, Pair, Passage, Prompt, SamplingParams
+from surerag.messages import EVENT_SENTENCES, Generation, Pair, Passage, Prompt, SamplingParams
 from surerag.methods.dense.options import DenseOptions, DenseRefinerOptions
 from surerag.methods.dense.result import ChunkResult, DenseResult, Rephrasing
 from surerag.methods.shared import CallBudget, check_passages, check_question, is_yes, judge
@@ -253,3 +253,14 @@ def _rephrasing(text: str, changed: str | None) -> tuple[str, Rephrasing]:
         return text, "cut" if changed is None else "empty"
     same = changed.casefold().split() == text.casefold().split()
     return (text, "unchanged") if same else (changed, "rephrased")
+
+
+EVENT_SENTENCES |= {
+    "dense.measured": "The uncertainty under the passages was measured",
+    "dense.invalid": "The uncertainty could not be measured",
+    "dense.no_parents": "The chunks were not cut anew",
+    "dense.not_rephrased": "Some passages could not be rephrased and are left as they are",
+    "dense.not_conclusive": "Too few answers are usable to say how certain they are",
+    "dense.out_of_calls": "The limit of {max_calls} calls was reached, and some passages were not measured",
+    "dense.unclear_evaluation": "The model's reply is neither yes nor no, and counts as no",
+}

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from surerag.effects import Program, Retrieve, emit, perform
 from surerag.errors import ServiceError
-from surerag.messages import Passage
+from surerag.messages import EVENT_SENTENCES, Passage
 from surerag.methods.dense.algorithm import DenseSession, label, measure
 from surerag.methods.dense.chunking import chunk_passages
 from surerag.methods.dense.options import DenseRefinerOptions, Stop
@@ -242,3 +242,11 @@ class Pool:
             vectors = yield from embed_unit(new, "document")
             self._encoded.update(zip(new, vectors, strict=True))
         return np.array([self._encoded[passage.text] for passage in passages])
+
+
+EVENT_SENTENCES |= {
+    "dense_refiner.documents_missing": "The documents behind some chunks are missing",
+    "dense_refiner.failed": "The passages could not be refined and are returned as they came",
+    "dense_refiner.out_of_calls": "The limit of {max_calls} calls was reached before the refinement ended",
+    "dense_refiner.refined": "The passages were refined",
+}

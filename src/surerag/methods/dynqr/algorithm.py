@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from surerag.effects import Generate, Program, Retrieve, ReturnAnswer, emit, perform
 from surerag.errors import check_items
-from surerag.messages import Generation, Message, Passage, Prompt, SamplingParams
+from surerag.messages import EVENT_SENTENCES, Generation, Message, Passage, Prompt, SamplingParams
 from surerag.methods.dynqr.metrics import SAMPLED, metric_name, trace_kind, uncertainty_of
 from surerag.methods.dynqr.options import DynQROptions
 from surerag.methods.dynqr.result import Attempt, DynQRResult, finite
@@ -182,3 +182,12 @@ class _Steps:
         else:
             prompt = prompts["closed_book"].render(question=question)
         return in_conversation(self.history, with_abstention(prompt, self.options.abstention))
+
+
+EVENT_SENTENCES |= {
+    "dynqr.nothing_retrieved": "The retriever returned no passages",
+    "dynqr.gate": "The uncertainty of the first answer was compared with its threshold",
+    "dynqr.unchanged": "The rewrite changes nothing, and the first answer stays",
+    "dynqr.failed": "No rewrite was tried, and the first answer stays",
+    "dynqr.decided": "The less uncertain answer was chosen",
+}

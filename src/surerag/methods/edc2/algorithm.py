@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from surerag.effects import Generate, Program, emit, perform
 from surerag.errors import ConfigurationError
 from surerag.framing import unquoted
-from surerag.messages import Generation, Passage, Prompt
+from surerag.messages import EVENT_SENTENCES, Generation, Passage, Prompt
 from surerag.methods.edc2.clusters import form_clusters
 from surerag.methods.edc2.guards import (
     Claim,
@@ -325,3 +325,13 @@ def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tupl
 def _cut(passage: Passage, end: int) -> Passage:
     metadata = {name: value for name, value in passage.metadata.items() if name != SENTENCES_KEY}
     return replace(passage, text=passage.text[:end], metadata=metadata, embedding=None)
+
+
+EVENT_SENTENCES |= {
+    "edc2.compressed": "The passages were shortened from {tokens_before} to {tokens_after} tokens",
+    "edc2.not_compressed": "The context, or a part of it, could not be shortened and is left as it is",
+    "edc2.fallback": "Nothing was found relevant, so that the passages are left as they are",
+    "edc2.unclear_relevance": "{replies} of {of} replies do not say whether their passage is relevant",
+    "edc2.embedded_again": "The query's vector has {query_dimensions} numbers and the "
+    "passages' have {passage_dimensions}, so that the passages are embedded again",
+}

@@ -20,6 +20,7 @@ from surerag.effects import (
     perform,
 )
 from surerag.messages import (
+    EVENT_SENTENCES,
     NO_SUMMARY,
     Generation,
     Passage,
@@ -266,3 +267,12 @@ class _Steps:
             generation=answer,
             abstained=is_abstention(answer.text, self.abstention),
         )
+
+
+EVENT_SENTENCES |= {
+    "lazy_rag.gate": "The gate decided",
+    "lazy_rag.answering": "The question is answered",
+    "lazy_rag.cut_off": "The answer was cut off after {tokens} tokens",
+    "lazy_rag.nothing_retrieved": "The retriever returned no passages",
+    "lazy_rag.summary_outdated": "A summary is older than its document and is not shown",
+}

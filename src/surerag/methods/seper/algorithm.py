@@ -17,7 +17,7 @@ from surerag.errors import InputError
 from surerag.measures import answer_weights, equivalence_clusters, seper_hard, seper_soft
 from surerag.measures.seper import Weights, belief_in_references
 from surerag.measures.statistics import Interval, bootstrap_interval, difference_interval, resample_counts
-from surerag.messages import Generation, Pair, Passage, Prompt
+from surerag.messages import EVENT_SENTENCES, Generation, Pair, Passage, Prompt
 from surerag.methods.seper.options import SePerOptions
 from surerag.methods.seper.result import Belief, PassageUtilities, PassageUtility, SampledAnswer, SePerResult
 from surerag.methods.shared import Judgements, check_passages, check_question, judge
@@ -307,3 +307,10 @@ def _result(
         judgements=len(measured.judgements.rows),
         unusable=measured.judgements.unusable,
     )
+
+
+EVENT_SENTENCES |= {
+    "seper.frequency_weights": "Answers of unknown probability are weighed by how often they came",
+    "seper.invalid": "The belief could not be measured",
+    "seper.truncated": "{truncated} of {samples} sampled answers were cut off after {max_tokens} tokens",
+}
