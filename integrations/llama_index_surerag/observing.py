@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import sys
 import warnings
 from collections import deque
@@ -237,6 +238,7 @@ class Call(Source):
         prompt: The prompt of the call, a text or messages; None if it is unknown.
 
     Attributes:
+        beside: Weak references to the calls that were running when this call began.
         scope: What a calibration depends on: the name of the model, and a fingerprint of its settings.
     """
 
@@ -247,6 +249,7 @@ class Call(Source):
         self.llm = llm
         self.prompt = prompt
         self.wishes = _wishes_for(llm)
+        self.beside = _CALLS.valuerefs()
         self.scope = {
             "reader": llm.metadata.model_name or llm.class_name(),
             "settings": _settings_of(llm, keywords),
@@ -399,12 +402,19 @@ class _Span:
     def certainty(self, text: str | None) -> tuple[Mapping[str, Any] | None, Wishes | None]:
         """Return a text's certainty from the newest source that wrote the text, and the source's settings.
 
-        Both are None if the LLMs in the span are not observed and return no log-probabilities.
+        If several calls wrote this text at the same time, the least certain call counts, because nothing
+        shows which call wrote the text of the response. Both results are None if the LLMs in the span are
+        not observed and return no log-probabilities.
         """
         sources = list(self.sources)
         certainty, wishes = None, None
         for source in reversed(sources):
             if (certainty := source.certainty(text)) is not None:
+                beside = [one() for one in source.beside] if isinstance(source, Call) else []
+                for rival in (one for one in sources if one in beside):
+                    other = rival.certainty(text)
+                    if other is not None and _uncertainty(other) > _uncertainty(certainty):
+                        source, certainty = rival, other
                 wishes = source.wishes
                 if isinstance(source, Call) and (noted := _NOTED.get()) is not None:
                     noted.append(source)
@@ -414,6 +424,10 @@ class _Span:
         calls = [source for source in sources if isinstance(source, Call)]
         is_observed = not calls or any(call.wishes is not None for call in calls)
         return (certainty, wishes) if is_observed or certainty["uncertainty"] is not None else (None, None)
+
+
+def _uncertainty(certainty: Mapping[str, Any]) -> float:
+    return math.inf if certainty["uncertainty"] is None else float(certainty["uncertainty"])
 
 
 def _writes(instance: object) -> bool:

@@ -20,7 +20,12 @@ from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.span_handlers import SimpleSpanHandler
 from llama_index.core.llms import LLM, ChatMessage, MockLLM
-from llama_index.core.query_engine import CitationQueryEngine, RouterQueryEngine, SubQuestionQueryEngine
+from llama_index.core.query_engine import (
+    CitationQueryEngine,
+    CustomQueryEngine,
+    RouterQueryEngine,
+    SubQuestionQueryEngine,
+)
 from llama_index.core.selectors import LLMSingleSelector
 from llama_index.core.tools import QueryEngineTool
 from llama_index.core.workflow import Context, StartEvent, StopEvent, Workflow, step
@@ -750,3 +755,35 @@ def test_what_is_no_engine_policy_or_abstention_is_refused(
         ConfigurationError, match=r"(engine|policy|second_opinion) must be|abstention is empty"
     ):
         kind(**arguments | change)
+
+
+class Asking(CustomQueryEngine):
+    """An engine that asks two LLMs the question, at once or in turn, and shows the first reply."""
+
+    llms: list[Any]
+    at_once: bool
+
+    def custom_query(self, query_str: str) -> str:
+        raise NotImplementedError
+
+    async def acustom_query(self, query_str: str) -> str:
+        asked = [llm.acomplete(query_str) for llm in self.llms]
+        replies = await asyncio.gather(*asked) if self.at_once else [await one for one in asked]
+        return str(replies[0].text)
+
+
+@pytest.mark.parametrize(
+    ("entropies", "at_once", "expected"),
+    [((0.25, 2.0), True, 2.0), ((2.0, 0.25), True, 2.0), ((2.0, 0.25), False, 0.25)],
+)
+async def test_of_parallel_calls_with_the_same_text_the_least_certain_counts(
+    entropies: tuple[float, float], at_once: bool, expected: float
+) -> None:
+    class Slow(FakeReader):
+        async def agenerate(self, *arguments: Any, **keywords: Any) -> Any:
+            await asyncio.sleep(0.05)
+            return await super().agenerate(*arguments, **keywords)
+
+    llms = [with_certainty(ReaderLLM(reader=Slow(["Velm"], entropy=entropy))) for entropy in entropies]
+    response = await Asking(llms=llms, at_once=at_once).aquery("Where?")
+    assert response.metadata["certainty"]["uncertainty"] == expected
