@@ -106,10 +106,8 @@ def service_error(
     """
     if isinstance(error, SureragError):
         return error
-    secrets, reply = tuple(secrets), reply_of(error)
-    message = shortened(masked(_words_of(getattr(error, "body", None)) or _text_of(error), secrets), 500)
-    if reply and (sent := shortened(masked(reply, secrets), 300)) not in message:
-        message += f"; the server sent {sent!r}"
+    secrets = tuple(secrets)
+    message = _message_of(error, secrets)
     kind, status = kind_of(error, f"{error} {message}"), status_of(error)
     happened = f"answered {status}" if status else _what_happened(error)
     # A server that answered with a status can be reached, so the general advice does not apply.
@@ -123,6 +121,15 @@ def service_error(
     elif isinstance(failure, TransientServiceError):
         failure.broken = status is None and _connection_broke(error)
     return failure
+
+
+def _message_of(error: BaseException, secrets: Sequence[str]) -> str:
+    """Return an error's text, and what the server sent if the text does not contain it."""
+    message = shortened(masked(_words_of(getattr(error, "body", None)) or _text_of(error), secrets), 500)
+    reply = reply_of(error)
+    if reply and (sent := shortened(masked(reply, secrets), 300)) not in message:
+        message += f"; the server sent {sent!r}"
+    return message
 
 
 def client_failure(error: Exception, name: str, secrets: Iterable[str]) -> SureragError:
@@ -472,14 +479,23 @@ def _is_too_long(error: BaseException, text: str, status: int | None) -> bool:
         return False
     if _TOO_LONG.search(text):
         return True
-    places = parameters_of(error)
-    of_setting = bool(places) and not any(_INPUT.search(place.replace("_", " ")) for place in places)
-    if of_setting or (status is not None and (status in _PASSING_STATUSES or status >= 500)):
+    if _is_passing(status) or _is_about_a_setting(error):
         return False
     if any(code.endswith(_TOO_LONG_CODE) for code in codes):
         return True
     text = _KEY_OF_REPLY.sub("", text)
     return all(sign.search(text) for sign in (_INPUT, _MEASURE, _EXCESS))
+
+
+def _is_passing(status: int | None) -> bool:
+    """Whether a request that was answered with a status may succeed later."""
+    return status is not None and (status in _PASSING_STATUSES or status >= 500)
+
+
+def _is_about_a_setting(error: BaseException) -> bool:
+    """Whether an error names parameters of the request, and none of them holds the prompt."""
+    places = parameters_of(error)
+    return bool(places) and not any(_INPUT.search(place.replace("_", " ")) for place in places)
 
 
 def _fields_of(error: BaseException) -> Iterator[tuple[str, object]]:
@@ -521,7 +537,7 @@ def parameters_of(error: BaseException) -> list[str]:
 
 
 def _kind_of_status(status: int, text: str) -> type[ServiceError]:
-    if status in _PASSING_STATUSES or status >= 500:
+    if _is_passing(status):
         return TransientServiceError
     if status == 413:
         return ContextLengthError

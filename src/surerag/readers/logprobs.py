@@ -300,8 +300,7 @@ def answer_tokens(
     tokens, target = list(tokens), answer.encode("utf-8", "replace").strip(_SPACE)
     texts = [token if isinstance(token, bytes) else token.encode("utf-8", "replace") for token in tokens]
     # In nearly all replies the tokens spell only the answer; the search for the answer is much slower.
-    ends_in_text = bool(texts) and all(texts) and not texts[-1].isspace()
-    if ends_in_text and not thought and b"".join(texts).strip(_SPACE) == target:
+    if not thought and _spell_only(texts, target):
         return range(len(texts))
     parts = [_token_parts(token) for token in tokens]
     for start in _starts(parts, thought=thought) if target else ():
@@ -315,6 +314,12 @@ def answer_tokens(
             hint="use another server or model, or a method that needs no log-probabilities",
         )
     return range(len(parts), len(parts))
+
+
+def _spell_only(texts: Sequence[bytes], target: bytes) -> bool:
+    """Whether tokens that all have text, and end in text, spell the answer and nothing else."""
+    ends_in_text = bool(texts) and all(texts) and not texts[-1].isspace()
+    return ends_in_text and b"".join(texts).strip(_SPACE) == target
 
 
 def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[int]:

@@ -369,17 +369,21 @@ class Reading:
         allowed = self._limit
         if self.entries or self.full or self._length.feed(fresh) <= allowed:
             return 0
-        exceeds = not self.limit_sent or self._length.total > _ESTIMATE_FACTOR * allowed
-        if self.finish is not None and (counted := self._server_count - self.thinking_tokens) > 0:
-            exceeds = counted > (_ESTIMATE_FACTOR * allowed if self.thought else allowed)
-        elif self.finish == "length" and self.limit_sent and not self.budget:
-            exceeds = False
+        exceeds = self._exceeds(allowed)
         waits = not exceeds and self.finish is None and not self.token_pieces
         end = prefix_of_tokens(self.text, allowed) if exceeds or waits else 0
         if exceeds:
             self.text = self.text[: max(end, self._shown_length)]
             self.finish, self.full = "length", True
         return len(self.text) - end if waits else 0
+
+    def _exceeds(self, allowed: int) -> bool:
+        """Whether a text that is estimated as too long must be cut."""
+        if self.finish is not None and (counted := self._server_count - self.thinking_tokens) > 0:
+            return counted > (_ESTIMATE_FACTOR * allowed if self.thought else allowed)
+        if self.finish == "length" and self.limit_sent and not self.budget:
+            return False
+        return not self.limit_sent or self._length.total > _ESTIMATE_FACTOR * allowed
 
     def _came_twice(self) -> bool:
         """Whether more tokens came than the server counted; without a count, if each piece came twice."""
