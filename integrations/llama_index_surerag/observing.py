@@ -407,23 +407,29 @@ class _Span:
         not observed and return no log-probabilities.
         """
         sources = list(self.sources)
-        certainty, wishes = None, None
-        for source in reversed(sources):
-            if (certainty := source.certainty(text)) is not None:
-                beside = [one() for one in source.beside] if isinstance(source, Call) else []
-                for rival in (one for one in sources if one in beside):
-                    other = rival.certainty(text)
-                    if other is not None and _uncertainty(other) > _uncertainty(certainty):
-                        source, certainty = rival, other
-                wishes = source.wishes
-                if isinstance(source, Call) and (noted := _NOTED.get()) is not None:
-                    noted.append(source)
-                break
-        if certainty is None:
-            certainty = Certainty(reason=NOT_WRITTEN if sources else NO_WORDS).to_dict()
+        certainty: Mapping[str, Any]
+        source, certainty = _writer_of(text, sources)
+        if isinstance(source, Call) and (noted := _NOTED.get()) is not None:
+            noted.append(source)
+        wishes = None if source is None else source.wishes
         calls = [source for source in sources if isinstance(source, Call)]
         is_observed = not calls or any(call.wishes is not None for call in calls)
         return (certainty, wishes) if is_observed or certainty["uncertainty"] is not None else (None, None)
+
+
+def _writer_of(text: str | None, sources: Sequence[Source]) -> tuple[Source | None, Mapping[str, Any]]:
+    """Return the newest source that wrote a text, and the text's certainty; None if no source wrote it.
+
+    Of calls at the same time that wrote the text, the least certain call is returned.
+    """
+    for source in reversed(sources):
+        certainty = source.certainty(text)
+        if certainty is not None:
+            beside = [one() for one in source.beside] if isinstance(source, Call) else []
+            rivals = ((one, one.certainty(text)) for one in sources if one in beside)
+            alike = [(source, certainty), *((one, other) for one, other in rivals if other is not None)]
+            return max(alike, key=lambda pair: _uncertainty(pair[1]))
+    return None, Certainty(reason=NOT_WRITTEN if sources else NO_WORDS).to_dict()
 
 
 def _uncertainty(certainty: Mapping[str, Any]) -> float:
