@@ -1,12 +1,12 @@
-"""Effects that a method yields, and that drivers answer.
+"""Effects: requests to models and other services that a method yields, and that a driver answers.
 
 A method is a generator that yields effects and receives their answers; ``perform`` gives an answer its type::
 
     answers = yield from perform(Generate([prompt], SamplingParams()))
 
 An effect also says which service answers it, how one call answers several effects, and how many calls and
-tokens the answer took. Lone surrogates in its texts are replaced, because no tokenizer accepts them: a single
-one would make the whole batch fail.
+tokens the answer took. Lone surrogates (halves of a character) in an effect's texts are replaced, because no
+tokenizer accepts them: a single lone surrogate would make the whole batch fail.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _set = object.__setattr__  # sets a field of a frozen dataclass
 
 
 class Effect(Generic[A]):
-    """Base of all effects.
+    """A request that a method yields; base of all effects.
 
     Attributes:
         SERVICE: Name of the service that answers the effect, in :class:`~surerag.services.Services`.
         VERB: Name of the service's method.
         ARGUMENTS: Names of the fields that are passed to this method, in order.
-        SAME: Names of the fields that must be equal for one call to answer several effects.
+        SAME: Names of the fields that must be equal in several effects for one call to answer them.
     """
 
     __slots__ = ()
@@ -62,11 +62,11 @@ class Effect(Generic[A]):
     SAME: ClassVar[tuple[str, ...]] = ()
 
     def service_in(self, services: Services) -> str:
-        """Return the name of the service that answers the effect: ``SERVICE``, unless a field decides."""
+        """Return the name of the service that answers the effect; ``SERVICE`` by default."""
         return self.SERVICE
 
     def owner(self, service: Any) -> Any:
-        """Return the object whose method ``VERB`` is called: the service, unless a field has the method."""
+        """Return the object whose method ``VERB`` is called; the service by default."""
         return service
 
     @property
@@ -84,17 +84,17 @@ class Effect(Generic[A]):
         return answer
 
     def usage(self, answer: Any) -> Usage:
-        """Return the calls and tokens of the answered effect; retrieving and embedding are no calls."""
+        """Return the model calls and tokens of the answer; none by default, as for retrieval."""
         return Usage()
 
 
 @dataclass(frozen=True, slots=True)
 class Generate(Effect[list[list[Generation]]]):
-    """Ask the reader for ``sampling.n`` answers to each prompt. The driver answers with a list per prompt.
+    """Ask the reader for ``sampling.n`` answers to each prompt. The driver returns a list for each prompt.
 
     Attributes:
         answer: Whether the text is the method's answer, which a streaming driver may stream.
-        role: The model to ask; without a rewriter, the reader takes its role.
+        role: The model to ask; if it is the rewriter and there is none, the reader is asked.
     """
 
     prompts: Sequence[Prompt]
@@ -109,12 +109,12 @@ class Generate(Effect[list[list[Generation]]]):
         _set(self, "prompts", _clean_prompts(self.prompts))
 
     def service_in(self, services: Services) -> str:
-        """Return the rewriter if the role asks for it and there is one, else the reader."""
+        """Return "rewriter" if the role is "rewriter" and there is a rewriter, else "reader"."""
         return "reader" if self.role == "reader" or services.rewriter is None else "rewriter"
 
     @staticmethod
     def answer_merged(parts: Sequence[Generate], service: Any) -> list[Any]:
-        """Ask for each distinct request once, with the largest number of samples of any part."""
+        """Send each distinct request once, with the largest number of samples that is needed."""
         samples: dict[tuple[Prompt, SamplingParams], int] = {}
         for part in parts:
             for key in part._requests():
@@ -128,7 +128,7 @@ class Generate(Effect[list[list[Generation]]]):
         return [(prompt, replace(self.sampling, n=1)) for prompt in self.prompts]
 
     def usage(self, answer: list[list[Generation]]) -> Usage:
-        """Return calls and tokens; all samples of a prompt share one reading of the prompt."""
+        """Return calls and tokens; a prompt's tokens are counted once for all its samples."""
         drawn = [item for samples in answer for item in samples]
         return _prompts([samples[0] for samples in answer], len(drawn)) + _completions(drawn)
 
@@ -157,7 +157,7 @@ class StartGeneration(Effect["list[BegunGeneration]"]):
         return _split(begun, [len(part.prompts) for part in parts])
 
     def usage(self, answer: list[BegunGeneration]) -> Usage:
-        """Return calls, and the tokens of the prompts."""
+        """Return calls and prompt tokens; generated tokens are counted once the generation ends."""
         return _prompts([item.partial for item in answer], len(answer))
 
 
@@ -180,7 +180,7 @@ class ContinueGeneration(Effect[Generation]):
         return parts[0].begun.rest_of([part.begun for part in parts])
 
     def usage(self, answer: Generation) -> Usage:
-        """Return the tokens of the answer, and prompt tokens that a server counts at the end of a stream."""
+        """Return the answer's tokens, and prompt tokens that a server reports only at the end of a stream."""
         before, after = _prompts([self.begun.partial], 0), _prompts([answer], 0)
         late = Usage(
             prompt_tokens=after.prompt_tokens - before.prompt_tokens,
@@ -229,7 +229,10 @@ class Embed(Effect[NDArray[np.float32]]):
 
 @dataclass(frozen=True, slots=True)
 class Retrieve(Effect[list[Passage]]):
-    """Ask the retriever or the summaries for passages, best first; with ``k`` None they choose the number."""
+    """Ask a retriever for passages, best first; with ``k`` None, the retriever chooses the number.
+
+    The tier "summaries" asks the retriever of summaries.
+    """
 
     query: str
     k: int | None
@@ -243,7 +246,7 @@ class Retrieve(Effect[list[Passage]]):
         _set(self, "query", replace_surrogates(self.query))
 
     def service_in(self, services: Services) -> str:
-        """Return "summaries" for the tier of summaries, else "retriever"."""
+        """Return "summaries" if the tier is "summaries", else "retriever"."""
         return "summaries" if self.tier == "summaries" else "retriever"
 
     @staticmethod
@@ -254,7 +257,7 @@ class Retrieve(Effect[list[Passage]]):
         return [part.checked(passages[part.query], service) for part in parts]
 
     def checked(self, answer: Any, service: object) -> list[Passage]:
-        """Return at most ``k`` passages.
+        """Return the first ``k`` passages of the answer.
 
         Raises:
             ConfigurationError: If the retriever returned anything but passages.
@@ -331,8 +334,8 @@ def handled(
     """Run a program whose effects are answered by the program ``handle(effect)``.
 
     ``handle`` may yield effects of its own, and returns the answer. An error in ``handle`` is raised inside
-    the program. But if ``ends`` turns the error into an exception, the program is closed and this exception
-    is raised.
+    the program. But if ``ends(error)`` returns an exception, the program is closed and that exception is
+    raised.
     """
     resume: Callable[[], Effect[Any]] = lambda: next(program)  # noqa: E731
     while True:
@@ -350,7 +353,7 @@ def handled(
 
 
 def emit(name: str, *, warning: bool = False, detail: Any = None, **data: Any) -> Program[None]:
-    """Yield :class:`Emit`."""
+    """Report an event, whose data are the keyword arguments; see :class:`~surerag.messages.Event`."""
     yield Emit(Event(name, data, warning, detail))
 
 
@@ -368,7 +371,7 @@ def _clean_prompts(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
 
 
 def _rows(call: Callable[..., Any], parts: Sequence[Sequence[Hashable]], *arguments: Any) -> list[Any]:
-    """Ask for the array rows of all distinct items once, and return the rows of each part."""
+    """Call once with all distinct items, and return, for each part, the rows of the result for its items."""
     at = {item: index for index, item in enumerate(dict.fromkeys(chain.from_iterable(parts)))}
     rows = call(list(at), *arguments)
     return [rows[[at[item] for item in items]] for items in parts]

@@ -16,7 +16,10 @@ from surerag.readers.protocol import BaseReader, as_reader
 
 @runtime_checkable
 class Retriever(Protocol):
-    """Finds passages. If it has ``aretrieve(query, k)`` or ``retrieve_many(queries, k)``, they are used."""
+    """Finds passages.
+
+    It may also have ``aretrieve(query, k)`` for async code, and ``retrieve_many(queries, k)`` for batches.
+    """
 
     def retrieve(self, query: str, k: int | None) -> Sequence[Passage]:
         """Return at most ``k`` passages, best first; with ``k`` None, the retriever chooses the number."""
@@ -24,7 +27,7 @@ class Retriever(Protocol):
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns texts into vectors. If it has ``aencode(texts, kind)``, it is used in async code."""
+    """Turns texts into vectors; it may also have ``aencode(texts, kind)`` for async code."""
 
     @property
     def name(self) -> str:
@@ -35,7 +38,7 @@ class Encoder(Protocol):
 
 
 def checked_vectors(vectors: Any, count: int, dtype: DTypeLike = np.float32) -> NDArray[Any]:
-    """Return an encoder's vectors [count, dimensions]; raise ServiceError for any other value."""
+    """Return vectors as an array [count, dimensions]; raise ServiceError for any other shape or content."""
     try:
         rows = np.asarray(vectors, dtype=dtype)
     except (TypeError, ValueError):
@@ -66,14 +69,17 @@ def normalised_rows(vectors: Sequence[Sequence[float]], texts: int) -> NDArray[n
 
 @runtime_checkable
 class Entailer(Protocol):
-    """Judges pairs of statements. If it has ``aentail(pairs)``, it is used in async code."""
+    """Judges pairs of statements; it may also have ``aentail(pairs)`` for async code."""
 
     @property
     def name(self) -> str:
         """Identity of the model."""
 
     def entail(self, pairs: Sequence[Pair]) -> NDArray[np.float64]:
-        """Return probabilities [pairs, 3] of contradiction, neutral, entailment; zeros for none."""
+        """Return probabilities [pairs, 3] of contradiction, neutral and entailment.
+
+        A row of zeros means that the model gave no usable judgement.
+        """
 
 
 _HINTS = {
@@ -93,7 +99,7 @@ class Services:
         encoder: Turns texts into vectors.
         retriever: Finds passages of the corpus.
         entailer: Judges pairs of statements.
-        summaries: Finds summaries of the corpus' documents, as a retriever.
+        summaries: Retriever of summaries of the corpus's documents.
         rewriter: The model that rewrites queries; if it is None, the reader rewrites.
     """
 
@@ -123,7 +129,7 @@ class Services:
                 )
 
     def require(self, method: str, *names: str) -> tuple[Any, ...]:
-        """Return services by their names, or raise MissingServiceError."""
+        """Return the services of these names; raise MissingServiceError if ``method`` lacks one of them."""
         for name in names:
             if getattr(self, name) is None:
                 raise MissingServiceError(
@@ -133,7 +139,7 @@ class Services:
         return tuple(getattr(self, name) for name in names)
 
     def answer_tokens(self, max_tokens: int | None) -> int | None:
-        """Return the longest answer in tokens: ``max_tokens``, or else the reader's limit.
+        """Return the maximum length of an answer [tokens]: ``max_tokens``, or else the reader's default.
 
         None means no limit: neither the user nor the reader sets one.
         """

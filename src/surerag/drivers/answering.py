@@ -1,13 +1,14 @@
-"""Services answer effects, one at a time or merged: the queue of a local model makes batches for all callers.
+"""Answer effects (a method's requests to models and other services), one by one or merged into batches.
 
-There is one queue for each model object, shared by all components, threads and event loops. The queue's
-worker thread gathers the pending requests, calls the model once for all of them, and returns each caller's
-answer; while the model is busy, further requests form the next batch. So only one thread uses a model at a
-time. The thread ends when it has been idle for a while.
+Each local model object has one queue, which all components, threads and event loops share. The queue's worker
+thread gathers the pending requests, calls the model once for all of them, and returns each caller's answer.
+While the model is busy, further requests form the next batch. So only one thread uses a model at a time. The
+thread ends when it has been idle for a while.
 
-Before a call, the worker waits for further requests until every program that uses this model is waiting, or
-until no request has come for a short time: 5 ms, or a tenth of the last call's time if this is longer. If
-such a wait brings no request, the worker stops waiting until two requests have again been pending together.
+Before a call, the worker waits for further requests until every program (a running method) that uses this
+model is waiting, or until no request has come for a short time: 5 ms, or a tenth of the last call's time if
+this is longer. If no request comes during such a wait, the worker stops waiting until two requests are again
+pending at the same time.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from surerag.services import Services
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Replaces an answer after a failure: the exception is raised inside the program, at its ``yield``."""
+    """The outcome of a failed effect: an exception, which is raised inside the program at its ``yield``."""
 
     error: BaseException
 
@@ -48,9 +49,10 @@ def service_of(effect: Effect[Any], services: Services) -> Any:
 
 
 def is_merged(service: object) -> bool:
-    """Whether calls of a service are merged: of a local model, or of a retriever that takes many queries.
+    """Return whether a service's calls are merged into batches.
 
-    A reader tells whether it is local by its capabilities, an encoder or entailer by an attribute ``local``.
+    They are merged for a local model, and for a retriever with ``retrieve_many``. A reader is local if
+    ``capabilities.local`` is true, an encoder or entailer if its attribute ``local`` is true.
     """
     capabilities = getattr(service, "capabilities", None)
     if capabilities is not None:
@@ -64,7 +66,7 @@ def answer_effect(effect: Effect[Any], service: Any) -> Any:
 
 
 def close_begun(call: Future[Any]) -> None:
-    """Close the generations that a call began, because nobody waits for them any more."""
+    """Close the generations that a call began, because nobody will continue them."""
     if not call.cancelled() and not call.exception():
         for begun in call.result():
             begun.close()
@@ -103,9 +105,9 @@ def _answer_together(parts: Sequence[Effect[Any]], service: Any) -> list[Any]:
 
 
 _WINDOW = 0.005
-"""Minimum time [s] without a further request after which the worker calls the model."""
+"""Minimum time [s] without a further request before the worker calls the model."""
 _WINDOW_SHARE = 0.1
-"""Time without a further request after which the worker calls the model, as a share of the last call."""
+"""Time without a further request before the worker calls the model, as a share of the last call's time."""
 _LARGEST = 256
 """Maximum number of requests in one batch; the model's own token budget may make the batch smaller."""
 _ENDING_SECONDS = 10.0
@@ -137,11 +139,11 @@ class MergingQueue:
         self._window = _WINDOW
 
     def enter(self, token: object) -> None:
-        """Add a program to those that the worker waits for."""
+        """Add a program, represented by a token, to the programs whose requests the worker waits for."""
         self._programs.add(token)
 
     def leave(self, token: object) -> None:
-        """Remove a program from those that the worker waits for."""
+        """Remove a program from the programs whose requests the worker waits for."""
         self._programs.discard(token)
 
     def notify(self) -> None:
@@ -150,7 +152,7 @@ class MergingQueue:
             self._arrival.notify()
 
     def answer(self, effect: Effect[Any]) -> Any:
-        """Answer an effect together with others, or raise the service's error for this effect."""
+        """Answer an effect in a batch with other effects, or raise the service's error for this effect."""
         queued = self._put(effect)
         try:
             return queued.future.result()
@@ -220,7 +222,7 @@ class MergingQueue:
                 queued.future.set_result(outcome)
 
     def _abandon_unless_done(self, queued: _QueuedEffect) -> None:
-        """Record that nobody waits for an effect's answer, and free generations that nobody will continue."""
+        """If an effect has no answer yet, mark it as abandoned, and close any generations that it begins."""
         if queued.future.done() and not queued.future.cancelled():
             return
         queued.abandoned = True
@@ -229,7 +231,7 @@ class MergingQueue:
 
 
 class _Running:
-    """A running call of a model. At exit, Python stops it and waits, or else torch aborts the process."""
+    """Counts running calls; at exit, Python stops them and waits, or else torch aborts the process."""
 
     ending = False
     calls = 0
@@ -265,7 +267,7 @@ renew_after_fork(_renew)
 
 
 def queues_of(services: Services) -> list[MergingQueue]:
-    """Return the queues of those services whose calls are merged."""
+    """Return the queues of the services whose calls are merged."""
     distinct = {id(service): service for service in vars(services).values() if service is not None}
     return [queue_of(service) for service in distinct.values() if is_merged(service)]
 

@@ -1,4 +1,4 @@
-"""Run many programs at once, in threads or as tasks; a local model's queue merges their requests."""
+"""Run many programs (running methods) at once, in threads or tasks; a local model's queue merges requests."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def iter_many(
     """Yield the results of programs in order, as soon as they are ready, without storing them.
 
     At most ``window`` programs run at the same time. Because of the order, a slow program delays the results
-    of later programs; meanwhile at most a few windows of later programs are started. Once the iterator is
-    closed, no further program starts.
+    of later programs; until its result is taken, at most 4 × ``window`` programs are started. Once the
+    iterator is closed, no further program starts.
 
-    ``on_event`` is called in the programs' threads. ``progress`` True shows a bar on a terminal; a callable
-    gets (done, total or None). With ``return_exceptions``, the exception of a failed program is yielded in
-    place of its result.
+    ``on_event`` is called in the programs' threads. ``progress=True`` shows a progress bar on a terminal; a
+    callable is called with the number of finished programs and their total (None if unknown). With
+    ``return_exceptions``, the exception of a failed program is yielded in place of its result.
 
     Raises:
         ConfigurationError: If ``window`` is less than 1.
@@ -139,7 +139,7 @@ def _close_if_cancelled(session: Session[R], future: Future[R | Exception]) -> N
 
 
 class _Reading:
-    """Makes the queues of local models also count the program that is about to be read."""
+    """Makes queues of local models wait for a program while it is read from the iterable."""
 
     def __init__(self, services: Services) -> None:
         self._queues = queues_of(services)
@@ -160,8 +160,8 @@ def _count(programs: Iterable[object]) -> int | None:
 
 
 def _held_back_by(started: Sequence[Work], window: int) -> list[Work]:
-    """Return the programs of which one must end before the next may start; empty if it may start now."""
-    running = [one for one in started if not one.done()]
+    """Return programs of which one must end before a further program may start; empty for no wait."""
+    running = [program for program in started if not program.done()]
     if len(running) >= window:
         return running
     return [started[0]] if len(started) >= _WINDOWS_AHEAD * window else []

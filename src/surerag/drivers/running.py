@@ -1,4 +1,4 @@
-"""Run one program in its caller's thread or as a task of an event loop; only calls of services differ."""
+"""Run one program (a method's generator): ``run`` blocks the caller's thread, ``arun`` is a coroutine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ R = TypeVar("R")
 
 
 def run(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
-    """Answer a program's effects until it returns.
+    """Run a program (a method's generator) to its end: answer its effects, and return its result.
 
     The program and calls to servers run in this thread; a local model runs in a thread of its own.
     ``on_event`` is called with every event that the program emits.
@@ -28,16 +28,16 @@ def run(program: Program[R], services: Services, *, on_event: Listener | None = 
 
 
 async def arun(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
-    """Answer a program's effects until it returns; see :func:`run`.
+    """Run a program to its end without blocking the event loop; see :func:`run`.
 
-    Async methods of services are awaited; services without them run in threads. If the task is cancelled,
-    the program is closed, and its begun generations are freed.
+    Async methods of services are awaited; services without async methods run in threads. If the task is
+    cancelled, the program and its unfinished generations are closed.
     """
     return await drive(Session(program, services, on_event), AWAITING)
 
 
 async def drive(session: Session[R], calls: Blocking) -> R:
-    """Run a session to its end; free its begun generations, also after an error or a cancellation."""
+    """Run a session to its end; close its unfinished generations even after an error or a cancellation."""
     try:
         session.start()
         while session.effect is not None:
@@ -58,7 +58,7 @@ async def outcome_of(session: Session[Any], calls: Blocking) -> Any:
 
 
 async def close(session: Session[Any], calls: Blocking) -> None:
-    """Close a session, and free its begun generations."""
+    """Close a session and its unfinished generations."""
     left = session.close()
 
     async def close_all() -> None:
@@ -70,7 +70,7 @@ async def close(session: Session[Any], calls: Blocking) -> None:
 
 
 async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -> Any:
-    """Answer an effect: merged with other callers' effects, by an async method, or in a thread."""
+    """Answer an effect in a batch with others, by a direct call, by an async method, or in a thread."""
     service = service_of(effect, session.services)
     merged = is_merged(service) and not (calls.prefix and hasattr(service, "aretrieve"))
     if isinstance(effect, CancelGeneration) and (merged or not calls.prefix):
@@ -92,10 +92,10 @@ async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -
 
 
 async def _answer_in_thread(session: Session[Any], effect: Effect[Any], service: Any) -> Any:
-    """Call a service without async methods, in a copy of the session's context.
+    """Call a service without async methods, in a thread and in a copy of the session's context.
 
-    If the task is cancelled while the thread still runs, the program is closed in the session's own context;
-    so the thread must not use this context.
+    If the task is cancelled while the thread still runs, the program is closed in the session's own context.
+    Two threads cannot enter one context at the same time, so the thread needs the copy.
     """
     left = threading.Event()
 

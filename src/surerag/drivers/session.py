@@ -1,4 +1,4 @@
-"""One running program: its context, listener and usage, and the generations that it has not finished."""
+"""One running program: its context, listener and usage, and its unfinished generations."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ logger.addFilter(_OneLine())
 
 
 class Session(Generic[R]):
-    """Runs a program step by step in its caller's context, counts its usage, and lists begun generations.
+    """Runs a program step by step, counts its usage, and tracks unfinished generations.
 
     The caller's context (contextvars, and so tracing and callbacks) is copied when the session is created.
-    Every step runs in the copy, in any thread. The queues of local models count the program until the session
-    is closed.
+    Every step runs in the copy, in any thread. Until the session is closed, the queues of local models wait
+    for the program's requests.
     """
 
     def __init__(self, program: Program[R], services: Services, on_event: Listener | None = None) -> None:
@@ -79,7 +79,7 @@ class Session(Generic[R]):
         self._step(lambda: next(self._program))
 
     def advance(self, outcome: Any) -> None:
-        """Give the program its effect's answer or failure; run it up to its next effect or its end."""
+        """Pass the program its effect's answer, or raise the failure in it; run it to the next effect."""
         if isinstance(outcome, Failed):
             error = self._failure = outcome.error
             self._step(lambda: self._program.throw(error))
@@ -122,8 +122,8 @@ class Session(Generic[R]):
             # Only the log has the error's full text with the address and advice; users do not see it.
             cause = "" if failure is None else f"; {described(failure)}"
             hidden = () if logger.isEnabledFor(logging.DEBUG) else _USERS_WORDS
-            told = {name: value for name, value in event.data.items() if name not in hidden}
-            logger.log(level, "%s%s", sentence_of(replace(event, data=told)), cause)
+            data = {name: value for name, value in event.data.items() if name not in hidden}
+            logger.log(level, "%s%s", sentence_of(replace(event, data=data)), cause)
         if self._on_event is not None:
             self._on_event(event)
 
@@ -137,7 +137,7 @@ class Session(Generic[R]):
 
 
 def _report(result: Result) -> None:
-    """Log a method's decision, and write it to the open span of OpenTelemetry if OpenTelemetry is used."""
+    """Log a method's decision, and add it to the current OpenTelemetry span if OpenTelemetry is loaded."""
     telemetry: Any = sys.modules.get("opentelemetry.trace")
     if telemetry is None and not logger.isEnabledFor(logging.INFO):
         return
@@ -155,13 +155,13 @@ def _report(result: Result) -> None:
 def decision_record(result: Result) -> dict[str, str | float | None]:
     """Return a method's decision and cost as JSON values; the only text is the method's name.
 
-    Numbers and booleans come from the result's decision, or else from the result itself; infinite numbers
-    become None.
+    The numbers and booleans are those of the result and of its ``decision`` if it has one. A number that is
+    not finite becomes None.
     """
     decision = getattr(result, "decision", result)
     to_dict = getattr(decision, "to_dict", None)
     usage = result.usage
-    found = {
+    values = {
         **{item.name: getattr(result, item.name) for item in fields(result)},
         **(to_dict() if to_dict else {}),
         **(
@@ -172,7 +172,7 @@ def decision_record(result: Result) -> dict[str, str | float | None]:
         "completion_tokens": usage.completion_tokens,
         "seconds": round(usage.seconds, 4),
     }
-    numbers = {name: value for name, value in found.items() if isinstance(value, bool | int | float)}
+    numbers = {name: value for name, value in values.items() if isinstance(value, bool | int | float)}
     finite = {name: value if math.isfinite(value) else None for name, value in numbers.items()}
     return {"method": type(result).__name__.removesuffix("Result"), **finite}
 
@@ -184,7 +184,7 @@ _EXCERPT = 120
 
 
 def sentence_of(event: Event) -> str:
-    """Return an event as a sentence for a log; an event without a sentence has its name.
+    """Return an event as a sentence for a log; an event without its own sentence is described by its name.
 
     Example:
         >>> from surerag import UncertaintyRewriter  # DynQR adds the sentences of its events
@@ -192,12 +192,12 @@ def sentence_of(event: Event) -> str:
         'No rewrite was tried, and the first answer stays: time-out; question: Who? [dynqr.failed]'
     """
     words = event.name.rpartition(".")[2].replace("_", " ").capitalize()
-    told = dict(event.data)
+    remaining = dict(event.data)
     fields = [name for _, name, _, _ in Formatter().parse(EVENT_SENTENCES.get(event.name, words)) if name]
-    said = {name: told.pop(name, "some") for name in fields}
-    reason = str(told.pop("reason", "") or "")
-    parts = [EVENT_SENTENCES.get(event.name, words).format_map(said) + (f": {reason}" if reason else "")]
-    for name, value in told.items():
+    inserted = {name: remaining.pop(name, "some") for name in fields}
+    reason = str(remaining.pop("reason", "") or "")
+    parts = [EVENT_SENTENCES.get(event.name, words).format_map(inserted) + (f": {reason}" if reason else "")]
+    for name, value in remaining.items():
         text = ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
         short = text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]} …"
         parts.append(f"{name.replace('_', ' ')}: {short}")

@@ -1,4 +1,4 @@
-"""Run one program and stream its answer.
+"""Run one program (a method's generator) and stream its answer.
 
 A streaming driver runs a program up to the effect that the method marks as its answer. The method makes its
 decisions before this effect: their events are in ``events`` before the first piece of text is read.
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Work(Generic[R]):
-    """The program of a stream; not an async generator, which an event loop may close twice at its end."""
+    """Runs a stream's program; no async generator, which an ending event loop may close twice."""
 
     def __init__(
         self, program: Program[R], services: Services, on_event: Listener | None, calls: Blocking
@@ -96,7 +96,7 @@ class _Work(Generic[R]):
         return None
 
     async def close(self) -> None:
-        """Stop, and free what the program left open. Closing again does nothing."""
+        """Stop the program, and close its connections and generations. Closing again does nothing."""
         chunks, self._chunks = self._chunks, None
         try:
             if chunks is not None:
@@ -107,7 +107,10 @@ class _Work(Generic[R]):
 
 
 class _Streamed(Generic[R]):
-    """Base of streams: events so far, and the result at the end. The program does not refer to the stream."""
+    """Base of streams: the events so far, and the result at the end.
+
+    The program holds no reference to the stream, so that a dropped stream is freed and closed at once.
+    """
 
     def __init__(self, work: _Work[R]) -> None:
         self.events = work.events
@@ -117,12 +120,12 @@ class _Streamed(Generic[R]):
     def result(self) -> R:
         """The program's result; raises RuntimeError if the stream was not read to its end."""
         if not self._work.session.done:
-            raise RuntimeError("the result is there when the stream has been read to its end")
+            raise RuntimeError("the stream has no result before it is read to its end")
         return self._work.session.result  # type: ignore[return-value]  # a finished session has its result
 
     @property
     def announced(self) -> Any:
-        """Detail of the last event with a detail, such as a method's decision before its answer."""
+        """Detail of the latest event that has one, such as a method's decision before its answer."""
         return next((event.detail for event in reversed(self.events) if event.detail is not None), None)
 
 
@@ -148,12 +151,12 @@ class AnswerStream(_Streamed[R]):
         self.close()
 
     def close(self) -> None:
-        """Stop, and free what the program left open. Closing again does nothing."""
+        """Stop the program, and close its connections and generations. Closing again does nothing."""
         run_blocking(self._work.close())
 
 
 class AsyncAnswerStream(_Streamed[R]):
-    """Like :class:`AnswerStream`, for ``async for``; it is closed in its event loop when it is dropped."""
+    """Like :class:`AnswerStream`, for ``async for``; a dropped stream is closed in its event loop."""
 
     def __init__(self, work: _Work[R]) -> None:
         super().__init__(work)
@@ -175,14 +178,14 @@ class AsyncAnswerStream(_Streamed[R]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop, and free what the program left open. Closing again does nothing."""
+        """Stop the program, and close its connections and generations. Closing again does nothing."""
         await self._work.close()
 
 
 def stream(program: Program[R], services: Services, *, on_event: Listener | None = None) -> AnswerStream[R]:
     """Run a program up to its answer, and return a stream of the answer's text.
 
-    The stream's ``events`` hold the decisions; its ``result`` is available after the last piece.
+    The stream's ``events`` hold the method's decisions; its ``result`` is available after the last piece.
     """
     work = _Work(program, services, on_event, BLOCKING)
     run_blocking(work.start())
@@ -199,7 +202,7 @@ async def astream(
 
 
 def _stream_call(effect: Effect[Any]) -> tuple[Any, ...]:
-    """Return the name and arguments of the method that streams an effect's answer; empty for none."""
+    """Return name and arguments of the method that streams an effect's answer; empty if there is none."""
     match effect:
         case Generate(prompts, sampling, answer=True) if len(prompts) == 1 and sampling.n == 1:
             return "stream", prompts[0], sampling
