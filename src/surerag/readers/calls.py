@@ -1,4 +1,4 @@
-"""Calls for sync and async callers, blocking, awaited or in threads, so that code is written once for both.
+"""Ways to call methods (blocking, awaited or in threads), so that sync and async code is written once.
 
 A model that generates in a thread cannot be interrupted; it calls ``raise_if_cancelled`` before every step.
 
@@ -28,7 +28,10 @@ R = TypeVar("R")
 
 
 class CancelledWorkError(BaseException):
-    """Work was stopped because nobody waits for its result; the service itself did not fail."""
+    """Work was stopped because nobody waits for its result; the service itself did not fail.
+
+    It derives from BaseException so that ``except Exception`` does not catch it.
+    """
 
 
 _cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", default=lambda: False)
@@ -36,7 +39,7 @@ _cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", def
 
 @contextmanager
 def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
-    """Stop work in this context as soon as ``predicate``, or the predicate of an outer block, is True."""
+    """Within this block, let ``raise_if_cancelled`` raise once ``predicate``, or an outer one, is True."""
     outer = _cancelled.get()
     token = _cancelled.set(lambda: predicate() or outer())
     try:
@@ -70,7 +73,7 @@ def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
 
 
 async def in_thread(function: Callable[..., R], *arguments: Any) -> R:
-    """Await a blocking function in a thread; after a cancellation ``raise_if_cancelled`` stops it there."""
+    """Run a blocking function in a thread and await it; ``raise_if_cancelled`` stops a cancelled function."""
     left = threading.Event()
 
     def call() -> R:
@@ -99,7 +102,7 @@ async def maybe_await(result: Any) -> Any:
 
 
 def renew_after_fork(callback: Callable[[], object]) -> None:
-    """Call a function at the beginning of every forked process, where the parent's locks may be held."""
+    """Call a function first in every forked process, where locks of the parent may stay held for ever."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=callback)
 
@@ -109,9 +112,10 @@ _closing: set[asyncio.Task[object]] = set()
 
 
 def close_in_loop_when_dropped(handle: object, aclose: Callable[[], Coroutine[Any, Any, object]]) -> None:
-    """Await ``aclose()`` in the running event loop once ``handle`` is garbage; a finaliser must not wait.
+    """Await ``aclose()`` in the running event loop once ``handle`` is garbage-collected.
 
-    ``aclose`` must not refer to the handle, or else the handle never becomes garbage.
+    A finaliser cannot do this itself, because it must not wait. ``aclose`` must not refer to the handle, or
+    else the handle never becomes garbage.
     """
     loop, context = asyncio.get_running_loop(), contextvars.copy_context()
 
@@ -135,7 +139,7 @@ def close_in_loop_when_dropped(handle: object, aclose: Callable[[], Coroutine[An
 
 
 class Blocking:
-    """Calls of objects' methods in this thread, or several calls at once in separate threads.
+    """Calls methods of objects in this thread, or several methods at once in separate threads.
 
     Coroutines that make only such calls never suspend, so that ``run_blocking`` can run them.
     """
@@ -190,7 +194,7 @@ class Blocking:
 
 
 class Awaiting(Blocking):
-    """Calls of the asynchronous twins of objects' methods, which do not block the event loop."""
+    """Awaits the async variants of objects' methods, such as ``agenerate`` for ``generate``."""
 
     prefix = "a"
 

@@ -1,4 +1,4 @@
-"""A reader over a client: it learns what the model rejects, repeats requests and continues streams.
+"""Base of readers that call a model through a client: it learns what the model rejects, and repeats requests.
 
 A derived class says how to call its client. This module decides, for all clients, when to call, what to send,
 and how to read the reply. A coroutine that uses only a client's blocking calls never suspends, so the same
@@ -88,15 +88,15 @@ class Request(NamedTuple):
 
 
 class ClientReader(BaseReader):
-    """Base of readers that call a client.
+    """Base of readers that call a model through a client, such as an SDK.
 
     A derived class defines what to send (``_keywords``), how to send it (``_call``, ``_open``) and which
-    texts are secret (``_secrets``); further hooks have defaults. ``learned`` holds the parameters that the
+    texts are secret (``_secrets``); other methods have defaults. ``learned`` holds the parameters that the
     model is known to reject.
     """
 
     _sync_calls: Blocking = BLOCKING
-    """How the sync verbs call the client."""
+    """How the sync methods call the client."""
     advice: str = NO_LOGPROBS_HINT
     """Advice in errors if required log-probabilities are missing."""
     thinking_tokens: int = THINKING_TOKENS
@@ -209,7 +209,7 @@ class ClientReader(BaseReader):
         run_blocking(self._without_secrets(work))
 
     def _note(self, reading: Reading) -> None:
-        """Record whether the model thought; the record holds until its next answer, or for a while."""
+        """Record that the model thinks, until it answers without thoughts or the record expires."""
         if reading.thought:
             self.learned.note(_THINKS)
         elif reading.finish is not None:
@@ -237,7 +237,7 @@ class ClientReader(BaseReader):
         """Return ``sampling.n`` generations for each prompt, in order.
 
         If a server returns fewer samples than requested, the missing samples are requested again. At
-        temperature 0, one answer is returned for all samples.
+        temperature 0, only one answer is generated; it is returned as every sample.
 
         Raises:
             ServiceError: If the server fails, or sends a malformed answer.
@@ -247,11 +247,11 @@ class ClientReader(BaseReader):
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[BegunGeneration]:
-        """Return the first ``n_tokens`` tokens for each prompt; the rest of its stream stays unread."""
+        """Begin an answer to each prompt: read its first ``n_tokens`` tokens, and leave its stream open."""
         return self._run_work(self._begin(prompts, n_tokens, sampling, self._sync_calls))
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
-        """Await a verb's coroutine (its name after an underscore); without one, run the verb in a thread."""
+        """Await a method's coroutine (``_generate`` for ``generate``); without one, run it in a thread."""
         work = getattr(self, f"_{getattr(verb, '__name__', '')}", None)
         if work is None or not self.capabilities.native_async:
             return await in_thread(verb, *arguments)
@@ -277,7 +277,7 @@ class ClientReader(BaseReader):
         return Request(prompt, sampling, None if useless else self._top(sampling))
 
     def _listed_alternatives(self, request: Request) -> int | None:
-        """Return the number of likeliest tokens that the model lists of those that are requested."""
+        """Return how many of the requested likeliest tokens the model lists for each token."""
         most = self.learned.cap.get(self._top_parameter)
         return request.top if most is None or request.top is None else min(request.top, most)
 
@@ -294,7 +294,7 @@ class ClientReader(BaseReader):
     def _suggested_changes(
         self, error: Exception, request: Request, sent: Keywords, trial: Sequence[Change]
     ) -> list[Change]:
-        """Return changes of a refused request; raise the failure if no change is possible."""
+        """Return changes with which a refused request may succeed; raise the failure if there are none."""
         failure, whole = self._failure(error), self._keywords(request)
         if not isinstance(failure, RefusedError):
             raise failure
@@ -311,11 +311,11 @@ class ClientReader(BaseReader):
         raise RefusedError(failure.message, hint=hint, parameters=failure.parameters) from failure.__cause__
 
     def _failure(self, error: Exception) -> SureragError:
-        """Return an error of surerag for a client's error; its text has the server's words."""
+        """Return surerag's error for a client's error; its text quotes the server."""
         return client_failure(error, self.name, self._secrets())
 
     async def _without_secrets(self, work: Coroutine[Any, Any, R]) -> R:
-        """Await a verb's coroutine, and remove secrets from its errors and their causes."""
+        """Await a coroutine, and remove secrets from its errors and their causes."""
         try:
             return await work
         except Exception as error:
@@ -366,7 +366,7 @@ class ClientReader(BaseReader):
         return answers
 
     def _note_logprobs(self, request: Request, readings: Iterable[Reading], *, lacks: bool) -> None:
-        """Record whether answers have log-probabilities; one answer that has some is enough."""
+        """Record whether the model's answers have log-probabilities; one answer with some is enough."""
         readings = [reading for reading in readings if reading.text.strip()]
         if any(reading.entries for reading in readings):
             self.learned.note(_GIVES_LOGPROBS)
@@ -471,7 +471,7 @@ class ClientReader(BaseReader):
                 return begun
 
     def open_stream(self, request: Request, calls: Blocking) -> BegunStream:
-        """Return an answer of which nothing has been read yet."""
+        """Return a begun answer whose stream has not been read yet."""
         return BegunStream(self, request, calls)
 
     async def _parts(self, request: Request, reading: Reading, calls: Blocking) -> AsyncGenerator[ReplyPart]:
@@ -550,16 +550,17 @@ async def _next(chunks: AsyncGenerator[Chunk]) -> Chunk | None:
 
 
 def _usage_share(usage: Usage, answers: int) -> Usage:
-    """Return the usage of one answer if the server counted several answers together."""
+    """Return the usage to attribute to one answer if the server counted several answers together."""
     if answers == 1:
         return usage
     return Usage(1, usage.prompt_tokens, 0, -(-usage.thinking_tokens // answers), usage.cached_tokens)
 
 
 class BegunStream(BegunGeneration):
-    """An answer over a stream, which is read as far as needed, and later completed or closed.
+    """An answer that is read from a stream as far as needed, and later completed or closed.
 
-    If the connection breaks, the whole answer is requested again, unless some of its text was shown already.
+    If the connection breaks, the whole answer is requested again, unless the caller has received part of its
+    text.
 
     Raises:
         InputError: From ``rest`` and ``chunks``, if the answer was completed or closed before.
@@ -652,7 +653,7 @@ class BegunStream(BegunGeneration):
             await self._parts.aclose()
 
     async def _advance(self) -> None:
-        """Take the next part; after a transient failure repeat the request if no text was shown yet."""
+        """Take the next part; after a transient failure, repeat the request if no text was passed on yet."""
         try:
             part = None if self.reading.full else await anext(self._parts, None)
             if part is None and self.reading.finish is None:

@@ -45,7 +45,7 @@ _PROMPTS: tuple[Prompt, ...] = (
 
 
 class BrokenPromiseError(SureragError, AssertionError):
-    """A reader does not do what it must; under pytest, a failed assertion."""
+    """A reader fails a check; pytest reports this error as a failed assertion."""
 
 
 class NotApplicableError(SkipTest):
@@ -54,7 +54,7 @@ class NotApplicableError(SkipTest):
 
 @dataclass(frozen=True)
 class Trial:
-    """The questions for a reader, and the required exactness.
+    """The questions that the checks ask a reader, and how exactly the answers must agree.
 
     Attributes:
         prompts: At least two questions; different answers to them make the checks stricter.
@@ -62,7 +62,7 @@ class Trial:
         tolerance: Log-probabilities and entropies [nats] that differ by at most this number count as equal.
         vocabulary_size: Number of tokens that the model can emit, if known: entropies cannot exceed its
             logarithm.
-        seeded: Whether the reader returns the same samples for the same seed; servers may not.
+        seeded: Whether the reader returns the same samples for the same seed; many servers do not.
     """
 
     prompts: Sequence[Prompt] = _PROMPTS
@@ -91,7 +91,7 @@ class Trial:
         return [row[0] for row in reader.generate(self.prompts, self.greedy)]
 
     def same(self, what: str, one: Generation, other: Generation) -> None:
-        """Raise unless two generations are the same, up to rounding."""
+        """Raise BrokenPromiseError unless two generations are the same, up to rounding."""
         _demand(one.text == other.text, f"{what}: the text is {one.text!r} and {other.text!r}")
         _demand(one.finish == other.finish, f"{what}: it ended by {one.finish!r} and {other.finish!r}")
         _demand((one.trace is None) == (other.trace is None), f"{what}: one has a trace, the other none")
@@ -107,7 +107,7 @@ class Trial:
             self.close(f"{what}: entropies", one.entropy.upper, other.entropy.upper)
 
     def close(self, what: str, one: Sequence[float], other: Sequence[float]) -> None:
-        """Raise unless two lists of numbers are the same, up to rounding."""
+        """Raise BrokenPromiseError unless two lists of numbers are the same, up to rounding."""
         worst = max((abs(a - b) for a, b in zip(one, other, strict=True)), default=0.0)
         _demand(worst <= self.tolerance, f"{what} differ by {worst:.2g} nats, more than {self.tolerance:g}")
 
@@ -128,7 +128,7 @@ def _check(check: Check) -> Check:
 
 @_check
 def every_prompt_is_answered(reader: BaseReader, trial: Trial) -> None:
-    """Each prompt gets as many samples as asked for; an empty list of prompts gives an empty list."""
+    """Each prompt gets the requested number of samples; an empty list of prompts gives an empty list."""
     for sampling in (trial.greedy, trial.sampled(3)):
         counts = [len(row) for row in reader.generate(trial.prompts, sampling)]
         _demand(counts == [sampling.n] * len(trial.prompts), f"asked for {sampling.n} each, got {counts}")
@@ -144,7 +144,7 @@ def text_is_stripped(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
-    """Every generation has a trace of all its tokens, with energies if claimed; or no generation has one."""
+    """Generations have traces, and traces have energies (log-sum-exp), only if the reader claims so."""
     claimed = reader.capabilities
     for answer in _some_of_each(reader, trial):
         if not claimed.logprobs:
@@ -179,7 +179,7 @@ def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def optional_log_probabilities_come_where_there_are_any(reader: BaseReader, trial: Trial) -> None:
-    """With ``trace="optional"``, answers have log-probabilities if the reader can give any; no error else."""
+    """With ``trace="optional"``, a reader with log-probabilities returns them; any other raises no error."""
     for [answer] in reader.generate(trial.prompts, replace(trial.greedy, trace="optional")):
         traced = answer.trace is not None
         _demand(traced == reader.capabilities.logprobs, f"optional, a trace came: {traced}")
@@ -187,7 +187,7 @@ def optional_log_probabilities_come_where_there_are_any(reader: BaseReader, tria
 
 @_check
 def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
-    """With a lower limit, the answer has fewer of the same tokens, and its finish is ``"length"``."""
+    """A lower ``max_tokens`` cuts the same answer short; its finish is then ``"length"``."""
     short = replace(trial.greedy, max_tokens=trial.n_tokens)
     whole = trial.answers(reader)
     for cut, answer in zip(reader.generate(trial.prompts, short), whole, strict=True):
@@ -250,7 +250,7 @@ def a_text_is_one_user_turn(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
-    """A begun answer shows its first n tokens, with their log-probabilities."""
+    """A begun answer holds its first n tokens, with their log-probabilities."""
     with _begun(reader, trial) as begun:
         _demand(len(begun) == len(trial.prompts), f"{len(trial.prompts)} prompts began {len(begun)} times")
         for item, whole in zip(begun, trial.answers(reader), strict=True):
@@ -268,7 +268,7 @@ def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def begin_and_rest_is_generate(reader: BaseReader, trial: Trial) -> None:
-    """A begun answer ends as ``generate`` returns it; ``begin`` shows a short answer whole."""
+    """A begun answer, once complete, equals that of ``generate``; ``begin`` returns a short answer whole."""
     for n_tokens in (trial.n_tokens, trial.max_tokens + 1):
         begun = reader.begin(trial.prompts, n_tokens, trial.greedy)
         together = BegunGeneration.rest_of(begun)
@@ -293,7 +293,10 @@ def close_frees(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def streams_join_to_the_text(reader: BaseReader, trial: Trial) -> None:
-    """Pieces join to the answer (several if streaming is claimed); the last one has the generation."""
+    """The pieces of a stream join to the answer, and the last piece holds the generation.
+
+    There are several pieces if the reader claims that it can stream.
+    """
     for prompt, answer in zip(trial.prompts, trial.answers(reader), strict=True):
         chunks = list(reader.stream(prompt, trial.greedy))
         _check_chunks(trial, chunks, answer)
@@ -304,7 +307,7 @@ def streams_join_to_the_text(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def what_was_begun_streams_from_its_start(reader: BaseReader, trial: Trial) -> None:
-    """``chunks`` yields the whole answer, including the tokens that ``begin`` showed."""
+    """``chunks`` yields the whole answer, including the first tokens that ``begin`` returned."""
     with _begun(reader, trial) as begun:
         for item, answer in zip(begun, trial.answers(reader), strict=True):
             _check_chunks(trial, list(item.chunks()), answer)
@@ -321,7 +324,7 @@ def streams_can_be_abandoned(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> None:
-    """Tokens have the same log-probabilities at any temperature if the answers before them are equal."""
+    """Tokens have the same log-probabilities at any temperature if the tokens before them are equal."""
     if not reader.capabilities.logprobs:
         raise NotApplicableError("it has no log-probabilities")
     hot = SamplingParams(n=4, temperature=1.7, max_tokens=trial.max_tokens, seed=1)
@@ -338,7 +341,7 @@ def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> N
 
 @_check
 def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
-    """Every method returns the same result as its async twin."""
+    """Every method returns the same result as its async variant."""
     prompt = trial.prompts[0]
 
     async def call_twins() -> tuple[list[list[Generation]], list[list[Chunk]]]:
@@ -364,7 +367,7 @@ def async_twins_do_the_same(reader: BaseReader, trial: Trial) -> None:
 
 @contextmanager
 def _begun(reader: BaseReader, trial: Trial) -> Iterator[list[BegunGeneration]]:
-    """Begin an answer to every prompt; afterwards close all of them, also if the check fails."""
+    """Begin an answer to every prompt; close all answers afterwards, even if the check fails."""
     begun = reader.begin(trial.prompts, trial.n_tokens, trial.greedy)
     try:
         yield begun
@@ -449,7 +452,7 @@ def check_reader(reader: object, trial: Trial | None = None, **settings: Any) ->
     Args:
         reader: Anything with the methods of :class:`surerag.readers.Reader`. The same prompt must get
             the same answer at temperature 0.
-        trial: The questions for the reader, and the required exactness; None for the defaults.
+        trial: The questions for the reader, and how exactly its answers must agree; None for the defaults.
         **settings: Fields of :class:`Trial`, in place of the trial's own.
 
     Example:

@@ -2,7 +2,7 @@
 
 A method may fall back after a temporary failure (overload, time-out, a lost connection), and after a failure
 of one request alone (too long, a strange reply). It must not fall back if a service refuses every request
-(wrong key, address, model or parameter): then every answer would be worse, and only a log would tell.
+(wrong key, address, model or parameter): then every answer would be worse, and only a log would show it.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def _message_of(error: BaseException, secrets: Sequence[str]) -> str:
 
 
 def client_failure(error: Exception, name: str, secrets: Iterable[str]) -> SureragError:
-    """Return surerag's error, caused by a client's error; neither of the two shows a secret."""
+    """Return surerag's error for a client's error, which becomes its cause; neither shows a secret."""
     secrets = tuple(secrets)
     failure = service_error(error, name, secrets)
     if failure is not error:
@@ -172,7 +172,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _words_of(body: object) -> str:
-    """Return a server's words about a failure; for a router, also the words of the service it called."""
+    """Return a server's message about a failure; for a router, also that of the service behind it."""
     inner = body.get("error") if isinstance(body, Mapping) else None
     detail = inner if isinstance(inner, Mapping) else body
     if not isinstance(detail, Mapping):
@@ -232,7 +232,7 @@ def _spellings(secret: str) -> re.Pattern[str]:
 
 
 def _in_base64(secret: str) -> Iterator[str]:
-    """Yield the characters of a secret in base64 that do not depend on the text around it."""
+    """Yield the parts of a secret's base64 text that do not depend on the bytes around the secret."""
     data = secret.encode("utf-8", "replace")
     for before in range(3):
         encoded = base64.b64encode(bytes(before) + data).decode()
@@ -242,7 +242,10 @@ def _in_base64(secret: str) -> Iterator[str]:
 
 
 def _without_beginning(text: str, secret: str) -> str:
-    """Return a text without the beginning of a secret that was cut off at the text's end or before dots."""
+    """Return a text with ``[key]`` in place of the beginning of a secret that was cut off.
+
+    A message may be cut off at its end, or before dots.
+    """
     ends = [len(text.rstrip("'\" \n")), *(dots.start() for dots in re.finditer(r"…|\.\.\.", text))]
     for end in sorted(set(ends), reverse=True):
         before = text[max(end - len(secret), 0) : end].lower()
@@ -391,7 +394,7 @@ def shortened(text: str, size: int) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Return an error's class and text, with keys masked, for logs and rows of a run.
+    """Return an error's class and text, with keys masked, for logs and result files.
 
     Example:
         >>> described(ValueError("no key sk-12345678 at https://ada:secret@host/"))

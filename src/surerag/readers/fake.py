@@ -110,7 +110,7 @@ class Call:
     """One call of a fake reader, as its history records it.
 
     ``rest``, ``chunks`` and ``close`` are calls of a begun generation. A call of an async method is recorded
-    as its sync twin; ``n_tokens`` is the argument of ``begin``.
+    under the sync method's name; ``n_tokens`` is the argument of ``begin``.
     """
 
     verb: Verb
@@ -124,7 +124,7 @@ _LATEST = 10_000
 
 
 class _BegunReply(BegunGeneration):
-    """A begun reply; it counts and records its calls in the reader that began it."""
+    """A begun reply, whose calls the reader that began it counts and records."""
 
     def __init__(self, reader: FakeReader, prompt: str, whole: Generation, emitted: int) -> None:
         super().__init__(replace(_head(whole, emitted), finish="partial"))
@@ -169,8 +169,8 @@ class FakeReader(BaseReader):
     """A fake reader with a queue of replies and a history of calls.
 
     Every generation (each sample of each prompt, and each ``begin``) takes the next reply from the
-    queue. Begun generations and streaming work as in a real reader, so that you can test a gate. ``usage``
-    shows its cost, and ``open_handles`` whether it left begun answers open.
+    queue. Begun generations and streaming work as in a real reader, so that you can test methods that stop
+    an answer early. ``usage`` counts calls and words; ``open_handles`` counts answers that were left open.
 
     Args:
         replies: The queue of replies; or a function of the prompt's text that gives every reply; or a

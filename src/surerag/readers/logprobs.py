@@ -99,7 +99,7 @@ def _rows(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 def trace_of_entries(
     entries: Sequence[Mapping[str, Any]], *, top_logprobs: int, vocabulary_size: int = ANY_VOCABULARY
 ) -> TokenTrace:
-    """Return the trace of all these entries of the chat API, or raise LogprobsError.
+    """Return the trace of an answer from its tokens' entries in the chat API, or raise LogprobsError.
 
     Args:
         entries: The entries of the answer's tokens.
@@ -132,13 +132,13 @@ def trace_of_answer(
     top_logprobs: int | None = None,
     thought: bool = False,
 ) -> TokenTrace:
-    """Return the trace of an answer from all entries of a reply that was requested outside surerag.
+    """Return the trace of an answer from the entries of a reply that other code than surerag requested.
 
     Args:
         entries: All entries of the reply; some servers also list the tokens of thoughts and stop texts.
         answer: The answer's text, without thoughts.
-        top_logprobs: Number of likeliest tokens that were requested for each token; None if it is unknown:
-            then it is the smallest number that any entry lists, and if this is 0, the trace has no entropies.
+        top_logprobs: Number of likeliest tokens that were requested for each token; None takes the smallest
+            number that an entry lists. If an entry lists none, the trace has no entropies.
         thought: Whether the model thought before it answered.
 
     Raises:
@@ -161,8 +161,8 @@ def trace_of_answer(
 def end_logprob(behind: Sequence[Mapping[str, Any]], stop: Sequence[str] = ()) -> float | None:
     r"""Return the log-probability [nats] of the end token of an answer that ended by itself.
 
-    ``behind`` are the entries after the answer's own. The end token is the only entry among them that is
-    neither white space nor part of a stop text. The result is None if the server does not list the end token.
+    ``behind`` are the entries after the answer's own entries. If there is exactly one, and it is neither
+    white space nor part of a stop text, it is the end token; otherwise the result is None.
 
     Example:
         >>> end_logprob([{"token": "<|im_end|>", "logprob": -0.5}], ["\n"])
@@ -323,7 +323,10 @@ def _spell_only(texts: Sequence[bytes], target: bytes) -> bool:
 
 
 def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[int]:
-    """Yield places where the answer may begin: after the last mark of thoughts, 0, then backwards."""
+    """Yield token indices at which the answer may begin, the likeliest first.
+
+    These are the index after the last mark of thoughts, 0, and then all indices from the last backwards.
+    """
     texts = [b"".join(part or b"" for part in token) for token in parts]
     offsets, joined = list(accumulate(map(len, texts), initial=0)), b"".join(texts)
     marks = [mark.end() for mark in _LAST_MARK.finditer(joined)]
@@ -341,7 +344,7 @@ def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[i
 def _end_of_match(
     target: bytes, parts: Sequence[list[bytes | None]], start: int, *, whole: bool
 ) -> int | None:
-    """Return the token after which the text ends if it begins at token ``start``; None if it does not."""
+    """Return the index after the tokens that, from ``start``, spell the target; None if they do not."""
     places = {0}
     for position in range(start, len(parts)):
         reached = places
@@ -356,7 +359,7 @@ def _end_of_match(
 
 
 def _ends(target: bytes, place: int, part: bytes | None) -> Iterable[int]:
-    """Return the places of the text where a part of a token may end if the part begins at ``place``."""
+    """Return the indices in the target at which a token's part may end if the part begins at ``place``."""
     if part is None:
         # An unknown part is part of a character: up to three bytes that are not ASCII, or no byte.
         most = place

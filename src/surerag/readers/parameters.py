@@ -2,7 +2,7 @@
 
 Services reject different parameters, in their own words, and differently for each model: a reasoning model
 takes no temperature, another model gives no log-probabilities, and a third lists five alternatives if twenty
-are requested. If the method does not depend on a rejected parameter, requests omit the parameter. If it does,
+are requested. If the method does not depend on a rejected parameter, requests omit the parameter. Otherwise,
 the reader raises an error with the service's reason. This module does no I/O.
 
 Many services quote the request in a refusal, so the refusal may contain a user's words. Therefore we trust
@@ -74,7 +74,7 @@ class LeftOutWarning(UserWarning):
 
 
 class Change(NamedTuple):
-    """A change of requests: a parameter, and its new name, its largest value, or None to omit it."""
+    """A change to a parameter: ``to`` is its new name, its largest value, or None to omit it."""
 
     name: str
     to: str | int | None
@@ -101,7 +101,7 @@ class Refusal(NamedTuple):
 
     @classmethod
     def of(cls, message: str, parameters: Iterable[str], texts: Iterable[str]) -> Refusal:
-        """Read a refusal of a request that contained these texts."""
+        """Return the refusal of a request that contained these texts; their quotations are removed."""
         message = _without_quotations(message, texts)
         places = [*parameters, *(_LOCATION.findall(message))]
         for name, usual in _OPENAI_NAMES.items():
@@ -110,11 +110,11 @@ class Refusal(NamedTuple):
         return cls(message, tuple(dict.fromkeys(filter(None, names))))
 
     def concerns(self, name: str) -> bool:
-        """Return whether the refusal concerns a parameter, or a parameter whose name contains this name."""
+        """Return whether the refusal names a parameter that contains ``name``."""
         return any(name in one for one in self.parameters or (self.message.lower(),))
 
     def changes(self, body: Mapping[str, Any], needed: Collection[str] = ()) -> list[Change]:
-        """Return possible changes of the refused body; none if the refusal names none.
+        """Return changes of the refused body that may help; empty if the refusal suggests none.
 
         Parameters that are ``needed`` cannot be omitted, but a number may be lowered, though not to 0.
         """
@@ -214,7 +214,7 @@ class Learned:
         trial: Sequence[Change] = (),
         needed: Collection[str] = (),
     ) -> list[Change]:
-        """Return further changes that a refusal suggests; :meth:`apply` returns the body that was sent."""
+        """Return further changes that a refusal suggests, under the parameters' names in ``body``."""
         originals = {new: old for old, new in _new_names((*self.changes, *trial)).items()}
         changes = refusal.changes(self.apply(body, trial), needed)
         return [one._replace(name=originals.get(one.name, one.name)) for one in changes]
@@ -245,8 +245,9 @@ def _new_names(changes: Iterable[Change]) -> dict[str, str]:
 def needed_parameters(sampling: SamplingParams) -> frozenset[str]:
     """Return the parameters without which an answer is useless.
 
-    The temperature is needed only if several answers are sampled. The number of answers, stop texts and seeds
-    are never needed: the reader can request answers one by one, and cut them at stop texts itself.
+    The temperature is needed only if several answers are sampled and it is not 1. The number of answers, stop
+    texts and seeds are never needed: the reader can request answers one by one, and cut them at stop texts
+    itself.
     """
     needed = {"model", "messages", "prompt"}
     if sampling.trace != "none":
@@ -274,7 +275,7 @@ def warn_of_missing_logprobs(model: str) -> None:
 
 
 def _change_of(message: str, name: str, value: object, limit: int | None) -> tuple[str | int | None] | None:
-    """Return a tuple with a parameter's new name or limit, or with None to omit it; None for no change."""
+    """Return (new name,), (limit,), or (None,) to omit the parameter; None if it needs no change."""
     if name in _RENAMED and _RENAMED[name] in message and re.search(rf"\b{name}\b", message):
         return (_RENAMED[name],)
     if limit is not None and name in _COUNTS:

@@ -1,4 +1,4 @@
-"""The contract of a reader, and default methods for new readers."""
+"""The protocol of a reader (a model that answers), and default methods for new readers."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class UsageCounter:
 
 
 class BegunGeneration:
-    """An answer that shows its first tokens. Complete it by ``rest`` or ``chunks``, or else ``close`` it.
+    """A begun answer with its first tokens. Complete it by ``rest`` or ``chunks``, or else ``close`` it.
 
     This class is for a reader that has generated the whole answer. A reader that can stop and go on derives
     its own class, and overrides ``rest``, ``chunks`` and ``close``; a local reader also ``_rest_together``.
@@ -195,9 +195,9 @@ class BaseReader:
     def begin(
         self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
     ) -> list[BegunGeneration]:
-        """Return each prompt's first sample, begun: its first ``n_tokens`` tokens are there.
+        """Begin an answer to each prompt; ``partial`` of each answer holds its first ``n_tokens`` tokens.
 
-        This default generates the whole answer and shows its first tokens.
+        This default generates the whole answer, and puts its first tokens into ``partial``.
         """
         answers = self.generate(prompts, replace(sampling, n=1))
         return [begun_from_whole(answer[0], n_tokens) for answer in answers]
@@ -205,7 +205,7 @@ class BaseReader:
     def generate_each(
         self, prompts: Sequence[Prompt], samplings: Sequence[SamplingParams]
     ) -> list[list[Generation]]:
-        """Like ``generate``, but each prompt has its own sampling parameters, because callers may differ.
+        """Like ``generate``, but each prompt has its own sampling parameters.
 
         This default calls ``generate`` once for each distinct value of the parameters.
         """
@@ -234,7 +234,7 @@ class BaseReader:
         yield from self.begin([prompt], 1, sampling)[0].chunks()
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
-        """Await a verb in a thread; a reader whose verbs never block overrides this."""
+        """Run a method in a thread and await it; a reader whose methods never block overrides this."""
         return await in_thread(verb, *arguments)
 
     async def agenerate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
@@ -258,7 +258,7 @@ def in_groups(
     samplings: Sequence[SamplingParams],
     call: Callable[[Sequence[Prompt], SamplingParams], Sequence[R]],
 ) -> list[R]:
-    """Call once for all prompts with equal sampling parameters; return the results in order of prompts."""
+    """Call once for each group of prompts with equal sampling parameters; return results in order."""
     members: dict[SamplingParams, list[int]] = {}
     for index, sampling in enumerate(samplings):
         members.setdefault(sampling, []).append(index)

@@ -126,7 +126,7 @@ class Reading:
         in_thoughts: Whether the prompt's template begins the thoughts, so that the text begins inside them.
         limit_sent: Whether the request contained the maximum length of the answer.
         vocabulary_size: Number of tokens in the model's vocabulary, or any larger number.
-        name: Name of the model, for errors. Their advice is ``hint`` if log-probabilities are missing, and
+        name: Name of the model, for errors. Errors advise ``hint`` if log-probabilities are missing, and
             ``thinking_hint`` if the thoughts used up all tokens.
 
     Attributes:
@@ -195,7 +195,7 @@ class Reading:
 
     @property
     def starved(self) -> bool:
-        """Whether thoughts, for which no tokens were added, leave too few for the answer, or may do so."""
+        """Whether thoughts may have used up the answer's tokens, as no tokens were added for thoughts."""
         unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self._limit)
         return self.thought and not self.budget and unfinished and self.sampling.max_tokens is not None
 
@@ -224,7 +224,7 @@ class Reading:
         return ready
 
     def generation(self, first: int | None = None) -> Generation:
-        """Return the answer so far; with log-probabilities and ``first``, only its first ``first`` tokens.
+        """Return the answer so far, or only its first ``first`` tokens if it has log-probabilities.
 
         Raises:
             LogprobsError: If log-probabilities are required, and some are missing or invalid.
@@ -270,7 +270,7 @@ class Reading:
         return round(self.usage.completion_tokens * before / max(before + len(self.text), 1))
 
     def spent(self) -> Usage:
-        """Return the cost of the request by the server's counts, else by ours; thoughts are separate."""
+        """Return the tokens that the request used, by the server's count or else by our own."""
         answer, thinking = self._counted_tokens(), self.thinking_tokens
         return Usage(1, self.usage.prompt_tokens, answer, thinking, self.usage.cached_tokens)
 
@@ -352,7 +352,7 @@ class Reading:
         return self.usage.completion_tokens + self.usage.thinking_tokens
 
     def _counted_tokens(self) -> int:
-        """Return the answer's length in tokens by the server's count, else by the number of pieces."""
+        """Return the answer's length in tokens, counted by the server, or else in pieces of the stream."""
         counted = self._server_count - self.thinking_tokens
         pieces = min(len(self._pieces), self._limit) if self.full else len(self._pieces)
         return max(counted, 0) or (pieces if self.streamed else 0)
@@ -362,7 +362,7 @@ class Reading:
         return max(pieces, len(self.entries) - self.budget) > self._limit
 
     def _held_at_the_limit(self, fresh: str) -> int:
-        """Cut a text that is too long; return how many last characters are held back until that is known.
+        """Cut the text if it is too long; return how many last characters to hold back while this is unknown.
 
         Without log-probabilities, lengths are estimates; the server's own count takes precedence.
         """
@@ -396,7 +396,7 @@ class Reading:
         return len(set(self._pieces)) > 2 and self._pieces[:-1:2] == self._pieces[1::2]
 
     def _answer_part(self, text: str) -> str:
-        """Take a text and return the part that belongs to the answer; marks after its beginning are text."""
+        """Take a text and return the part that belongs to the answer; marks inside the answer are text."""
         fresh = self._splitter.feed(text)
         seen = self._splitter.text[-len(text) - len(_THINK) :]
         self.closes_thoughts |= not self._splitter.has_thoughts and "</think>" in seen

@@ -107,7 +107,7 @@ class ReportedError(Exception):
 
 
 class Client:
-    """Sends requests of one reader; every coroutine here belongs to the background loop."""
+    """Sends requests of one reader; all its coroutines run on the background loop."""
 
     def __init__(
         self,
@@ -270,7 +270,7 @@ class Client:
         return key or "none"
 
     async def _json(self, response: httpx.Response) -> Any:
-        """Read and parse a response; an HTML page is an error: no API has this address."""
+        """Read and parse a response; an HTML page raises RefusedError, because the address is no API."""
         data = await response.aread()
         with suppress(ValueError, RecursionError):
             return json.loads(data)

@@ -35,7 +35,7 @@ class Probe:
             if the probe could not tell.
         rejected: Parameters that requests omit, because the service rejects them.
         limits: The largest accepted value of each parameter that the service limits.
-        notes: The server's words when it refused a request.
+        notes: Messages with which the server refused requests.
     """
 
     name: str
@@ -84,7 +84,7 @@ async def probe(reader: ClientReader) -> Probe:
 
 
 async def _answered(reader: ClientReader) -> str:
-    """Return the first prompt to which the model gives an answer; learn whether it thinks."""
+    """Return the first prompt that the model answers; record in the reader whether the model thinks."""
     for prompt in _PROMPTS:
         # The answer is long enough to hold the end of thoughts, even if their beginning is not marked.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
@@ -135,7 +135,10 @@ class _Questions:
             return None
 
     async def raw(self, top: int) -> bool | None:
-        """Return whether the first token's alternatives are equal at two temperatures; None without any."""
+        """Return whether the temperature leaves the first token's log-probabilities unchanged.
+
+        None means that the server lists no alternatives.
+        """
         lists = []
         for temperature in (0.5, 2.0):
             reading = await self._short_answer(replace(_SHORT, temperature=temperature), top)
@@ -161,5 +164,5 @@ class _Questions:
         return reading
 
     def _note(self, error: ServiceError) -> None:
-        """Store the service's own words of an error, without surerag's advice."""
+        """Store the service's own message of an error, without surerag's advice."""
         self.notes.append(masked(error.message, self._reader._secrets()))

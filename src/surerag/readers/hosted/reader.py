@@ -41,7 +41,7 @@ class OpenAIReader(ClientReader):
     :meth:`probe`, which finds this out.
 
     If the service rejects a parameter that the answer does not depend on, and the same request succeeds
-    without the parameter, the reader omits the parameter for 15 minutes. A ``LeftOutWarning`` names it.
+    without the parameter, the reader omits the parameter for 15 minutes, and a ``LeftOutWarning`` names it.
 
     A generation that was begun holds a connection until it is completed or closed; it counts towards
     ``max_concurrency`` only while the reader reads from it.
@@ -131,7 +131,7 @@ class OpenAIReader(ClientReader):
 
     @property
     def name(self) -> str:
-        """Model and address, without credentials: the paths of one host may lead to different models."""
+        """Model and address without credentials; the address has its path, which may select the model."""
         return f"{self.model}@{self._client.address}"
 
     @property

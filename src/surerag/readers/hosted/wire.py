@@ -1,6 +1,6 @@
 """Requests to OpenAI-compatible servers, and their replies as parts of answers; no I/O.
 
-A request contains only the fields that it needs, because some model rejects each further field. The
+A request contains only the fields that it needs, because every other field is rejected by some model. The
 temperature is always sent, because no service has 0 as its default. ``top_p`` is sent if answers are sampled,
 because llama.cpp, Ollama and vLLM cut off the tail of the distribution by default.
 """
@@ -56,7 +56,7 @@ def body_of(api: Api, model: str, request: Request) -> dict[str, Any]:
 
 
 def prompt_body(api: Api, prompt: Prompt) -> dict[str, Any]:
-    """Return the part of a body that holds the prompt; InputError for a conversation with completions."""
+    """Return the fields of a body that hold the prompt; the completions API takes no conversation."""
     turns = [{"role": role, "content": without_surrogates(content)} for role, content in as_messages(prompt)]
     if api == "chat":
         return {"messages": turns}

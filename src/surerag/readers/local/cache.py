@@ -1,4 +1,4 @@
-"""Keys and values: a growing cache for a batch, and single rows that are taken from and joined to caches."""
+"""A cache of attention keys and values, which grows in place; its rows can be taken out and joined again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers.cache_utils import Cache, DynamicLayer
 
 
 class GrowingLayer(DynamicLayer):
-    """A layer of ``DynamicCache`` that is written in place, and copied only if it has no spare slots left."""
+    """A layer of ``DynamicCache`` that appends in place, and is copied only if no free slots are left."""
 
     keys: Tensor
     values: Tensor

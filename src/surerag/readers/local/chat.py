@@ -2,8 +2,8 @@
 
 A document may contain ``<|im_end|>`` or other text that a tokenizer takes for a control token. The model must
 read such text as plain characters. So a conversation with such text is rendered around place-holders, each
-message is encoded by itself, and the control tokens in a message are encoded in two parts. The tokenizer
-encodes all other conversations as usual.
+message is encoded by itself, and any text that looks like a control token is encoded in two parts. The
+tokenizer encodes all other conversations as usual.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class PromptEncoder:
         return on
 
     def _switch(self) -> str | None:
-        """Return the variable that switches thinking: the first that changes a rendered conversation."""
+        """Return the first template variable for thinking that changes a rendered conversation, or None."""
         for name in _SWITCHES:
             if re.search(rf"\b{name}\b", self._template):
                 on, off = (self._render(_QUESTION, {**self.options, name: value}) for value in (True, False))
@@ -102,7 +102,10 @@ class PromptEncoder:
         return None
 
     def encode(self, prompt: Prompt) -> tuple[list[int], str]:
-        """Return a prompt's token ids (InputError if there are none), and the mark of thoughts at its end."""
+        """Return a prompt's token ids, and the opening mark of thoughts with which the prompt ends.
+
+        The mark is empty if the prompt does not end with one. A prompt without tokens raises InputError.
+        """
         messages = as_messages(prompt)
         ids = self._encode(messages)
         if not ids:
@@ -115,7 +118,7 @@ class PromptEncoder:
         return ids, begun_thoughts(self._template_ending if own else rendered.rstrip().rpartition("\n")[2])
 
     def count(self, text: str) -> int:
-        """Return how many tokens a text has by itself."""
+        """Return how many tokens a text has without a chat template."""
         return len(self._encode_plain(text))
 
     def _encode(self, messages: Sequence[Message]) -> list[int]:
@@ -160,7 +163,7 @@ class PromptEncoder:
         )
 
     def _encode_plain(self, text: str) -> list[int]:
-        """Encode text without any control token."""
+        """Encode text such that it contains no control token."""
         control = self._pattern.search(text)
         if control is not None:
             cut = control.start() + 1
@@ -184,9 +187,10 @@ class PromptEncoder:
 
     @cached_property
     def _control_tokens(self) -> dict[str, bool]:
-        """Special tokens, the template's markup and similar texts; the value is whether it is normalised.
+        """Texts of control tokens; the value tells whether the tokenizer also finds normalised spellings.
 
-        Added words such as ``C++`` and runs of spaces are no control tokens.
+        They include the template's markup. Added words such as ``C++`` and runs of spaces are no control
+        tokens.
         """
         controls = {}
         for token in self._tokenizer.added_tokens_decoder.values():
@@ -210,7 +214,7 @@ class PromptEncoder:
 
     @cached_property
     def _finds_disguised_tokens(self) -> bool:
-        """Whether the tokenizer finds control tokens in other spellings: capitals, or full-width letters."""
+        """Whether the tokenizer also finds control tokens in capitals or full-width letters."""
         fast = self._tokenizer.is_fast and self._tokenizer.backend_tokenizer.normalizer is not None
         return fast and any(self._control_tokens.values())
 

@@ -1,9 +1,9 @@
-"""From token ids to answers and scores: prompts are read in batches, and answers grow in batches.
+"""From token ids to answers and scores: the model reads prompts in batches, and answers grow in batches.
 
-The engine reads a prompt up to its last token. Prompts are padded on the right, so that no mask is needed.
-Their keys and values are copied into a batch whose rows are aligned at their ends; then every row grows by
-one token a step. An answer that is to be continued later keeps a view of its row, which is copied into its
-next batch in the same way.
+The engine runs the model on a prompt up to its last token. Prompts are padded on the right, so that no mask
+is needed. Their keys and values are copied into a batch whose rows are aligned at their ends; then every row
+grows by one token a step. An answer that is to be continued later keeps a view of its row, which is copied
+into its next batch in the same way.
 """
 
 from __future__ import annotations
@@ -35,14 +35,17 @@ _SPARE_SLOTS = 64
 
 @dataclass(eq=False)
 class Handle:
-    """A begun answer, and the row of the model's cache for it; None if the answer has ended."""
+    """A begun answer, and its row of the model's cache; the row is None if the answer has ended."""
 
     answer: GrowingAnswer
     row: CachedRow | None = None
 
 
 class Batch:
-    """Answers that grow together, one token a step; ended answers are removed once they are a quarter."""
+    """Answers that grow together, one token a step.
+
+    Ended answers are removed once they make up a quarter of the batch.
+    """
 
     def __init__(
         self, model: CausalModel, answers: Sequence[GrowingAnswer], rows: Sequence[CachedRow]
@@ -55,7 +58,7 @@ class Batch:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Add one token to every answer."""
+        """Add one token to every unfinished answer."""
         raise_if_cancelled()
         model = self._model
         tokens = model.tensor([[one.last_token] for one in self._answers])
@@ -117,7 +120,7 @@ class Engine:
         return [row * (one.sampling.n // n) for one, n, row in zip(prompts, counts, rows, strict=True)]
 
     def begin(self, prompts: Sequence[EncodedPrompt], n_tokens: int) -> list[Handle]:
-        """Grow the first answer to each prompt to ``n_tokens`` tokens; keep the state that continues it."""
+        """Grow one answer to each prompt to ``n_tokens`` tokens; keep the cache with which it continues."""
         return self._in_batches([(one, 0) for one in prompts], lambda batch: batch.begin(n_tokens))
 
     def _grow(self, samples: Sequence[tuple[EncodedPrompt, int]]) -> list[GrowingAnswer]:
@@ -147,7 +150,7 @@ class Engine:
     def _in_batches(
         self, samples: Sequence[tuple[EncodedPrompt, int]], grow: Callable[[Batch], Sequence[R]]
     ) -> list[R]:
-        """Read different prompts once each, and grow an answer for every sample, in batches."""
+        """Run the model once on each distinct prompt, and grow an answer for every sample, in batches."""
         members = _by_prompt(samples)
         order = _alike_together(members)
         lengths = [len(prompt.ids) + prompt.further for prompt, _ in samples]
@@ -172,7 +175,7 @@ class Engine:
 
     @torch.inference_mode()
     def _read(self, prompts: Sequence[Ids]) -> list[CachedRow]:
-        """Read distinct prompts, each without its last token; a common beginning is read once."""
+        """Run the model on prompts without their last tokens; compute a common beginning only once."""
         groups: dict[Ids, list[Ids]] = {}
         for prompt in prompts:
             groups.setdefault(prompt[:_MIN_SHARED], []).append(prompt)
@@ -189,7 +192,7 @@ class Engine:
         return [rows[prompt] for prompt in prompts]
 
     def _read_after(self, prefix: CachedRow | None, prompts: Sequence[Ids]) -> dict[Ids, CachedRow]:
-        """Read prompts, each without its last token, after a common beginning that was read before."""
+        """Run the model on prompts, without their last tokens, after a beginning in the cache ``prefix``."""
         done = 0 if prefix is None else prefix.length
         ordered = sorted(prompts, key=len, reverse=True)
         rows: dict[Ids, CachedRow] = {}
@@ -212,7 +215,7 @@ def _by_prompt(samples: Sequence[tuple[EncodedPrompt, int]]) -> dict[Ids, list[i
 
 
 def _alike_together(prompts: Collection[Ids]) -> list[Ids]:
-    """Return prompts in an order that groups common beginnings, longest first, and similar lengths."""
+    """Sort prompts so that common beginnings and similar lengths are neighbours; long prompts come first."""
     longest: dict[Ids, int] = {}
     for prompt in prompts:
         longest[prompt[:_MIN_SHARED]] = max(len(prompt), longest.get(prompt[:_MIN_SHARED], 0))
@@ -220,7 +223,7 @@ def _alike_together(prompts: Collection[Ids]) -> list[Ids]:
 
 
 class PlainEngine(Engine):
-    """An engine for models whose state is not keys and values.
+    """An engine for models whose state is not keys and values, such as Mamba.
 
     It generates only whole answers; prompts of the same length share a batch.
     """
@@ -249,7 +252,7 @@ class PlainEngine(Engine):
 
     @torch.inference_mode()
     def _generate(self, answers: Sequence[GrowingAnswer]) -> None:
-        """Grow answers to prompts of equal length; the engine chooses tokens, the library keeps the state."""
+        """Grow answers to prompts of equal length; the library runs the model, ``choose`` picks tokens."""
 
         def take(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
             raise_if_cancelled()
@@ -283,7 +286,7 @@ class PlainEngine(Engine):
 
 
 def common_length(prompts: Sequence[Ids]) -> int:
-    """Return how many first tokens all prompts share, not counting the last token of a prompt."""
+    """Return how many leading tokens all prompts share; the last token of a prompt does not count."""
     first, last = min(prompts), max(prompts)
     most = min(map(len, prompts)) - 1
     return next((i for i in range(most) if first[i] != last[i]), most)
@@ -351,4 +354,4 @@ def in_halves(items: Sequence[T], work: Callable[[Sequence[T]], None]) -> None:
 
 
 class _TooLittleMemoryError(ServiceError):
-    """A single row does not fit into the memory that is left."""
+    """A single sequence does not fit into the device's free memory."""

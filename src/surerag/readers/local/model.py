@@ -81,7 +81,7 @@ class CausalModel:
 
     @property
     def batch_tokens(self) -> int:
-        """Default tokens of a batch: 32,768 on a CPU; on a CUDA device, as many as half its memory holds."""
+        """Default tokens of a batch: 32,768 on a CPU; on CUDA, as many as half the free memory holds."""
         if self.device.type != "cuda":
             return _BATCH_TOKENS
         heads = getattr(self._config, "num_attention_heads", None) or 1
@@ -97,7 +97,7 @@ class CausalModel:
 
     @cached_property
     def name(self) -> str:
-        """Hub id, last part of a local path, or architecture; and a hash of samples of all weights."""
+        """The hub id, local folder or class, and a hash of samples of all weights."""
         digest = hashlib.sha256()
         for name, parameter in sorted(self.model.named_parameters()):
             flat = parameter.detach().reshape(-1)
@@ -110,8 +110,8 @@ class CausalModel:
     def cacheable(self) -> bool:
         """Whether the model's state is keys and values that can be cut, padded and joined.
 
-        The config is checked first; then six tokens are read once as a whole and once in parts, and the
-        results must agree.
+        The config is checked first. Then the model runs on six tokens, once as a whole and once in parts, and
+        the results must agree.
         """
         layers = DynamicCache(config=self.bare.config).layers
         stateful = "past_key_values" not in self._arguments or getattr(self.bare, "_is_stateful", False)

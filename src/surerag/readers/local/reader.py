@@ -1,4 +1,4 @@
-"""The reader itself: prompts in, answers with exact entropies out."""
+"""The reader for a model in this process: prompts in, answers with exact entropies out."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TransformersReader(BaseReader):
     Args:
         model: Any causal language model of ``transformers``, with PEFT adapters or without; it is put into
             evaluation mode.
-        tokenizer: The tokenizer that belongs to it.
+        tokenizer: The tokenizer that belongs to the model.
         chat_template: Whether to use the tokenizer's chat template, if it has one. Without one, prompts
             are plain text, and the turns of a conversation are joined by empty lines.
         template_options: Further variables for the chat template, such as ``{"reasoning_effort": "low"}``:
@@ -69,7 +69,7 @@ class TransformersReader(BaseReader):
 
     Raises:
         ConfigurationError: If a setting or the chat template cannot work, the model is no causal language
-            model, or thinking shall be switched off and the chat template has no switch for it.
+            model, or ``thinking`` is False and the chat template has no switch for thinking.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class TransformersReader(BaseReader):
             revision: Branch, tag or commit of the hub.
             trust_remote_code: Whether code that comes with the model may run.
             use_safetensors: Whether to refuse weights in formats that can run code when they are loaded.
-            **options: Options of :class:`TransformersReader`; all others go to
+            **options: Options of :class:`TransformersReader`; all other options are passed to
                 ``AutoModelForCausalLM.from_pretrained``.
 
         Raises:
@@ -191,7 +191,7 @@ class TransformersReader(BaseReader):
 
     @property
     def usage(self) -> Usage:
-        """Numbers of prompts and of tokens of prompts, answers and thoughts so far."""
+        """Numbers of prompts, prompt tokens, answer tokens and thinking tokens so far."""
         return self._usage.total
 
     @property
@@ -280,7 +280,7 @@ class TransformersReader(BaseReader):
 
 
 class _BegunAnswer(BegunGeneration):
-    """An answer that the model goes on with from its cache; many answers grow together in shared batches.
+    """A begun answer that the model continues from its cache; several answers share a batch.
 
     Raises:
         InputError: From ``rest``, ``chunks`` and ``rest_of``, if an answer was completed or closed before.
@@ -292,7 +292,6 @@ class _BegunAnswer(BegunGeneration):
         self._reader, self._handle = reader, handle
 
     def rest(self) -> Generation:
-        """Return the whole answer."""
         return self._rest_together([self])[0]
 
     def _rest_together(self, begun: Sequence[_BegunAnswer]) -> list[Generation]:
@@ -340,12 +339,11 @@ class _BegunAnswer(BegunGeneration):
             reader._usage.add(_written([sequence], before))
 
     def close(self) -> None:
-        """Free the answer's memory; an answer that is being completed goes on."""
+        """Free the answer's memory; this does not stop an answer that is being completed."""
         # No lock is used, because the garbage collector may call this while a thread holds it.
         self._end("closed")
 
     async def aclose(self) -> None:
-        """Like ``close``, which does not block."""
         self.close()
 
     def _end(self, fate: Literal["completed", "closed"]) -> None:

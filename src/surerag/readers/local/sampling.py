@@ -2,7 +2,7 @@
 
 Random numbers depend on the sequence and the step, never on the batch, so a sample is the same in any batch.
 The sampled token is the maximum of logits plus Gumbel noise. This samples exactly from the distribution, and
-the last digits of the logits hardly matter. A token is drawn in two stages, first a block of 256 tokens and
+rounding errors of the logits hardly matter. A token is drawn in two stages, first a block of 256 tokens and
 then a token in the block: this gives the same distribution and needs only some hundred random numbers a step.
 """
 
@@ -36,7 +36,7 @@ class ScoredToken(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """What the choice of a token depends on: sampling parameters, the sequence's key, the step's number."""
+    """The inputs of a token's random choice: sampling parameters, the sequence's key, the step's number."""
 
     sampling: SamplingParams
     key: int

@@ -48,7 +48,7 @@ class Vocabulary(NamedTuple):
     Attributes:
         decode: Function from tokens to their text, without special tokens.
         ends: Tokens that end an answer.
-        between: Tokens that end a thought, but no answer, while the model thinks.
+        between: Tokens that, while the model thinks, end a part of the thoughts but not the output.
         marks: Special tokens that mark thoughts, with their texts.
     """
 
@@ -59,7 +59,10 @@ class Vocabulary(NamedTuple):
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, ends: frozenset[int]) -> Vocabulary:
-        """Read a tokenizer; in gpt-oss's harmony, ``<|end|>`` ends a message and ``<|return|>`` the turn."""
+        """Return the vocabulary of a tokenizer.
+
+        In gpt-oss's format (harmony), ``<|end|>`` ends a message and ``<|return|>`` ends the turn.
+        """
         added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         shown, between = MARKS, frozenset[int]()
         if CHANNEL in added:
@@ -97,12 +100,12 @@ class EncodedPrompt(NamedTuple):
 
     @property
     def further(self) -> int:
-        """Maximum tokens after the prompt: those of the answer, and of thoughts if they are expected."""
+        """Maximum number of tokens after the prompt: the answer's, and those of any expected thoughts."""
         return self.sampling.limit + (self.thinking_tokens if self.thinks else 0)
 
 
 class GrowingAnswer:
-    """A sample of a prompt, which takes one token at a time.
+    """One sampled answer to a prompt, which receives one token at a time.
 
     If a token begins before a stop text and reaches into the stop text, the token belongs to the answer, and
     its text is cut. The answer begins at the first token after the thoughts with a character that is not
@@ -199,7 +202,7 @@ class GrowingAnswer:
         self._pieces.append(piece)
 
     def _accept_before_answer(self, scored: ScoredToken, thoughts: ThoughtSplitter) -> None:
-        """Take a token that belongs to thoughts or to a possible mark, or that is the answer's first."""
+        """Take a token before the answer: of thoughts, of a possible mark, or the answer's first token."""
         mark = self._vocabulary.marks.get(scored.token)
         piece = self._detokenizer.feed(scored.token) if mark is None else mark
         self._add(scored, piece)
@@ -235,7 +238,7 @@ class GrowingAnswer:
             self.ended = "length"
 
     def generation(self) -> Generation:
-        """Return the answer so far, ``"partial"`` while it grows, or raise ThinkingBudgetError."""
+        """Return the answer so far (its finish is "partial" while it grows), or raise ThinkingBudgetError."""
         if self.ended == "thinking":
             raise ThinkingBudgetError(
                 f"the model was still thinking after {self.thinking_tokens} tokens; thinking_tokens and the "
