@@ -35,7 +35,7 @@ class Part(Options, ABC):
 
     @property
     def core(self) -> Any:
-        """The method with its options and services."""
+        """The surerag method of this component, with options and services (model, retriever, encoder …)."""
         return self._core
 
     @abstractmethod
@@ -81,7 +81,7 @@ class SerializablePart(Part, Serializable):
 
     @property
     def core(self) -> Any:
-        """The method with its options and services.
+        """The surerag method of this component, with options and services (model, retriever, encoder …).
 
         Raises:
             MissingServiceError: If serialisation left a service out, and :meth:`attach` has not added it.
@@ -104,7 +104,7 @@ class SerializablePart(Part, Serializable):
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """The configurable fields of the services."""
+        """The configurable fields of the models and retrievers of this component."""
         services = [getattr(self, name) for name in self.SERVICES]
         return get_unique_config_specs(
             spec for service in services if isinstance(service, Runnable) for spec in service.config_specs
@@ -136,7 +136,7 @@ def _loads_again(service: object) -> bool:
 
 
 def _without_keys(value: Any) -> Any:
-    """Return a service, or a value in it, without secrets that LangChain would serialise, such as headers."""
+    """Remove the secrets that LangChain would serialise with a service, such as API keys in headers."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, Mapping):

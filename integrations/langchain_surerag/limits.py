@@ -307,7 +307,7 @@ def _limits_of_merged(retriever: Any) -> Limits:
 
 
 def _common_limits(limits: Sequence[Limits], parts: Sequence[Limits] = ()) -> Limits:
-    """Return limits that must all be equal; ``parts`` are the limits of all retrievers, for their stores."""
+    """Return the common limits, with the stores of all ``parts``; raise an error if the limits differ."""
     if any(one != limits[0] for one in limits):
         raise NotUnderstoodError("the retrievers inside it have different limits")
     held = [one.stores for one in parts or limits]
