@@ -72,7 +72,7 @@ class Part(Options, ABC):
 
 
 class SerializablePart(Part, Serializable):
-    """A component that LangChain can serialise; ``detached`` names the services that it cannot serialise."""
+    """A component that LangChain can serialise, except its models and retrievers named in ``detached``."""
 
     SERVICES: ClassVar[tuple[str, ...]] = ()
 
@@ -93,14 +93,14 @@ class SerializablePart(Part, Serializable):
         return self._core
 
     def attach(self, **services: Any) -> Self:
-        """Return a copy that uses these services, for example those that serialisation left out.
+        """Return a copy that uses these models and retrievers, for example after serialisation left them out.
 
         Raises:
             ConfigurationError: If a name is unknown.
             MissingServiceError: If a service is still missing.
         """
-        left = tuple(name for name in self.detached if name not in services)
-        return self.with_options(detached=left, **services)
+        missing = tuple(name for name in self.detached if name not in services)
+        return self.with_options(detached=missing, **services)
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
@@ -140,9 +140,9 @@ def _without_keys(value: Any) -> Any:
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, Mapping):
-        held = {name: _without_keys(one) for name, one in value.items()}
+        values = {name: _without_keys(one) for name, one in value.items()}
         return {
-            name: one for name, one in held.items() if not (isinstance(one, str) and is_secret_name(name))
+            name: one for name, one in values.items() if not (isinstance(one, str) and is_secret_name(name))
         }
     if isinstance(value, list):
         return [_without_keys(one) for one in value]

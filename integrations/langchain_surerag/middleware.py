@@ -147,7 +147,7 @@ class AgentReader(ModelReader):
         return [part]
 
     def _with_fields(self, part: ReplyPart, fields: Any) -> ReplyPart:
-        """Put a structured answer into a reply as JSON, or the abstention if a field is an abstention."""
+        """Put a structured answer into a reply as JSON, or only the abstention if a field abstains."""
         if any(is_abstention(text, self._abstention) for text in _texts_in(fields)):
             token = {"token": self._abstention, "logprob": 0.0}
             entries = [{**token, "top_logprobs": [token]}] if self.capabilities.logprobs else []
@@ -379,7 +379,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _with_prompt(request: AgentRequest, prompt: PromptValue, place: int) -> AgentRequest:
-    """Return the request with the prompt's text as the question, and its rules in the system message."""
+    """Replace the question by the prompt, and append the prompt's system messages to the system message."""
     turns = prompt.to_messages()
     question, system = cast("HumanMessage", request.messages[place]), request.system_message
     text = "\n".join(str(turn.text) for turn in turns if not isinstance(turn, SystemMessage))

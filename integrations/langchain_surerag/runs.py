@@ -109,7 +109,7 @@ class _MessageIds(BaseCallbackHandler):
 
 
 class _WithoutTokens:
-    """Wraps a callback handler so that it receives every event of a draft except streamed tokens."""
+    """Wraps a callback handler so that it receives every event of a model call except streamed tokens."""
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler

@@ -301,7 +301,7 @@ class SummaryStore(VectorStore):
         records: Mapping[str, Record],
         calls: Blocking,
     ) -> list[Document]:
-        """Return summaries of documents; a stored summary that still fits gets the current metadata."""
+        """Return summaries of documents; a stored summary of an unchanged text gets the current metadata."""
         reusable = {
             name: one
             for name, one in present.items()

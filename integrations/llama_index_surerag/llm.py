@@ -493,7 +493,7 @@ def _shallow(item: Any, *inner: str) -> dict[str, Any]:
 
 
 def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bool) -> ReplyPart:
-    """Return an answer from LlamaIndex's own fields, for a raw response without the field ``choices``."""
+    """Read the answer from LlamaIndex's own fields, if the raw response has no field ``choices``."""
     fields = raw if isinstance(raw, Mapping) else {}
     finish = next((str(fields[name]) for name in _FINISH if fields.get(name)), None)
     entries = _own_entries(response, fields, text) if logprobs else []
@@ -514,7 +514,7 @@ def _usage_in(raw: Mapping[str, Any]) -> Usage | None:
 
 
 def _own_entries(response: Any, raw: Mapping[str, Any], text: str) -> Sequence[Mapping[str, Any]]:
-    """Return tokens and log-probabilities, in OpenAI's form, of Gemini's result or ``response.logprobs``."""
+    """Convert log-probabilities of Gemini, or LlamaIndex's ``response.logprobs``, to OpenAI's form."""
     if result := raw.get("logprobs_result"):
         return entries_of(result)
     entries, rest = list[Mapping[str, Any]](), text.lstrip()

@@ -93,7 +93,7 @@ _SETTINGS = (
 
 
 class Wishes(NamedTuple):
-    """What the user passed to ``with_certainty`` for an LLM.
+    """The user's settings for an LLM, which the user passed to ``with_certainty``.
 
     Attributes:
         policy: Estimates the probability that an answer is right; None for no estimate.

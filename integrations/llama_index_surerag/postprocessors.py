@@ -193,7 +193,7 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
         return [*nodes_of(result.passages), *(copy_of(node) for node in nodes if self._passes(node))]
 
     def _passes(self, node: NodeWithScore) -> bool:
-        """Whether a node is returned unchanged, because it has no text, or a picture that would be lost."""
+        """Whether a node is returned unchanged, because it has no text or its picture would be lost."""
         return not has_text(node) or (self.compresses and has_picture(node))
 
 
