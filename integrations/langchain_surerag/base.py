@@ -35,7 +35,7 @@ class Part(Options, ABC):
 
     @property
     def core(self) -> Any:
-        """The method with its options and services."""
+        """The surerag method of this component, with options and services (model, retriever, encoder …)."""
         return self._core
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Part(Options, ABC):
 
 
 class SerializablePart(Part, Serializable):
-    """A component that LangChain can serialise; ``detached`` names the services that it cannot serialise."""
+    """A component that LangChain can serialise, except its models and retrievers named in ``detached``."""
 
     SERVICES: ClassVar[tuple[str, ...]] = ()
 
@@ -81,7 +81,7 @@ class SerializablePart(Part, Serializable):
 
     @property
     def core(self) -> Any:
-        """The method with its options and services.
+        """The surerag method of this component, with options and services (model, retriever, encoder …).
 
         Raises:
             MissingServiceError: If serialisation left a service out, and :meth:`attach` has not added it.
@@ -93,18 +93,18 @@ class SerializablePart(Part, Serializable):
         return self._core
 
     def attach(self, **services: Any) -> Self:
-        """Return a copy that uses these services, for example those that serialisation left out.
+        """Return a copy that uses these models and retrievers, for example after serialisation left them out.
 
         Raises:
             ConfigurationError: If a name is unknown.
             MissingServiceError: If a service is still missing.
         """
-        left = tuple(name for name in self.detached if name not in services)
-        return self.with_options(detached=left, **services)
+        missing = tuple(name for name in self.detached if name not in services)
+        return self.with_options(detached=missing, **services)
 
     @property
     def config_specs(self) -> list[ConfigurableFieldSpec]:
-        """The configurable fields of the services."""
+        """The configurable fields of the models and retrievers of this component."""
         services = [getattr(self, name) for name in self.SERVICES]
         return get_unique_config_specs(
             spec for service in services if isinstance(service, Runnable) for spec in service.config_specs
@@ -136,13 +136,13 @@ def _loads_again(service: object) -> bool:
 
 
 def _without_keys(value: Any) -> Any:
-    """Return a service, or a value in it, without secrets that LangChain would serialise, such as headers."""
+    """Remove the secrets that LangChain would serialise with a service, such as API keys in headers."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, Mapping):
-        held = {name: _without_keys(one) for name, one in value.items()}
+        values = {name: _without_keys(one) for name, one in value.items()}
         return {
-            name: one for name, one in held.items() if not (isinstance(one, str) and is_secret_name(name))
+            name: one for name, one in values.items() if not (isinstance(one, str) and is_secret_name(name))
         }
     if isinstance(value, list):
         return [_without_keys(one) for one in value]

@@ -172,10 +172,11 @@ class CertaintyHandler(Watcher):
 
     The model must return log-probabilities (:func:`with_certainty`). The callback costs no extra call and no
     extra token. The message of each answer gets the values in ``response_metadata["certainty"]``; in a
-    stream, the last chunk gets them. The certainty of a run is the certainty of the answer in its output: the
-    text under ``answer``, the last message, or the only answer. Tool calls and failed attempts do not count.
-    Concurrent runs are kept apart. If OpenTelemetry is used, the span that is open when the run ends gets the
-    attributes ``surerag.certainty.uncertainty``, ``.probability`` and ``.measure``.
+    stream, the last chunk gets them. The certainty of a run is the certainty of the answer in the run's
+    output: the text under ``answer``, the last message, or else the answer from which the output was parsed.
+    Tool calls and failed attempts do not count. Concurrent runs are measured separately. If OpenTelemetry is
+    used, the span that is open when the run ends gets the attributes ``surerag.certainty.uncertainty``,
+    ``.probability`` and ``.measure``.
 
     Args:
         policy: Estimates the probability that an answer is right; :func:`surerag.calibrate_abstention`
@@ -404,7 +405,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
             self._complain(certainty)
         if self._policy is not None:
             certainty = self._policy.assess(certainty)
-        await self._tell(certainty, calls)
+        await self._report(certainty, calls)
         return certainty
 
     async def _opinion_on(
@@ -421,7 +422,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
     def _complain(self, certainty: Certainty) -> None:
         warnings.warn(f"{certainty.reason}: {HOW_TO_GET_CERTAINTY}", stacklevel=2)
 
-    async def _tell(self, certainty: Certainty, calls: Blocking) -> None:
+    async def _report(self, certainty: Certainty, calls: Blocking) -> None:
         """Report the certainty to handlers, to the open span, and to LangSmith."""
         config, dispatch = ensure_config(), adispatch_custom_event if calls.prefix else dispatch_custom_event
         set_span_attributes(certainty)
@@ -510,7 +511,7 @@ class SelectiveAnswer(CertaintyChain):
         second_opinion: SecondOpinion | None = None,
         langsmith_client: Any = None,
     ) -> None:
-        check_kind(AbstentionPolicy, "what surerag.calibrate_abstention returns", policy=policy)
+        check_kind(AbstentionPolicy, "a result of surerag.calibrate_abstention", policy=policy)
         if not callable(abstention):
             check_kind(str, "a text or a function", abstention=abstention)
             check_abstention(abstention)
@@ -593,7 +594,7 @@ def _parts_in(chain: object) -> Iterator[Part]:
 
 def _check_policy(policy: object) -> None:
     if policy is not None:
-        check_kind(AbstentionPolicy, "what surerag.calibrate_abstention returns", policy=policy)
+        check_kind(AbstentionPolicy, "a result of surerag.calibrate_abstention", policy=policy)
 
 
 def _check_client(client: object) -> None:

@@ -25,9 +25,9 @@ from surerag.signatures import PlainHelp
 class ChatReader(BaseChatModel, metaclass=PlainHelp):
     """A chat model for any chain, around a reader of surerag such as a Hugging Face model in this process.
 
-    Concurrent requests are generated in one batch. The message of each answer has its certainty in
-    ``response_metadata["certainty"]``, from exact entropies if the reader computes them. Tool calls are not
-    supported.
+    Concurrent requests are generated in one batch. The message of each answer has the certainty of the
+    answer in ``response_metadata["certainty"]``. The certainty is computed from exact entropies if the reader
+    returns them. Tool calls are not supported.
 
     Args:
         reader: A ``TransformersReader``, or any other reader.

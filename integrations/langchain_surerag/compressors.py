@@ -86,7 +86,7 @@ class Compressor(Part, BaseDocumentCompressor):
 
 
 class ClusterCompressor(Compressor, EDC2Options):
-    """Keeps the documents that help to answer, unchanged; other variants compress clusters of documents.
+    """Selects the most relevant documents, or compresses clusters of similar documents (EDC²-RAG).
 
     By default it returns the most relevant third of the documents, at least three; with ``variant="copy"`` it
     returns compressed documents. A compressed document has the id and metadata of its best source. Its
@@ -142,7 +142,7 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
 
     The returned documents are copies with their ids and metadata. Documents without text (images, say) among
     the first ``top_n`` are returned at the end. Each document's metadata have, under ``refinement_key``:
-    ``score`` (entropy of the context, in nats), ``certain``, ``label`` (of this document), ``rounds`` (number
+    ``score`` (entropy of the answers, in nats), ``certain``, ``label`` (of this document), ``rounds`` (number
     of contexts measured), ``stopped`` (why no further context was measured), ``answer`` and ``calls`` (number
     of model calls). If a model fails, the best context so far is returned, or else the first ``top_n``
     documents, with a warning.

@@ -87,7 +87,7 @@ class ExampleEvaluator(Part):
 
     @abstractmethod
     def _results(self, result: Any) -> list[dict[str, Any]]:
-        """Return the feedback for a result; raise an InputError if the result measures nothing."""
+        """Return the feedback for a result; raise an InputError if nothing was measured."""
 
     async def _feedback(
         self, calls: Blocking, run: Any, example: Any, inputs: Any, outputs: Any, references: Any
@@ -160,8 +160,9 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
     ``{key}_after`` is SePer with documents. Without log-probabilities, answers are weighted by their
     frequency, and the explanation says so.
 
-    If an example lacks something, or a model fails, no error is raised: the feedback has no score, has the
-    reason as its comment, and is marked as an error. Only a misconfiguration raises an error.
+    If an example lacks a question, documents or right answers, or a model fails, no error is raised: the
+    feedback has no score, has the reason as its comment, and is marked as an error. Only a misconfiguration
+    raises an error.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
@@ -199,9 +200,9 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
     the same whichever document is reworded; the maximum for k documents is log(k + 1). No reference answer is
     needed. The run's own answer is not used, because the reader answers the question itself. Two pieces of
     feedback are returned: ``{key}_entropy``, with an explanation as its comment and the parts of the result
-    as its value, and ``{key}_certain``, which is 1 if the entropy is at most the threshold, else 0. Failures
-    are reported as in :class:`DeltaSePerEvaluator`; an example also counts as a failure if none of its
-    documents could be rephrased.
+    as its value, and ``{key}_certain``, which is 1 if the entropy is at most the threshold and no answer is
+    empty or cut off, else 0. Failures are reported as in :class:`DeltaSePerEvaluator`; an example also counts
+    as a failure if none of its documents could be rephrased.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.

@@ -179,7 +179,7 @@ _find = lru_cache(find_spec)
 
 
 def _is_a(kind: type, path: str) -> bool:
-    """Whether a class derives from the class at ``path``; without the package, only names are compared."""
+    """Whether a class derives from the class ``path``; without an installed package, compare only names."""
     module, _, name = path.rpartition(".")
     if module not in sys.modules and _find(module.partition(".")[0]) is None:
         return name in {one.__name__ for one in kind.__mro__}
@@ -189,7 +189,7 @@ def _is_a(kind: type, path: str) -> bool:
 
 @lru_cache(maxsize=256)
 def _family_of_class(kind: Any, later: str | None) -> ModelFamily:
-    """Return the family of a model class; ``later`` is the name of a class that the config selects."""
+    """Return the family of a class; ``later`` names the class that ``init_chat_model`` will create."""
     for family in FAMILIES:
         if any(_is_a(kind, path) or path.rpartition(".")[2] == later for path in family.classes):
             return family

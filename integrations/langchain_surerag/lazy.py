@@ -83,10 +83,10 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
       and ``usage``.
 
     ``stream`` yields context and decision first, then the answer in pieces. The events ``lazy_rag.gate`` and
-    ``lazy_rag.answering`` reach callback handlers and ``astream_events``; drafts are not streamed there. Each
-    run of a model has a tag: ``surerag:answer`` for the text that is returned, ``surerag:draft`` for a first
-    answer that may be dropped, ``surerag:step`` for a rewritten question. ``dumps`` leaves out services that
-    cannot be serialised; :meth:`attach` adds them after loading.
+    ``lazy_rag.answering`` reach callback handlers and ``astream_events``; a draft (a first answer that may be
+    dropped) is not streamed to them. Each run of a model has a tag: ``surerag:answer`` for the text that is
+    returned, ``surerag:draft`` for a draft, ``surerag:step`` for a rewritten question. ``dumps`` leaves out
+    models and retrievers that cannot be serialised; :meth:`attach` adds them after loading.
 
     If the model's client fails, the error has two classes, surerag's and the client's, so that
     ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` catches it.

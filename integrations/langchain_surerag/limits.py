@@ -307,12 +307,12 @@ def _limits_of_merged(retriever: Any) -> Limits:
 
 
 def _common_limits(limits: Sequence[Limits], parts: Sequence[Limits] = ()) -> Limits:
-    """Return limits that must all be equal; ``parts`` are the limits of all retrievers, for their stores."""
+    """Return the common limits, with the stores of all ``parts``; raise an error if the limits differ."""
     if any(one != limits[0] for one in limits):
         raise NotUnderstoodError("the retrievers inside it have different limits")
-    held = [one.stores for one in parts or limits]
-    local = all(held)
-    return replace(limits[0], stores=tuple(one for stores in held for one in stores) if local else ())
+    groups = [one.stores for one in parts or limits]
+    local = all(groups)
+    return replace(limits[0], stores=tuple(one for stores in groups for one in stores) if local else ())
 
 
 def _limits_of_compression(retriever: Any) -> Limits:
@@ -391,7 +391,7 @@ def _limits_of_branches(retriever: Any) -> Limits:
 
 
 def _limits_of_sequence(sequence: Any) -> Limits:
-    """Return the limits of the last step; the earlier steps only make the query."""
+    """Return the limits of a sequence's last step; the earlier steps only produce the query."""
     return limits_of(sequence.last)
 
 

@@ -64,7 +64,7 @@ _NO_LIMIT = 1 << 20
 
 
 class _ToolsCalled(BaseException):
-    """Ends the method's program because the model's first response calls tools.
+    """Ends the run of the method because the model's first response calls tools.
 
     It derives from BaseException so that ``except Exception`` in the method does not treat it as a failure.
     """
@@ -147,7 +147,7 @@ class AgentReader(ModelReader):
         return [part]
 
     def _with_fields(self, part: ReplyPart, fields: Any) -> ReplyPart:
-        """Put a structured answer into a reply as JSON, or the abstention if a field is an abstention."""
+        """Put a structured answer into a reply as JSON, or only the abstention if a field abstains."""
         if any(is_abstention(text, self._abstention) for text in _texts_in(fields)):
             token = {"token": self._abstention, "logprob": 0.0}
             entries = [{**token, "top_logprobs": [token]}] if self.capabilities.logprobs else []
@@ -309,7 +309,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
 @contextmanager
 def _client_errors() -> Iterator[None]:
-    """Raise the client's error: other middleware decides by it whether to retry or to change the model."""
+    """Raise the client's own error, by which other middleware decides to retry or to change the model."""
     try:
         yield
     except SureragError as error:
@@ -340,7 +340,7 @@ async def _respond(request: AgentRequest, handler: Handler, config: RunnableConf
 def _search_standalone(
     program: Program[LazyRAGResult], question: str, history: Sequence[Message], prompt: Template
 ) -> Program[LazyRAGResult]:
-    """Run a program, but let a model rewrite its query so that it can be understood without ``history``."""
+    """Run a method's program, but let a model rewrite the search query to be clear without ``history``."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         if isinstance(effect, Retrieve) and effect.tier == "passages":
@@ -379,7 +379,7 @@ def _texts_in(value: Any) -> Iterator[str]:
 
 
 def _with_prompt(request: AgentRequest, prompt: PromptValue, place: int) -> AgentRequest:
-    """Return the request with the prompt's text as the question, and its rules in the system message."""
+    """Replace the question by the prompt, and append the prompt's system messages to the system message."""
     turns = prompt.to_messages()
     question, system = cast("HumanMessage", request.messages[place]), request.system_message
     text = "\n".join(str(turn.text) for turn in turns if not isinstance(turn, SystemMessage))

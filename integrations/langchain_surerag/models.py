@@ -119,7 +119,7 @@ def judge_of(judge: Any) -> Any:
 
 
 class _Context(NamedTuple):
-    """Context of a request: the config, the models that the config selects, and whether it is a draft."""
+    """Context of a request: config, models that the config selects, and whether the answer may be dropped."""
 
     config: RunnableConfig
     leaves: tuple[Leaf, ...]
@@ -127,7 +127,7 @@ class _Context(NamedTuple):
 
 
 class ModelReader(ClientReader):
-    """A LangChain model as a reader; :func:`reader_from_model` makes it."""
+    """A LangChain model as a reader of surerag; :func:`reader_from_model` makes it."""
 
     thinking_hint = "raise thinking_tokens=… of reader_from_model, or switch thinking off in the model"
 
@@ -337,12 +337,12 @@ class ModelReader(ClientReader):
         return reply_part(piece, self.family.logprobs if request.top is not None else None)
 
     def open_stream(self, request: Request, calls: Blocking) -> BegunStream:
-        """Return an answer whose generation has not started; a draft is reported as a run of its own."""
+        """Return a stream whose generation has not started; a draft is an answer that may be dropped."""
         return (_Draft if request.context.is_draft else BegunStream)(self, request, calls)
 
 
 class _Draft(BegunStream):
-    """A draft that is reported to LangChain as a run of its own if it is generated to its end."""
+    """An answer that may be dropped; if it is completed, LangChain sees a separate run with the answer."""
 
     def __init__(self, reader: ClientReader, request: Request, calls: Blocking) -> None:
         super().__init__(reader, request, calls)
@@ -418,7 +418,7 @@ def _usage_of(message: BaseMessage) -> Usage | None:
 
 
 def prompt_value(prompt: Prompt, number: int | None = None) -> PromptValue:
-    """Convert a prompt to LangChain's form; a sample's number goes to the metadata, for caches to read."""
+    """Convert a prompt to LangChain's form; caches distinguish samples by ``number``, in the metadata."""
     turns = [Message(role, replace_surrogates(content)) for role, content in as_messages(prompt)]
     if len(turns) == 1 and turns[0].role == "user" and number is None:
         return StringPromptValue(text=turns[0].content)

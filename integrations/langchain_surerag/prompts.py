@@ -34,7 +34,7 @@ class ChatPrompt:
         return self
 
     def render(self, **values: str) -> Prompt:
-        """Fill the slots; a line of a value that begins like a line of the template gets a mark before it."""
+        """Fill the slots; ``| `` is put before a line of a value that looks like a line of the template."""
         data = as_data(self.text, values)
         turns = [(role, PromptTemplate(self.name, content)) for role, content in self.turns]
         return tuple(

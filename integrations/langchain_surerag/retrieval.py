@@ -108,7 +108,7 @@ class QuestionRetriever(VectorStoreRetriever):
 
     @classmethod
     def of(cls, retriever: VectorStoreRetriever, encoder: EmbeddingEncoder) -> Self:
-        """Return a replacement for a retriever, with the same name in traces."""
+        """Return a :class:`QuestionRetriever` for a retriever; traces show the name of the original."""
         fields = {name: getattr(retriever, name) for name in retriever.model_fields_set}
         name = retriever.get_name()
         return cls(**{"name": name, **fields, "original": retriever, "encoder": encoder})

@@ -55,11 +55,11 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
 
     **Cost**: one search and one answer, to measure the reader's certainty; if the reader is uncertain, also
     one rewrite, one more search and one more answer. The retriever after this step then searches again.
-    :class:`UncertaintyRewriteRetriever` needs no search after it; prefer it if your pipeline takes a
-    retriever.
+    If your pipeline takes a retriever, prefer :class:`UncertaintyRewriteRetriever`, which needs no further
+    search.
 
     **The decision** is in the events ``dynqr.gate`` and ``dynqr.decided``, which reach callback handlers and
-    ``astream_events`` under the run of this step, together with the runs of model and retriever.
+    ``astream_events`` as events of this step's run.
 
     Options can be set for one call (``invoke(question, top_n=3)``). LangChain's ``dumps`` and ``loads``
     support this step.

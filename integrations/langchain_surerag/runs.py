@@ -59,14 +59,14 @@ def purpose_of(effect: Effect[Any]) -> Purpose:
 
 
 def end_of_program(error: BaseException) -> BaseException | None:
-    """Return the error, or its cause, that closes a program or interrupts a graph; None for a failure."""
+    """Return the error or its cause if it closes a generator or interrupts a LangGraph graph; else None."""
     graphs: Any = sys.modules.get("langgraph.errors")
     kinds = GeneratorExit if graphs is None else (GeneratorExit, graphs.GraphBubbleUp)
     return next((one for one in (error, error.__cause__) if isinstance(one, kinds)), None)
 
 
 def with_purposes(program: Program[T]) -> Program[T]:
-    """Run a program, and set :data:`PURPOSE` to the purpose of each effect before the effect is answered."""
+    """Run a method's program, and set :data:`PURPOSE` before each of its requests is answered."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         PURPOSE.set(purpose_of(effect))
@@ -109,7 +109,7 @@ class _MessageIds(BaseCallbackHandler):
 
 
 class _WithoutTokens:
-    """Wraps a callback handler so that it receives every event of a draft except streamed tokens."""
+    """Wraps a callback handler so that it receives every event of a model call except streamed tokens."""
 
     def __init__(self, handler: Any) -> None:
         self._handler = handler
@@ -148,7 +148,7 @@ def _without_tokens(handlers: Iterable[Any]) -> list[Any]:
 
 
 class AnswerRun:
-    """Reports an answer that began as a draft: a run with its tokens, and at the end its whole text."""
+    """Reports an answer to LangChain as a model's run: its tokens, and at the end its whole text."""
 
     def __init__(self, prompt: str, calls: Blocking) -> None:
         self._calls = calls
@@ -160,7 +160,7 @@ class AnswerRun:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a handler may show the text while it is streamed, which tracers do not do."""
+        """Whether a handler may show the text while it is streamed; tracers do not show it."""
         handlers = manager_of(self._config, self._calls).handlers
         return any(
             hasattr(one, "tap_output_iter") or not isinstance(one, BaseTracer | AsyncBaseTracer)

@@ -30,7 +30,7 @@ class SemanticTextSplitter(TextSplitter):
 
     Args:
         embeddings: An embedding model, or an encoder of surerag.
-        length_function: Function that counts the tokens of a text; None estimates them by its scripts.
+        length_function: Function that counts the tokens of a text; None estimates their number.
         add_start_index: Whether a chunk's metadata have its position in the text, in characters, under
             ``start_index``.
         **options: Options of :class:`surerag.SemanticChunkerOptions`.

@@ -301,7 +301,7 @@ class SummaryStore(VectorStore):
         records: Mapping[str, Record],
         calls: Blocking,
     ) -> list[Document]:
-        """Return summaries of documents; a stored summary that still fits gets the current metadata."""
+        """Return summaries of documents; a stored summary of an unchanged text gets the current metadata."""
         reusable = {
             name: one
             for name, one in present.items()
@@ -372,7 +372,7 @@ class SummaryStore(VectorStore):
 
 
 def summary_to_show(summary: Document) -> Document:
-    """Return a summary for users: with its document's id and metadata, and without our record."""
+    """Return a summary for users: with its document's id and metadata, and without its :class:`Record`."""
     record, metadata = Record.of(summary.metadata), metadata_to_show(summary.metadata)
     return Document(
         id=record.id if record else summary.id, page_content=summary.page_content, metadata=metadata
@@ -380,7 +380,7 @@ def summary_to_show(summary: Document) -> Document:
 
 
 def metadata_to_show(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a summary without our record."""
+    """Return the metadata of a summary without its :class:`Record`."""
     return {key: value for key, value in metadata.items() if key != RECORD_KEY}
 
 

@@ -185,9 +185,9 @@ def _in_words(limits: Limits, others: Limits) -> str:
 class SummaryTier:
     """Searches a vector store for summaries that the user may see.
 
-    The chain does not show summaries of documents that the retriever's filter may exclude, summaries of
-    documents that were deleted or changed in the retriever's store since they were summarized (if we can
-    access the store), or summaries whose vectors come from another embedding model.
+    A summary is not shown if the retriever's filter may exclude its document, if its document was deleted or
+    changed in the retriever's store since it was summarized (if we can access the store), or if the vector of
+    the summary comes from another embedding model.
     """
 
     def __init__(self, summaries: VectorStore, retriever: Any, *, public: bool) -> None:
@@ -234,7 +234,7 @@ class SummaryTier:
         return arguments, snapshots
 
     def sharing_vectors(self, retriever: Any) -> Any:
-        """Return the retriever; with the summaries' embedding model, it embeds each question only once."""
+        """Return a retriever that shares question vectors with the summaries, if both use the same model."""
         if (
             path_of(retriever) == path_of(VectorStoreRetriever)
             and retriever.search_type == "similarity"

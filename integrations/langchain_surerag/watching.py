@@ -100,8 +100,9 @@ class RunTree:
         """Return the answer that an output contains; None if it contains none, or several.
 
         Answers with the same text count as one answer, because a component of surerag may report its answer
-        in a second run without log-probabilities. The newest answer counts; of answers that were written at
-        the same time, the least certain one, because nothing shows which of them the output contains.
+        in a second run without log-probabilities. The newest answer counts. If several answers were written
+        at the same time, the least certain answer counts, because we cannot know which of them the output
+        contains.
         """
         answers = self._answers_in(output)
         if len({one.text.strip() for one in answers}) != 1:
@@ -119,7 +120,7 @@ class RunTree:
         )
 
     def _answers_in(self, output: Any) -> list[SeenAnswer]:
-        """Return the answers that an output contains, or else the answers from which it was parsed."""
+        """Return the answers that an output contains, or else the answers that were parsed into it."""
         candidates = [one for one in self.answers if not one.is_aside] or self.answers
         answer = answer_in(output)
         texts = set(texts_in(answer))
@@ -137,7 +138,7 @@ class RunTree:
     def certainty(self, output: Any) -> Certainty:
         """Return how sure a model was of the answer that an output contains.
 
-        A component of surerag puts the certainty into its output, under the key ``certainty``.
+        If the output has a certainty already, because a component of surerag wrote it, return this certainty.
         """
         if (certainty := certainty_in(output)) is not None:
             return certainty
@@ -211,7 +212,7 @@ class Watcher(BaseCallbackHandler):
         run_type: str | None = None,
         **_: Any,
     ) -> None:
-        """Record a run, and the template that fills the prompt of the next model."""
+        """Record that a run began; if the run fills a prompt template, store the template."""
         tree = self._enter(run_id, parent_run_id, tags)
         if run_type == "prompt":
             tree.templates[parent_run_id] = serialized
@@ -219,13 +220,13 @@ class Watcher(BaseCallbackHandler):
     def on_tool_start(
         self, serialized: Any, input_str: str, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
     ) -> None:
-        """Record a run."""
+        """Record that a tool was called."""
         self._enter(run_id, parent_run_id)
 
     def on_retriever_start(
         self, serialized: Any, query: str, *, run_id: UUID, parent_run_id: UUID | None = None, **_: Any
     ) -> None:
-        """Record a run."""
+        """Record that a retriever was called."""
         self._enter(run_id, parent_run_id)
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **_: Any) -> None:

@@ -99,7 +99,7 @@ def with_certainty(
             bounds.
     """
     check_kind(int, "a whole number", top_logprobs=top_logprobs)
-    check_kind(AbstentionPolicy | None, "what surerag.calibrate_abstention returns", policy=policy)
+    check_kind(AbstentionPolicy | None, "a result of surerag.calibrate_abstention", policy=policy)
     check_measure(measure)
     if not 0 <= top_logprobs <= 20:
         raise ConfigurationError(f"top_logprobs must be in 0 to 20, got {top_logprobs}")
@@ -163,7 +163,7 @@ class _Selecting(Shareable):
     def _set_up(
         self, engine: Any, policy: AbstentionPolicy | None, abstention: str, opinion: SecondOpinion | None
     ) -> None:
-        check_kind(AbstentionPolicy | None, "what surerag.calibrate_abstention returns", policy=policy)
+        check_kind(AbstentionPolicy | None, "a result of surerag.calibrate_abstention", policy=policy)
         check_kind(str, "a text", abstention=abstention)
         kinds = "surerag.AreYouSure(llm) or surerag.SampleAgreement(llm)"
         check_kind(SecondOpinion | None, kinds, second_opinion=opinion)
@@ -217,9 +217,8 @@ class _Selecting(Shareable):
             prefix: ``"a"`` calls the engine's async methods; empty calls its blocking methods.
 
         Returns:
-            The complete response with the certainty in its metadata, whether the engine returned a stream,
-                and
-            the text that may be shown.
+            The complete response with the certainty in its metadata; whether the engine returned a stream;
+            and the text that may be shown.
         """
         self._check_engine()
         nothing: AbstractContextManager[list[Call]] = nullcontext([])
@@ -258,7 +257,7 @@ class _Selecting(Shareable):
     async def _opinion_on(
         self, second_opinion: SecondOpinion, calls: Sequence[Call], answer: str, prefix: str
     ) -> Certainty:
-        """Run the second opinion on the last LLM call, and return the certainty that it finds."""
+        """Run the second opinion on the last LLM call, and return the resulting certainty."""
         if not calls or calls[-1].prompt is None:
             return Certainty(reason=NOT_WRITTEN)
         prompt = calls[-1].prompt
@@ -304,7 +303,7 @@ def _query_engine(engine: Any, question: Any, prefix: str) -> Any:
 
 
 def method_engines(engine: object) -> Iterator[MethodEngine[Any]]:
-    """Yield the engines of surerag's methods inside an engine, which holds other engines in attributes."""
+    """Search the attributes of an engine, and yield the engines of surerag inside it."""
     if isinstance(engine, MethodEngine):
         yield engine
         return
@@ -374,7 +373,7 @@ class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
 
 
 def _response_with(response: Any, selected: SelectedAnswer) -> RESPONSE_TYPE:
-    """Return a response with the selected text, or a structured response unchanged unless it is withheld."""
+    """Return a response with the selected text; a structured response that is not withheld is unchanged."""
     if isinstance(response, PydanticResponse) and not selected.abstained:
         return response
     return Response(selected.text, response.source_nodes, response.metadata)

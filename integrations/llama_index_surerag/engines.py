@@ -78,10 +78,11 @@ _ALTERNATIVES = {
 
 
 def _without_llama_arguments(kind: type[Options], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove LlamaIndex arguments that ask for the default; turn ``text_qa_template`` into a prompt.
+    """Remove LlamaIndex arguments that change nothing here; turn ``text_qa_template`` into a prompt.
 
     Raises:
-        ConfigurationError: If an argument asks for different behaviour; the hint says what to do instead.
+        ConfigurationError: If an argument asks for something that the engine cannot do; the hint names an
+            alternative.
     """
     ours = dict(options)
     for name in _ALTERNATIVES.keys() & ours.keys():
@@ -170,7 +171,7 @@ class MethodPart(Shareable, Generic[C]):
 
     @property
     def core(self) -> C:
-        """The wrapped method, with its options and services."""
+        """The wrapped method, with its options and services (LLM, retriever, encoder …)."""
         core: C = self._core
         return core
 
@@ -226,7 +227,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         return (await self._retriever.anodes(bundle_of(query_bundle)))[: self._core.top_n]
 
     def _services(self, bundle: QueryBundle) -> Services:
-        """Return services for one query, whose retrievers search with the query's bundle."""
+        """Return the models and retrievers for one query; the retrievers search with the query's bundle."""
         services: Services = self._core.services
         reader: Any = services.reader
         tokens, window = getattr(reader, "window", None), None
@@ -268,7 +269,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
     async def _respond(
         self, bundle: QueryBundle, run: Callable[..., Any], stream: Callable[..., Any]
     ) -> RESPONSE_TYPE:
-        """Answer a query with the drivers ``run`` and ``stream``; either both block, or both are async."""
+        """Answer a query; ``run`` or ``stream`` runs the method, and either both block or both are async."""
         response: RESPONSE_TYPE
         payload: dict[str, Any] = {EventPayload.QUERY_STR: bundle.query_str}
         with self.callback_manager.event(CBEventType.QUERY, payload=payload) as event:

@@ -108,7 +108,7 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
     async def _measure_item(
         self, query: Any, response: Any, contexts: Any, others: Mapping[str, Any], run: Callable[..., Any]
     ) -> MethodEvaluationResult:
-        """Measure one item with the driver ``run``, which blocks or is async."""
+        """Measure one item; the function ``run`` runs the method, and blocks or is async."""
         try:
             program = self._core.program(*self._case(*_check_item(query, contexts), others))
             result = await maybe_await(run(program, self._core.services, on_event=dispatch))

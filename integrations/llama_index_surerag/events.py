@@ -64,7 +64,7 @@ class MethodStreamEvent(WorkflowEvent, metaclass=PlainHelp):
 def dispatch(event: Event, span_id: str | None = None) -> None:
     """Send a method's event to the listeners and to LlamaIndex's dispatcher.
 
-    The dispatcher records it under the span ``span_id``, or, by default, under the currently open span.
+    The dispatcher records the event under the span ``span_id``, by default the currently open span.
     """
     for listener in _listeners.get():
         listener(event)

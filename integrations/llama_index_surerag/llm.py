@@ -150,7 +150,7 @@ _OWN = ModelFamily("", "LLM", _openai_or_temperature_keywords, logprobs=True, ta
 
 
 def family_of(llm: LLM) -> ModelFamily:
-    """Return the family of an LLM; classes outside LlamaIndex's packages may return log-probabilities."""
+    """Return the family of an LLM; we expect log-probabilities of classes outside LlamaIndex's packages."""
     for family in FAMILIES:
         for kind in type(llm).__mro__:
             if kind.__name__ == family.name and kind.__module__.startswith(family.module):
@@ -171,9 +171,9 @@ def reader_from_llm(
 
     Args:
         llm: Any LLM.
-        logprobs: Whether the LLM returns log-probabilities. None is right for the classes of LlamaIndex's
-            packages, which are known. With None, your own class is expected to return log-probabilities in
-            ``raw``, in OpenAI's form, or in ``logprobs``.
+        logprobs: Whether the LLM returns log-probabilities. With None, surerag decides by the class of the
+            LLM. A class of your own is then expected to return log-probabilities in ``raw`` (in OpenAI's
+            form) or in ``logprobs``.
         top_logprobs: Number of alternatives to request for each token; None is 20, or 5 if the LLM is not a
             chat model.
         max_concurrency: Maximum number of simultaneous requests.
@@ -200,7 +200,7 @@ def reader_of(llm: LLM | Reader | None) -> Reader:
 
 
 def judge_of(judge: Judge) -> Entailer | Reader | None:
-    """Return a reader that calls an LLM, or an entailer, a reader or None unchanged."""
+    """Return a reader that calls an LLM; return an entailer, a reader or None unchanged."""
     kinds = LLM | Reader | Entailer | None
     check_kind(kinds, "an LLM, or an entailer of surerag", entailer=judge, hint="pass entailer=…")
     return reader_of(judge) if isinstance(judge, LLM) else judge
@@ -493,7 +493,7 @@ def _shallow(item: Any, *inner: str) -> dict[str, Any]:
 
 
 def _own_part(response: Any, raw: Any, text: str, thoughts: str, *, logprobs: bool) -> ReplyPart:
-    """Return an answer from LlamaIndex's own fields, for a raw response without the field ``choices``."""
+    """Read the answer from LlamaIndex's own fields, if the raw response has no field ``choices``."""
     fields = raw if isinstance(raw, Mapping) else {}
     finish = next((str(fields[name]) for name in _FINISH if fields.get(name)), None)
     entries = _own_entries(response, fields, text) if logprobs else []
@@ -514,7 +514,7 @@ def _usage_in(raw: Mapping[str, Any]) -> Usage | None:
 
 
 def _own_entries(response: Any, raw: Mapping[str, Any], text: str) -> Sequence[Mapping[str, Any]]:
-    """Return tokens and log-probabilities, in OpenAI's form, of Gemini's result or ``response.logprobs``."""
+    """Convert log-probabilities of Gemini, or LlamaIndex's ``response.logprobs``, to OpenAI's form."""
     if result := raw.get("logprobs_result"):
         return entries_of(result)
     entries, rest = list[Mapping[str, Any]](), text.lstrip()

@@ -24,7 +24,7 @@ def copy_of(node: NodeWithScore) -> NodeWithScore:
 
 
 def has_text(node: NodeWithScore) -> bool:
-    """Whether a node has text, which an image node has not."""
+    """Whether a node has text; an image node may have none."""
     return bool(node.node.get_content(metadata_mode=MetadataMode.NONE).strip())
 
 

@@ -93,7 +93,7 @@ _SETTINGS = (
 
 
 class Wishes(NamedTuple):
-    """What the user passed to ``with_certainty`` for an LLM.
+    """The user's settings for an LLM, which the user passed to ``with_certainty``.
 
     Attributes:
         policy: Estimates the probability that an answer is right; None for no estimate.
@@ -157,7 +157,7 @@ class Answer(Source):
         self._tagged: list[BaseSpan] = []
 
     def passes(self, span: _Span, span_id: str) -> None:
-        """Record that a span returns the answer, and collect other handlers' records of the span for tags."""
+        """Record that a span returns the answer; :meth:`report` tags the span in all handlers later."""
         self._span_id = self._span_id or span_id
         if isinstance(span.instance, BaseQueryEngine):
             self._engine = span.instance
@@ -359,7 +359,7 @@ def _is_cut(parts: Sequence[ReplyPart]) -> bool:
 
 
 def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> TokenTrace | None:
-    """Return the answer's part of a trace; without ``behind``, the whole trace is the answer."""
+    """Return the part of a token trace that is the answer: with ``behind`` its end, else the whole trace."""
     if trace is None or not behind:
         return trace
     positions = answer_tokens(trace.tokens, answer, thought=True)
@@ -446,7 +446,6 @@ class _Spans(BaseSpanHandler[BaseSpan]):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name of this handler in traces."""
         return "SureragCertaintySpans"
 
     def span_enter(
@@ -458,7 +457,6 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         tags: Any = None,
         **_: Any,
     ) -> None:
-        """Record that a span begins."""
         _OPEN[id_] = _Span(_OPEN.get(parent_id or ""), instance, bound_args.kwargs)
 
     def span_exit(
@@ -480,7 +478,6 @@ class _Spans(BaseSpanHandler[BaseSpan]):
             logger.exception("certainty.failed")
 
     def span_drop(self, id_: str, bound_args: Any, instance: Any = None, err: Any = None, **_: Any) -> None:
-        """Record that a span ends with an error."""
         _OPEN.pop(id_, None)
 
     def new_span(self, *_: Any, **__: Any) -> None:
@@ -504,7 +501,6 @@ class _Events(BaseEventHandler):
 
     @classmethod
     def class_name(cls) -> str:
-        """Return the name of this handler in traces."""
         return "SureragCertaintyEvents"
 
     def handle(self, event: BaseEvent, **_: Any) -> None:
@@ -566,7 +562,7 @@ def _wishes_for(llm: LLM) -> Wishes | None:
 
 @contextmanager
 def noted_calls() -> Iterator[list[Call]]:
-    """Collect the calls that write answers in this context; the last call wrote the outermost answer."""
+    """Collect the LLM calls that write answers in the block; the last call wrote the outermost answer."""
     calls: list[Call] = []
     token = _NOTED.set(calls)
     try:
@@ -694,7 +690,7 @@ async def _apieces(stream: Any, span: _Span, answer: Answer) -> AsyncGenerator[A
 
 @contextmanager
 def _reading(span: _Span) -> Iterator[None]:
-    """Assign LLM calls in this context to the span of the response whose stream is read."""
+    """Assign the LLM calls in the ``with`` block to the span of the response whose stream is read."""
     token = _STREAM_SPAN.set(span)
     try:
         yield
@@ -703,7 +699,7 @@ def _reading(span: _Span) -> Iterator[None]:
 
 
 def _follow_chat(span: _Span, span_id: str, response: Any) -> None:
-    """Add the certainty to a chat engine's streaming response when LlamaIndex has its last piece."""
+    """Add the certainty to a chat engine's streaming response after LlamaIndex has received all pieces."""
     answer = Answer(_metadata_of(response))
     answer.passes(span, span_id)
     newest = span.newest

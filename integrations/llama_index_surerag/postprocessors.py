@@ -60,7 +60,7 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
 
     @abstractmethod
     def _program(self, nodes: Sequence[NodeWithScore], bundle: QueryBundle) -> Program[R]:
-        """Return a generator of the method's steps for one query, which a driver runs."""
+        """Return the method's generator, which yields requests to models and retrievers, for one query."""
 
     @abstractmethod
     def _n_kept(self, n_nodes: int) -> int:
@@ -128,8 +128,8 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
     ``variant="copy"``, compressed nodes are returned. A compressed node has the id, score, relationships and
     metadata of its best source. In its metadata, ``compressed_from`` lists all sources with their ids, scores
     and metadata, and ``compressed_sentences`` names the source of each sentence. An LLM sees only the
-    metadata that all sources share. Nodes without text are returned last and unchanged; if nodes are
-    compressed, nodes with pictures are, too. The input nodes are not changed.
+    metadata that all sources share. Nodes without text are returned last and unchanged. If nodes are
+    compressed, nodes with pictures are also returned last and unchanged. The input nodes are not changed.
 
     If the LLM fails, the nodes (or the nodes of one cluster) are returned unchanged, with a warning and a
     ``MethodEvent``. Without a query, the first nodes are returned. Prompts are texts or LlamaIndex templates.
@@ -193,12 +193,12 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
         return [*nodes_of(result.passages), *(copy_of(node) for node in nodes if self._passes(node))]
 
     def _passes(self, node: NodeWithScore) -> bool:
-        """Whether a node is returned unchanged, because it has no text, or a picture that would be lost."""
+        """Whether a node is returned unchanged, because it has no text or its picture would be lost."""
         return not has_text(node) or (self.compresses and has_picture(node))
 
 
 class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRefinerOptions):
-    """Measures whether the LLM is certain with its nodes, and replaces nodes until it is (DENSE-RAG).
+    """Replaces retrieved nodes until the LLM is certain of its answer (DENSE-RAG).
 
     The first ``top_n`` nodes are the context, and the other nodes are candidates, so retrieve more nodes than
     ``top_n``. Candidates that resemble the helpful nodes replace the nodes that confuse the LLM. With a

@@ -112,7 +112,7 @@ def llama_templates(prompts: Mapping[str, Template]) -> PromptDictType:
 
 
 def changed_prompts(prompts: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the prompts that differ from the current prompts ``now``."""
+    """Return the prompts that differ from the current prompts ``now``."""
     return {name: prompt for name, prompt in prompts.items() if name not in now or now[name] != prompt}
 
 
@@ -129,7 +129,7 @@ def update_nested_prompts(part: PromptMixin, prompts: PromptDictType) -> None:
     for name, prompt in prompts.items():
         module, inner = name.split(":", 1) if ":" in name else ("", name)
         if module and module not in modules:
-            raise PromptError(f"there is no part {module!r}", hint=f"parts are {sorted(modules)}")
+            raise PromptError(f"there is no component {module!r}", hint=f"components are {sorted(modules)}")
         of_parts.setdefault(module, {})[inner] = prompt
     part._update_prompts(of_parts.pop("", {}))
     for module, inner_prompts in of_parts.items():
@@ -151,7 +151,7 @@ class WithPrompts(Options, PromptMixin):
 
     @property
     def core(self) -> Any:
-        """The wrapped method, with its options and services."""
+        """The wrapped method, with its options and services (LLM, retriever, encoder …)."""
         return self._core
 
     @field_validator("prompts", mode="before", check_fields=False)

@@ -1,4 +1,4 @@
-"""Makes a reader (surerag's interface to a model) an LLM of LlamaIndex with log-probabilities."""
+"""Wraps a reader (surerag's interface to a model) as a LlamaIndex LLM with log-probabilities."""
 
 from __future__ import annotations
 

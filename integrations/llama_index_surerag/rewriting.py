@@ -93,7 +93,7 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
 
     The retriever works in any engine, chat engine or agent, sync and async. If the LLM is certain, it costs
     one search and one answer. Otherwise it costs two searches, two answers and the rewriting. The pipeline
-    then generates its own answer; an :class:`UncertaintyRewriteQueryEngine` needs no such further answer.
+    then generates its own answer; an :class:`UncertaintyRewriteQueryEngine` needs no further answer.
 
     The decision is in the :class:`MethodEvent` ``dynqr.gate``, and in the field ``decision`` of each node.
     Nodes without text are left out. If a model fails, the nodes of the original query are returned, with a
@@ -144,7 +144,7 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
 async def _attempt(
     part: MethodPart[UncertaintyRewriter], bundle: QueryBundle, run: Callable[..., Any]
 ) -> DynQRResult | None:
-    """Run DynQR for a query with the driver ``run``; if it fails, warn and return None."""
+    """Run DynQR for a query with the blocking or async function ``run``; if it fails, warn, return None."""
     try:
         program, services = part.core.program(bundle.query_str), bound_services(part.core.services, bundle)
         result: DynQRResult = await maybe_await(run(program, services, on_event=dispatch))

@@ -164,7 +164,7 @@ class NodeRetriever(Shareable):
 
 
 def bound_services(services: Services, bundle: QueryBundle) -> Services:
-    """Return services for one query, whose retriever searches with the query's bundle."""
+    """Return the services with a retriever that searches with the query's bundle."""
     if not isinstance(services.retriever, NodeRetriever):
         return services
     return replace(services, retriever=services.retriever.bound_to(bundle))

@@ -360,7 +360,7 @@ def _delete_others(index: VectorStoreIndex, stay: Collection[str], documents: Co
 
 
 def replace_summaries(index: VectorStoreIndex, documents: Collection[str], nodes: Sequence[BaseNode]) -> None:
-    """Replace the summaries of documents, given by their ids, by summaries of their current nodes."""
+    """Replace the summaries of the documents with these ids by summaries of the current ``nodes``."""
     parts = _to_summarize(nodes, 2)
     _delete_others(index, {part.id for part in parts}, documents)
     update(index, _summarize(parts))

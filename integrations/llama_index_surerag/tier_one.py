@@ -222,7 +222,7 @@ class _VisibleSummaries(InnerRetriever):
 
 
 def _is_made_here(summary: BaseNode) -> bool:
-    """Whether ``summary_nodes`` made a node, which then names its chunks or the hash of its document."""
+    """Whether ``summary_nodes`` made the node: only such nodes name their chunks, or a document's hash."""
     source = summary.source_node
     return bool(summary.child_nodes or (source is not None and source.hash))
 

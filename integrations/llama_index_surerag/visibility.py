@@ -168,6 +168,7 @@ def _has_own_methods(value: Any) -> bool:
 def use_for_summaries(postprocessor: BaseNodePostprocessor) -> Literal["apply", "skip", "unknown"]:
     """Return whether a postprocessor of chunks must also be applied to summaries.
 
+    ``"apply"``: The postprocessor drops nodes with low scores, or masks personal data.
     ``"skip"``: The postprocessor hides nothing; it ranks nodes, selects by relevance or adds neighbours.
     ``"unknown"``: The class is unknown, so that it might hide or mask nodes.
     """
