@@ -6,276 +6,294 @@ from collections.abc import Mapping
 
 CAPTIONS = {
     "certainty-qwen": (
-        "Each row is a measure of uncertainty. The prompt shows the two paragraphs nearest to the "
-        "question, from six articles that we did not use to choose the default. The default "
-        "measure, the mean of the three greatest entropies, has the highest AUROC. Intervals "
-        "allow for questions about the same paragraph."
+        "Each row of the table is a measure of uncertainty. The prompt shows the two paragraphs nearest to "
+        "the question, from six articles that we did not use to choose the default. The default measure, "
+        "the mean of the three greatest entropies, has the highest AUROC. The intervals take into account "
+        "that several questions are about the same paragraph."
     ),
     "certaintyhotpot-qwen": (
-        "Each row is a measure of uncertainty. The prompt shows five passages, two of which are "
-        "needed. Measures that average over all tokens are not shown to find wrong answers here."
+        "Each row of the table is a measure of uncertainty. The prompt shows five passages, two of which "
+        "are needed to answer the question. Measures that average over all tokens are not shown to find "
+        "wrong answers on HotpotQA."
     ),
     "certaintyasked-qwen": (
-        "Each row is a measure of uncertainty. The first two come from the answer itself. The "
-        "others ask or sample the model again; they cost calls, and are not shown to find wrong "
-        "answers better."
+        "Each row of the table is a measure of uncertainty. The mean of the three greatest entropies and "
+        "the perplexity come from the answer itself. The other measures of the table ask or sample the "
+        "model again, which costs calls, and are not shown to find wrong answers better."
     ),
     "certaintytraces-llama": (
-        "Others asked Llama-3.1-8B-Instruct five hundred questions of each data set without "
-        "passages (s-nlp/AdaRAGUE), and recorded the perplexity of each answer. It finds wrong "
-        "answers in both data sets."
+        "The authors of AdaRAGUE (s-nlp/AdaRAGUE) asked Llama-3.1-8B-Instruct five hundred questions of "
+        "each data set without passages, and recorded the perplexity of each answer. The perplexity finds "
+        "wrong answers in both data sets."
     ),
     "certainty2wiki-qwen": (
-        "Each row is a measure of uncertainty. The prompt shows five passages. The default "
-        "measure, the mean of the three greatest entropies, hardly finds wrong answers, and the "
-        "others are not shown to."
+        "Each row of the table is a measure of uncertainty. The prompt shows five passages. The default "
+        "measure, the mean of the three greatest entropies, hardly finds wrong answers, and the other "
+        "measures of the table are not shown to find wrong answers."
     ),
     "certainty-qwen.promise": (
-        "Each row is a limit for the share of wrong answers among the shown ones. "
-        "`calibrate_abstention` chose a threshold on a random half of the questions, and we "
-        "counted on the other half; cells are means of two hundred such halves. Questions about "
-        "the same paragraph were in the same half. The guarantee has a confidence of 95 % and is "
-        "for all questions of this kind: the other half is only a sample, which can exceed the "
-        "limit by chance. At the lowest limit almost no answer is shown."
+        "Each row of the table is a limit for the share of wrong answers among the shown answers. "
+        "`calibrate_abstention` chose a threshold on a random half of the questions, and we counted wrong "
+        "answers on the other half. Each cell of the table is a mean over two hundred random halves. "
+        "Questions about the same paragraph were in the same half. The guarantee has a confidence of 95 % "
+        "and concerns all questions of the same kind. The half on which we counted is only a sample, and a "
+        "sample can exceed the limit by chance. At the lowest limit the policy shows almost no answer."
     ),
     "understanding-qwen": (
-        "Each row is a score that should be higher for wrong answers. The prompt shows three "
-        "passages. The first two scores need no further call, and no other score is shown to do "
-        "better for plain RAG's answers."
+        "Each row of the table is a score that should be higher for wrong answers. The prompt shows three "
+        "passages. The entropy and the log-perplexity need no further call, and no other score is shown to "
+        "find plain RAG's wrong answers better."
     ),
     "understanding-demo": (
-        "Each row is a score that should be higher for wrong answers. DSE and the question "
-        "whether the answer is right tell nothing with this model."
+        "Each row of the table is a score that should be higher for wrong answers. With the adapted "
+        "SmolLM2-135M, neither DSE nor asking the model “Is this answer right?” finds wrong answers."
     ),
     "understanding-smollm2": (
-        "Each row is a score that should be higher for wrong answers. So few questions do not "
-        "show that any score finds wrong answers of plain RAG."
+        "Each row of the table is a score that should be higher for wrong answers. With so few questions, "
+        "no score is shown to find wrong answers of plain RAG."
     ),
     "understandingjudged-qwen": (
-        "Each row is a score that should be higher for wrong answers. For the last row, Qwen also "
-        "decides which answers mean the same, as in the paper's appendix B.2; the calls for this "
-        "are not counted. DSE is not shown to find wrong answers in either way."
+        "Each row of the table is a score that should be higher for wrong answers. In the last row, Qwen "
+        "also decides which answers mean the same, as in appendix B.2 of the paper. The table does not "
+        "count the calls for these decisions. DSE is not shown to find wrong answers, no matter whether "
+        "words or Qwen decide which answers mean the same."
     ),
     "dense-world.Accuracy by DSE": (
-        "Each row is a range of DSE. Contexts with a low DSE give more right answers."
+        "Each row of the table is a range of DSE. Contexts with a low DSE give more right answers."
     ),
     "dense-readers": (
-        "Each cell is the AUROC of a score: the probability that it is higher for a wrong answer "
-        "than for a right one (one half is chance). The entropy of plain RAG's answer works with "
-        "both models, DSE only for Qwen's answers to DENSE's own prompt. The questions are from "
-        "SQuAD 2.0."
+        "Each cell of the table is the AUROC of a score: the probability that the score is higher for a "
+        "wrong answer than for a right answer (one half is chance). The entropy of plain RAG's answer finds "
+        "wrong answers of both models. DSE finds only Qwen's wrong answers to DENSE's own prompt. The "
+        "questions are from SQuAD 2.0."
     ),
     "dense-world.Claims": (
-        "Each row is a claim of the paper, with what we measured on two hundred questions."
+        "Each row of the table is a claim of the paper, with our result on two hundred questions."
     ),
     "refiningdev-demo": (
-        "Each row is a system. Plain RAG shows the three nearest of ten passages. The refiner "
-        "begins with these three passages (its default is five) and replaces some. *Uncertain "
-        "questions* are those whose first context had a DSE above the threshold. The refiner is "
-        "not shown to add right answers."
+        "Each row of the table is a system. Plain RAG shows the three nearest of ten passages. DENSE-RAG's "
+        "refiner begins with the three nearest passages (the default is five), and replaces some of them. "
+        "*Uncertain questions* are questions whose first context had a DSE above the threshold. The refiner "
+        "is not shown to add right answers."
     ),
     "refiningdev-qwen": (
-        "Each row is a system. *Uncertain questions* are those whose first context had a DSE "
-        "above the threshold; for Qwen these are only six. The refiner gives as many right "
-        "answers as plain RAG."
+        "Each row of the table is a system. *Uncertain questions* are questions whose first context had a "
+        "DSE above the threshold. Qwen has only six uncertain questions. DENSE-RAG's refiner gives as many "
+        "right answers as plain RAG."
     ),
     "rewriting-qwen": (
-        "Each row is a way to search for a question with slips. Of what `MultiQueryRetriever` "
-        "finds, the prompt shows the first three passages. No way to rewrite is shown to answer "
-        "better than plain RAG."
+        "Each row of the table is a way to search for a question with slips. For `MultiQueryRetriever`, the "
+        "prompt shows the first three of the passages that the retriever returns. No way to rewrite is "
+        "shown to answer better than plain RAG."
     ),
     "rewriting-demo": (
-        "Each row is a way to search for a question with slips. Only the clean question is shown "
-        "to give more right answers."
+        "Each row of the table is a way to search for a question with slips. Only the clean question is "
+        "shown to give more right answers than the question with slips."
     ),
     "rewriting-smollm2": (
-        "Each row is a way to search for a question with slips. So few questions show no difference."
+        "Each row of the table is a way to search for a question with slips. With so few questions, no "
+        "difference is shown between the ways to search."
     ),
     "prompts-qwen": (
-        "Each row is a prompt for the answer, over the same passages. The prompt of DynQR's paper "
-        "asks for one entity. It gives fewer right answers than the prompt of plain RAG, which is "
-        "our default."
+        "Each row of the table is a prompt for the answer, and all prompts show the same passages. The "
+        "prompt of DynQR's paper, which asks for one entity, gives fewer right answers than the prompt of "
+        "plain RAG, which is our default."
     ),
     "prompts-demo": (
-        "Each row is a prompt for the answer, over the same passages. The prompt of DENSE-RAG's "
-        "paper gives fewer right answers."
+        "Each row of the table is a prompt for the answer, and all prompts show the same passages. The "
+        "prompt of DENSE-RAG's paper gives fewer right answers than the prompt of plain RAG."
     ),
     "dynqr-world.Modes": (
-        "Each row is a way to rewrite. DynQR rewrites a third of the questions and answers as "
-        "well as rewriting every question."
+        "Each row of the table is a way to rewrite. DynQR rewrites a third of the questions, and answers as "
+        "well as a system that rewrites every question."
     ),
     "dynqr-world.By kind of question": (
-        "Each row is a kind of question. DynQR helps with under-specified questions, and is not "
-        "shown to help with others."
+        "Each row of the table is a kind of question. DynQR helps with under-specified questions, and is "
+        "not shown to help with other questions."
     ),
     "dynqr-world.Claims": (
-        "Each row is a claim of the paper, with what we measured on three hundred questions."
+        "Each row of the table is a claim of the paper, with our result on three hundred questions."
     ),
     "compressiondev-qwen": (
-        "Each row is a choice of passages for the same final prompt. Nothing was chosen on these "
-        "questions. EDC² is better than the filter, and is not shown to be better than plain RAG."
+        "Each row of the table is a way to choose the passages of the final prompt. We did not use these "
+        "questions to choose a default. EDC² gives more right answers than LangChain's `EmbeddingsFilter`, "
+        "and is not shown to be better than plain RAG."
     ),
     "compressionprices-qwen": (
-        "Each row is a way to choose passages. *EDC² with its defaults* is the component, and "
-        "*one call for each passage* is the same choice made by the study. We measured how likely "
-        "the reference answer is after the final prompt, which needs no generated answer. No "
-        "cheaper way keeps as many gold passages as the default. So few questions show no "
-        "difference between these ways in the likelihood."
+        "Each row of the table is a way to choose passages. The row *EDC² with its defaults* runs surerag's "
+        "component. The row *one call for each passage* makes the same choice in the code of the study. We "
+        "measured how likely the reference answer is after the final prompt, which does not require the "
+        "model to generate an answer. No cheaper way keeps as many gold passages as the default. With so "
+        "few questions, the ways to choose passages are not shown to differ in the likelihood of the "
+        "reference answer."
     ),
     "compressionpaper-qwen": (
-        "Each row is a choice of passages. With the paper's prompt most contexts come back as "
-        "they were, so the right answers are those of plain RAG."
+        "Each row of the table is a way to choose passages. With the paper's prompt EDC² returns most "
+        "contexts unchanged, so it gives as many right answers as plain RAG."
     ),
     "compression20-qwen": (
-        "Each row is a choice of passages; EDC² keeps six. The questions are some of those on "
-        "which we chose the default. No difference is shown between EDC², the filter and plain "
-        "RAG."
+        "Each row of the table is a way to choose passages. EDC² keeps six passages. We had used these "
+        "questions to choose the default. No difference in right answers is shown between EDC², LangChain's "
+        "`EmbeddingsFilter` and plain RAG."
     ),
     "compression2wiki-qwen": (
-        "Each row is a choice of passages. Even a perfect selection is not shown to help on these questions."
+        "Each row of the table is a way to choose passages. Even a perfect selection of passages is not "
+        "shown to help on these questions."
     ),
     "compressionsquad-qwen": (
-        "Each row is a choice among the ten paragraphs that the search found. Plain RAG answers "
-        "as well as with the gold passages alone, so a selection has nothing to gain."
+        "Each row of the table is a way to choose among the ten paragraphs that the search returned. Plain "
+        "RAG gives as many right answers as the gold passages alone, so a selection of passages cannot be "
+        "expected to help."
     ),
-    "compression5-qwen": ("Each row is a choice among five passages. No difference is shown."),
+    "compression5-qwen": (
+        "Each row of the table is a way to choose among five passages. No difference between the rows is "
+        "shown."
+    ),
     "compressionrepeats-qwen": (
-        "Each row is a choice of passages. A repeat is an excerpt of another passage; EDC² "
-        "removes it before it asks the model. The filter keeps repeats, and so loses gold "
-        "passages."
+        "Each row of the table is a way to choose passages. A repeat is an excerpt of another passage. EDC² "
+        "removes repeats before it asks the model about each passage. LangChain's `EmbeddingsFilter` keeps "
+        "repeats, and so drops gold passages."
     ),
     "compressionrepeatsnew-qwen": (
-        "These are the questions that follow; the rows are as above. EDC² is better than the "
-        "filter here, too."
+        "In the data set, these questions follow the questions of the table above. Each row of the table is "
+        "a way to choose passages. On these questions, too, EDC² gives more right answers than LangChain's "
+        "`EmbeddingsFilter`."
     ),
     "compressiondev-demo": (
-        "Each row is a choice among ten passages. A perfect selection helps this model, but EDC² "
-        "does not find it."
+        "Each row of the table is a way to choose among ten passages. With a perfect selection of passages "
+        "this model gives more right answers, but EDC² does not find the perfect selection."
     ),
     "compressionrepeats-demo": (
-        "Each row is a choice among five passages and five that repeat them. No difference "
-        "between EDC² and the filter is shown."
+        "Each row of the table is a way to choose among five passages and five repeats of these passages. "
+        "No difference between EDC² and LangChain's `EmbeddingsFilter` is shown."
     ),
     "compressiondev-smollm2": (
-        "Each row is a choice among ten passages. A perfect selection helps this model, but EDC² "
-        "does not find it."
+        "Each row of the table is a way to choose among ten passages. With a perfect selection of passages "
+        "this model gives more right answers, but EDC² does not find the perfect selection."
     ),
     "compression-qwen": (
-        "Each row is a part that shortens the context. Parts with a setting for it keep three "
-        "passages, or half of the sentences. EDC² with its defaults gave the most right answers "
-        "on these questions, so we chose it as the default."
+        "Each row of the table is a component that shortens the context. If a component has an option for "
+        "the length of the context, we set the option to three passages, or to half of the sentences. EDC² "
+        "with its defaults gave the most right answers on these questions, so we chose it as the default."
     ),
     "edc2-elsewhere": (
-        "Each row is a study. The columns give the right answers with EDC² minus those of plain "
-        "RAG, and minus those of the filter. Above zero, EDC² is better. The lead over the filter "
-        "is shown only where passages repeat others."
+        "Each row of the table is a study. The columns have the right answers with EDC² minus the right "
+        "answers of plain RAG, and minus the right answers of LangChain's `EmbeddingsFilter`. A difference "
+        "above zero means that EDC² is better. In this table, EDC² is shown to be better than LangChain's "
+        "`EmbeddingsFilter` only if passages repeat other passages."
     ),
     "gatescores-qwen.scores": (
-        "Each row after the first two is a score of the first answer, which may not abstain. The "
-        "mean of the three greatest entropies is the best, and the paper's score, the mean "
-        "entropy of the first eight tokens, is the worst."
+        "Each row of the table after the first two is a score of L-RAG's first answer, with a prompt that "
+        "does not allow the model to abstain. The mean of the three greatest entropies has the highest "
+        "AUROC. The paper's score, the mean entropy of the first eight tokens, has the lowest AUROC."
     ),
     "gates-qwen": (
-        "Each row is a rule that decides whether to search. We chose no default on these "
-        "articles, but had seen earlier results on them. Only rules with abstentions, or with a "
-        "low threshold, answer about as well as always searching."
+        "Each row of the table is a rule that decides whether to search. We did not use these articles to "
+        "choose a default, but had seen earlier results on the articles. Only rules with abstentions, or "
+        "with a low threshold, answer about as well as always searching."
     ),
     "gates-demo": (
-        "Each row is a rule that decides whether to search. The default is better than searching "
-        "at random equally often, and answers as well as always searching."
+        "Each row of the table is a rule that decides whether to search. L-RAG's default rule is better "
+        "than searching at random equally often, and answers as well as always searching."
     ),
     "gates-demo-seed8": (
-        "Each row is a rule that decides whether to search. With fewer questions, the lead of "
+        "Each row of the table is a rule that decides whether to search. With fewer questions, the lead of "
         "L-RAG over searching at random is not shown."
     ),
     "gates-smollm2": (
-        "Each row is a rule that decides whether to search. The model rarely abstains and is "
+        "Each row of the table is a rule that decides whether to search. The model rarely abstains and is "
         "nearly always uncertain, so no rule saves searches without a loss."
     ),
     "gatesnew-qwen": (
-        "Each row is a rule that decides whether to search. All rows but the last two come from "
-        "stored answers; *L-RAG, the component itself* ran in full. Its rule is to search if "
-        "entropy is above 0.5, or after an abstention. It is better than searching at random "
-        "equally often, and answers about as well as always searching."
+        "Each row of the table is a rule that decides whether to search. All rows except the last two apply "
+        "their rule to stored answers. The row *L-RAG, the component itself* ran the whole component, which "
+        "searches if the entropy is above 0.5, or after an abstention. The component is better than "
+        "searching at random equally often, and answers about as well as always searching."
     ),
     "lazy-world.Table I": (
-        "Each row is a mode of the paper's Table I. The last three columns have the paper's "
-        "results with Phi-2 on SQuAD 2.0. In the closed world, L-RAG answers as well as always "
-        "searching, with a third fewer searches."
+        "Each row of the table is a mode of the paper's Table I. The last three columns have the paper's "
+        "results with Phi-2 on SQuAD 2.0. In the closed world, L-RAG answers as well as always searching, "
+        "with a third fewer searches."
     ),
     "lazy-world.Claims": (
-        "Each row is a claim, with what we measured on three hundred questions. The last claim is "
-        "about our code, on fifty questions."
+        "Each row of the table is a claim, with our result on three hundred questions. The claim in the "
+        "last row is about our code, with our result on fifty questions."
     ),
     "lazy-latency": (
-        "Each row is a share of questions that search, as in the paper's Table III, with 50 ms "
-        "for the gate. The second column has the duration of a search from which on L-RAG saves "
-        "time. The others have the milliseconds that a question saves if a search takes so long."
+        "Each row of the table is a share of questions that search, as in the paper's Table III, with 50 ms "
+        "for the gate. The second column has the shortest duration of a search with which L-RAG saves time. "
+        "Each further column is for one duration of a search, and has the milliseconds that L-RAG saves for "
+        "a question."
     ),
     "traces": (
-        "The data (s-nlp/AdaRAGUE, arXiv 2501.12835) hold answers to five hundred questions of "
-        "each set, without a search and after one search, which can miss. Uncertainty finds wrong "
-        "answers. Searching for the most uncertain half is not shown to be better than searching "
-        "for a random half."
+        "The recorded data (s-nlp/AdaRAGUE, arXiv 2501.12835) hold the answers of Llama-3.1-8B-Instruct to "
+        "five hundred questions of each data set, without a search and after one search, which can miss the "
+        "right passage. Uncertainty finds wrong answers. Searching for the most uncertain half of the "
+        "questions is not shown to be better than searching for a random half."
     ),
     "worth-qwen": (
-        "Each row is a measure of what passages are worth. Whether a reference answer occurs in "
-        "them follows the worth best. Answers are compared by their words, so the soft and the "
-        "hard kernel give the same values."
+        "Each row of the table is a measure of what passages are worth. The measure that checks whether a "
+        "reference answer occurs in the passages follows the worth best. Answers are compared by their "
+        "words, so the soft and the hard kernel give the same values."
     ),
     "worthdev-demo": (
-        "Each row is a measure of what passages are worth. ΔSePer follows the worth with this "
-        "model, too, and the judge in words does not."
+        "Each row of the table is a measure of what passages are worth. ΔSePer also follows the worth with "
+        "the adapted SmolLM2-135M, but the model as a judge in words does not."
     ),
     "worthdev-smollm2": (
-        "Each row is a measure of what passages are worth. The long answers of this model never "
-        "equal a reference answer, so ΔSePer is near zero."
+        "Each row of the table is a measure of what passages are worth. The long answers of this model "
+        "never equal a reference answer, so ΔSePer is near zero."
     ),
     "seper-weights.Error of the belief": (
-        "Each row is a way to weigh ten samples. Each cell has the root mean square error and the "
-        "mean error of SePer over four hundred random models, whose true belief is a sum over all "
-        "their answers. Smaller is better. The columns go from models that are almost certain "
-        "(small α, the concentration of the next token's distribution) to models that are "
+        "Each row of the table is a way to weigh ten samples. Each cell of the table has the root mean "
+        "square error and the mean error of SePer over four hundred random models, whose true belief we "
+        "computed from all possible answers. Smaller is better. The columns go from models that are almost "
+        "certain (small α, the concentration of the next token's distribution) to models that are "
         "uncertain."
     ),
     "levels.intervals": (
-        "Each row is a kind of difference between two systems on n questions. 95 % or more is "
-        "right. Only costs fall clearly short, in the smallest samples."
+        "Each row of the table is a kind of difference between two systems on n questions. Values of 95 % "
+        "or more are as they should be. Only the intervals of costs are clearly too narrow, in the smallest "
+        "samples."
     ),
     "levels.shares": (
-        "Each row is a number of questions, and each column a true share of right answers. 95 % "
-        "on average is right. Shares very close to one are contained less often."
+        "Each row of the table is a number of questions, and each column a true share of right answers. A "
+        "mean of 95 % is as it should be. True shares very close to one are contained less often."
     ),
     "levels.skewed": (
-        "Each row is a distribution of scores or costs on n questions. 95 % or more is right. The "
-        "last row shows why surerag refuses requirements on means of costs with rare large "
-        "values."
+        "Each row of the table is a distribution of scores or costs on n questions. Values of 95 % or more "
+        "are as they should be. The last row shows why surerag refuses requirements on means of costs with "
+        "rare large values."
     ),
     "levels.groups": (
-        "Each row is a quantity, with five questions a document. 95 % or more is right. "
-        "*Documents ignored* treats all questions as independent, and its intervals are mostly "
-        "too narrow."
+        "Each row of the table is a quantity, with five questions a document. Values of 95 % or more are as "
+        "they should be. The columns *documents ignored* treat all questions as independent, and most of "
+        "their intervals are too narrow."
     ),
     "levels.requirements": (
-        "Each row is a requirement of `surerag compare`. *Not met*: the truth just misses the "
-        "requirement, and at most 5 % of the samples should pass. *Met*: more is better, so the "
-        "table shows how many questions a requirement needs."
+        "Each row of the table is a requirement of `surerag compare`. In the columns *not met*, the true "
+        "value just misses the requirement, so at most 5 % of the samples should pass. In the columns "
+        "*met*, the true value meets the requirement, so a higher value is better, and shows how many "
+        "questions are enough."
     ),
     "levels.power": (
-        "Each row is a true difference between two systems. surerag recommends a number of "
-        "questions for each number of systems that are compared with the baseline. 80 % is right."
+        "Each row of the table is a true difference between two systems. surerag recommends a number of "
+        "questions for each number of systems that are compared with the baseline. Values near 80 % are as "
+        "they should be."
     ),
     "levels.abstention": (
-        "Each row is a limit for wrong answers among the shown ones, and a model whose "
-        "uncertainty is lower by some standard deviations (σ) where it is right. Each of 250 "
-        "samples has 250 questions. Up to 5 % may exceed the limit. The last two columns say in "
-        "how many samples any answer is shown, and how many answers are shown."
+        "Each row of the table is a limit for wrong answers among the shown answers, together with a "
+        "simulated model. The row says by how many standard deviations (σ) the model's uncertainty is lower "
+        "for right answers than for wrong answers. Each of 250 samples has 250 questions. Up to 5 % of the "
+        "samples may exceed the limit. The last two columns say in how many samples any answer is shown, "
+        "and how many answers are shown."
     ),
     "levels.thresholds": (
-        "The limit is a loss of two points of right answers. Each row says for how many questions "
-        "a search repairs or spoils the answer, and by how many standard deviations (σ) the "
-        "uncertainty tells so. Each of 250 samples has 250 questions. Up to 5 % may exceed the "
-        "limit. More saved searches are better."
+        "The limit is a loss of two points of right answers. Each row of the table says for how many "
+        "questions a search repairs or spoils the answer. The uncertainty is higher by the given number of "
+        "standard deviations (σ) if a search repairs the answer, and lower if a search spoils the answer. "
+        "Each of 250 samples has 250 questions. Up to 5 % of the samples may exceed the limit. A larger "
+        "share of saved searches is better."
     ),
 }
 """What stands above a table: what a row is, and what follows from the table."""

@@ -149,15 +149,15 @@ def caption(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:
     """Return with which model and on what a table was measured, and what it says."""
     begun = ""
     if sizes and "seed" in summary:  # others recorded what has none
-        n = " to ".join(map(str, dict.fromkeys((sizes[0], sizes[-1]))))
-        data = SETS[summary["set"]]
-        begun = f"We asked {READERS.get(summary['reader'], summary['reader'])} {n} questions of {data}. "
+        reader, data = READERS.get(summary["reader"], summary["reader"]), SETS[summary["set"]]
+        fewer = f", and for some rows of the table only {sizes[0]} of them" if sizes[0] < sizes[-1] else ""
+        begun = f"We asked {reader} {sizes[-1]} questions of {data}{fewer}. "
     return f"{begun}{CAPTIONS.get(name, '')}".rstrip()
 
 
 def measured(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:
     """Return when a table was measured, and a link to the command that measures it again."""
-    parts = [f"Measured on {summary['date']}"]
+    parts = [f"We measured this table on {summary['date']}"]
     if spent := summary.get("cpu_hours"):
         parts.append(f"in {spent} CPU hours")
     if sizes and summary.get("asked", 0) > max(sizes):
