@@ -258,7 +258,8 @@ CAPTIONS = {
     ),
     "levels.shares": (
         "Each row of the table is a number of questions, and each column a true share of right answers. A "
-        "mean of 95 % is as it should be. True shares very close to one are contained less often."
+        "mean of 95 % is as it should be. The intervals contain a true share less often if the share is "
+        "very close to one."
     ),
     "levels.skewed": (
         "Each row of the table is a distribution of scores or costs on n questions. Values of 95 % or more "
@@ -283,10 +284,10 @@ CAPTIONS = {
     ),
     "levels.abstention": (
         "Each row of the table is a limit for wrong answers among the shown answers, together with a "
-        "simulated model. The row says by how many standard deviations (σ) the model's uncertainty is lower "
-        "for right answers than for wrong answers. Each of 250 samples has 250 questions. Up to 5 % of the "
-        "samples may exceed the limit. The last two columns say in how many samples any answer is shown, "
-        "and how many answers are shown."
+        "simulated model. Each row also says by how many standard deviations (σ) the model's uncertainty is "
+        "lower for right answers than for wrong answers. Each of 250 samples has 250 questions. Up to 5 % "
+        "of the samples may exceed the limit. The last two columns say in how many samples any answer is "
+        "shown, and how many answers are shown."
     ),
     "levels.thresholds": (
         "The limit is a loss of two points of right answers. Each row of the table says for how many "
