@@ -55,8 +55,8 @@ CAPTIONS = {
     "understandingjudged-qwen": (
         "Each row of the table is a score that should be higher for wrong answers. In the last row, Qwen "
         "also decides which answers mean the same, as in appendix B.2 of the paper. The table does not "
-        "count the calls for these decisions. DSE is not shown to find wrong answers, no matter whether "
-        "words or Qwen decide which answers mean the same."
+        "count the calls with which Qwen decides which answers mean the same. DSE is not shown to find "
+        "wrong answers, no matter whether words or Qwen decide which answers mean the same."
     ),
     "dense-world.Accuracy by DSE": (
         "Each row of the table is a range of DSE. Contexts with a low DSE give more right answers."
@@ -115,9 +115,9 @@ CAPTIONS = {
         "Each row of the table is a claim of the paper, with our result on three hundred questions."
     ),
     "compressiondev-qwen": (
-        "Each row of the table is a way to choose the passages of the final prompt. We did not use these "
-        "questions to choose a default. EDC² gives more right answers than LangChain's `EmbeddingsFilter`, "
-        "and is not shown to be better than plain RAG."
+        "Each row of the table is a way to choose the passages of the final prompt. We did not use the "
+        "questions of this table to choose a default. EDC² gives more right answers than LangChain's "
+        "`EmbeddingsFilter`, and is not shown to be better than plain RAG."
     ),
     "compressionprices-qwen": (
         "Each row of the table is a way to choose passages. The row *EDC² with its defaults* runs surerag's "
@@ -132,9 +132,9 @@ CAPTIONS = {
         "contexts unchanged, so it gives as many right answers as plain RAG."
     ),
     "compression20-qwen": (
-        "Each row of the table is a way to choose passages. EDC² keeps six passages. We had used these "
-        "questions to choose the default. No difference in right answers is shown between EDC², LangChain's "
-        "`EmbeddingsFilter` and plain RAG."
+        "Each row of the table is a way to choose passages. EDC² keeps six passages. We had used the "
+        "questions of this table to choose the default. No difference in right answers is shown between "
+        "EDC², LangChain's `EmbeddingsFilter` and plain RAG."
     ),
     "compression2wiki-qwen": (
         "Each row of the table is a way to choose passages. Even a perfect selection of passages is not "
@@ -161,7 +161,7 @@ CAPTIONS = {
     ),
     "compressiondev-demo": (
         "Each row of the table is a way to choose among ten passages. With a perfect selection of passages "
-        "this model gives more right answers, but EDC² does not find the perfect selection."
+        "the adapted SmolLM2-135M gives more right answers, but EDC² does not find the perfect selection."
     ),
     "compressionrepeats-demo": (
         "Each row of the table is a way to choose among five passages and five repeats of these passages. "
@@ -169,7 +169,7 @@ CAPTIONS = {
     ),
     "compressiondev-smollm2": (
         "Each row of the table is a way to choose among ten passages. With a perfect selection of passages "
-        "this model gives more right answers, but EDC² does not find the perfect selection."
+        "SmolLM2-135M gives more right answers, but EDC² does not find the perfect selection."
     ),
     "compression-qwen": (
         "Each row of the table is a component that shortens the context. If a component has an option for "
@@ -197,12 +197,12 @@ CAPTIONS = {
         "than searching at random equally often, and answers as well as always searching."
     ),
     "gates-demo-seed8": (
-        "Each row of the table is a rule that decides whether to search. With fewer questions, the lead of "
-        "L-RAG over searching at random is not shown."
+        "Each row of the table is a rule that decides whether to search. With this smaller sample of "
+        "questions, L-RAG is not shown to be better than searching at random equally often."
     ),
     "gates-smollm2": (
-        "Each row of the table is a rule that decides whether to search. The model rarely abstains and is "
-        "nearly always uncertain, so no rule saves searches without a loss."
+        "Each row of the table is a rule that decides whether to search. The original SmolLM2-135M rarely "
+        "abstains and is nearly always uncertain, so no rule saves searches without a loss."
     ),
     "gatesnew-qwen": (
         "Each row of the table is a rule that decides whether to search. All rows except the last two apply "
