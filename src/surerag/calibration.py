@@ -450,7 +450,7 @@ def _threshold_of_loss(
     max_loss: float,
     level: float,
 ) -> float | None:
-    """Return the largest threshold whose loss is certified to be at most ``max_loss``; None without any."""
+    """Return the largest threshold with a certified loss of at most ``max_loss``; None if there is none."""
     # Bets need an order of rows that does not depend on the uncertainty. Rows of a group stay together.
     order = np.argsort(np.random.default_rng(0).permutation(groups.max() + 1)[groups], kind="stable")
     uncertainty, benefit, groups = uncertainty[order], benefit[order], groups[order]
@@ -471,7 +471,7 @@ def _threshold_of_loss(
 
 
 def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float) -> tuple[int, int, int]:
-    """Return the effective numbers of questions, losses and gains; losses are rounded up, the others down."""
+    """Return the effective numbers of questions, losses (rounded up) and gains (rounded down)."""
     n = effective_size(losses, groups, 1 - 2 * level, alike)
     share = n / len(losses)
     return int(n), math.ceil(share * int((losses > 0).sum())), int(share * int((losses < 0).sum()))
@@ -480,7 +480,10 @@ def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float
 def _needed_for_loss(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], max_loss: float, level: float
 ) -> int | None:
-    """Return about how many questions certify a threshold that skips 5 % of them; None if no number can."""
+    """Estimate how many questions certify a threshold at or below which at least 5 % of them lie.
+
+    The result is None if no number of questions can certify such a threshold.
+    """
     with extra("evaluation"):
         from scipy.stats import norm
     # A normal approximation with the rates of the sample. With this number, a calibration succeeds with a
@@ -501,7 +504,7 @@ def _needed_for_loss(
 def _gain(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], threshold: float, confidence: float
 ) -> Estimate:
-    """Return the gain of mean score of acting above a threshold over acting equally often at random."""
+    """Estimate the mean score that acting above a threshold adds to acting as often at random."""
     # The threshold was chosen on the same questions, so the interval must hold for all thresholds of a grid
     # at once. It comes from a bootstrap of the largest studentised deviation; groups are resampled whole.
     finite, n = uncertainty[np.isfinite(uncertainty)], len(uncertainty)
@@ -882,7 +885,7 @@ def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
 def _probabilities(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], area: Estimate | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return knots and the probability of a right answer at each; empty if the AUROC may be 0.5."""
+    """Return knots and the probability of a right answer at each; none if the AUROC may be 0.5."""
     if area is not None and (area.interval is None or area.interval.lower <= 0.5):
         return (), ()
     n, share = len(right), float(right.mean())
@@ -928,7 +931,7 @@ def _slope(uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.int
 def _threshold_of_risk(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], max_risk: float, level: float
 ) -> float:
-    """Return the largest threshold with a certified risk of at most ``max_risk``; -inf without any."""
+    """Return the largest threshold with a certified risk of at most ``max_risk``; -inf if there is none."""
     alike = group_correlation(right, groups)
 
     def certified(threshold: float, level: float) -> tuple[bool, float]:
@@ -957,7 +960,7 @@ def _threshold_of_risk(
 
 
 def _binomial_cdf(count: float, n: float, share: float) -> float:
-    """Return the probability of at most ``count`` successes in ``n`` trials; both may be fractions."""
+    """Return the probability of at most ``count`` successes in ``n`` trials; both may have fractions."""
     with extra("evaluation"):
         from scipy.special import betainc
     return 1.0 if count >= n else float(betainc(n - count, count + 1, 1 - share))

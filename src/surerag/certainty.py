@@ -96,7 +96,7 @@ class Certainty:
         return None if self.interval is None else math.fsum(self.interval) / 2
 
     def by(self, measure: str) -> Self:
-        """Return a copy whose :attr:`uncertainty` is another measure; ``reason`` says if it is missing."""
+        """Return a copy with another measure; if the answer was not measured by it, ``reason`` says so."""
         missing = "" if measure in self.uncertainties else f"the answer was not measured by {measure}"
         return replace(self, measure=measure, probability=None, reason=missing)
 

@@ -83,7 +83,7 @@ class Component(Options, Generic[R]):
 
     @property
     def answer_tokens(self) -> int | None:
-        """Maximum length of an answer in tokens: ``max_tokens``, or the reader's limit; None for no limit."""
+        """Maximum length of an answer [tokens]: ``max_tokens``, or the reader's default; None: no limit."""
         return self._services.answer_tokens(getattr(self, "max_tokens", None))
 
     def program(self, *case: Any, **more: Any) -> Program[R]:
@@ -128,7 +128,7 @@ class Component(Options, Generic[R]):
         )
 
     async def arun_many(self, cases: Iterable[Any], **options: Any) -> list[R]:
-        """Return the results of many cases without blocking the event loop; options as :meth:`run_many`."""
+        """Return the results of many cases without blocking the event loop; see :meth:`run_many`."""
         return await drivers.arun_many(
             self._programs(cases), self.services, on_event=self.on_event, **options
         )

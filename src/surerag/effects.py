@@ -317,7 +317,7 @@ class Emit(Effect[None]):
 
 
 Program = Generator[Effect[Any], Any, R]
-"""A method at work: yields effects, receives their answers, returns its result."""
+"""A running method: a generator that yields effects, receives their answers, and returns its result."""
 
 
 def perform(effect: Effect[A]) -> Program[A]:

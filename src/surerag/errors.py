@@ -60,7 +60,7 @@ class StorageError(SureragError, OSError):
 
 
 class MissingExtraError(SureragError, ImportError):
-    """An optional dependency is not installed; the hint names the pip line."""
+    """An optional dependency is not installed; the hint is the pip command that installs it."""
 
 
 class ServiceError(SureragError, RuntimeError):

@@ -99,7 +99,7 @@ def labels(template: str) -> list[str]:
 
 
 class _Frame(NamedTuple):
-    """Patterns of a template's lines with and without passage numbers, and how many characters to match."""
+    """Patterns of lines that imitate a template's lines, and how many characters of a line to compare."""
 
     lines: re.Pattern[str]
     labels: re.Pattern[str]

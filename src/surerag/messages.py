@@ -36,7 +36,7 @@ def as_messages(prompt: Prompt) -> tuple[Message, ...]:
 
 
 class Template(Protocol):
-    """A prompt with slots: :class:`surerag.prompts.PromptTemplate`, or a framework's with these methods."""
+    """A prompt with slots: :class:`surerag.prompts.PromptTemplate`, or a framework's equivalent."""
 
     @property
     def name(self) -> str:
@@ -54,7 +54,7 @@ class Template(Protocol):
 
 
 NO_SUMMARY = "no_summary"
-"""Metadata key of a passage that L-RAG searches like a summary, but never shows, because it is no summary."""
+"""Metadata key of a passage that L-RAG searches in place of a missing summary; no prompt contains it."""
 
 
 @dataclass(frozen=True, slots=True)

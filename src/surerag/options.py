@@ -116,7 +116,7 @@ class Options(BaseModel, metaclass=PlainHelp):
     @classmethod
     @cache
     def option_names(cls) -> tuple[str, ...]:
-        """Return the names of the method's options; fields for services and of a framework are left out."""
+        """Return the names of the method's options, without fields for services or for a framework."""
         declared = [
             kind
             for kind in cls.__mro__

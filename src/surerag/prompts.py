@@ -265,7 +265,7 @@ _SELECTED = re.compile(r"^\W*selected[ _]answer\W*:\W*(.*?)\W*$", re.IGNORECASE 
 
 
 def selected_answer(reply: str) -> str:
-    r"""Return the selected answer in a reply to :data:`SELECT_ANSWER`; the whole reply if none is marked.
+    r"""Return the selected answer in a reply to :data:`SELECT_ANSWER`; the reply if no answer is marked.
 
     Example:
         >>> selected_answer("Reasoning: two of three say so.\n**Selected answer:** Velm")

@@ -17,7 +17,7 @@ _DELIMITERS = ",;\t|"
 _LONGEST_CELL = 2**31 - 1
 _SAMPLE = 2**16
 _CELLS = Lock()
-"""Lock for the limit on the length of a cell, which the csv module sets for the whole process."""
+"""Lock for changes of csv's limit on the length of a cell, which applies to the whole process."""
 
 
 class Record(NamedTuple):

@@ -95,7 +95,7 @@ class PlainHelp(ModelMetaclass):
 
 
 def _is_machinery(kind: type, name: str) -> bool:
-    """Whether a class inherits a name from pydantic, without a function or property that redefines it."""
+    """Return whether a class's name comes from pydantic and is not redefined as a function or property."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), None)
     if owner is None:
         return False

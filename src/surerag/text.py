@@ -60,7 +60,7 @@ _LEGACY = (
 _SAMPLE = 2**16
 """Number of bytes from which an encoding is guessed."""
 _NEITHER_WORSE, _NEITHER_LIKELIER = 0.03, 0.1
-"""Guesses are equally good if their disorder and their likeness to a language differ by less than these."""
+"""Two guesses are equally good if their disorder and their likeness to a language differ by less."""
 _FEW_FOREIGN = 0.05
 """Share of the letters beyond ASCII that, plus one letter, may belong to other languages, as in names."""
 

@@ -35,7 +35,7 @@ def load_reader(
     """Load the demo's reader: SmolLM2-135M-Instruct with the adapter merged into it.
 
     Args:
-        base: Folder or hub id of the base model; None searches it with :func:`find_base`.
+        base: Folder or hub id of the base model; None searches for it with :func:`find_base`.
         dtype: Number type of the model; None takes bfloat16 if the hardware has instructions for bfloat16,
             else float32.
         device: Device such as ``"cpu"``; None takes a GPU if there is one, else the CPU.

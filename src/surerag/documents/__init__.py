@@ -439,7 +439,10 @@ def _first_heading(text: str) -> str:
 
 
 def _main_records(records: Sequence[Record]) -> Sequence[Record]:
-    """Return the rows inside a JSON object after a record of its other values; keep other records."""
+    """Return the rows of a JSON object's only list of rows, after a record of the object's other values.
+
+    Records of any other form are returned unchanged.
+    """
     key = key_of_rows(records)
     if key is None:
         return records
@@ -449,7 +452,7 @@ def _main_records(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def _take_records(file: _File, records: Iterable[Record], name: str, stem: str) -> None:
-    """Add each row to the file's documents; without a column of ``_TEXT_KEYS``, make each row a paragraph."""
+    """Add a document for each row that has a text column; without such a column, make rows paragraphs."""
     rows = [(record.number, dict(_fields(record.value))) for record in records]
     columns = {column for _, row in rows for column in row}
     key = next((key for key in _TEXT_KEYS if key in columns), None)

@@ -140,7 +140,7 @@ def _line(characters: Sequence[Character]) -> Line:
 
 
 def _table(lines: Sequence[Line], start: int) -> tuple[list[TableRow], int]:
-    """Return the rows of a table that begins at a line, and the number of the line after it; or no rows."""
+    """Return the rows of the table that begins at a line, if any, and the index of the line after it."""
     if len(lines[start].cells) < 2:
         return [], start
     columns = [(cell.left, cell.right) for cell in lines[start].cells]

@@ -190,7 +190,7 @@ class MergingQueue:
 
     def _next_batch(self) -> list[_QueuedEffect]:
         with self._arrival:
-            # Several requests that arrived while the model was busy also count as company.
+            # The worker waits for further requests if several requests arrived while the model was busy.
             self._company = self._company or len(self._pending) > 1
             if not self._arrival.wait_for(lambda: self._pending, timeout=_IDLE_SECONDS):
                 self._working = False

@@ -74,7 +74,7 @@ async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -
     service = service_of(effect, session.services)
     merged = is_merged(service) and not (calls.prefix and hasattr(service, "aretrieve"))
     if isinstance(effect, CancelGeneration) and (merged or not calls.prefix):
-        return answer_effect(effect, service)  # whatever the session's context is doing
+        return answer_effect(effect, service)  # not in the session's context, which may be in use
     if merged:
         return await calls.call(queue_of(service), "answer", effect)
     if not calls.prefix:

@@ -145,7 +145,7 @@ class Blocking:
     """
 
     prefix: Literal["", "a"] = ""
-    """Prefix of a method's name."""
+    """Prefix of the names of the methods that are called."""
 
     async def call(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> Any:
         """Call a method and return its result."""

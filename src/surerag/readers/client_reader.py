@@ -51,7 +51,7 @@ from surerag.readers.reading import THINKING_HINT, Reading, ReplyPart
 
 R = TypeVar("R")
 Thinking = bool | Literal["unmarked"]
-"""Whether a model thinks: no, yes, or ``"unmarked"``: yes, but only the end of its thoughts is marked."""
+"""Whether a model thinks; ``"unmarked"`` means that it does, and that only the end of thoughts is marked."""
 Keywords = dict[str, Any]
 """Settings of a request under OpenAI's names."""
 _GIVES_LOGPROBS, _GIVES_NO_LOGPROBS = "answers have log-probabilities", "answers have none"
@@ -197,11 +197,9 @@ class ClientReader(BaseReader):
         return items
 
     def _run_work(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine for a sync caller."""
         return run_blocking(self._without_secrets(work))
 
     async def _await_work(self, work: Coroutine[Any, Any, R]) -> R:
-        """Run a coroutine for an async caller."""
         return await self._without_secrets(work)
 
     def _hang_up(self, work: Coroutine[Any, Any, object]) -> None:
@@ -216,7 +214,7 @@ class ClientReader(BaseReader):
             self.learned.forget(_THINKS)
         if reading.closes_thoughts and not self.thinking and self.learned.note(CLOSES_THOUGHTS):
             warnings.warn(
-                f"an answer of {self.name} holds </think> without <think>, and is shown as it is; if its "
+                f"an answer of {self.name} holds </think> without <think>, and is returned unchanged; if its "
                 'prompt template begins the thoughts, build the reader with thinking="unmarked"',
                 stacklevel=2,
             )
@@ -299,7 +297,7 @@ class ClientReader(BaseReader):
         if not isinstance(failure, RefusedError):
             raise failure
         if self.learned.apply(whole, trial) != sent:
-            return []  # a concurrent request has led to the same change
+            return []  # a concurrent request has led to a change, so the request is sent again with it
         texts = [turn.content for turn in as_messages(request.prompt)]
         refusal = Refusal.of(failure.message, failure.parameters, [*texts, *_texts_in(whole)])
         changes = self.learned.suggested(refusal, whole, trial, self._needed_settings(request))
@@ -520,7 +518,6 @@ class ClientReader(BaseReader):
                 yield chunk
 
     def _iterate(self, chunks: AsyncGenerator[Chunk]) -> Iterator[Chunk]:
-        """Step through chunks for a sync caller."""
         try:
             while (chunk := self._run_work(_next(chunks))) is not None:
                 yield chunk
@@ -528,7 +525,6 @@ class ClientReader(BaseReader):
             self._hang_up(chunks.aclose())
 
     async def _aiterate(self, chunks: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
-        """Step through chunks for an async caller."""
         try:
             while (chunk := await self._await_work(_next(chunks))) is not None:
                 yield chunk

@@ -569,9 +569,9 @@ def status_of(error: BaseException) -> int | None:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    passed: set[int] = set()  # ``raise error from error`` makes a cycle
-    while error is not None and id(error) not in passed:
-        passed.add(id(error))
+    seen: set[int] = set()  # ``raise error from error`` makes a cycle
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
         yield error
         # A client may suppress the cause of its error; the context still has it.
         error = error.__cause__ or error.__context__

@@ -120,7 +120,7 @@ class Call:
 
 
 _LATEST = 10_000
-"""Smallest number of calls that the history of a long run keeps; older calls are dropped to save memory."""
+"""Minimum number of calls that the history keeps; older calls are dropped to limit memory."""
 
 
 class _BegunReply(BegunGeneration):

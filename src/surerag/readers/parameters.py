@@ -84,8 +84,8 @@ class Change(NamedTuple):
             return f"takes {self.to} in place of {self.name}"
         if self.to is not None:
             return f"takes a {self.name} of at most {self.to}"
-        effect = ", and samples as its service does" if self.name == "temperature" else ""
-        return f"rejects {self.name}, is asked without it{effect}"
+        effect = ", and the service chooses the temperature" if self.name == "temperature" else ""
+        return f"rejects {self.name}, so that requests omit it{effect}"
 
 
 class Refusal(NamedTuple):
@@ -267,7 +267,7 @@ def warn(sentence: str) -> None:
 def warn_of_missing_logprobs(model: str) -> None:
     """Warn that an answer has no log-probabilities, and that the method works without them."""
     warnings.warn(
-        f"{model} returned no usable log-probabilities: what they would have told is measured by the text "
+        f"{model} returned no usable log-probabilities: uncertainty is measured by the texts of answers "
         "alone, or not at all",
         LeftOutWarning,
         stacklevel=2,

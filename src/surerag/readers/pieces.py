@@ -19,7 +19,7 @@ _CLOSING = {
     "<|channel>thought": "<channel|>",
 }
 CHANNEL = "<|channel|>"
-"""The mark that shows that a vocabulary has harmony's tokens."""
+"""The mark of a channel; a vocabulary with this token is that of gpt-oss's format, harmony."""
 _BEGINNINGS = (*_CLOSING, CHANNEL, f"<|start|>assistant{CHANNEL}")
 _LONGEST = max(map(len, _BEGINNINGS))
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
@@ -32,7 +32,7 @@ _MARK = re.compile(
 THINKING_TOKENS = 4096
 """Default limit on the tokens of thoughts before an answer."""
 MARKS = frozenset({*_CLOSING, *_CLOSING.values(), "<|channel>", CHANNEL})
-"""Marks and tokens of marks; a decoder that omits special tokens must keep them."""
+"""Marks of thoughts, and tokens of such marks; a decoder that omits special tokens must keep them."""
 CLOSING_MARKS = (*_CLOSING.values(), "<|message|>")
 """Closing marks: in a list of all tokens, the answer follows the last of these marks."""
 CHANNEL_MARKS = frozenset({"<|start|>", "<|message|>", "<|constrain|>", "<|end|>"})

@@ -141,7 +141,6 @@ class BegunGeneration:
             raise InputError(f"this generation is {self._fate} already", hint="begin it again")
 
     def _end(self, fate: Literal["completed", "closed"]) -> None:
-        """Record that the generation is completed or closed."""
         self._fate = self._fate or fate
 
 

@@ -41,9 +41,9 @@ class StageMeans:
         name: ``"as asked"`` for the original queries, ``"distilled"`` or ``"aligned"``.
         log_perplexity: Mean log-perplexity of the reader's answers in nats, without empty or truncated
             answers.
-        change: Change of the log-perplexity compared with the original queries, in pairs.
+        change: Change of the log-perplexity compared with the original queries, paired by query.
         correct: Share of right answers; None without references.
-        correct_change: Change of ``correct`` compared with the original queries, in pairs.
+        correct_change: Change of ``correct`` compared with the original queries, paired by query.
     """
 
     name: str
@@ -54,7 +54,7 @@ class StageMeans:
 
     @property
     def helps(self) -> bool:
-        """Whether the improvement is significant: of right answers, or of perplexity without references."""
+        """Whether right answers (or, without references, the perplexity) have improved significantly."""
         if self.correct_change is not None:
             return self.correct_change.interval is not None and self.correct_change.interval.lower > 0
         return self.change is not None and self.change.interval is not None and self.change.interval.upper < 0

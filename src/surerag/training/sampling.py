@@ -58,7 +58,7 @@ class Preference(NamedTuple):
 
 
 class TriedQuery(NamedTuple):
-    """The reader's answer to a query, measured."""
+    """How uncertain and how correct the reader's answer to a query is."""
 
     uncertainty: float  # perplexity; infinite for an empty or truncated answer
     correct: bool | None  # None without references
@@ -137,7 +137,7 @@ def sample_preferences(
 
 
 def _run_all(programs: Sequence[Program[R]], services: Services, progress: Progress) -> list[R | None]:
-    """Return the results of programs; a failed program has the result None, and a log line counts them."""
+    """Return the results of programs; None for a failed program. The log gets the number of failures."""
     outcomes = run_many(programs, services, return_exceptions=True, progress=progress)
     failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     for failure in failures:

@@ -124,7 +124,7 @@ class Client:
         if own is not None and not isinstance(own, openai.AsyncOpenAI):
             raise ConfigurationError(
                 f"client is a {type(own).__name__}",
-                hint="pass an openai.AsyncOpenAI, also for the sync verbs",
+                hint="pass an openai.AsyncOpenAI, which the sync methods use, too",
             )
         if own is not None:
             base_url, api_key = str(own.base_url), own.api_key
@@ -181,7 +181,8 @@ class Client:
         if self._loop is not loop:
             if self._own is not None and self._loop is not None:
                 raise ConfigurationError(
-                    "this reader's own client was used before the process was forked", hint="make it anew"
+                    "this reader's own client was used before the process was forked",
+                    hint="make a new client in the forked process",
                 )
             if self._client is not None:
                 _of_parent.append(self._client)

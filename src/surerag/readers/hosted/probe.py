@@ -154,7 +154,7 @@ class _Questions:
         return Request(self._prompt, sampling, top, drawn=sampling.temperature > 0, streamed=streamed)
 
     async def _short_answer(self, sampling: SamplingParams, top: int) -> Reading | None:
-        """Ask once; return the answer if it has the requested log-probabilities."""
+        """Send one request; return the answer, or None if the requested log-probabilities are missing."""
         try:
             reading = (await self._reader.read_answers(self._request(sampling, top), AWAITING))[0]
             reading.generation()

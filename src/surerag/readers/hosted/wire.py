@@ -24,7 +24,7 @@ THINKING_OFF: dict[str, Any] = {
     "reasoning_effort": "none",
     "chat_template_kwargs": {"enable_thinking": False, "thinking": False},
 }
-"""Fields that switch thinking off: for OpenAI, Ollama and Groq; for vLLM, SGLang and llama.cpp."""
+"""Fields that switch thinking off; the first is for OpenAI, Ollama and Groq, the second for other servers."""
 
 
 def body_of(api: Api, model: str, request: Request) -> dict[str, Any]:

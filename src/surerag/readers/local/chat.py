@@ -87,8 +87,8 @@ class PromptEncoder:
         if thinking is False and switch is None:
             raise ConfigurationError(
                 f"the chat template has no switch for thinking ({' or '.join(_SWITCHES)})",
-                hint="leave thinking=False out: thoughts are told from answers. Where the template knows "
-                "another variable, set it, such as template_options={'reasoning_effort': 'low'}",
+                hint="leave out thinking=False: the reader separates thoughts from answers. If the template "
+                "has another variable, set it, such as template_options={'reasoning_effort': 'low'}",
             )
         return on
 
@@ -109,7 +109,7 @@ class PromptEncoder:
         messages = as_messages(prompt)
         ids = self._encode(messages)
         if not ids:
-            raise InputError("a prompt has no tokens", hint="ask something")
+            raise InputError("a prompt has no tokens", hint="pass a prompt that is not empty")
         if not self._template:
             return ids, ""
         rendered = self._render(messages, self.options)
@@ -146,7 +146,7 @@ class PromptEncoder:
         except Exception as error:
             raise ConfigurationError(
                 f"the tokenizer's chat template fails: {error}",
-                hint="mend the template, pass chat_template=False, or ask in roles that it knows",
+                hint="correct the template, pass chat_template=False, or use only roles that it knows",
             ) from error
 
     def _apply(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
@@ -222,7 +222,7 @@ class PromptEncoder:
 def _check_options(options: Mapping[str, Any], templated: bool) -> None:
     if options and not templated:
         raise ConfigurationError(
-            "there is no chat template in use that could heed template_options", hint="leave them out"
+            "there is no chat template in use that takes template_options", hint="leave template_options out"
         )
     try:
         plain = json.loads(json.dumps(options, allow_nan=False)) == options

@@ -297,9 +297,9 @@ class _BegunAnswer(BegunGeneration):
     def _rest_together(self, begun: Sequence[_BegunAnswer]) -> list[Generation]:
         reader, handles = self._reader, [item._handle for item in begun]
         if any(item._reader is not reader for item in begun):
-            raise InputError("generations of different readers are to be completed together")
+            raise InputError("generations of different readers cannot be completed together")
         if len(set(map(id, begun))) < len(begun):
-            raise InputError("the same generation is to be completed twice")
+            raise InputError("the same generation cannot be completed twice")
         with reader._lock:
             for item in begun:
                 item._check_open()
