@@ -144,8 +144,8 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
     the first ``top_n`` are returned at the end. Each document's metadata have, under ``refinement_key``:
     ``score`` (entropy of the answers, in nats), ``certain``, ``label`` (``"necessary"``, say), ``rounds``
     (number of contexts measured), ``stopped`` (why no further context was measured), ``answer`` and ``calls``
-    (number of model calls). If a model fails, the best context so far is returned, or else the first ``top_n``
-    documents, with a warning.
+    (number of model calls). If a model fails, the best context so far is returned, or else the first
+    ``top_n`` documents, with a warning.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
