@@ -326,7 +326,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
     # LangChain's protocol.
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Answer one input."""
+        """Return the output for one input, with its certainty."""
         return self._call_with_config(
             lambda value: run_blocking(self._run(value, BLOCKING, kwargs)), input, config
         )
@@ -334,7 +334,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
     async def ainvoke(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Answer one input without blocking the event loop."""
+        """Like :meth:`invoke`, without blocking the event loop."""
         return await self._acall_with_config(lambda value: self._run(value, AWAITING, kwargs), input, config)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:

@@ -309,7 +309,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
 @contextmanager
 def _client_errors() -> Iterator[None]:
-    """Raise the client's own error, by which other middleware decides to retry or to change the model."""
+    """Raise the client's own error, so that other middleware may retry or change the model."""
     try:
         yield
     except SureragError as error:

@@ -46,7 +46,7 @@ TAGS: dict[Purpose, list[str]] = {
 
 
 def purpose_of(effect: Effect[Any]) -> Purpose:
-    """Return the purpose of a method's request; several samples of one prompt count as drafts."""
+    """Return the purpose of a method's request; several samples of one prompt are ``"draft"``."""
     match effect:
         case StartGeneration():
             return "draft"
