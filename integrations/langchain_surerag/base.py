@@ -97,7 +97,7 @@ class SerializablePart(Part, Serializable):
 
         Raises:
             ConfigurationError: If a name is unknown.
-            MissingServiceError: If a service is still missing.
+            MissingServiceError: If a model or retriever is still missing.
         """
         missing = tuple(name for name in self.detached if name not in services)
         return self.with_options(detached=missing, **services)
@@ -116,7 +116,7 @@ class SerializablePart(Part, Serializable):
         return True
 
     def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
-        """Return LangChain's serialised form; ``detached`` names services that ``loads`` cannot restore."""
+        """Return LangChain's serialised form; ``detached`` names components that ``loads`` cannot restore."""
         services = {name: getattr(self, name) for name in self.SERVICES if getattr(self, name) is not None}
         loadable = {name: _without_keys(one) for name, one in services.items() if _loads_again(one)}
         left = [name for name in services if name not in loadable]

@@ -171,8 +171,8 @@ class CertaintyHandler(Watcher):
     """A callback that measures how sure a model is of each answer, in any chain, graph or agent.
 
     The model must return log-probabilities (:func:`with_certainty`). The callback costs no extra call and no
-    extra token. The message of each answer gets the values in ``response_metadata["certainty"]``; in a
-    stream, the last chunk gets them. The certainty of a run is the certainty of the answer in the run's
+    extra token. The message of each answer gets the certainty in ``response_metadata["certainty"]``; in a
+    stream, the last chunk gets it. The certainty of a run is the certainty of the answer in the run's
     output: the text under ``answer``, the last message, or else the answer from which the output was parsed.
     Tool calls and failed attempts do not count. Concurrent runs are measured separately. If OpenTelemetry is
     used, the span that is open when the run ends gets the attributes ``surerag.certainty.uncertainty``,
@@ -326,7 +326,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
     # LangChain's protocol.
 
     def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> dict[str, Any]:
-        """Answer one input."""
+        """Return the output for one input, with its certainty."""
         return self._call_with_config(
             lambda value: run_blocking(self._run(value, BLOCKING, kwargs)), input, config
         )
@@ -334,7 +334,7 @@ class CertaintyChain(Runnable[Any, dict[str, Any]]):
     async def ainvoke(
         self, input: Any, config: RunnableConfig | None = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """Answer one input without blocking the event loop."""
+        """Like :meth:`invoke`, without blocking the event loop."""
         return await self._acall_with_config(lambda value: self._run(value, AWAITING, kwargs), input, config)
 
     def stream(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Iterator[Any]:

@@ -93,7 +93,7 @@ class ClusterCompressor(Compressor, EDC2Options):
     metadata also list all sources with their ids and metadata under ``compressed_from``, and the source of
     each sentence under ``compressed_sentences``. Documents that are not compressed are returned as copies. If
     the model fails, the affected documents are returned unchanged, with a warning and a custom event. With
-    ``task="answer"`` each returned document is the answer from one cluster with its evidence; use
+    ``task="answer"`` each returned document holds the answer from one cluster and the evidence for it; use
     ``surerag.prompts.SELECT_ANSWER`` as the prompt of your chain, to choose among these answers. With
     ``task="verify"`` the query is a statement to check.
 
@@ -142,10 +142,10 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
 
     The returned documents are copies with their ids and metadata. Documents without text (images, say) among
     the first ``top_n`` are returned at the end. Each document's metadata have, under ``refinement_key``:
-    ``score`` (entropy of the answers, in nats), ``certain``, ``label`` (of this document), ``rounds`` (number
-    of contexts measured), ``stopped`` (why no further context was measured), ``answer`` and ``calls`` (number
-    of model calls). If a model fails, the best context so far is returned, or else the first ``top_n``
-    documents, with a warning.
+    ``score`` (entropy of the answers, in nats), ``certain``, ``label`` (``"necessary"``, say), ``rounds``
+    (number of contexts measured), ``stopped`` (why no further context was measured), ``answer`` and ``calls``
+    (number of model calls). If a model fails, the best context so far is returned, or else the first
+    ``top_n`` documents, with a warning.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.

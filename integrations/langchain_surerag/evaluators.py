@@ -156,9 +156,9 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
     Use it as an evaluator of ``langsmith.evaluate`` and ``aevaluate``. It takes the question from an
     example's inputs, the retrieved documents from the run's outputs, and the right answers from the example's
     reference outputs. It returns three pieces of feedback: ``key`` is ΔSePer, with an explanation as its
-    comment and the parts of the result as its value; ``{key}_before`` is SePer without documents;
-    ``{key}_after`` is SePer with documents. Without log-probabilities, answers are weighted by their
-    frequency, and the explanation says so.
+    comment and the parts of the result as its value; ``{key}_before`` and
+    ``{key}_after`` are the probabilities of a right answer (SePer) without and with the documents. Without
+    log-probabilities, answers are weighted by their frequency, and the explanation says so.
 
     If an example lacks a question, documents or right answers, or a model fails, no error is raised: the
     feedback has no score, has the reason as its comment, and is marked as an error. Only a misconfiguration

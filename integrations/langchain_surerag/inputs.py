@@ -199,7 +199,7 @@ def standalone_question(
 def with_conversation(
     program: Program[R], history: Sequence[Message], searched: str, ends: Callable[..., Any]
 ) -> Program[R]:
-    """Run a method's program, but put the conversation before each prompt, and search with ``searched``."""
+    """Run a method, but put the conversation before each prompt, and search with the query ``searched``."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         match effect:

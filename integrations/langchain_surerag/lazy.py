@@ -79,8 +79,8 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     - ``finish``: ``"stop"``, ``"length"``, ``"content_filter"``, or ``"empty"`` for no answer;
     - ``message``: the answer as a message, for a graph's ``messages``, with the id under which it was
       streamed, so that LangGraph's ``stream_mode="messages"`` shows it once;
-    - with ``return_details``: ``question`` (as it was searched), ``summaries``, ``passages``, ``abstained``
-      and ``usage``.
+    - with ``return_details``: ``question`` (the text that was searched), ``summaries``, ``passages``,
+      ``abstained`` and ``usage``.
 
     ``stream`` yields context and decision first, then the answer in pieces. The events ``lazy_rag.gate`` and
     ``lazy_rag.answering`` reach callback handlers and ``astream_events``; a draft (a first answer that may be

@@ -309,7 +309,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
 @contextmanager
 def _client_errors() -> Iterator[None]:
-    """Raise the client's own error, by which other middleware decides to retry or to change the model."""
+    """Raise the client's own error, so that other middleware may retry or change the model."""
     try:
         yield
     except SureragError as error:
@@ -340,7 +340,7 @@ async def _respond(request: AgentRequest, handler: Handler, config: RunnableConf
 def _search_standalone(
     program: Program[LazyRAGResult], question: str, history: Sequence[Message], prompt: Template
 ) -> Program[LazyRAGResult]:
-    """Run a method's program, but let a model rewrite the search query to be clear without ``history``."""
+    """Run a method, but let a model rewrite the search query so that it is clear without ``history``."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         if isinstance(effect, Retrieve) and effect.tier == "passages":

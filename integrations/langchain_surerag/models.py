@@ -337,12 +337,12 @@ class ModelReader(ClientReader):
         return reply_part(piece, self.family.logprobs if request.top is not None else None)
 
     def open_stream(self, request: Request, calls: Blocking) -> BegunStream:
-        """Return a stream whose generation has not started; a draft is an answer that may be dropped."""
+        """Return an answer whose generation starts when the answer is read."""
         return (_Draft if request.context.is_draft else BegunStream)(self, request, calls)
 
 
 class _Draft(BegunStream):
-    """An answer that may be dropped; if it is completed, LangChain sees a separate run with the answer."""
+    """An answer that may be dropped; if it is completed, it is reported to LangChain as a separate run."""
 
     def __init__(self, reader: ClientReader, request: Request, calls: Blocking) -> None:
         super().__init__(reader, request, calls)

@@ -1,4 +1,4 @@
-"""Use the retrievers and embedding models of a LangChain pipeline as services of surerag."""
+"""Adapters that let surerag use the retrievers and embedding models of a LangChain pipeline."""
 
 from __future__ import annotations
 

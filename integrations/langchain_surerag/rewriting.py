@@ -53,10 +53,10 @@ class UncertaintyRewriter(_RewritingPart, RunnableSerializable[Any, str]):
     A rewrite can be understood without the conversation before it. A question that the reader answers with
     certainty is not rewritten.
 
-    **Cost**: one search and one answer, to measure the reader's certainty; if the reader is uncertain, also
-    one rewrite, one more search and one more answer. The retriever after this step then searches again.
-    If your pipeline takes a retriever, prefer :class:`UncertaintyRewriteRetriever`, which needs no further
-    search.
+    **Cost**: This step needs one search and one answer to measure the reader's certainty. If the reader is
+    uncertain, it also needs one rewrite, one more search and one more answer. The retriever after this step
+    then searches again. If your pipeline takes a retriever, prefer :class:`UncertaintyRewriteRetriever`,
+    which needs no further search.
 
     **The decision** is in the events ``dynqr.gate`` and ``dynqr.decided``, which reach callback handlers and
     ``astream_events`` as events of this step's run.
@@ -93,10 +93,10 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
 
     Each document has a decision in its metadata, under ``decision_key``: ``query`` (the query that found the
     documents), ``uncertainty`` (of the answer from these documents), ``original_answer``,
-    ``original_uncertainty``, ``threshold``, ``acted`` (whether the query was rewritten), ``rewritten``
-    (whether these documents were found by the rewritten query), ``finish`` and ``reason`` (in words).
-    Documents that differ only in their decisions are equal. The cost is one search and one answer; if the
-    reader is uncertain, the cost is two searches, two answers and one rewrite.
+    ``original_uncertainty``, ``threshold``, ``acted`` (whether the first answer was uncertain), ``rewritten``
+    (whether these documents were found by the rewritten query), ``finish`` (why the answer ended) and
+    ``reason`` (of the decision). Documents that differ only in their decisions are equal. The cost is one
+    search and one answer; if the reader is uncertain, the cost is two searches, two answers and one rewrite.
 
     Options can be set for one call (``invoke(query, top_n=3)``). LangChain's usual name ``k`` may be used for
     ``top_n``, in the constructor and in calls. LangChain's ``dumps`` and ``loads`` support the retriever.

@@ -46,7 +46,7 @@ TAGS: dict[Purpose, list[str]] = {
 
 
 def purpose_of(effect: Effect[Any]) -> Purpose:
-    """Return the purpose of a method's request; several samples of one prompt count as drafts."""
+    """Return the purpose of a method's request; several samples of one prompt are ``"draft"``."""
     match effect:
         case StartGeneration():
             return "draft"
@@ -66,7 +66,7 @@ def end_of_program(error: BaseException) -> BaseException | None:
 
 
 def with_purposes(program: Program[T]) -> Program[T]:
-    """Run a method's program, and set :data:`PURPOSE` before each of its requests is answered."""
+    """Run a method, and set :data:`PURPOSE` before each request of the method is answered."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         PURPOSE.set(purpose_of(effect))
@@ -312,7 +312,7 @@ def manager_of(config: RunnableConfig, calls: Blocking) -> Any:
 
 
 async def run_program(program: Program[T], services: Services, config: RunnableConfig, calls: Blocking) -> T:
-    """Run a method's program as part of the config's run, and return the program's result."""
+    """Run a method as part of the config's run, and return the method's result."""
     program = with_purposes(program)
     if not calls.prefix:
         with errors_of_client_class(), set_config_context(config) as context:

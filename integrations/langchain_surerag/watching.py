@@ -129,7 +129,7 @@ class RunTree:
         return _parsed_from(candidates, texts) or candidates[-1:]
 
     def _made_for(self, output: Any, answer: Any, shown: Sequence[SeenAnswer]) -> list[SeenAnswer]:
-        """Return which of the answers with the shown text was made for the output; empty if unknown."""
+        """Return the answers in ``shown`` whose message or run belongs to the output; empty if none does."""
         same = [one for one in shown if one.message_id and one.message_id == getattr(answer, "id", None)]
         if not same and isinstance(output, Mapping) and "answer" in output:
             same = [one for one in shown if self.answer_runs.intersection(self._path(one.run_id))]

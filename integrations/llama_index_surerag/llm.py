@@ -150,7 +150,7 @@ _OWN = ModelFamily("", "LLM", _openai_or_temperature_keywords, logprobs=True, ta
 
 
 def family_of(llm: LLM) -> ModelFamily:
-    """Return the family of an LLM; we expect log-probabilities of classes outside LlamaIndex's packages."""
+    """Return the family of an LLM; we expect log-probabilities from classes outside LlamaIndex's packages."""
     for family in FAMILIES:
         for kind in type(llm).__mro__:
             if kind.__name__ == family.name and kind.__module__.startswith(family.module):

@@ -285,7 +285,7 @@ class Call(Source):
         )
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of the text ``shown``; None if the call's text does not end with it.
+        """Return the certainty of the text ``shown``; None if the call's text does not end with ``shown``.
 
         Thoughts or the steps of an agent may precede ``shown`` in the call's text.
         """
@@ -420,7 +420,7 @@ class _Span:
 def _writer_of(text: str | None, sources: Sequence[Source]) -> tuple[Source | None, Mapping[str, Any]]:
     """Return the newest source that wrote a text, and the text's certainty; None if no source wrote it.
 
-    Of calls at the same time that wrote the text, the least certain call is returned.
+    If several calls wrote the text at the same time, return the least certain of these calls.
     """
     for source in reversed(sources):
         certainty = source.certainty(text)

@@ -133,7 +133,7 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
 
     If the LLM fails, the nodes (or the nodes of one cluster) are returned unchanged, with a warning and a
     ``MethodEvent``. Without a query, the first nodes are returned. Prompts are texts or LlamaIndex templates.
-    With ``task="answer"``, each node is the answer of one cluster with its evidence; then pass
+    With ``task="answer"``, each node holds the answer from one cluster and the evidence for it; then pass
     ``surerag.prompts.SELECT_ANSWER`` as ``text_qa_template``. With ``task="verify"``, the query is a
     statement to check.
 
@@ -203,9 +203,10 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
     The first ``top_n`` nodes are the context, and the other nodes are candidates, so retrieve more nodes than
     ``top_n``. Candidates that resemble the helpful nodes replace the nodes that confuse the LLM. With a
     ``retriever``, more candidates come from the index. With ``documents``, new semantic chunks of the
-    documents are candidates, too. Put masks and access lists after this postprocessor, so that they are also
-    applied to new nodes. The metadata key ``dense`` of a returned node has the context's score and the node's
-    label. The input nodes are not changed.
+    documents are candidates, too. Put postprocessors that mask or remove nodes after this postprocessor, so
+    that new nodes are masked or removed, too. The metadata key ``dense`` of a returned node has the score of
+    the context (the entropy of the answers, in nats) and the node's label (such as ``"necessary"``). The
+    input nodes are not changed.
 
     If a model fails, the best context so far is returned, with a warning. Without a query, the first nodes
     are returned. Prompts are texts or LlamaIndex templates.

@@ -129,7 +129,7 @@ class NodeRetriever(Shareable):
         return getattr(self._retriever, "kind", type(self._retriever).__name__)
 
     def bound_to(self, bundle: QueryBundle) -> NodeRetriever:
-        """Return a copy of this retriever that searches for the bundle's text with the bundle."""
+        """Return a copy that uses ``bundle``, with its vector, in a search for the text of the bundle."""
         return NodeRetriever(self._retriever, self._postprocessors, bundle)
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -164,7 +164,7 @@ class NodeRetriever(Shareable):
 
 
 def bound_services(services: Services, bundle: QueryBundle) -> Services:
-    """Return the services with a retriever that searches with the query's bundle."""
+    """Return the services for one query, with a retriever that searches with its ``QueryBundle``."""
     if not isinstance(services.retriever, NodeRetriever):
         return services
     return replace(services, retriever=services.retriever.bound_to(bundle))
