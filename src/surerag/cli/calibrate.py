@@ -80,7 +80,6 @@ def calibrate(
 def _abstention_policy(
     run: EvaluationRun, system: str, metric: str, measure: str, max_risk: float, confidence: float
 ) -> AbstentionPolicy:
-    """Return a policy that withholds a system's answers if their uncertainty is above a threshold."""
     names = run.systems
     system = system or ("plain" if "plain" in names else names[0] if len(names) == 1 else "")
     if system not in names:

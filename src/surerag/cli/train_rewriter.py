@@ -31,7 +31,7 @@ NOT_HELPFUL = 4
 Queries = Annotated[
     Path,
     typer.Argument(
-        help="File with questions, and best also reference answers: JSONL, JSON, CSV, TSV, XLSX or Parquet."
+        help="File with questions, ideally with reference answers: JSONL, JSON, CSV, TSV, XLSX or Parquet."
     ),
 ]
 Base = Annotated[str, typer.Option(help="Hugging Face id or folder of the model to train.")]

@@ -1,4 +1,4 @@
-"""Find out why answers are wrong: the model, the retriever or the documents may lack the reference answer."""
+"""Find out what causes wrong answers: the model, the retriever, or documents without the right answer."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ _REMEDIES: dict[Place, tuple[str, str]] = {
     "nowhere": ("the documents", "is in no document"),
 }
 """For each place of a reference: the part of the pipeline to improve, and a description of the place."""
-_NOT_SEARCHED = ("the retriever or the documents", "is in no passage that was shown")
+_NOT_SEARCHED = ("the retriever or the documents", "is in no passage that the model was shown")
 """The entry of ``_REMEDIES`` for ``"elsewhere"`` if the documents were not searched."""
 _CHI_SQUARED_LIMIT = 3.84
 """Critical value of McNemar's test (5 %) for the squared difference of two counts, divided by their sum."""

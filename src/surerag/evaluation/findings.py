@@ -245,7 +245,7 @@ def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
             f"Use {counted(least.passages, 'passage')} in place of {most.passages}: the share of right "
             f"answers falls by less than {points} ({found}). {_costs(run, least.system, most.system)}"
         )
-    too_few = next((count for count in counts if not count.loses_nothing), None)
+    too_few = next((count for count in counts if not count.within_margin), None)
     if too_few is None or too_few.difference is None:
         return sentences
     difference = too_few.difference

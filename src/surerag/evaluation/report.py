@@ -385,7 +385,6 @@ def _wrong_without_cause(run: Run, why: Causes) -> int:
 
 
 def _skipped_files(run: Run) -> str:
-    """Return an HTML list of the files that could not be read; empty if all files were read."""
     skipped = run.about.get(SKIPPED, "none").splitlines()
     if skipped in ([], ["none"]):
         return ""
@@ -493,7 +492,6 @@ def _score_text(metric: str, score: float | None) -> str:
 
 
 def _passages_text(numbers: Sequence[int]) -> str:
-    """Return a text that names the passages in the prompt; empty if there were no passages."""
     if not numbers:
         return ""
     return f"passage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))} in the prompt"

@@ -250,7 +250,7 @@ class Run:
 
     @property
     def rows(self) -> list[Row]:
-        """Rows for the questions of the latest call, ordered by question and then by system."""
+        """Rows for the questions of the latest call of ``evaluate``, ordered by question, then by system."""
         return self._rows if self.table else []
 
     def answered(self, system: str) -> dict[str, Row]:
@@ -318,7 +318,7 @@ class Run:
         return dict(self._settings[system])
 
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
-        """Return rows for :func:`surerag.calibrate_threshold`, from the answers with and without acting.
+        """Return rows for :func:`surerag.calibrate_threshold`, from a method that never and that always acts.
 
         Args:
             system: Name without threshold, such as ``"lazy"`` if the run contains ``lazy@inf``, which never
@@ -424,7 +424,7 @@ class Run:
 
         Raises:
             ConfigurationError: If ``on_change`` is ``"refuse"``, and the settings of a system have changed,
-                or some questions are new while stored questions are missing.
+                or ``questions`` contains new questions and lacks stored questions.
         """
         _ = self.table  # raises for damaged rows, before a model is called
         stored = dict(self._select("SELECT name, fingerprint FROM systems"))

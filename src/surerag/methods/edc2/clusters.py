@@ -114,7 +114,7 @@ def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:
 def _vectors(
     query: str, passages: Sequence[Passage], query_vector: ArrayLike | None
 ) -> Program[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return the vectors of query and passages; embeddings of passages are used if all fit the query's."""
+    """Return the vectors of the query and the passages; all are embedded again if their dimensions differ."""
     texts = [passage.text for passage in passages]
     own = {len(passage.embedding or ()) for passage in passages}
     if len(own) == 1 and 0 not in own:

@@ -116,7 +116,7 @@ class Gate(ABC):
 
     @property
     def reads_all(self) -> bool:
-        """Whether the gate can stay closed only after the whole answer; the first tokens can open it."""
+        """Whether the gate needs the whole answer to stay closed; the first tokens may already open it."""
         return False
 
     @abstractmethod
@@ -202,7 +202,7 @@ class EntropyGate(_BoundedGate):
 
     @property
     def reads_all(self) -> bool:
-        """Whether the gate can stay closed only after the whole answer."""
+        """Whether the gate needs the whole answer to stay closed."""
         return self.aggregate in ("max", "greatest_3")
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
@@ -307,7 +307,7 @@ class AbstentionGate(Gate):
     threshold: float | None = 0.0
 
     def score(self, first_pass: FirstPass) -> float | None:
-        """Return 0, because an abstention opens every gate without a score."""
+        """Return 0: the score never opens this gate, only an unusable first answer does."""
         return 0.0
 
     def decide(
