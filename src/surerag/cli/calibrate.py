@@ -59,7 +59,7 @@ def calibrate(
     confidence: Confidence = 0.95,
     output: Output = Path("policy.json"),
 ) -> None:
-    """Find the threshold for retrieving, rewriting or withholding answers, and write it to a policy file."""
+    """Find the uncertainty above which to search, rewrite or withhold an answer; write a policy file."""
     policy: ThresholdPolicy | AbstentionPolicy
     with EvaluationRun(run, metrics=(metric,)) as rows:
         if max_risk is not None:

@@ -307,7 +307,7 @@ def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = 
 
 
 def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> list[Passage]:
-    """Return for each question the ``LIKELY`` passages that share most words with it, without repeats."""
+    """Return the ``LIKELY`` passages that share most words with each question, as one list of passages."""
     encoder = HashingEncoder()
     queries = encoder.encode(questions, "query")
     scores = [

@@ -182,5 +182,5 @@ def remedy(causes: Causes, system: str, name: str) -> str:
 
 
 def remedy_of(causes: Causes, place: Place) -> tuple[str, str]:
-    """Return the part to improve if references are at a place, and a description of the place."""
+    """Return what to improve if reference answers occur at ``place``, and a description of the place."""
     return _NOT_SEARCHED if causes.names is None and place == "elsewhere" else _REMEDIES[place]

@@ -112,7 +112,7 @@ def _surest_answers(run: Run, system: str) -> SurestAnswers | None:
 
 
 def surest_answers_by_system(run: Run) -> dict[str, SurestAnswers]:
-    """Return the ``SurestAnswers`` of each comparable system whose answers have a certainty, by name."""
+    """Return ``SurestAnswers`` by system, for the systems in ``run.comparable`` that report a certainty."""
     by_system = ((system, surest_answers(run, system)) for system in run.comparable)
     return {system: surest for system, surest in by_system if surest is not None}
 

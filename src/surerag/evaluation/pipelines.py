@@ -313,7 +313,7 @@ def _trace_of_end(trace: TokenTrace, text: str) -> TokenTrace | None:
 
 
 def after_retrieval(program: Program[R], step: Component[Any]) -> Program[R]:
-    """Return a program in which the component ``step`` changes the passages after each retrieval."""
+    """Return the generator ``program``, changed so that the component ``step`` edits retrieved passages."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         reply = yield effect

@@ -318,7 +318,9 @@ class Run:
         return dict(self._settings[system])
 
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
-        """Return rows for :func:`surerag.calibrate_threshold`, from a method that never and that always acts.
+        """Return rows for :func:`surerag.calibrate_threshold`, one for each question.
+
+        A row has the uncertainty of the first answer, its score, and the score if the method acts.
 
         Args:
             system: Name without threshold, such as ``"lazy"`` if the run contains ``lazy@inf``, which never

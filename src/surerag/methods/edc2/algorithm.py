@@ -175,7 +175,7 @@ class _Compression(NamedTuple):
         return replies
 
     def _read(self, report: ClusterReport, reply: Generation | Exception) -> ClusterReport:
-        """Return a cluster's report with the sentences of a reply, or of the passages that it numbers."""
+        """Add a reply's sentences to a cluster's report; passage numbers are replaced by the passages."""
         if isinstance(reply, Exception):
             return replace(report, reason=in_plain_words(reply), warning=True)
         options, texts = self.options, self._texts(report)

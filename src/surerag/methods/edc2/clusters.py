@@ -73,9 +73,9 @@ def rank_passages(
 ) -> Program[NDArray[np.intp]]:
     """Return the positions of texts by relevance, the most relevant text first.
 
-    The reader says whether each text helps to answer. Its probability of yes and the text's ``similarity`` to
-    the query are combined by reciprocal rank fusion. In the paper (section 4.3) the reader may reply that
-    nothing is relevant, which small models do too often.
+    The reader says whether each text helps to answer. The probability of its reply "yes" and the text's
+    ``similarity`` to the query are combined by reciprocal rank fusion. In the paper (section 4.3), the reader
+    may reply that nothing is relevant, which small models do too often.
     """
     if options.task == "verify":
         prompt, slot = options.prompts["relevant_to_statement"], "statement"

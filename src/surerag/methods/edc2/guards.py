@@ -161,10 +161,10 @@ def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
 
 
 def nearest_sentence(piece: str, texts: Sequence[str], least: float = 0.5) -> tuple[int, str] | None:
-    """Return the sentence of ``texts`` with the largest share of a piece's words, after its text's position.
+    """Return the position of a text, and its sentence that contains the most words of ``piece``.
 
-    Of sentences with equal shares, the sentence with fewer other words is returned. Return None if no
-    sentence contains at least the share ``least`` of the words.
+    If several sentences contain equally many of these words, the sentence with the fewest other words is
+    returned. Return None if no sentence contains at least the share ``least`` of the words.
 
     Example:
         >>> texts = ["She painted.", "Ada, a painter, was born in Velm. She left Velm."]

@@ -256,7 +256,7 @@ def _run(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
 
 
 def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
-    """Return whether a name follows the same name as in a source, without a word between the two names."""
+    """Return whether the previous name is the same in a claim and a source, without a word in between."""
 
     def before(tokens: Sequence[_Token], place: int) -> str:
         for token in reversed(tokens[:place]):
