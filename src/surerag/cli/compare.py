@@ -123,10 +123,10 @@ def compare(
     )
     built = {name: build_system(name, setup) for name in names}
     page = run.with_suffix(".html")
-    held: Mapping[str, Sequence[str]] = {}
+    documents_by_question: Mapping[str, Sequence[str]] = {}
     if corpus.is_whole:
         with step("Looking for the reference answers in the documents"):
-            held = documents_with_references(items, corpus.passages.passages)
+            documents_by_question = documents_with_references(items, corpus.passages.passages)
     else:  # the run over all passages may retrieve other passages, so its answers need another file
         run = run.with_name(f"{run.stem}.dry-run{run.suffix}")
     prices = price_in, price_out
@@ -137,7 +137,7 @@ def compare(
             "questions": f"{questions} ({len(items):,})",
         }
         rows.record(provenance(reader, base_url, about))
-        rows.record_documents(held)
+        rows.record_documents(documents_by_question)
         if not dry_run:
             show_findings(findings(rows, margin=margin / 100))
         show(terminal_table(rows, prices=prices))

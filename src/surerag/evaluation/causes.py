@@ -40,11 +40,11 @@ def documents_with_references(
         >>> list(documents_with_references([question, other], passages).values())
         [('ada.md',), ()]
     """
-    found: dict[str, dict[str, None]] = {}
+    sources_by_key: dict[str, dict[str, None]] = {}
     candidates: dict[str, list[tuple[int, list[str], str]]] = {}  # keys: longest word, as it is rare
     for question in questions:
         for words in _words_of_references(question):
-            found.setdefault(question.key, {})
+            sources_by_key.setdefault(question.key, {})
             place = max(range(len(words)), key=lambda at, words=words: len(words[at]))  # type: ignore[misc]
             candidates.setdefault(words[place], []).append((place, words, question.key))
     for passage in passages:
@@ -53,9 +53,9 @@ def documents_with_references(
             for place, words, key in candidates.get(word, ()):
                 start = at - place
                 is_there = start >= 0 and text[start : start + len(words)] == words
-                if is_there and len(found[key]) < _DOCUMENTS_NAMED:
-                    found[key][source_of(passage)] = None
-    return {key: tuple(sources) for key, sources in found.items()}
+                if is_there and len(sources_by_key[key]) < _DOCUMENTS_NAMED:
+                    sources_by_key[key][source_of(passage)] = None
+    return {key: tuple(sources) for key, sources in sources_by_key.items()}
 
 
 def source_of(passage: Passage) -> str:

@@ -129,10 +129,10 @@ def _right_among(
     The last of these answers may be as uncertain as some answers after it, so that their order is arbitrary.
     Then each answer with this uncertainty counts as the mean of all answers with this uncertainty.
     """
-    shown = right[:count].astype(np.float64)
+    values = right[:count].astype(np.float64)
     first, end = (
         int(np.searchsorted(uncertainty, uncertainty[count - 1], side)) for side in ("left", "right")
     )
     if end > count:
-        shown[first:] = right[first:end].mean()
-    return mean_interval(shown, groups[:count])
+        values[first:] = right[first:end].mean()
+    return mean_interval(values, groups[:count])

@@ -48,19 +48,19 @@ def passage_counts(run: Run, margin: float) -> list[PassageCount]:
         The systems; an empty list if the run has only one plain RAG system, or no reference answers.
     """
     metric = next((name for name in run.measures if name in run.metrics), "")
-    shown = {}
+    n_passages = {}
     for system in run.comparable:
         if metric and _PLAIN.fullmatch(str(run.settings(system).get("system", ""))):
             answers = (row.answer for row in run.answered(system).values())
-            shown[system] = max((len(answer.contexts) for answer in answers if answer), default=0)
-    most, *others = sorted(shown, key=lambda system: -shown[system]) or [""]
+            n_passages[system] = max((len(answer.contexts) for answer in answers if answer), default=0)
+    most, *others = sorted(n_passages, key=lambda system: -n_passages[system]) or [""]
     if not others:
         return []
-    counts = [PassageCount(most, shown[most], None, within_margin=True)]
+    counts = [PassageCount(most, n_passages[most], None, within_margin=True)]
     for system in others:
         difference = paired_difference(*pairs(run, system, most, metric))
         holds = counts[-1].within_margin and excludes_loss(difference, margin)
-        counts.append(PassageCount(system, shown[system], difference, holds))
+        counts.append(PassageCount(system, n_passages[system], difference, holds))
     return counts
 
 

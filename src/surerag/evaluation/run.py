@@ -372,18 +372,18 @@ class Run:
                 it, and ``WITHOUT_ALTERNATIVES`` otherwise.
         """
         scores = self.values(system, metric or next(iter(self.metrics)))
-        found = [
+        scored = [
             (row.question, certainty, scores[key])
             for key, row in self.answered(system).items()
             if key in scores and row.answer and (certainty := row.answer.certainty) is not None
         ]
-        measured = [certainty for _, certainty, _ in found if certainty.measure]
+        measured = [certainty for _, certainty, _ in scored if certainty.measure]
         if not measure:
             all_have_it = all(DEFAULT_MEASURE in certainty.uncertainties for certainty in measured)
             measure = DEFAULT_MEASURE if all_have_it else WITHOUT_ALTERNATIVES
         return [
             CalibrationRow.of(one, score, id=question.text, group=question.group)
-            for question, certainty, score in found
+            for question, certainty, score in scored
             if (one := certainty.by(measure) if certainty.measure else certainty).reason != NO_LOGPROBS
         ]
 
@@ -433,9 +433,9 @@ class Run:
         changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
         before = {question.key for question in self.questions}
         keys = {question.key for question in questions}
-        known = {key for (key,) in self._select("SELECT key FROM questions")}
+        stored_keys = {key for (key,) in self._select("SELECT key FROM questions")}
         # A subset or superset of the stored questions belongs to the same run: a trial before the whole run.
-        other = not keys >= before and not keys <= known
+        other = not keys >= before and not keys <= stored_keys
         if on_change == "refuse" and (changed or other):
             what = (
                 f"settings of {', '.join(changed)}"
@@ -524,8 +524,8 @@ def _measures_of(certainty: Certainty | None) -> dict[str, float | None]:
 
 
 def _parse_question(text: str) -> Question:
-    asked, references, contexts, *names = json.loads(text)
-    return Question(asked, tuple(references), tuple(contexts), *names)
+    question_text, references, contexts, *names = json.loads(text)
+    return Question(question_text, tuple(references), tuple(contexts), *names)
 
 
 def _parse_answer(text: str) -> EvaluationAnswer | None:

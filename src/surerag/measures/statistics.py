@@ -285,16 +285,14 @@ def _not_below_exact(
     ends: Bounds, value: float, n: float, bounds: Bounds | None, confidence: float
 ) -> Interval | None:
     """Widen an interval so that it includes ``value`` and, if it is very narrow, the exact interval."""
-    holds = [*ends, value]
-    alike = (
-        _EQUAL_WITHIN * max(map(abs, holds)) if bounds is None else _WIDTH_BY_CHANCE * (bounds[1] - bounds[0])
-    )
-    if ends[1] - ends[0] <= alike:
+    points = [*ends, value]
+    narrow = _WIDTH_BY_CHANCE * (bounds[1] - bounds[0]) if bounds else _EQUAL_WITHIN * max(map(abs, points))
+    if ends[1] - ends[0] <= narrow:
         exact = constant_interval(value, n, bounds, confidence)
         if exact is None:
             return None
-        holds += exact
-    return Interval(min(holds), max(holds))
+        points += exact
+    return Interval(min(points), max(points))
 
 
 def resample_counts(n: int, seed: int | tuple[int, ...] = 0) -> NDArray[np.int64]:

@@ -294,8 +294,8 @@ def _fill_context(
         report = filled[offer.cluster]
         fitted = next((form for form in offer.forms if measure(form) <= tokens_left), None)
         if fitted is None:
-            lost = report.sources if report.sentences else (offer.forms[0].id,)
-            filled[offer.cluster] = replace(report, left_out=(*report.left_out, *lost))
+            ids = report.sources if report.sentences else (offer.forms[0].id,)
+            filled[offer.cluster] = replace(report, left_out=(*report.left_out, *ids))
         else:
             tokens = measure(fitted)
             tokens_left -= tokens
