@@ -1,4 +1,4 @@
-"""Find the smallest number of passages with which plain RAG loses less than a margin of its mean score."""
+"""Find the smallest number of passages with which plain RAG's mean score falls by less than a margin."""
 
 from __future__ import annotations
 
