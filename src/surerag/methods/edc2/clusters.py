@@ -85,7 +85,7 @@ def rank_passages(
     prompts = [prompt.render(passage=text, **{slot: value}) for text in texts]
     replies = yield from perform(Generate(prompts, SamplingParams(max_tokens=2, trace="optional")))
     if any(reply.trace is None for [reply] in replies):
-        # A yes without a probability counts as 1, and would rank above each yes with a probability.
+        # A "yes" without a probability counts as 1, and would rank above each "yes" with a probability.
         replies = [[replace(reply, trace=None)] for [reply] in replies]
     yes = [yes_probability(reply) for [reply] in replies]
     if unclear := yes.count(None):

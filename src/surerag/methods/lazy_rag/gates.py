@@ -196,8 +196,7 @@ class EntropyGate(_BoundedGate):
         if self.aggregate == "first":
             object.__setattr__(self, "n_tokens", 1)
         elif self.aggregate == "greatest_3" and self.n_tokens is not None:
-            # The score of three or more tokens cannot fall with further tokens, so it can open the gate
-            # early.
+            # Further tokens cannot lower a score of three or more tokens, so it can open the gate early.
             object.__setattr__(self, "n_tokens", max(3, self.n_tokens))
 
     @property
