@@ -66,7 +66,7 @@ def train_rewriter(
     columns: Columns = "",
     language: Language = "en",
 ) -> None:
-    """Train a query rewriter, and test it on held-out queries. Repeat an interrupted command to continue it."""
+    """Train a query rewriter, and test it on held-out queries. Repeat the command after an interruption."""
     items = read_questions(queries, columns=parse_columns(columns))
     options = training.RewriterTraining(reward=reward, lora_rank=lora_rank or None, seed=seed)
     reader = load_reader(base_url, model, dtype)
