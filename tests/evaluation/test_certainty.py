@@ -279,7 +279,7 @@ def test_the_fewest_passages_that_lose_nothing_that_matters() -> None:
         900, plain_10=lambda i: i % 5 > 0, plain_2=lambda i: i % 3 > 0, plain_4=lambda i: i % 5 > 0 or i == 0
     )
     most, four, two = passage_counts(run, 0.02)
-    assert (most.passages, four.loses_nothing, two.loses_nothing) == (10, True, False)
+    assert (most.passages, four.within_margin, two.within_margin) == (10, True, False)
     first, second = numbers_of_passages(run)
     assert first.startswith(
         "Use 4 passages in place of 10: the share of right answers falls by less than 2 points (+0.1 ["
@@ -302,7 +302,7 @@ def test_few_questions_do_not_show_that_fewer_passages_are_enough() -> None:
     run = plain_with(
         900, plain_10=lambda i: i % 5 > 0, plain_4=lambda i: i % 2 > 0, plain_1=lambda i: i % 5 > 0
     )
-    assert [one.loses_nothing for one in passage_counts(run, 0.02)] == [True, False, False]
+    assert [one.within_margin for one in passage_counts(run, 0.02)] == [True, False, False]
     assert passage_counts(plain_with(5, plain_3=lambda i: True), 0.02) == []
 
 

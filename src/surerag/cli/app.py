@@ -75,7 +75,6 @@ def main() -> NoReturn:
 
 
 def _silence_libraries() -> None:
-    """Hide the progress bars, log messages and warnings of other libraries."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("TQDM_DISABLE", "1")

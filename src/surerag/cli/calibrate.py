@@ -59,7 +59,7 @@ def calibrate(
     confidence: Confidence = 0.95,
     output: Output = Path("policy.json"),
 ) -> None:
-    """Find the threshold for retrieving, rewriting or withholding answers, and write it to a policy file."""
+    """Find the uncertainty above which to search, rewrite or withhold an answer; write a policy file."""
     policy: ThresholdPolicy | AbstentionPolicy
     with EvaluationRun(run, metrics=(metric,)) as rows:
         if max_risk is not None:
@@ -80,7 +80,6 @@ def calibrate(
 def _abstention_policy(
     run: EvaluationRun, system: str, metric: str, measure: str, max_risk: float, confidence: float
 ) -> AbstentionPolicy:
-    """Return a policy that withholds a system's answers if their uncertainty is above a threshold."""
     names = run.systems
     system = system or ("plain" if "plain" in names else names[0] if len(names) == 1 else "")
     if system not in names:

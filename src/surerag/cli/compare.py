@@ -123,10 +123,10 @@ def compare(
     )
     built = {name: build_system(name, setup) for name in names}
     page = run.with_suffix(".html")
-    held: Mapping[str, Sequence[str]] = {}
+    documents_by_question: Mapping[str, Sequence[str]] = {}
     if corpus.is_whole:
         with step("Looking for the reference answers in the documents"):
-            held = documents_with_references(items, corpus.passages.passages)
+            documents_by_question = documents_with_references(items, corpus.passages.passages)
     else:  # the run over all passages may retrieve other passages, so its answers need another file
         run = run.with_name(f"{run.stem}.dry-run{run.suffix}")
     prices = price_in, price_out
@@ -137,7 +137,7 @@ def compare(
             "questions": f"{questions} ({len(items):,})",
         }
         rows.record(provenance(reader, base_url, about))
-        rows.record_documents(held)
+        rows.record_documents(documents_by_question)
         if not dry_run:
             show_findings(findings(rows, margin=margin / 100))
         show(terminal_table(rows, prices=prices))
@@ -158,7 +158,6 @@ def compare(
 
 
 def _worst(outcomes: Collection[Outcome]) -> Outcome:
-    """Return the worst of some outcomes: ``"fail"``, else ``"undecided"``, else ``"pass"``."""
     return "fail" if "fail" in outcomes else "undecided" if "undecided" in outcomes else "pass"
 
 
@@ -185,7 +184,7 @@ def _check_names(systems: str, require: Sequence[str]) -> Sequence[str]:
 
 
 def _check_references(items: Sequence[Question], path: Path, require: Sequence[str]) -> None:
-    """Say which questions cannot be scored; raise if a requirement needs scores, and there are none."""
+    """Print how many questions cannot be scored; raise InputError if a requirement needs a missing score."""
     without = sum(not item.references for item in items)
     if without == len(items):
         show_note(f"no question of {path} has a right answer: the answers are listed, and not scored")
@@ -207,7 +206,7 @@ def _sample(items: Sequence[Question], n: int) -> list[Question]:
 
 
 def _options(model: str | None, base_url: str | None) -> Mapping[str, Mapping[str, Any]]:
-    """Return options by system: the demo's model was trained on its own prompt; other models need none."""
+    """Return options by system: the prompt that the demo's model was trained on; empty for other models."""
     if model != DEMO or base_url is not None:
         return {}
     from surerag.demo import EXTRACT_PROMPT

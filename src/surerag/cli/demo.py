@@ -104,7 +104,6 @@ def _sample(n: int) -> list[Question]:
 
 
 def _show_one(setup: PipelineSetup, question: Question) -> None:
-    """Run all five methods on one question, and print their results in a table."""
     options: dict[str, Any] = {"top_n": setup.top_n, "max_tokens": setup.max_tokens}
     with step("One question, five methods"):
         passages = setup.retriever.retrieve(question.text, TOP_N)

@@ -97,7 +97,6 @@ def check_methods(reader: BaseReader, *, judges: bool) -> dict[str, tuple[bool, 
 
 
 def _describe(reader: BaseReader, base_url: str | None) -> str:
-    """Return a text that lists a model's capabilities; a server is tested with small requests."""
     if base_url is not None:
         with step(f"Sending a dozen small requests to {base_url}"):
             return str(reader.probe())  # type: ignore[attr-defined]  # a reader of a server

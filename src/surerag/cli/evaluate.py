@@ -130,9 +130,9 @@ def _measure(score: Score, reader: BaseReader, entailer: Entailer) -> tuple[Meas
 
     def measure_dense(question: Question, passages: list[Passage]) -> EvaluationAnswer:
         result = dense.run(question.text, passages)
-        shown = tuple(passage.text for passage in passages)
+        texts = tuple(passage.text for passage in passages)
         scores = {"dse": result.score} if result.conclusive else {}
-        return EvaluationAnswer(result.answer, shown, result.usage, scores=scores)
+        return EvaluationAnswer(result.answer, texts, result.usage, scores=scores)
 
     return measure_dense, {**dense.to_dict(), "entailer": entailer.name}
 

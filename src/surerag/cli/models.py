@@ -67,7 +67,7 @@ Language = Annotated[
 
 
 def _readable_path(check: Callable[[Path], Path]) -> Callable[[Path], Path]:
-    """Let a check of a path raise ConfigurationError if the system cannot even look at the path."""
+    """Wrap a check of a path, so that an OSError of the check becomes a ConfigurationError."""
 
     @wraps(check)
     def checked(path: Path) -> Path:
@@ -252,7 +252,7 @@ def _without_secrets(base_url: str) -> str:
 
 
 def command_line(base_url: str | None, without: str = "") -> str:
-    """Return the command line of this process, without secrets in the URL, and without an option."""
+    """Return this process's command line without secrets in the URL, and without the option ``without``."""
     words = ["surerag", *sys.argv[1:]]
     if without in words:
         del words[words.index(without) : words.index(without) + 2]
@@ -307,7 +307,7 @@ def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = 
 
 
 def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> list[Passage]:
-    """Return for each question the ``LIKELY`` passages that share most words with it, without repeats."""
+    """Return the ``LIKELY`` passages that share most words with each question, as one list of passages."""
     encoder = HashingEncoder()
     queries = encoder.encode(questions, "query")
     scores = [

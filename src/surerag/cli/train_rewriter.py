@@ -31,7 +31,7 @@ NOT_HELPFUL = 4
 Queries = Annotated[
     Path,
     typer.Argument(
-        help="File with questions, and best also reference answers: JSONL, JSON, CSV, TSV, XLSX or Parquet."
+        help="File with questions, ideally with reference answers: JSONL, JSON, CSV, TSV, XLSX or Parquet."
     ),
 ]
 Base = Annotated[str, typer.Option(help="Hugging Face id or folder of the model to train.")]
@@ -66,7 +66,7 @@ def train_rewriter(
     columns: Columns = "",
     language: Language = "en",
 ) -> None:
-    """Train a query rewriter, and test it on held-out queries. An interrupted command can be repeated."""
+    """Train a query rewriter, and test it on held-out queries. Repeat the command after an interruption."""
     items = read_questions(queries, columns=parse_columns(columns))
     options = training.RewriterTraining(reward=reward, lora_rank=lora_rank or None, seed=seed)
     reader = load_reader(base_url, model, dtype)

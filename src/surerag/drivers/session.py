@@ -189,7 +189,7 @@ def sentence_of(event: Event) -> str:
     Example:
         >>> from surerag import UncertaintyRewriter  # DynQR adds the sentences of its events
         >>> sentence_of(Event("dynqr.failed", {"question": "Who?", "reason": "time-out"}))
-        'No rewrite was tried, and the first answer stays: time-out; question: Who? [dynqr.failed]'
+        'No rewrite was used, and the first answer stays: time-out; question: Who? [dynqr.failed]'
     """
     words = event.name.rpartition(".")[2].replace("_", " ").capitalize()
     remaining = dict(event.data)

@@ -172,7 +172,6 @@ def _ask_missing(
     at_a_time: int,
     ask: Callable[[System, Sequence[Question]], Iterator[Row]],
 ) -> Iterator[Row]:
-    """Ask each system the questions that it has not answered yet, and yield each answer as a row."""
     failures, latest = dict.fromkeys(missing, 0), ""
     for start, system in product(range(0, len(questions), at_a_time), systems):
         batch = [q for q in questions[start : start + at_a_time] if q.key in missing[system.name]]
@@ -224,7 +223,6 @@ def _ask(
 
 @contextmanager
 def _background_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """Run an event loop in a thread of its own, and stop it at the end."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Find out why answers are wrong: the model, the retriever or the documents may lack the reference answer."""
+"""Find out what causes wrong answers: the model, the retriever, or documents without the right answer."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def documents_with_references(
         >>> list(documents_with_references([question, other], passages).values())
         [('ada.md',), ()]
     """
-    found: dict[str, dict[str, None]] = {}
+    sources_by_key: dict[str, dict[str, None]] = {}
     candidates: dict[str, list[tuple[int, list[str], str]]] = {}  # keys: longest word, as it is rare
     for question in questions:
         for words in _words_of_references(question):
-            found.setdefault(question.key, {})
+            sources_by_key.setdefault(question.key, {})
             place = max(range(len(words)), key=lambda at, words=words: len(words[at]))  # type: ignore[misc]
             candidates.setdefault(words[place], []).append((place, words, question.key))
     for passage in passages:
@@ -53,9 +53,9 @@ def documents_with_references(
             for place, words, key in candidates.get(word, ()):
                 start = at - place
                 is_there = start >= 0 and text[start : start + len(words)] == words
-                if is_there and len(found[key]) < _DOCUMENTS_NAMED:
-                    found[key][source_of(passage)] = None
-    return {key: tuple(sources) for key, sources in found.items()}
+                if is_there and len(sources_by_key[key]) < _DOCUMENTS_NAMED:
+                    sources_by_key[key][source_of(passage)] = None
+    return {key: tuple(sources) for key, sources in sources_by_key.items()}
 
 
 def source_of(passage: Passage) -> str:
@@ -155,7 +155,7 @@ _REMEDIES: dict[Place, tuple[str, str]] = {
     "nowhere": ("the documents", "is in no document"),
 }
 """For each place of a reference: the part of the pipeline to improve, and a description of the place."""
-_NOT_SEARCHED = ("the retriever or the documents", "is in no passage that was shown")
+_NOT_SEARCHED = ("the retriever or the documents", "is in no passage that the model was shown")
 """The entry of ``_REMEDIES`` for ``"elsewhere"`` if the documents were not searched."""
 _CHI_SQUARED_LIMIT = 3.84
 """Critical value of McNemar's test (5 %) for the squared difference of two counts, divided by their sum."""
@@ -182,5 +182,5 @@ def remedy(causes: Causes, system: str, name: str) -> str:
 
 
 def remedy_of(causes: Causes, place: Place) -> tuple[str, str]:
-    """Return the part to improve if references are at a place, and a description of the place."""
+    """Return what to improve if reference answers occur at ``place``, and a description of the place."""
     return _NOT_SEARCHED if causes.names is None and place == "elsewhere" else _REMEDIES[place]

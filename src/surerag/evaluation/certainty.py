@@ -112,7 +112,7 @@ def _surest_answers(run: Run, system: str) -> SurestAnswers | None:
 
 
 def surest_answers_by_system(run: Run) -> dict[str, SurestAnswers]:
-    """Return the ``SurestAnswers`` of each comparable system whose answers have a certainty, by name."""
+    """Return ``SurestAnswers`` by system, for the systems in ``run.comparable`` that report a certainty."""
     by_system = ((system, surest_answers(run, system)) for system in run.comparable)
     return {system: surest for system, surest in by_system if surest is not None}
 
@@ -129,10 +129,10 @@ def _right_among(
     The last of these answers may be as uncertain as some answers after it, so that their order is arbitrary.
     Then each answer with this uncertainty counts as the mean of all answers with this uncertainty.
     """
-    shown = right[:count].astype(np.float64)
+    values = right[:count].astype(np.float64)
     first, end = (
         int(np.searchsorted(uncertainty, uncertainty[count - 1], side)) for side in ("left", "right")
     )
     if end > count:
-        shown[first:] = right[first:end].mean()
-    return mean_interval(shown, groups[:count])
+        values[first:] = right[first:end].mean()
+    return mean_interval(values, groups[:count])

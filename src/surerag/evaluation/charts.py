@@ -41,9 +41,9 @@ def bar_charts(run: Run, baseline: str = "") -> str:
         return f"<p><small>No charts: {escape(printable(str(error)))}</small></p>"
 
 
-def certainty_charts(found: Mapping[str, SurestAnswers]) -> str:
+def certainty_charts(surest_of: Mapping[str, SurestAnswers]) -> str:
     """Return an HTML chart for each system: the share of right answers among the most certain answers."""
-    ends = [estimate.interval or (0, 1) for one in found.values() for estimate in one.curve.values()]
+    ends = [estimate.interval or (0, 1) for one in surest_of.values() for estimate in one.curve.values()]
     lowest = min((lower for lower, _ in ends), default=0.0)
     try:
         return "".join(
@@ -52,7 +52,7 @@ def certainty_charts(found: Mapping[str, SurestAnswers]) -> str:
                 2.6,
                 partial(_draw_curve, surest=surest, lowest=lowest),
             )
-            for system, surest in found.items()
+            for system, surest in surest_of.items()
         )
     except MissingExtraError:
         return ""  # bar_charts() already returns the error message
@@ -97,11 +97,11 @@ def _draw_lines(axes: Any, values: Mapping[str, Estimate], baseline: str) -> Non
 
 
 def _draw_curve(axes: Any, surest: SurestAnswers, lowest: float) -> None:
-    shown = [100 * share for share in surest.curve]
+    shares = [100 * share for share in surest.curve]
     ends = [one.interval or (one.value, one.value) for one in surest.curve.values()]
     lower, upper = ([100 * end for end in of] for of in zip(*ends, strict=True))
-    axes.fill_between(shown, lower, upper, color=_MARK, alpha=0.15, linewidth=0)
-    axes.plot(shown, [100 * one.value for one in surest.curve.values()], color=_MARK)
+    axes.fill_between(shares, lower, upper, color=_MARK, alpha=0.15, linewidth=0)
+    axes.plot(shares, [100 * one.value for one in surest.curve.values()], color=_MARK)
     axes.axhline(100 * surest.right[1].value, color=_INK, linewidth=0.8, linestyle=":")
     axes.set_xlim(0, 100)
     axes.set_ylim(10 * int(10 * lowest), 100.5)

@@ -129,13 +129,13 @@ def gates(run: Run, names: Mapping[str, str]) -> list[str]:
             used = {str(run.settings(system).get(kind, ""))}
         if not used or used == {default} or not _missing_in(answers):
             continue
-        found = _as_list(sorted(used))
+        names_used = _as_list(sorted(used))
         deployed = "If you deploy this system with this model, it also uses this gate."
         if kind == "metric" or used != {AbstentionGate.name}:
-            deployed = f'If you deploy this system with this model, pass {kind}="{found}".'
+            deployed = f'If you deploy this system with this model, pass {kind}="{names_used}".'
         sentences.append(
-            f"{names[system]} used the {kind} {found} in place of the default {default}, because the model "
-            f"returned {_missing_in(answers)}. {deployed}"
+            f"{names[system]} used the {kind} {names_used} in place of the default {default}, because the "
+            f"model returned {_missing_in(answers)}. {deployed}"
         )
     return sentences
 
@@ -151,27 +151,27 @@ def _missing_in(answers: Sequence[EvaluationAnswer]) -> str:
     )
 
 
-def causes(run: Run, found: Causes, baseline: str, names: Mapping[str, str]) -> list[str]:
+def causes(run: Run, why: Causes, baseline: str, names: Mapping[str, str]) -> list[str]:
     """Return a list with a sentence that says what to improve for the baseline; empty if it is not known."""
     baseline = baseline or next(iter(run.comparable), "")
-    sentence = remedy(found, baseline, names[baseline]) if baseline in names else ""
+    sentence = remedy(why, baseline, names[baseline]) if baseline in names else ""
     return [sentence] if sentence else []
 
 
 def certainties(
-    run: Run, found: Mapping[str, SurestAnswers], baseline: str, names: Mapping[str, str]
+    run: Run, surest_of: Mapping[str, SurestAnswers], baseline: str, names: Mapping[str, str]
 ) -> list[str]:
     """Return sentences about how well certainty detects wrong answers, with most detail for the baseline."""
     systems = sorted(run.comparable, key=lambda system: system != baseline)
-    measured = [system for system in systems if system in found]
-    sentences = [_certainty(names[system], found[system]) for system in measured[:1]]
+    measured = [system for system in systems if system in surest_of]
+    sentences = [_certainty(names[system], surest_of[system]) for system in measured[:1]]
     others: dict[str, list[str]] = {}
     for system in measured[1:]:
-        surest = found[system]
+        surest = surest_of[system]
         area = f"AUROC {surest.auroc.text(digits=2)}" if surest.auroc else counted(surest.n, "answer")
         others.setdefault(surest.tells, []).append(f"{names[system]} ({area})")
     sentences += [f"{_CERTAINTY_TELLS[tells]} {_as_list(of)}." for tells, of in others.items()]
-    if without := [names[one] for one in systems if one not in found and _lacks_logprobs(run, one)]:
+    if without := [names[one] for one in systems if one not in surest_of and _lacks_logprobs(run, one)]:
         sentences.append(
             f"The model returned no log-probabilities with the answers of {_as_list(without)}, so their "
             "certainty is not known."
@@ -240,23 +240,23 @@ def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
     most, least, points = counts[0], fewest(counts), f"{100 * margin:g} points"
     sentences = []
     if least is not most and least.difference is not None:
-        found = f"{_points(least.difference)}, {counted(least.difference.n, 'question')}"
+        evidence = f"{_points(least.difference)}, {counted(least.difference.n, 'question')}"
         sentences.append(
             f"Use {counted(least.passages, 'passage')} in place of {most.passages}: the share of right "
-            f"answers falls by less than {points} ({found}). {_costs(run, least.system, most.system)}"
+            f"answers falls by less than {points} ({evidence}). {_costs(run, least.system, most.system)}"
         )
-    too_few = next((count for count in counts if not count.loses_nothing), None)
+    too_few = next((count for count in counts if not count.within_margin), None)
     if too_few is None or too_few.difference is None:
         return sentences
     difference = too_few.difference
-    shown, found = counted(too_few.passages, "passage"), counted(difference.n, "question")
+    few, evidence = counted(too_few.passages, "passage"), counted(difference.n, "question")
     text = (
-        f"With {shown} in place of {most.passages}, the share of right answers may fall by {points} or more: "
-        f"{_points(difference)}, {found}."
+        f"With {few} in place of {most.passages}, the share of right answers may fall by {points} or more: "
+        f"{_points(difference)}, {evidence}."
     )
     if difference.interval is not None and difference.interval.upper < 0:
         points = _points(difference)
-        text = f"With {shown}, fewer answers are right than with {most.passages}: {points}, {found}."
+        text = f"With {few}, fewer answers are right than with {most.passages}: {points}, {evidence}."
     elif (needed := questions_to_exclude(difference, margin)) is not None:
         many = f"more than {MANY:,}" if needed > MANY else f"about {_round_up(needed)}"
         text += f" If both are equally good, {many} questions are needed to show it."
@@ -283,8 +283,8 @@ def problems(run: Run, names: Mapping[str, str]) -> list[str]:
             sentences.append(f"{text}.")
         elif errors:
             latest = printable(errors[-1])[:200]
-            asked = counted(len(rows), "question")
-            sentences.append(f"{names[system]} failed on {len(errors)} of {asked} ({latest}).")
+            n_questions = counted(len(rows), "question")
+            sentences.append(f"{names[system]} failed on {len(errors)} of {n_questions} ({latest}).")
     return sentences
 
 
@@ -297,8 +297,8 @@ def _recommendation(
 ) -> list[str]:
     wording = _WORTH_MORE if run.measures[0] == WORTH else _ANSWERS_BETTER
     can = {name: one for name, one in compared.items() if _is_candidate(run, name)}
-    shown = {name: one for name, one in can.items() if one.adjusted < SIGNIFICANCE}
-    better = [name for name, one in shown.items() if one.difference.value > 0]
+    significant = {name: one for name, one in can.items() if one.adjusted < SIGNIFICANCE}
+    better = [name for name, one in significant.items() if one.difference.value > 0]
     cheaper = [name for name in can if _is_cheaper(run, name, baseline, margin, len(compared))]
     other, why = names[baseline], f"{wording[0]} {names[baseline]} on these questions"
     if wording is _ANSWERS_BETTER and not better:
@@ -309,7 +309,7 @@ def _recommendation(
         return [f"Use {best}: {why}."]
     if not can:
         return []
-    if len(shown) == len(can):
+    if len(significant) == len(can):
         return [f"Stay with {other}: every other system {wording[1]}."]
     return [f"Stay with {other} for now: no other system is shown to {wording[2]}."]
 
@@ -362,7 +362,7 @@ def _difference(
     names: Mapping[str, str],
     margin: float,
 ) -> str:
-    name, other, asked = names[one.system], names[baseline], counted(one.difference.n, "question")
+    name, other, n_questions = names[one.system], names[baseline], counted(one.difference.n, "question")
     right = measure in run.metrics
     # Differences of metrics are written in percentage points; other scores may have any range.
     reach = f"{one.difference.text('+', 100, 1)} points" if right else f"{one.difference.value:+.3g}"
@@ -378,10 +378,10 @@ def _difference(
         if not right:
             word = "higher" if one.difference.value > 0 else "lower"
         verb = "answers" if right else f"has a {measure} that is"
-        return f"{name} {verb} {word} than {other}: {both[0]} against {both[1]}, {reach}, {asked}."
+        return f"{name} {verb} {word} than {other}: {both[0]} against {both[1]}, {reach}, {n_questions}."
     text = (
         f"No difference in {what} is shown between {name} and {other}: {both[0]} against {both[1]}, {reach}, "
-        f"{asked}."
+        f"{n_questions}."
     )
     tests = len(run.comparable) - 1
     size = questions_to_show(*pairs(run, one.system, baseline, measure), tests=tests)

@@ -286,7 +286,7 @@ def choose_test(
     groups: Groups = None,
     confidence: float = 0.95,
 ) -> MeanTest:
-    """Return a test of the mean of ``a - scale * b``: exact for binary values, otherwise by betting.
+    """Return a test of the mean of ``a - scale * b``: exact for binary values, else ``betting_p_value``.
 
     Args:
         a: Values of the first system, shape [n].

@@ -1,4 +1,4 @@
-"""Find the smallest number of passages with which the answers of plain RAG lose less than a margin."""
+"""Find the smallest number of passages with which plain RAG's mean score falls by less than a margin."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class PassageCount:
         passages: Largest number of passages in a prompt of the system.
         difference: Mean score of the system minus the mean score of the system with the most passages; None
             for the system with the most passages.
-        loses_nothing: Whether the interval of the difference excludes a loss of the margin, for this number
+        within_margin: Whether the interval of the difference excludes a loss of the margin, for this number
             of passages and for each larger number in the run.
     """
 
     system: str
     passages: int
     difference: Estimate | None
-    loses_nothing: bool
+    within_margin: bool
 
 
 def passage_counts(run: Run, margin: float) -> list[PassageCount]:
@@ -48,19 +48,19 @@ def passage_counts(run: Run, margin: float) -> list[PassageCount]:
         The systems; an empty list if the run has only one plain RAG system, or no reference answers.
     """
     metric = next((name for name in run.measures if name in run.metrics), "")
-    shown = {}
+    n_passages = {}
     for system in run.comparable:
         if metric and _PLAIN.fullmatch(str(run.settings(system).get("system", ""))):
             answers = (row.answer for row in run.answered(system).values())
-            shown[system] = max((len(answer.contexts) for answer in answers if answer), default=0)
-    most, *others = sorted(shown, key=lambda system: -shown[system]) or [""]
+            n_passages[system] = max((len(answer.contexts) for answer in answers if answer), default=0)
+    most, *others = sorted(n_passages, key=lambda system: -n_passages[system]) or [""]
     if not others:
         return []
-    counts = [PassageCount(most, shown[most], None, loses_nothing=True)]
+    counts = [PassageCount(most, n_passages[most], None, within_margin=True)]
     for system in others:
         difference = paired_difference(*pairs(run, system, most, metric))
-        holds = counts[-1].loses_nothing and excludes_loss(difference, margin)
-        counts.append(PassageCount(system, shown[system], difference, holds))
+        holds = counts[-1].within_margin and excludes_loss(difference, margin)
+        counts.append(PassageCount(system, n_passages[system], difference, holds))
     return counts
 
 
@@ -92,4 +92,4 @@ def questions_to_exclude(difference: Estimate, margin: float, tests: int = 1) ->
 
 def fewest(counts: Sequence[PassageCount]) -> PassageCount:
     """Return the system with the fewest passages among the systems that lose less than the margin."""
-    return [count for count in counts if count.loses_nothing][-1]
+    return [count for count in counts if count.within_margin][-1]

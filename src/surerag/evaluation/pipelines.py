@@ -38,8 +38,8 @@ class Pipeline:
         method: Class of the method; None for a pipeline without a method.
         services: Names of the services in :class:`PipelineSetup` that the method gets.
         options: Options of the method that differ from the method's defaults.
-        options_of: Name of the pipeline whose options in ``PipelineSetup.options`` are used; empty for its
-            own.
+        options_of: Name of the pipeline whose options in ``PipelineSetup.options`` are used; empty if the
+            pipeline uses options under its own name.
         is_step: Whether the method can also follow another pipeline, as in ``lazy+compressed``.
         limit: Meaning of a number after ``@`` in the name; empty if a number is not allowed.
         searches: Whether the pipeline searches for every question; None if the method decides.
@@ -313,7 +313,7 @@ def _trace_of_end(trace: TokenTrace, text: str) -> TokenTrace | None:
 
 
 def after_retrieval(program: Program[R], step: Component[Any]) -> Program[R]:
-    """Return a program in which the component ``step`` changes the passages after each retrieval."""
+    """Return the generator ``program``, changed so that the component ``step`` edits retrieved passages."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         reply = yield effect

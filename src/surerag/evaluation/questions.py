@@ -149,7 +149,6 @@ def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None
 
 
 def _unused_columns(record: Mapping[str, Any], names: Mapping[str, str]) -> list[str]:
-    """Return the columns of a record that belong to no field of a question."""
     flat = _flatten(record)
     used = {_column(field, flat, names, "") for field in ALIASES}
     parents = {name.rpartition(".")[0] for name in used if name}
@@ -182,7 +181,7 @@ def as_questions(items: Iterable[Any] | str | Path) -> list[Question]:
 
 
 def _columns_by_field(columns: Mapping[str, str]) -> dict[str, str]:
-    """Replace aliases of fields in the keys of ``columns`` by the fields."""
+    """Return ``columns`` with fields as its keys; a key that is an alias is replaced by its field."""
     names: dict[str, str] = {}
     for name, column in columns.items():
         field = next((field for field in ALIASES if name == field or name in ALIASES[field]), None)
@@ -201,7 +200,6 @@ class _Divider:
         self.cells, self.first = 0, ""
 
     def __call__(self, value: Any) -> Any:
-        """Return a list of the answers in a cell; a cell with a single answer is returned unchanged."""
         for mark in _DIVIDERS if isinstance(value, str) else ():
             parts = [part.strip() for part in re.split(mark, value) if part.strip()]
             if len(parts) > 1 and (
@@ -376,7 +374,7 @@ def _text(value: Any, place: str) -> str:
 
 
 def _texts(value: Any, place: str) -> tuple[str, ...]:
-    """Return the distinct texts of a value: of a text, a mapping with a text, or a list of them."""
+    """Return the distinct texts in a value: a text, a mapping with a text, or a list of texts or mappings."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return ()
     if isinstance(value, Mapping):

@@ -113,8 +113,8 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
     for system in run.comparable:
         table.add_column(escape_markup(printable(system)), justify="right", overflow="fold")
     columns = table_columns(run, baseline, prices)
-    found = surest_answers_by_system(run)
-    for name, by_system in certainty_columns(found).items() if found else ():
+    surest_of = surest_answers_by_system(run)
+    for name, by_system in certainty_columns(surest_of).items() if surest_of else ():
         if name not in ("answers", "right of all"):
             label = "AUROC of certainty" if name == "AUROC" else name
             columns[label] = {system: by_system.get(system, "–") for system in run.comparable}
@@ -251,7 +251,7 @@ def write_report(
         StorageError: If the file cannot be written.
     """
     baseline = baseline or next(iter(run.comparable), "")
-    names, found, why = names_of(run, labels), surest_answers_by_system(run), causes_of(run)
+    names, surest_of, why = names_of(run, labels), surest_answers_by_system(run), causes_of(run)
     first, *others = [
         *comparisons(run, baseline, names, margin),
         *gates(run, names),
@@ -266,7 +266,7 @@ def write_report(
         notes=_html(notes(run)),
         table=_table("system", table_columns(run, baseline, prices)),
         charts=bar_charts(run, baseline),
-        certainty=_certainty_section(found, certainties(run, found, baseline, names)),
+        certainty=_certainty_section(surest_of, certainties(run, surest_of, baseline, names)),
         passages=_passages_section(run, margin),
         questions=_question_list(run, why),
         about="".join(f"<dt>{_html(name)}</dt><dd>{_html(text)}</dd>" for name, text in run.about.items()),
@@ -294,15 +294,15 @@ def _table(first: str, columns: Mapping[str, Mapping[str, str]]) -> str:
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
-def certainty_columns(found: Mapping[str, SurestAnswers]) -> dict[str, Mapping[str, str]]:
+def certainty_columns(surest_of: Mapping[str, SurestAnswers]) -> dict[str, Mapping[str, str]]:
     """Return the text of each cell by column and system: AUROC, and right answers among the most certain."""
     columns: dict[str, Mapping[str, str]] = {
-        "AUROC": {system: estimate_text(surest.auroc) for system, surest in found.items()}
+        "AUROC": {system: estimate_text(surest.auroc) for system, surest in surest_of.items()}
     }
     for share in (*SHARES, 1):
         name = "right of all" if share == 1 else f"right of the surest {100 * share:.0f} %"
-        columns[name] = {system: _percent_text(surest.right[share]) for system, surest in found.items()}
-    columns["answers"] = {system: str(surest.n) for system, surest in found.items()}
+        columns[name] = {system: _percent_text(surest.right[share]) for system, surest in surest_of.items()}
+    columns["answers"] = {system: str(surest.n) for system, surest in surest_of.items()}
     return columns
 
 
@@ -317,13 +317,13 @@ _MEASURES = {
 }
 
 
-def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[str]) -> str:
+def _certainty_section(surest_of: Mapping[str, SurestAnswers], sentences: Sequence[str]) -> str:
     if not sentences:
         return ""
     section = f"<h2>How sure is each answer?</h2>{_list(sentences)}"
-    if not found:
+    if not surest_of:
         return section
-    used = dict.fromkeys(surest.measure for surest in found.values())
+    used = dict.fromkeys(surest.measure for surest in surest_of.values())
     measures = " or ".join(_MEASURES.get(measure, measure) for measure in used)
     note = (
         f"Certainty is measured by {measures}. This needs no further call and no further token. AUROC is the "
@@ -331,10 +331,11 @@ def _certainty_section(found: Mapping[str, SurestAnswers], sentences: Sequence[s
         "Intervals have a confidence level of 95 %. Each curve shows the share of right answers among the "
         "surest answers, with its interval. The dotted line is the share of right answers among all answers."
     )
-    if unmeasured := sum(surest.unmeasured for surest in found.values()):
+    if unmeasured := sum(surest.unmeasured for surest in surest_of.values()):
         note += f" Left out, because they have no log-probabilities: {counted(unmeasured, 'answer')}."
-    curves = f'<div class="charts">{certainty_charts(found)}</div>'
-    return f"{section}{_table('system', certainty_columns(found))}<p><small>{_html(note)}</small></p>{curves}"
+    table = _table("system", certainty_columns(surest_of))
+    curves = f'<div class="charts">{certainty_charts(surest_of)}</div>'
+    return f"{section}{table}<p><small>{_html(note)}</small></p>{curves}"
 
 
 def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
@@ -385,7 +386,6 @@ def _wrong_without_cause(run: Run, why: Causes) -> int:
 
 
 def _skipped_files(run: Run) -> str:
-    """Return an HTML list of the files that could not be read; empty if all files were read."""
     skipped = run.about.get(SKIPPED, "none").splitlines()
     if skipped in ([], ["none"]):
         return ""
@@ -408,7 +408,7 @@ def _passages_section(run: Run, margin: float) -> str:
     }
     for cost in COSTS:
         means = summarize(run, cost)
-        values = {one.system: (found := means[one.system]) and found.value for one in counts}
+        values = {one.system: (mean := means[one.system]) and mean.value for one in counts}
         columns[cost] = _cells(values, number_text)
     sentences = _list(numbers_of_passages(run, margin))
     return f"<h2>How many passages?</h2>{sentences}{_table('system', columns)}"
@@ -493,7 +493,6 @@ def _score_text(metric: str, score: float | None) -> str:
 
 
 def _passages_text(numbers: Sequence[int]) -> str:
-    """Return a text that names the passages in the prompt; empty if there were no passages."""
     if not numbers:
         return ""
     return f"passage{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))} in the prompt"

@@ -250,7 +250,7 @@ class Run:
 
     @property
     def rows(self) -> list[Row]:
-        """Rows for the questions of the latest call, ordered by question and then by system."""
+        """Rows for the questions of the latest call of ``evaluate``, ordered by question, then by system."""
         return self._rows if self.table else []
 
     def answered(self, system: str) -> dict[str, Row]:
@@ -318,7 +318,9 @@ class Run:
         return dict(self._settings[system])
 
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
-        """Return rows for :func:`surerag.calibrate_threshold`, from the answers with and without acting.
+        """Return rows for :func:`surerag.calibrate_threshold`, one for each question.
+
+        A row has the uncertainty of the first answer, its score, and the score if the method acts.
 
         Args:
             system: Name without threshold, such as ``"lazy"`` if the run contains ``lazy@inf``, which never
@@ -370,18 +372,18 @@ class Run:
                 it, and ``WITHOUT_ALTERNATIVES`` otherwise.
         """
         scores = self.values(system, metric or next(iter(self.metrics)))
-        found = [
+        scored = [
             (row.question, certainty, scores[key])
             for key, row in self.answered(system).items()
             if key in scores and row.answer and (certainty := row.answer.certainty) is not None
         ]
-        measured = [certainty for _, certainty, _ in found if certainty.measure]
+        measured = [certainty for _, certainty, _ in scored if certainty.measure]
         if not measure:
             all_have_it = all(DEFAULT_MEASURE in certainty.uncertainties for certainty in measured)
             measure = DEFAULT_MEASURE if all_have_it else WITHOUT_ALTERNATIVES
         return [
             CalibrationRow.of(one, score, id=question.text, group=question.group)
-            for question, certainty, score in found
+            for question, certainty, score in scored
             if (one := certainty.by(measure) if certainty.measure else certainty).reason != NO_LOGPROBS
         ]
 
@@ -424,16 +426,16 @@ class Run:
 
         Raises:
             ConfigurationError: If ``on_change`` is ``"refuse"``, and the settings of a system have changed,
-                or some questions are new while stored questions are missing.
+                or ``questions`` contains new questions and lacks stored questions.
         """
         _ = self.table  # raises for damaged rows, before a model is called
         stored = dict(self._select("SELECT name, fingerprint FROM systems"))
         changed = [s.name for s in systems if stored.get(s.name, s.fingerprint) != s.fingerprint]
         before = {question.key for question in self.questions}
         keys = {question.key for question in questions}
-        known = {key for (key,) in self._select("SELECT key FROM questions")}
+        stored_keys = {key for (key,) in self._select("SELECT key FROM questions")}
         # A subset or superset of the stored questions belongs to the same run: a trial before the whole run.
-        other = not keys >= before and not keys <= known
+        other = not keys >= before and not keys <= stored_keys
         if on_change == "refuse" and (changed or other):
             what = (
                 f"settings of {', '.join(changed)}"
@@ -522,8 +524,8 @@ def _measures_of(certainty: Certainty | None) -> dict[str, float | None]:
 
 
 def _parse_question(text: str) -> Question:
-    asked, references, contexts, *names = json.loads(text)
-    return Question(asked, tuple(references), tuple(contexts), *names)
+    question_text, references, contexts, *names = json.loads(text)
+    return Question(question_text, tuple(references), tuple(contexts), *names)
 
 
 def _parse_answer(text: str) -> EvaluationAnswer | None:

@@ -212,12 +212,12 @@ def _power(n: int, difference: float, discordant: float, level: float) -> float:
         return np.asarray(ways + np.nan_to_num(odds, nan=0.0, neginf=-np.inf))
 
     chance = np.exp(log_binomial(n, n, discordant))
-    lost, power = (1 - difference / discordant) / 2, 0.0
+    loss_share, power = (1 - difference / discordant) / 2, 0.0
     for count in np.flatnonzero(chance > 1e-7).tolist():
         tail = 2 * np.cumsum(np.exp(log_binomial(count, count // 2, 0.5)))
         most = int(np.searchsorted(tail, level, side="right")) - 1
         if most >= 0:
-            power += float(chance[count] * np.exp(log_binomial(count, most, lost)).sum())
+            power += float(chance[count] * np.exp(log_binomial(count, most, loss_share)).sum())
     return power
 
 

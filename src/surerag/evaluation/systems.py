@@ -108,7 +108,7 @@ def _settings_of(target: Any) -> dict[str, Any]:
 
 
 def scope_setting(component: Any) -> dict[str, Any]:
-    """Return a component's calibration scope as a setting; empty if the component cannot have a policy."""
+    """Return the facts for which a calibrated threshold of a component is valid, as the setting ``scope``."""
     return {"scope": scope_of(component)} if isinstance(component, AnsweringComponent) else {}
 
 

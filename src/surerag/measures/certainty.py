@@ -96,7 +96,7 @@ def auroc(
     uncertain than a right answer; 0.5 is chance. The confidence interval is computed on the scale of
     log(A / (1 − A)), with the variance of DeLong, DeLong & Clarke-Pearson (Biometrics 44, 1988). For grouped
     answers, it uses the variance of Obuchowski (Biometrics 53, 1997, Eq. 4) and Student's quantile. If A is 0
-    or 1, the interval is exact for a sample of the size of the smaller class.
+    or 1, it is :func:`~surerag.measures.statistics.constant_interval` for the size of the smaller class.
 
     Args:
         uncertainty: Uncertainty of each answer, shape [answers]; larger means less certain, and infinity is

@@ -111,6 +111,6 @@ def tokens_of(values: ArrayLike) -> Sequence[float]:
 
 
 def mean_of(values: ArrayLike, first: int | None = None) -> float:
-    """Return the mean of the first ``first`` values, or of all values; raise ValueError if there are none."""
+    """Return the mean of values, or of the leading ``first`` values; raise ValueError if there are none."""
     numbers = tokens_of(values)[:first]
     return math.fsum(numbers) / len(numbers)

@@ -101,7 +101,7 @@ def seper_soft(weights: ArrayLike, entailment: ArrayLike, references: References
         weights: Weight p(r|q) of each sampled answer, shape [N]; the weights sum to at most one.
         entailment: Probability that each answer entails each reference, shape [N, references].
         references: How the beliefs in several reference answers are combined: ``"max"``, ``"mean"`` (Eq. 10),
-            or ``"any"``, the belief that an answer means any reference (section 3.4).
+            or ``"any"``, the belief that an answer has the meaning of any reference (section 3.4).
 
     Returns:
         The belief in the reference answers, in [0, 1].
@@ -126,7 +126,7 @@ def seper_hard(
     Args:
         weights: Weight of each sampled answer, shape [N]; the weights sum to at most one.
         clusters: Number of each answer's meaning cluster, 0 to C − 1, shape [N].
-        matches: Whether each cluster means each reference answer, shape [C, references].
+        matches: Whether each cluster has the meaning of each reference answer, shape [C, references].
         references: How the beliefs in several reference answers are combined; see :func:`seper_soft`.
 
     Returns:

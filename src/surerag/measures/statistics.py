@@ -38,7 +38,7 @@ class Interval(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """An estimate from ``n`` values with its confidence interval; None if no interval can be computed."""
+    """An estimate from ``n`` values; its confidence ``interval`` is None if it cannot be computed."""
 
     value: float
     interval: Interval | None
@@ -70,8 +70,8 @@ def mean_interval(
 ) -> Estimate:
     """Return the mean of a sample with its confidence interval.
 
-    If every value equals one of the bounds, it is Wilson's interval. Otherwise it is computed as in
-    :func:`paired_difference`.
+    If every value equals one of the bounds (such as 0 or 1), the interval is Wilson's interval. Otherwise it
+    is computed as in :func:`paired_difference`.
 
     Args:
         values: The sample, shape [n].
@@ -108,10 +108,10 @@ def paired_difference(
 ) -> Estimate:
     """Return the mean of ``first − second`` over pairs, with its confidence interval.
 
-    It is a normal interval after two extreme values were added. For binary scores, or if most differences are
-    equal, the two values are the bounds (Bonett & Price 2012). For other differences, they are the mean plus
-    and minus the largest deviation. ``python -m studies.levels`` simulates how often these intervals contain
-    the true mean.
+    The interval is a normal interval after two extreme values were added to the differences. For binary
+    scores, or if most differences are equal, the two values are the bounds (Bonett & Price 2012). For other
+    differences, they are the mean plus and minus the largest deviation. ``python -m studies.levels``
+    simulates how often these intervals contain the true mean.
 
     Args:
         first: First value of each pair, shape [n].
@@ -285,20 +285,18 @@ def _not_below_exact(
     ends: Bounds, value: float, n: float, bounds: Bounds | None, confidence: float
 ) -> Interval | None:
     """Widen an interval so that it includes ``value`` and, if it is very narrow, the exact interval."""
-    holds = [*ends, value]
-    alike = (
-        _EQUAL_WITHIN * max(map(abs, holds)) if bounds is None else _WIDTH_BY_CHANCE * (bounds[1] - bounds[0])
-    )
-    if ends[1] - ends[0] <= alike:
+    points = [*ends, value]
+    narrow = _WIDTH_BY_CHANCE * (bounds[1] - bounds[0]) if bounds else _EQUAL_WITHIN * max(map(abs, points))
+    if ends[1] - ends[0] <= narrow:
         exact = constant_interval(value, n, bounds, confidence)
         if exact is None:
             return None
-        holds += exact
-    return Interval(min(holds), max(holds))
+        points += exact
+    return Interval(min(points), max(points))
 
 
 def resample_counts(n: int, seed: int | tuple[int, ...] = 0) -> NDArray[np.int64]:
-    """Draw bootstrap resamples; return how often each contains each of n observations, [resamples, n].
+    """Draw bootstrap resamples; return the counts of the n observations in each, shape [resamples, n].
 
     Example:
         >>> resample_counts(5).sum(axis=1).tolist() == [5] * RESAMPLES

@@ -38,9 +38,9 @@ class SecondOpinion(ABC):
     model: Any = field(repr=False)
 
     def program(self, prompt: Prompt, answer: str) -> Program[Certainty]:
-        """Return the method's program, which calls the model again and returns its certainty of the answer.
+        """Return the generator that calls the model again and returns the model's certainty of the answer.
 
-        After a temporary failure, a warning is emitted, and the certainty has a reason but no measures.
+        If the call fails, a warning event is emitted, and the certainty has a reason but no measures.
 
         Args:
             prompt: The prompt that the model answered.

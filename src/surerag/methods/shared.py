@@ -126,7 +126,7 @@ def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_log
 
 
 def trace_of(generation: Generation, of_text: str) -> TokenTrace:
-    """Return the trace of a generation, or raise LogprobsError with a hint to the option ``of_text``."""
+    """Return a generation's trace; if there is none, raise LogprobsError, which recommends ``of_text``."""
     if generation.trace is None:
         raise LogprobsError(
             "an answer came back without log-probabilities",
@@ -303,7 +303,7 @@ def judge(pairs: Sequence[Pair]) -> Program[Judgements]:
 
 
 def embed_unit(texts: Sequence[str], kind: TextKind) -> Program[NDArray[np.float64]]:
-    """Embed texts, and return a row of Euclidean length 1 for each text; raise ServiceError if this fails."""
+    """Embed texts, and return a vector of Euclidean length 1 for each text; raise ServiceError on failure."""
     return unit_vectors((yield from perform(Embed(texts, kind))), len(texts))
 
 
@@ -325,7 +325,7 @@ _YES_OR_NO = re.compile(r"\b(yes|no)\b", re.IGNORECASE)
 
 
 def is_yes(reply: str) -> bool | None:
-    """Return True if a reply contains the word yes, False if it contains no; None for neither word or both.
+    """Return True for a reply with the word "yes", False for "no"; None for neither word or both words.
 
     Example:
         >>> is_yes("**Yes.** It does."), is_yes("No, it lacks the year"), is_yes("Perhaps")
@@ -336,11 +336,11 @@ def is_yes(reply: str) -> bool | None:
 
 
 def yes_probability(reply: Generation) -> float | None:
-    """Return the probability that a model says yes, from its greedy reply to a yes-no question.
+    """Return the probability that a model says "yes", from its greedy reply to a yes-no question.
 
-    The probability comes from the reply's first token that is yes or no. Without log-probabilities it is 1
-    or 0. Greedy decoding chooses the likelier word, so the result is at least 1/2 for a yes, and at most 1/2
-    for a no. Return None if the reply contains neither word or both words.
+    The probability comes from the reply's first token that is "yes" or "no". Without log-probabilities it is
+    1 or 0. Greedy decoding chooses the likelier word, so the result is at least 1/2 for a "yes", and at most
+    1/2 for a "no". Return None if the reply contains neither word or both words.
 
     Example:
         >>> from surerag.messages import TokenTrace

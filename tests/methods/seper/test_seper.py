@@ -257,7 +257,7 @@ def test_the_explanation_reads_well() -> None:
     text = seper().run("Where was Ada born?", ["Velm"], [FIRST]).explain()
     assert text.splitlines()[:2] == ["Where was Ada born?", "references: Velm"]
     assert "ΔSePer +0.626" in text
-    assert "  2 × Orun  weight 0.42, means a reference 0.00" in text
+    assert "  2 × Orun  weight 0.42, P(entails a reference) 0.00" in text
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ class DenseSession:
         return new + (tested + 1) + tested * (tested + 1)
 
     def affordable(self, passages: Sequence[Passage]) -> int:
-        """Return the largest number of first chunks that can be rephrased within the budget of calls."""
+        """Return how many chunks, counted from the first, can be rephrased within the budget of calls."""
         if self.budget.affords(self.cost(passages, len(passages))):
             return len(passages)
         numbers = range(len(passages) - 1, 0, -1)
@@ -256,7 +256,7 @@ def _rephrasing(text: str, changed: str | None) -> tuple[str, Rephrasing]:
 
 
 EVENT_SENTENCES |= {
-    "dense.measured": "The uncertainty under the passages was measured",
+    "dense.measured": "The reader's understanding of the passages was measured",
     "dense.invalid": "The uncertainty could not be measured",
     "dense.no_parents": "The chunks were not cut anew",
     "dense.not_rephrased": "Some passages could not be rephrased and are left as they are",

@@ -79,7 +79,7 @@ class DenseEvaluator(DenseOptions, Component[DenseResult]):
         return replace(services, entailer=_judge(reader, self.entailer, self.prompts["entailment"]))
 
     def program(self, question: str, passages: Sequence[Passage]) -> Program[DenseResult]:
-        """Return the generator that measures the context of one question; a driver runs it.
+        """Return the generator that measures the context of one question; ``surerag.drivers`` runs it.
 
         Raises:
             InputError: If the question is empty, or no passage of the context has a text.
@@ -118,7 +118,7 @@ class SemanticChunker(SemanticChunkerOptions, Component[list[SemanticChunk]]):
         return self.count_tokens or estimated_tokens
 
     def program(self, text: str) -> Program[list[SemanticChunk]]:
-        """Return the generator that cuts one text into chunks; a driver runs it.
+        """Return the generator that cuts one text into chunks; ``surerag.drivers`` runs it.
 
         Raises:
             InputError: If a single character has more tokens than ``chunk_size``, or ``text`` is not a str.
@@ -228,7 +228,7 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
     def program(
         self, question: str, passages: Sequence[Passage], documents: Sequence[Passage] = ()
     ) -> Program[DenseRefinerResult]:
-        """Return the generator that refines the context of one question; a driver runs it.
+        """Return the generator that refines the context of one question; ``surerag.drivers`` runs it.
 
         Args:
             question: The question.

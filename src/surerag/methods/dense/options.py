@@ -1,4 +1,4 @@
-"""Options of DENSE-RAG: for measuring a context, refining it, and semantic chunking."""
+"""Options of the three components of DENSE-RAG: measurement, refinement and semantic chunking."""
 
 from __future__ import annotations
 

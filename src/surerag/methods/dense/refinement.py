@@ -147,7 +147,7 @@ def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
 def meets(entry: Round, better: bool, stop: Stop) -> bool:
     """Return whether a round meets the condition of the option ``stop``.
 
-    ``better`` says whether its context is the best so far, which ``"both"`` requires, too.
+    ``better`` says whether the round's context is the best so far. ``stop="both"`` also requires this.
     """
     certain, sufficient = entry.measured.certain, bool(entry.sufficient)
     return {
@@ -176,7 +176,7 @@ def improves(entry: Round, best: Round | None, stop: Stop) -> bool:
 class Pool:
     """The passages of one question that can be added to a context; each text is added only once.
 
-    If no such passage remains, the retriever is called once for ``more`` passages, unless ``more`` is 0.
+    If all passages were added, the retriever is called once for ``more`` passages, unless ``more`` is 0.
     """
 
     def __init__(self, question: str, passages: Sequence[Passage], more: int) -> None:

@@ -1,4 +1,4 @@
-"""Results of DENSE-RAG: of measuring a context, refining it, and semantic chunking."""
+"""Results of the three components of DENSE-RAG: measurement, refinement and semantic chunking."""
 
 from __future__ import annotations
 

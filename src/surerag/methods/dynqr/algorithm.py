@@ -90,7 +90,7 @@ def rewrite_when_uncertain(
 
 
 class _NoRewriteError(Exception):
-    """Raised if no rewrite is usable or retrieves new passages; ``expected`` is False for a bad rewrite."""
+    """Raised if no rewritten query can be tried; ``expected`` is False if all rewrites are unusable."""
 
     def __init__(self, reason: str, *, expected: bool) -> None:
         super().__init__(reason)
@@ -98,7 +98,7 @@ class _NoRewriteError(Exception):
 
 
 def _choose_answer(original: Attempt, candidates: Sequence[Attempt], verify: bool) -> tuple[Attempt, str]:
-    """Return the least uncertain attempt and the reason; on a tie the original (post-verification)."""
+    """Return the attempt whose answer is kept, and why; with ``verify``, a tie keeps the original attempt."""
     best = min(candidates, key=lambda attempt: attempt.uncertainty, default=None)
     if best is None:
         return original, ""
@@ -188,6 +188,6 @@ EVENT_SENTENCES |= {
     "dynqr.nothing_retrieved": "The retriever returned no passages",
     "dynqr.gate": "The uncertainty of the first answer was compared with its threshold",
     "dynqr.unchanged": "The rewrite changes nothing, and the first answer stays",
-    "dynqr.failed": "No rewrite was tried, and the first answer stays",
+    "dynqr.failed": "No rewrite was used, and the first answer stays",
     "dynqr.decided": "The less uncertain answer was chosen",
 }

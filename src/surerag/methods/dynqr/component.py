@@ -71,7 +71,7 @@ class UncertaintyRewriter(DynQROptions, AnsweringComponent[DynQRResult]):
         return services
 
     def program(self, question: str, history: Sequence[Message] = ()) -> Program[DynQRResult]:
-        """Return the generator that answers one question; a driver runs it.
+        """Return the generator that answers one question; ``surerag.drivers`` runs it.
 
         Args:
             question: The question.

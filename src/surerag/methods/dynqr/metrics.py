@@ -51,9 +51,9 @@ def metric_name(metric: Metric) -> str:
 
 
 def trace_kind(metric: Metric) -> TraceKind:
-    """Return the trace to request for an answer: log-probabilities, or also entropies.
+    """Return which trace to request with an answer: log-probabilities only, or also token entropies.
 
-    A metric of texts needs no trace; entropies are requested for the answer's certainty, but may be missing.
+    ``"semantic_entropy"`` needs only texts. So its trace is optional, and used for the answer's certainty.
     """
     if callable(metric) or _NEEDS[metric] == "entropy":
         return "entropy"
@@ -77,7 +77,7 @@ def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generat
     Args:
         metric: ``"perplexity"`` (the paper's choice); ``"lowest_probability"``, −log of the probability of
             the least likely token, in nats; ``"energy"``, the mean of −logsumexp of the logits;
-            ``"token_entropy"``, the tokens' mean entropy in nats (of an interval, the middle);
+            ``"token_entropy"``, the tokens' mean entropy in nats, or the middle of its bounds;
             ``"ln_entropy"``, the length-normalised entropy of samples, in nats per token;
             ``"semantic_entropy"``, the discrete semantic entropy of samples, in nats; or a function of the
             answer.

@@ -175,7 +175,7 @@ class _Compression(NamedTuple):
         return replies
 
     def _read(self, report: ClusterReport, reply: Generation | Exception) -> ClusterReport:
-        """Return a cluster's report for the reader's reply; passage numbers become the passages' texts."""
+        """Add a reply's sentences to a cluster's report; passage numbers are replaced by the passages."""
         if isinstance(reply, Exception):
             return replace(report, reason=in_plain_words(reply), warning=True)
         options, texts = self.options, self._texts(report)
@@ -218,7 +218,7 @@ class _Compression(NamedTuple):
         return guarded
 
     def _claim(self, sentence: str, report: ClusterReport) -> Claim:
-        """Return the claim that a source must support: an answer's quotations, or else the sentence."""
+        """Return the text that a source must support: the sentence, or for ``"answer"`` its quotations."""
         quoted = " ".join(quotations(sentence)) if self.options.task == "answer" else ""
         return Claim(quoted or sentence, [self.passages[at].text for at in report.members])
 
@@ -294,8 +294,8 @@ def _fill_context(
         report = filled[offer.cluster]
         fitted = next((form for form in offer.forms if measure(form) <= tokens_left), None)
         if fitted is None:
-            lost = report.sources if report.sentences else (offer.forms[0].id,)
-            filled[offer.cluster] = replace(report, left_out=(*report.left_out, *lost))
+            ids = report.sources if report.sentences else (offer.forms[0].id,)
+            filled[offer.cluster] = replace(report, left_out=(*report.left_out, *ids))
         else:
             tokens = measure(fitted)
             tokens_left -= tokens
@@ -330,8 +330,8 @@ def _cut(passage: Passage, end: int) -> Passage:
 EVENT_SENTENCES |= {
     "edc2.compressed": "The passages were shortened from {tokens_before} to {tokens_after} tokens",
     "edc2.not_compressed": "The context, or a part of it, could not be shortened and is left as it is",
-    "edc2.fallback": "Nothing was found relevant, so that the passages are left as they are",
+    "edc2.fallback": "No passage was judged relevant, so the passages are left as they are",
     "edc2.unclear_relevance": "{replies} of {of} replies do not say whether their passage is relevant",
     "edc2.embedded_again": "The query's vector has {query_dimensions} numbers and the "
-    "passages' have {passage_dimensions}, so that the passages are embedded again",
+    "passages' have {passage_dimensions}, so the passages are embedded again",
 }

@@ -73,9 +73,9 @@ def rank_passages(
 ) -> Program[NDArray[np.intp]]:
     """Return the positions of texts by relevance, the most relevant text first.
 
-    The reader says whether each text helps to answer. Its probability of yes and the text's ``similarity`` to
-    the query are combined by reciprocal rank fusion. In the paper (section 4.3) the reader may reply that
-    nothing is relevant, which small models do too often.
+    The reader says whether each text helps to answer. The probability of its reply "yes" and the text's
+    ``similarity`` to the query are combined by reciprocal rank fusion. In the paper (section 4.3), the reader
+    may reply that nothing is relevant, which small models do too often.
     """
     if options.task == "verify":
         prompt, slot = options.prompts["relevant_to_statement"], "statement"
@@ -85,7 +85,7 @@ def rank_passages(
     prompts = [prompt.render(passage=text, **{slot: value}) for text in texts]
     replies = yield from perform(Generate(prompts, SamplingParams(max_tokens=2, trace="optional")))
     if any(reply.trace is None for [reply] in replies):
-        # A yes without a probability counts as 1, and would rank above each yes with a probability.
+        # A "yes" without a probability counts as 1, and would rank above each "yes" with a probability.
         replies = [[replace(reply, trace=None)] for [reply] in replies]
     yes = [yes_probability(reply) for [reply] in replies]
     if unclear := yes.count(None):
@@ -114,7 +114,7 @@ def fuse_ranks(*scores: ArrayLike) -> NDArray[np.intp]:
 def _vectors(
     query: str, passages: Sequence[Passage], query_vector: ArrayLike | None
 ) -> Program[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return the vectors of query and passages; embeddings of passages are used if all fit the query's."""
+    """Return the vectors of the query and the passages; all are embedded again if their dimensions differ."""
     texts = [passage.text for passage in passages]
     own = {len(passage.embedding or ()) for passage in passages}
     if len(own) == 1 and 0 not in own:

@@ -82,7 +82,7 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
     def program(
         self, query: str, passages: Sequence[Passage], query_vector: ArrayLike | None = None
     ) -> Program[EDC2Result]:
-        """Return the generator that shortens the context of one question; a driver runs it.
+        """Return the generator that shortens the context of one question; ``surerag.drivers`` runs it.
 
         Args:
             query: The question, or the statement for ``task="verify"``.

@@ -161,10 +161,10 @@ def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
 
 
 def nearest_sentence(piece: str, texts: Sequence[str], least: float = 0.5) -> tuple[int, str] | None:
-    """Return the position of a text, and its sentence that contains the largest share of a piece's words.
+    """Return the position of a text, and its sentence that contains the most words of ``piece``.
 
-    Of sentences with equal shares, the one with fewer other words is returned. Return None if no sentence
-    contains at least the share ``least`` of the words.
+    If several sentences contain equally many of these words, the sentence with the fewest other words is
+    returned. Return None if no sentence contains at least the share ``least`` of the words.
 
     Example:
         >>> texts = ["She painted.", "Ada, a painter, was born in Velm. She left Velm."]
@@ -198,7 +198,7 @@ ENTAILMENT_SUPPORT = 0.6
 
 
 def supporting_sources(claims: Sequence[Claim], guard: Guard, question: str) -> Program[list[int | None]]:
-    """Return, for each claim, the position of the source that supports it best; None without such a source.
+    """Return, for each claim, the position of the source that supports it best; None if no source does.
 
     With the guard ``"overlap"``, words that are names in the question or in another claim count as names in
     each claim. A source that does not contain all names of a claim does not support the claim.

@@ -50,12 +50,12 @@ class _Token(NamedTuple):
 
 
 def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> float:
-    """Return the share of a sentence's content words that a source contains; 0 if it lacks support.
+    """Return the share of a sentence's content words that a source contains; 0 without support.
 
-    The source lacks support for the sentence if it does not contain all names and numbers and more than half
-    of the other content words, if a name or number follows another word, or if only the sentence or only the
-    source negates. A name is a word with a capital letter; the first word of a sentence only counts if it
-    never occurs in lower case. 1,200 and 1200 are the same number.
+    The source supports the sentence if it contains all names and numbers and more than half of the other
+    content words, each name or number follows the same word in both, and both negate the same words. A name
+    is a word with a capital letter; the first word of a sentence only counts if it never occurs in lower
+    case. 1,200 and 1200 are the same number.
 
     Args:
         sentence: The sentence.
@@ -105,8 +105,6 @@ def names_in(text: str) -> set[str]:
 
 
 class _Reading(NamedTuple):
-    """A text prepared for comparison."""
-
     sentences: tuple[str, ...]
     words: frozenset[str]
     all: frozenset[str]  # the words in lower case
@@ -205,7 +203,7 @@ def _same_word(first: str, second: str) -> bool:
 
 
 def _denies(tokens: Sequence[_Token], claim: Sequence[_Token] | None = None) -> set[str]:
-    """Return the negated words of a text; for a source, only words of ``claim``, in the claim's form."""
+    """Return the negated words of a text; with ``claim``, only words of the claim, in its spelling."""
     denied = set()
     for at, token in enumerate(tokens):
         if token.kind == "denial":
@@ -258,7 +256,7 @@ def _run(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
 
 
 def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
-    """Return whether a name follows the same name as in a source, without a word between the two names."""
+    """Return whether the previous name is the same in a claim and a source, without a word in between."""
 
     def before(tokens: Sequence[_Token], place: int) -> str:
         for token in reversed(tokens[:place]):

@@ -30,7 +30,8 @@ class SupportedSentence(NamedTuple):
 class ClusterReport:
     """The outcome for one cluster of passages.
 
-    All passages that stay unchanged without compression are one cluster, and so are all removed passages.
+    Without compression, all kept passages form one cluster. All less relevant passages, which are removed,
+    form another cluster.
 
     Attributes:
         members: Positions of the cluster's passages in the input, the root first.

@@ -64,9 +64,9 @@ def lazy_rag(
     """Answer a question with L-RAG (section III of the paper).
 
     1. First pass: the reader begins to answer from the summaries (Eq. 1), or abstains if they lack the
-    answer. 2. If the gate's score (Eq. 2 and 3) is at most the threshold τ (Eq. 4), the first answer is
-    completed. 3. Otherwise the gate opens: the first answer is cancelled, passages are retrieved (Eq. 5), and
-    the reader
+       answer.
+    2. If the gate's score (Eq. 2 and 3) is at most the threshold τ (Eq. 4), the first answer is completed.
+    3. Otherwise the gate opens: the first answer is cancelled, passages are retrieved (Eq. 5), and the reader
        answers from summaries and passages (Eq. 6 and 7).
 
     The gate also opens if the first answer abstains, is empty or was truncated at ``max_tokens``, if the
@@ -183,7 +183,7 @@ class _Steps:
 
         Args:
             passages: The retrieved passages; empty in the first pass.
-            abstention: The reply that the prompt demands if the answer is missing; None demands none.
+            abstention: The reply that the prompt demands if the texts lack the answer; None for no demand.
         """
         retrieved = tuple(passage.text.strip() for passage in passages)
         context = "\n".join(
@@ -237,7 +237,6 @@ class _Steps:
         return (yield from perform(ContinueGeneration(begun, answer=answer)))
 
     def cancel(self) -> Program[None]:
-        """Stop generating the first answer."""
         if self._begun is not None:
             yield from perform(CancelGeneration(self._begun))
 
@@ -270,9 +269,9 @@ class _Steps:
 
 
 EVENT_SENTENCES |= {
-    "lazy_rag.gate": "The gate decided",
+    "lazy_rag.gate": "The gate decided whether to retrieve",
     "lazy_rag.answering": "The question is answered",
     "lazy_rag.cut_off": "The answer was cut off after {tokens} tokens",
     "lazy_rag.nothing_retrieved": "The retriever returned no passages",
-    "lazy_rag.summary_outdated": "A summary is older than its document and is not shown",
+    "lazy_rag.summary_outdated": "A summary is older than its document and is not used",
 }

@@ -105,7 +105,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         return gate_of_text(gate, self.first_abstention)
 
     def program(self, question: str) -> Program[LazyRAGResult]:
-        """Return the generator that answers one question; a driver runs it.
+        """Return the generator that answers one question; ``surerag.drivers`` runs it.
 
         Raises:
             InputError: If the question is empty.

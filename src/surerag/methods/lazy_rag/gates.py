@@ -116,7 +116,7 @@ class Gate(ABC):
 
     @property
     def reads_all(self) -> bool:
-        """Whether the gate can stay closed only after the whole answer; the first tokens can open it."""
+        """Whether the gate needs the whole answer to stay closed; the first tokens may already open it."""
         return False
 
     @abstractmethod
@@ -181,7 +181,7 @@ class EntropyGate(_BoundedGate):
             its ``"lower"`` end, ``"middle"`` or ``"upper"`` end.
         threshold: Entropy in nats, above which the gate opens.
         n_tokens: Number of tokens of the first answer (n of Eq. 3).
-        n_samples: Not used; always 0.
+        n_samples: Leave it at 0, because the score needs a greedy answer.
     """
 
     name: ClassVar[str] = "entropy"
@@ -196,13 +196,12 @@ class EntropyGate(_BoundedGate):
         if self.aggregate == "first":
             object.__setattr__(self, "n_tokens", 1)
         elif self.aggregate == "greatest_3" and self.n_tokens is not None:
-            # The score of three or more tokens cannot fall with further tokens, so it can open the gate
-            # early.
+            # Further tokens cannot lower a score of three or more tokens, so it can open the gate early.
             object.__setattr__(self, "n_tokens", max(3, self.n_tokens))
 
     @property
     def reads_all(self) -> bool:
-        """Whether the gate can stay closed only after the whole answer."""
+        """Whether the gate needs the whole answer to stay closed."""
         return self.aggregate in ("max", "greatest_3")
 
     def interval(self, first_pass: FirstPass) -> Interval | None:
@@ -246,7 +245,7 @@ class MarginGate(_BoundedGate):
             is the mean of 1 − p₁, the ``"middle"`` or the ``"upper"`` end.
         threshold: Mean of 1 − margin, in [0, 1], above which the gate opens.
         n_tokens: Number of tokens of the first answer over which the mean is taken.
-        n_samples: Not used; always 0.
+        n_samples: Leave it at 0, because the score needs a greedy answer.
     """
 
     name: ClassVar[str] = "margin"
@@ -298,8 +297,8 @@ class AbstentionGate(Gate):
     """A gate that opens only if the first answer cannot be used, above all because the reader abstains.
 
     The prompt tells the reader to abstain if the summaries lack the answer (the option ``abstention``). The
-    gate needs only the text of one answer. The settings ``threshold``, ``n_tokens`` and ``n_samples`` have no
-    effect.
+    gate needs only the text of one answer. Leave ``threshold``, ``n_tokens`` and ``n_samples`` at their
+    defaults.
     """
 
     name: ClassVar[str] = "abstention"
@@ -307,13 +306,13 @@ class AbstentionGate(Gate):
     threshold: float | None = 0.0
 
     def score(self, first_pass: FirstPass) -> float | None:
-        """Return 0, because an abstention opens every gate without a score."""
+        """Return 0: only an unusable first answer opens this gate, unless the threshold is negative."""
         return 0.0
 
     def decide(
         self, score: float | None, interval: Interval | None, threshold: float, flaw: str = ""
     ) -> GateDecision:
-        """Return a decision that retrieves only for a ``flaw``; see :meth:`Gate.decide`."""
+        """Return the decision of :meth:`Gate.decide`, with another reason if the gate stays closed."""
         decision = super().decide(score, interval, threshold, flaw)
         return (
             decision if decision.retrieve else replace(decision, reason="the first answer does not abstain")

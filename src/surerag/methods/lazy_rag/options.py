@@ -123,7 +123,7 @@ class LazyRAGOptions(Options):
 
     @property
     def first_abstention(self) -> str | None:
-        """The sentence that the first prompt demands if the summaries lack the answer; None demands none."""
+        """The sentence that the first prompt demands if the summaries lack the answer; None for no demand."""
         return None if self.abstention is False else self.abstention or ABSTENTION
 
     @property

@@ -11,9 +11,9 @@ from surerag.methods.lazy_rag.gates import GateDecision
 
 @dataclass(frozen=True)
 class LazyRAGPlan:
-    """The gate's decision and the prompt's context, before the answer's first word.
+    """The gate's decision and the context of the prompt, which are known before the answer's first word.
 
-    It is the detail of the event ``lazy_rag.answering``.
+    The event ``lazy_rag.answering`` has this object as its ``detail``.
 
     Attributes:
         decision: The gate's decision, with its score and reason.

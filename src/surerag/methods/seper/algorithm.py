@@ -37,9 +37,9 @@ def delta_seper(
 def passage_utilities(
     question: str, references: Sequence[str], passages: Sequence[Passage], options: SePerOptions
 ) -> Program[PassageUtilities]:
-    """Measure ΔSePer of each passage alone, and the loss of SePer without it, for all k passages.
+    """Measure ΔSePer of each passage alone, and how much SePer falls if the passage is left out.
 
-    All 2k + 2 contexts are sampled in one request.
+    For k passages, answers are sampled in 2 k + 2 contexts, in one request.
     """
     places = range(len(passages))
     left_out = [[*passages[:at], *passages[at + 1 :]] for at in places]
@@ -181,7 +181,7 @@ def _belief(
 
 
 def _answers_of(samples: Sequence[Generation]) -> list[Hashable]:
-    """Return the text and tokens of each answer as a key: different tokens of one text are two answers."""
+    """Return a key of each answer; answers with equal texts but different tokens have different keys."""
     return [(sample.text, sample.trace and sample.trace.tokens) for sample in samples]
 
 
@@ -241,7 +241,7 @@ def _cluster_matches(
     judgements: Judgements,
     options: SePerOptions,
 ) -> Floats:
-    """Return a matrix [clusters, references]: 1 if the cluster's members mean the reference, else 0."""
+    """Return a matrix [clusters, references]: 1 if a cluster's members match a reference, else 0."""
     rules = options.rules
     rows = []
     for label in range(int(clusters.max()) + 1):
@@ -259,9 +259,9 @@ def _cluster_matches(
 def matches(
     judgements: Judgements, answer: str, reference: str, strict: bool, threshold: float | None = None
 ) -> bool:
-    """Return whether an answer means a reference.
+    """Return whether an answer has the same meaning as a reference.
 
-    With ``strict`` or a ``threshold``, both must entail each other. Otherwise it is enough that neither
+    With ``strict`` or a ``threshold``, each must entail the other. Otherwise it is enough that neither
     direction is a contradiction, and that at most one direction is neutral.
     """
     if strict or threshold is not None or not answer or answer == reference:
@@ -310,7 +310,7 @@ def _result(
 
 
 EVENT_SENTENCES |= {
-    "seper.frequency_weights": "Answers of unknown probability are weighed by how often they came",
+    "seper.frequency_weights": "Answers without a usable probability are weighted by their frequency",
     "seper.invalid": "The belief could not be measured",
     "seper.truncated": "{truncated} of {samples} sampled answers were cut off after {max_tokens} tokens",
 }

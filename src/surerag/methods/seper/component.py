@@ -64,7 +64,7 @@ class SePer(SePerOptions, Component[SePerResult]):
     def passage_utilities(
         self, question: str, references: Sequence[str], passages: Sequence[Passage]
     ) -> PassageUtilities:
-        """Measure ΔSePer of each passage alone, and the loss of SePer without it.
+        """Measure ΔSePer of each passage alone, and how much SePer falls if the passage is left out.
 
         For k passages, answers are sampled in 2 k + 2 contexts. Errors are those of :meth:`program`.
         """

@@ -24,8 +24,8 @@ class Rules(NamedTuple):
         both_directions: Whether the soft kernel uses the larger entailment probability of both directions.
         with_question: Whether the question stands before each statement that the entailer judges.
         question_mark: Whether a missing question mark is added to this question.
-        linkage: For the hard kernel: whether an answer joins a cluster if it means ``"all"`` members of the
-            cluster, or the ``"first"`` member.
+        linkage: For the hard kernel: whether an answer joins a cluster if it has the meaning of ``"all"``
+            members of the cluster, or of the ``"first"`` member.
         strict: For the hard kernel: whether an answer matches a reference only if each entails the other. If
             False, no direction may be a contradiction, and at most one may be neutral.
     """

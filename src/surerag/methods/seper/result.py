@@ -100,9 +100,9 @@ class SePerResult(Result):
             for text, count in counts.most_common():
                 same = [answer for answer in belief.answers if answer.text == text]
                 weight = sum(answer.weight for answer in same)
-                meaning = max(same[0].entailment)
-                shown = text or "(nothing)"
-                lines.append(f"  {count:>3} × {shown}  weight {weight:.2f}, means a reference {meaning:.2f}")
+                p = max(same[0].entailment)
+                label = text or "(nothing)"
+                lines.append(f"  {count:>3} × {label}  weight {weight:.2f}, P(entails a reference) {p:.2f}")
         return "\n".join(lines)
 
 
