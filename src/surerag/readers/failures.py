@@ -124,7 +124,7 @@ def service_error(
 
 
 def _message_of(error: BaseException, secrets: Sequence[str]) -> str:
-    """Return an error's text, and what the server sent if the text does not contain it."""
+    """Return an error's text, and the server's reply if the text does not contain the reply."""
     message = shortened(masked(_words_of(getattr(error, "body", None)) or _text_of(error), secrets), 500)
     reply = reply_of(error)
     if reply and (sent := shortened(masked(reply, secrets), 300)) not in message:
@@ -172,7 +172,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _words_of(body: object) -> str:
-    """Return a server's message about a failure; for a router, also that of the service behind it."""
+    """Return a server's message about a failure; for a router, also its upstream server's message."""
     inner = body.get("error") if isinstance(body, Mapping) else None
     detail = inner if isinstance(inner, Mapping) else body
     if not isinstance(detail, Mapping):

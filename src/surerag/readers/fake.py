@@ -304,7 +304,7 @@ class FakeReader(BaseReader):
         if answer is None:
             raise ServiceError(
                 f"the script of {self._name} is empty, and a reply is due to {prompt[:80]!r}",
-                hint="add a reply for every generation, or give a default or one function of the prompt",
+                hint="add a reply for every generation, or pass a default, or a function of the prompt",
             )
         if callable(answer) and not isinstance(answer, type):
             answer = answer(prompt)

@@ -21,9 +21,9 @@ ANY_VOCABULARY = 300_000
 """Assumed size of an unknown vocabulary: larger than any in use, so that entropy intervals are correct."""
 
 NO_LOGPROBS_HINT = (
-    "see what this server and model give with reader.probe(); one that thinks may give log-probabilities "
-    'with thinking=False. Without them, gate="abstention" (L-RAG) and metric="semantic_entropy" (DynQR) go '
-    "by the answers' texts"
+    "reader.probe() shows what this server and model return; a thinking model may return log-probabilities "
+    'with thinking=False. gate="abstention" (L-RAG) and metric="semantic_entropy" (DynQR) need only the '
+    "answers' texts"
 )
 
 _ROUNDED_UP = 1e-3
@@ -317,7 +317,7 @@ def answer_tokens(
 
 
 def _spell_only(texts: Sequence[bytes], target: bytes) -> bool:
-    """Whether tokens that all have text, and end in text, spell the answer and nothing else."""
+    """Whether the tokens spell exactly the answer, and each of them has text."""
     ends_in_text = bool(texts) and all(texts) and not texts[-1].isspace()
     return ends_in_text and b"".join(texts).strip(_SPACE) == target
 

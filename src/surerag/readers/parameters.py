@@ -1,4 +1,4 @@
-"""Parameters that a model rejects: requests omit, rename or lower them for a while, once this has helped.
+"""Parameters that a model rejects: once a changed request has succeeded, later requests are changed, too.
 
 Services reject different parameters, in their own words, and differently for each model: a reasoning model
 takes no temperature, another model gives no log-probabilities, and a third lists five alternatives if twenty
@@ -65,7 +65,7 @@ _RUN = 3
 
 
 TEMPERATURE_HINT = (
-    "sample at temperature=1.0, or use a model that takes one; a thinking model may with thinking=False"
+    "set temperature=1.0, or use a model that takes a temperature; with thinking=False, this one may take it"
 )
 
 
@@ -188,7 +188,7 @@ class Learned:
 
     @property
     def drop(self) -> set[str]:
-        """Parameters that requests omit."""
+        """Parameters that requests omit, because the model rejects them."""
         return _dropped(self.changes)
 
     @property
@@ -315,7 +315,7 @@ def _parameter_at(place: str) -> str:
 
 
 def _without_quotations(message: str, texts: Iterable[str]) -> str:
-    r"""Return a message without the words that it quotes from texts, however they are escaped.
+    r"""Return a message without its quotations of texts, even if the quotations are escaped.
 
     Example:
         >>> _without_quotations("bad: 'is max_tokens\\n at most 3'", ["Is max_tokens\n at most 3?"])

@@ -154,7 +154,7 @@ class GrowingAnswer:
 
     @property
     def remaining(self) -> int:
-        """Number of tokens that may still follow, as far as can be expected."""
+        """Maximum number of further tokens, including thoughts if they are expected."""
         answer = self.prompt.sampling.limit - len(self)
         if self._thoughts is None or not (self._thinks or self.prompt.thinks):
             return answer
