@@ -74,16 +74,16 @@ def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
 
 async def in_thread(function: Callable[..., R], *arguments: Any) -> R:
     """Run a blocking function in a thread and await it; ``raise_if_cancelled`` stops a cancelled function."""
-    left = threading.Event()
+    cancelled = threading.Event()
 
     def call() -> R:
-        with cancel_when(left.is_set):
+        with cancel_when(cancelled.is_set):
             return function(*arguments)
 
     try:
         return await asyncio.wrap_future(start_in_thread(call))
     except asyncio.CancelledError:
-        left.set()
+        cancelled.set()
         raise
 
 

@@ -358,8 +358,8 @@ def without_credentials(text: str) -> str:
     if not _ADDRESS.match(text):
         return text
     address, _, query = text.partition("?")
-    held = [one for one in query.split("&") if not is_secret_name(one.partition("=")[0])]
-    return "?".join(filter(None, (_USER.sub("", address), "&".join(held))))
+    public = [field for field in query.split("&") if not is_secret_name(field.partition("=")[0])]
+    return "?".join(filter(None, (_USER.sub("", address), "&".join(public))))
 
 
 def secrets_in(value: object, name: str = "") -> Iterator[str]:

@@ -187,8 +187,8 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
             hint="pass top_logprobs=0 if you need no entropies, or use another server or api",
         )
     # This runs for every alternative to every token, and isinstance with an abstract class is slow.
-    found = [one["logprob"] if type(one) is dict and "logprob" in one else _logprob_of(one) for one in listed]
-    values = [one if type(one) is float and one <= 0.0 else _number(token, one, listed=True) for one in found]
+    raw = [one["logprob"] if type(one) is dict and "logprob" in one else _logprob_of(one) for one in listed]
+    values = [one if type(one) is float and one <= 0.0 else _number(token, one, listed=True) for one in raw]
     values.sort(reverse=True)
     # A server may add the sampled token to the list. An unlikely sampled token among the k likeliest would
     # wrongly imply that every unlisted token is even less likely.

@@ -323,13 +323,13 @@ def _without_quotations(message: str, texts: Iterable[str]) -> str:
     """
     message = _unescaped(message)
     words = list(_WORD.finditer(message))
-    said = [word[0].lower() for word in words]
+    message_words = [word[0].lower() for word in words]
     quoted: set[int] = set()
     for text in texts:
-        own = _WORD.findall(_unescaped(text).lower())
-        size, joined = min(_RUN, len(own)), f" {' '.join(own)} "
-        for start in range(len(said) - size + 1 if size else 0):
-            if f" {' '.join(said[start : start + size])} " in joined:
+        text_words = _WORD.findall(_unescaped(text).lower())
+        size, joined = min(_RUN, len(text_words)), f" {' '.join(text_words)} "
+        for start in range(len(message_words) - size + 1 if size else 0):
+            if f" {' '.join(message_words[start : start + size])} " in joined:
                 quoted.update(range(start, start + size))
     pieces, end = [], 0
     for place in sorted(quoted):
