@@ -155,7 +155,6 @@ def _connection_broke(error: BaseException) -> bool:
 
 
 def _address_of(error: BaseException) -> str:
-    """Return host and port of the failed request if the error carries the request."""
     for cause in _causes(error):
         with suppress(Exception):
             address: str = cast("Any", cause).request.url.netloc.decode()

@@ -135,13 +135,11 @@ class _BegunReply(BegunGeneration):
         self._reader, self._prompt, self._reply, self._emitted = reader, prompt, whole, emitted
 
     def rest(self) -> Generation:
-        """Return the whole reply."""
         self._complete("rest")
         self._reader._count(0, self._reply.completion_tokens - self._emitted, requests=0)
         return self._reply
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the reply word by word, including its first words."""
         self._complete("chunks")
         yield from self._reader._pieces(self._reply, self._emitted)
 

@@ -211,7 +211,6 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
 
 
 def _logprob_of(alternative: Any) -> object:
-    """Return the log-probability in an entry or in a client's object; return a number unchanged."""
     if isinstance(alternative, Mapping):
         return alternative.get("logprob")
     return getattr(alternative, "logprob", alternative)

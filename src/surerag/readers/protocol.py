@@ -136,7 +136,6 @@ class BegunGeneration:
         return [item.rest() for item in begun]
 
     def _check_open(self) -> None:
-        """Raise InputError if the generation was completed or closed before."""
         if self._fate:
             raise InputError(f"this generation is {self._fate} already", hint="begin it again")
 

@@ -207,7 +207,6 @@ class Engine:
 
 
 def _by_prompt(samples: Sequence[tuple[EncodedPrompt, int]]) -> dict[Ids, list[int]]:
-    """Return, for each prompt, the indices of its samples."""
     members: dict[Ids, list[int]] = {}
     for index, (prompt, _) in enumerate(samples):
         members.setdefault(prompt.ids, []).append(index)

@@ -226,7 +226,6 @@ class GrowingAnswer:
         self._tokens, self._pieces, self._text = [], [], ""
 
     def _update(self) -> None:
-        """Update the answer's text, and find out whether the answer has ended."""
         most = self.prompt.sampling.limit
         self._tokens, self._pieces = self._tokens[:most], self._pieces[:most]
         text = "".join(self._pieces)
