@@ -97,7 +97,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that ``import surerag`` stays light."""
+    """Import a public name when it is first used, so that ``import surerag`` is fast."""
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'surerag' has no attribute {name!r}")
     return getattr(import_module(_MODULE_OF[name]), name)

@@ -378,7 +378,7 @@ def calibrate_threshold(
     confidence: float = 0.95,
     component: Any = None,
 ) -> ThresholdPolicy:
-    """Return the policy that acts most rarely among those that lose at most ``max_loss``.
+    """Return the policy that acts most rarely among the policies that lose at most ``max_loss``.
 
     The loss is the loss of mean score compared with always acting. If no threshold can be certified, the
     policy always acts, and its verdict is ``"infeasible"``.

@@ -80,7 +80,7 @@ class Effect(Generic[A]):
         raise TypeError(f"{type(parts[0]).__name__} cannot be merged")
 
     def checked(self, answer: Any, service: object) -> Any:
-        """Check the service's answer, and return it as the program receives it."""
+        """Check the service's answer, and return the answer that the program receives."""
         return answer
 
     def usage(self, answer: Any) -> Usage:
@@ -94,7 +94,7 @@ class Generate(Effect[list[list[Generation]]]):
 
     Attributes:
         answer: Whether the text is the method's answer, which a streaming driver may stream.
-        role: The model to ask; if it is the rewriter and there is none, the reader is asked.
+        role: The model to ask; without a rewriter, the reader also has the rewriter's role.
     """
 
     prompts: Sequence[Prompt]

@@ -148,7 +148,7 @@ def _is_label(piece: str, first: bool) -> bool:
 
 
 def _begins(key: str) -> str:
-    """Return an expression for lines that begin like a label, with any signs between the label's words."""
+    """Return a regular expression for lines that begin like a label, with any signs between its words."""
     words = _WORDS.findall(key)
     if not words or key.startswith("<"):
         return re.escape(key)

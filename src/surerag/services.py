@@ -100,7 +100,7 @@ class Services:
         retriever: Finds passages of the corpus.
         entailer: Judges pairs of statements.
         summaries: Retriever of summaries of the corpus's documents.
-        rewriter: The model that rewrites queries; if it is None, the reader rewrites.
+        rewriter: The model that rewrites queries; None means the reader.
     """
 
     reader: BaseReader | None = None

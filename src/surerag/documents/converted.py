@@ -70,7 +70,7 @@ def _is_navigation(tag: Any) -> bool:
 
 @cache
 def converter(suffix: str) -> Any:
-    """Return the markitdown converter for a suffix; it raises for a damaged binary file."""
+    """Return the markitdown converter for a suffix; the converter raises for a damaged binary file."""
     with extra("documents"):
         from markitdown import MarkItDown, converters
     if suffix not in CONVERTED:
@@ -81,7 +81,7 @@ def converter(suffix: str) -> Any:
 
 
 def convert(data: bytes, suffix: str, **info: str) -> str:
-    """Convert the contents of a file with a suffix to Markdown; ``info`` are more fields of ``StreamInfo``.
+    """Convert a file's contents to Markdown; ``info`` are further fields of markitdown's ``StreamInfo``.
 
     Raises:
         InputError: If the file is damaged or needs a password.

@@ -160,7 +160,7 @@ def _count(programs: Iterable[object]) -> int | None:
 
 
 def _held_back_by(started: Sequence[Work], window: int) -> list[Work]:
-    """Return programs of which one must end before a further program may start; empty for no wait."""
+    """Return programs of which one must end before the next may start; empty if none needs to end."""
     running = [program for program in started if not program.done()]
     if len(running) >= window:
         return running

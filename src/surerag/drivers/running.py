@@ -59,13 +59,13 @@ async def outcome_of(session: Session[Any], calls: Blocking) -> Any:
 
 async def close(session: Session[Any], calls: Blocking) -> None:
     """Close a session and its unfinished generations."""
-    left = session.close()
+    unfinished = session.close()
 
     async def close_all() -> None:
-        for begun in left:
+        for begun in unfinished:
             await _answer(session, CancelGeneration(begun), calls)
 
-    if left:
+    if unfinished:
         await calls.shielded(close_all())
 
 
@@ -97,17 +97,17 @@ async def _answer_in_thread(session: Session[Any], effect: Effect[Any], service:
     If the task is cancelled while the thread still runs, the program is closed in the session's own context.
     Two threads cannot enter one context at the same time, so the thread needs the copy.
     """
-    left = threading.Event()
+    cancelled = threading.Event()
 
     def call() -> Any:
-        with cancel_when(left.is_set):
+        with cancel_when(cancelled.is_set):
             return answer_effect(effect, service)
 
     answer = session.context.copy().run(start_in_thread, call)
     try:
         return await asyncio.wrap_future(answer)
     except asyncio.CancelledError:
-        left.set()
+        cancelled.set()
         if isinstance(effect, StartGeneration):
             answer.add_done_callback(close_begun)
         raise

@@ -93,9 +93,9 @@ class Session(Generic[R]):
         for queue in self._queues:
             queue.leave(self._token)
         self.context.run(self._program.close)
-        left = tuple(self._open.values())
+        unfinished = tuple(self._open.values())
         self._open.clear()
-        return left
+        return unfinished
 
     def _step(self, resume: Callable[[], Effect[Any]]) -> None:
         try:

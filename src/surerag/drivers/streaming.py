@@ -49,7 +49,6 @@ class _Work(Generic[R]):
             raise
 
     async def next(self) -> str | None:
-        """Return the next piece of text; None if the program has ended or was closed."""
         try:
             piece = await self._next()
         except BaseException:
@@ -96,7 +95,6 @@ class _Work(Generic[R]):
         return None
 
     async def close(self) -> None:
-        """Stop the program, and close its connections and generations. Closing again does nothing."""
         chunks, self._chunks = self._chunks, None
         try:
             if chunks is not None:

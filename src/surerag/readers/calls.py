@@ -51,7 +51,7 @@ def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
 def raise_if_cancelled() -> None:
     """Raise CancelledWorkError if nobody waits for the result any more."""
     if _cancelled.get()():
-        raise CancelledWorkError("nobody waits for this any more")
+        raise CancelledWorkError("nobody waits for the result any more")
 
 
 def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
@@ -74,16 +74,16 @@ def start_in_thread(function: Callable[..., R], *arguments: Any) -> Future[R]:
 
 async def in_thread(function: Callable[..., R], *arguments: Any) -> R:
     """Run a blocking function in a thread and await it; ``raise_if_cancelled`` stops a cancelled function."""
-    left = threading.Event()
+    cancelled = threading.Event()
 
     def call() -> R:
-        with cancel_when(left.is_set):
+        with cancel_when(cancelled.is_set):
             return function(*arguments)
 
     try:
         return await asyncio.wrap_future(start_in_thread(call))
     except asyncio.CancelledError:
-        left.set()
+        cancelled.set()
         raise
 
 
@@ -152,7 +152,7 @@ class Blocking:
         return await maybe_await(getattr(owner, self.prefix + method)(*arguments, **keywords))
 
     async def stream(self, owner: Any, method: str, *arguments: Any, **keywords: Any) -> AsyncGenerator[Any]:
-        """Yield the items that a method streams; close the stream after the last item taken."""
+        """Yield the items of a method's stream; close the stream at its end, or when the caller stops."""
         items = await self.call(owner, method, *arguments, **keywords)
         try:
             async for item in items_of(items):

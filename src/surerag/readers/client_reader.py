@@ -533,7 +533,6 @@ class ClientReader(BaseReader):
 
 
 def _texts_in(value: object) -> Iterator[str]:
-    """Yield all texts in a setting's value, at every depth."""
     if isinstance(value, Mapping | list | tuple):
         for one in value.values() if isinstance(value, Mapping) else value:
             yield from _texts_in(one)

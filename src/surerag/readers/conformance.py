@@ -49,7 +49,7 @@ class BrokenPromiseError(SureragError, AssertionError):
 
 
 class NotApplicableError(SkipTest):
-    """A check does not apply to this reader; its message says why."""
+    """A check does not apply to this reader; the message of the error gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +93,8 @@ class Trial:
     def same(self, what: str, one: Generation, other: Generation) -> None:
         """Raise BrokenPromiseError unless two generations are the same, up to rounding."""
         _demand(one.text == other.text, f"{what}: the text is {one.text!r} and {other.text!r}")
-        _demand(one.finish == other.finish, f"{what}: it ended by {one.finish!r} and {other.finish!r}")
-        _demand((one.trace is None) == (other.trace is None), f"{what}: one has a trace, the other none")
+        _demand(one.finish == other.finish, f"{what}: the finish is {one.finish!r} and {other.finish!r}")
+        _demand((one.trace is None) == (other.trace is None), f"{what}: only one has a trace")
         if one.trace is not None and other.trace is not None:
             self._same_trace(what, one.trace, other.trace)
 
@@ -131,8 +131,10 @@ def every_prompt_is_answered(reader: BaseReader, trial: Trial) -> None:
     """Each prompt gets the requested number of samples; an empty list of prompts gives an empty list."""
     for sampling in (trial.greedy, trial.sampled(3)):
         counts = [len(row) for row in reader.generate(trial.prompts, sampling)]
-        _demand(counts == [sampling.n] * len(trial.prompts), f"asked for {sampling.n} each, got {counts}")
-    _demand(reader.generate([], trial.greedy) == [], "no prompts got answers")
+        _demand(
+            counts == [sampling.n] * len(trial.prompts), f"{sampling.n} samples each expected, got {counts}"
+        )
+    _demand(reader.generate([], trial.greedy) == [], "an empty list of prompts got answers")
 
 
 @_check
@@ -148,7 +150,7 @@ def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
     claimed = reader.capabilities
     for answer in _some_of_each(reader, trial):
         if not claimed.logprobs:
-            _demand(answer.trace is None, "it claims no log-probabilities and returns some")
+            _demand(answer.trace is None, "the reader claims no log-probabilities, but returns some")
             continue
         trace = _trace(answer)
         _demand(bool(len(trace)) or not answer.text, f"the trace of {answer.text!r} is empty")
@@ -156,7 +158,8 @@ def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
         _demand(counted == len(trace), f"{counted} tokens are counted and {len(trace)} are in the trace")
         for value in trace.logprobs:
             _demand(math.isfinite(value) and value <= 0, f"a log-probability is {value!r}")
-        _demand((trace.logsumexp is not None) == claimed.energy, "energies are not there as claimed")
+        given = trace.logsumexp is not None
+        _demand(given == claimed.energy, f"energies are claimed: {claimed.energy}; are in the trace: {given}")
 
 
 @_check
@@ -164,25 +167,31 @@ def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
     """Entropies are intervals between 0 and log V; exact entropies are intervals of width zero."""
     kind = reader.capabilities.entropy
     if not reader.capabilities.logprobs:
-        raise NotApplicableError("it has no log-probabilities")
+        raise NotApplicableError("the reader has no log-probabilities")
     most = math.log(trial.vocabulary_size) + trial.tolerance if trial.vocabulary_size else math.inf
     for answer in _some_of_each(reader, trial):
         entropy = _trace(answer).entropy
-        _demand((entropy is None) == (kind is None), f"it claims {kind} entropies, and returns {entropy}")
+        _demand((entropy is None) == (kind is None), f"{kind} entropies are claimed, got {entropy}")
         if entropy is None:
             continue
-        _demand(entropy.exact == (kind == "exact"), f"it claims {kind} entropies, the trace says otherwise")
+        _demand(
+            entropy.exact == (kind == "exact"), f"{kind} entropies are claimed, but exact is {entropy.exact}"
+        )
         for low, high in zip(entropy.lower, entropy.upper, strict=True):
-            _demand(-1e-9 <= low <= high <= most, f"an entropy lies in [{low}, {high}], the most is {most}")
+            _demand(
+                -1e-9 <= low <= high <= most, f"an entropy lies in [{low}, {high}], at most {most} expected"
+            )
             _demand(low == high or not entropy.exact, f"an exact entropy is an interval [{low}, {high}]")
 
 
 @_check
 def optional_log_probabilities_come_where_there_are_any(reader: BaseReader, trial: Trial) -> None:
-    """With ``trace="optional"``, a reader with log-probabilities returns them; any other raises no error."""
+    """With ``trace="optional"``, a reader that has log-probabilities returns them; no reader raises."""
     for [answer] in reader.generate(trial.prompts, replace(trial.greedy, trace="optional")):
         traced = answer.trace is not None
-        _demand(traced == reader.capabilities.logprobs, f"optional, a trace came: {traced}")
+        _demand(
+            traced == reader.capabilities.logprobs, f"with trace='optional', the answer has a trace: {traced}"
+        )
 
 
 @_check
@@ -193,11 +202,12 @@ def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
     for cut, answer in zip(reader.generate(trial.prompts, short), whole, strict=True):
         if answer.completion_tokens:
             length = cut[0].completion_tokens
-            _demand(length <= trial.n_tokens, f"{length} tokens came, {trial.n_tokens} are the limit")
+            _demand(length <= trial.n_tokens, f"got {length} tokens, the limit is {trial.n_tokens}")
         if answer.trace is not None and len(answer.trace) > trial.n_tokens:
-            _demand(cut[0].finish == "length", f"a cut answer ended by {cut[0].finish!r}")
+            _demand(cut[0].finish == "length", f"a cut answer has the finish {cut[0].finish!r}")
             start = answer.trace.tokens[: trial.n_tokens]
-            _demand(_trace(cut[0]).tokens == start, f"cut, it wrote {_trace(cut[0]).tokens} and not {start}")
+            tokens = _trace(cut[0]).tokens
+            _demand(tokens == start, f"the cut answer has the tokens {tokens}, expected {start}")
 
 
 @_check
@@ -211,9 +221,9 @@ def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
             continue
         before = answer.text.split(stop, 1)[0].strip()
         stopped = reader.generate([prompt], replace(trial.greedy, stop=(stop,)))[0][0]
-        _demand(stopped.text == before, f"stopped at {stop!r}, it wrote {stopped.text!r} and not {before!r}")
+        _demand(stopped.text == before, f"stopped at {stop!r}, got {stopped.text!r}, expected {before!r}")
         ended = stopped.finish == ("stop" if before else "empty")
-        _demand(ended, f"stopped at {stop!r}, it ended by {stopped.finish!r}")
+        _demand(ended, f"stopped at {stop!r}, the answer has the finish {stopped.finish!r}")
         return
     raise NotApplicableError("no greedy answer has a word to stop at")
 
@@ -224,7 +234,7 @@ def answers_repeat(reader: BaseReader, trial: Trial) -> None:
     for sampling in trial.repeatable:
         first, again = (reader.generate(trial.prompts, sampling) for _ in range(2))
         for one, other in zip(_flat(first), _flat(again), strict=True):
-            trial.same(f"asked twice at temperature {sampling.temperature:g}", one, other)
+            trial.same(f"requested twice at temperature {sampling.temperature:g}", one, other)
 
 
 @_check
@@ -252,23 +262,25 @@ def a_text_is_one_user_turn(reader: BaseReader, trial: Trial) -> None:
 def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
     """A begun answer holds its first n tokens, with their log-probabilities."""
     with _begun(reader, trial) as begun:
-        _demand(len(begun) == len(trial.prompts), f"{len(trial.prompts)} prompts began {len(begun)} times")
+        _demand(
+            len(begun) == len(trial.prompts), f"{len(trial.prompts)} prompts got {len(begun)} begun answers"
+        )
         for item, whole in zip(begun, trial.answers(reader), strict=True):
             ended = item.partial.finish
-            _demand((ended == "partial") != item.done, f"it is done: {item.done}, and ended by {ended!r}")
+            _demand((ended == "partial") != item.done, f"done is {item.done}, but the finish is {ended!r}")
             if item.done:
                 trial.same("begun and done", item.partial, whole)
             elif whole.trace is not None:
                 head = _trace(item.partial)
-                _demand(len(head) == trial.n_tokens, f"{len(head)} tokens are begun, not {trial.n_tokens}")
+                _demand(len(head) == trial.n_tokens, f"begun: {len(head)} tokens, expected {trial.n_tokens}")
                 start = whole.trace.tokens[: len(head)]
-                _demand(start == head.tokens, f"{head.tokens} are begun, {start} are the answer's")
+                _demand(start == head.tokens, f"begun: the tokens {head.tokens}, expected {start}")
                 trial.close("begun: log-probabilities", head.logprobs, whole.trace.logprobs[: len(head)])
 
 
 @_check
 def begin_and_rest_is_generate(reader: BaseReader, trial: Trial) -> None:
-    """A begun answer, once complete, equals that of ``generate``; ``begin`` returns a short answer whole."""
+    """A begun answer, once complete, is the answer of ``generate``; ``begin`` returns a short one whole."""
     for n_tokens in (trial.n_tokens, trial.max_tokens + 1):
         begun = reader.begin(trial.prompts, n_tokens, trial.greedy)
         together = BegunGeneration.rest_of(begun)
@@ -277,7 +289,9 @@ def begin_and_rest_is_generate(reader: BaseReader, trial: Trial) -> None:
             trial.same("begun and completed", one, other)
             trial.same("begun and completed alone", single, other)
             if n_tokens > trial.max_tokens:
-                _demand(item.partial.text == other.text, f"it shows {item.partial.text!r} of {other.text!r}")
+                _demand(
+                    item.partial.text == other.text, f"begun: {item.partial.text!r}, expected {other.text!r}"
+                )
 
 
 @_check
@@ -326,7 +340,7 @@ def streams_can_be_abandoned(reader: BaseReader, trial: Trial) -> None:
 def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> None:
     """Tokens have the same log-probabilities at any temperature if the tokens before them are equal."""
     if not reader.capabilities.logprobs:
-        raise NotApplicableError("it has no log-probabilities")
+        raise NotApplicableError("the reader has no log-probabilities")
     hot = SamplingParams(n=4, temperature=1.7, max_tokens=trial.max_tokens, seed=1)
     for row, answer in zip(reader.generate(trial.prompts, hot), trial.answers(reader), strict=True):
         cold = _trace(answer)
@@ -386,14 +400,14 @@ def _flat(rows: Iterable[Iterable[Generation]]) -> list[Generation]:
 
 def _trace(answer: Generation) -> TokenTrace:
     if answer.trace is None:
-        raise BrokenPromiseError(f"it claims log-probabilities, and {answer.text!r} has no trace")
+        raise BrokenPromiseError(f"log-probabilities are claimed, but {answer.text!r} has no trace")
     return answer.trace
 
 
 def _check_chunks(trial: Trial, chunks: list[Chunk], answer: Generation) -> None:
-    _demand(bool(chunks) and chunks[-1].generation is not None, "the last piece carries no generation")
+    _demand(bool(chunks) and chunks[-1].generation is not None, "the last piece has no generation")
     early = [chunk for chunk in chunks[:-1] if chunk.generation is not None]
-    _demand(not early, "a piece that is not the last carries a generation")
+    _demand(not early, "a piece before the last has a generation")
     joined = "".join(chunk.text for chunk in chunks)
     _demand(joined == answer.text, f"pieces join to {joined!r} and not to {answer.text!r}")
     if chunks[-1].generation is not None:

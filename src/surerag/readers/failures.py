@@ -124,7 +124,7 @@ def service_error(
 
 
 def _message_of(error: BaseException, secrets: Sequence[str]) -> str:
-    """Return an error's text, and what the server sent if the text does not contain it."""
+    """Return an error's text, and the server's reply if the text does not contain the reply."""
     message = shortened(masked(_words_of(getattr(error, "body", None)) or _text_of(error), secrets), 500)
     reply = reply_of(error)
     if reply and (sent := shortened(masked(reply, secrets), 300)) not in message:
@@ -155,7 +155,6 @@ def _connection_broke(error: BaseException) -> bool:
 
 
 def _address_of(error: BaseException) -> str:
-    """Return host and port of the failed request if the error carries the request."""
     for cause in _causes(error):
         with suppress(Exception):
             address: str = cast("Any", cause).request.url.netloc.decode()
@@ -172,7 +171,7 @@ def _text_of(error: BaseException) -> str:
 
 
 def _words_of(body: object) -> str:
-    """Return a server's message about a failure; for a router, also that of the service behind it."""
+    """Return a server's message about a failure; for a router, also its upstream server's message."""
     inner = body.get("error") if isinstance(body, Mapping) else None
     detail = inner if isinstance(inner, Mapping) else body
     if not isinstance(detail, Mapping):
@@ -358,8 +357,8 @@ def without_credentials(text: str) -> str:
     if not _ADDRESS.match(text):
         return text
     address, _, query = text.partition("?")
-    held = [one for one in query.split("&") if not is_secret_name(one.partition("=")[0])]
-    return "?".join(filter(None, (_USER.sub("", address), "&".join(held))))
+    public = [field for field in query.split("&") if not is_secret_name(field.partition("=")[0])]
+    return "?".join(filter(None, (_USER.sub("", address), "&".join(public))))
 
 
 def secrets_in(value: object, name: str = "") -> Iterator[str]:

@@ -135,13 +135,11 @@ class _BegunReply(BegunGeneration):
         self._reader, self._prompt, self._reply, self._emitted = reader, prompt, whole, emitted
 
     def rest(self) -> Generation:
-        """Return the whole reply."""
         self._complete("rest")
         self._reader._count(0, self._reply.completion_tokens - self._emitted, requests=0)
         return self._reply
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield the reply word by word, including its first words."""
         self._complete("chunks")
         yield from self._reader._pieces(self._reply, self._emitted)
 
@@ -304,7 +302,7 @@ class FakeReader(BaseReader):
         if answer is None:
             raise ServiceError(
                 f"the script of {self._name} is empty, and a reply is due to {prompt[:80]!r}",
-                hint="add a reply for every generation, or give a default or one function of the prompt",
+                hint="add a reply for every generation, or pass a default, or a function of the prompt",
             )
         if callable(answer) and not isinstance(answer, type):
             answer = answer(prompt)

@@ -21,9 +21,9 @@ ANY_VOCABULARY = 300_000
 """Assumed size of an unknown vocabulary: larger than any in use, so that entropy intervals are correct."""
 
 NO_LOGPROBS_HINT = (
-    "see what this server and model give with reader.probe(); one that thinks may give log-probabilities "
-    'with thinking=False. Without them, gate="abstention" (L-RAG) and metric="semantic_entropy" (DynQR) go '
-    "by the answers' texts"
+    "reader.probe() shows what this server and model return; a thinking model may return log-probabilities "
+    'with thinking=False. gate="abstention" (L-RAG) and metric="semantic_entropy" (DynQR) need only the '
+    "answers' texts"
 )
 
 _ROUNDED_UP = 1e-3
@@ -187,8 +187,8 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
             hint="pass top_logprobs=0 if you need no entropies, or use another server or api",
         )
     # This runs for every alternative to every token, and isinstance with an abstract class is slow.
-    found = [one["logprob"] if type(one) is dict and "logprob" in one else _logprob_of(one) for one in listed]
-    values = [one if type(one) is float and one <= 0.0 else _number(token, one, listed=True) for one in found]
+    raw = [one["logprob"] if type(one) is dict and "logprob" in one else _logprob_of(one) for one in listed]
+    values = [one if type(one) is float and one <= 0.0 else _number(token, one, listed=True) for one in raw]
     values.sort(reverse=True)
     # A server may add the sampled token to the list. An unlikely sampled token among the k likeliest would
     # wrongly imply that every unlisted token is even less likely.
@@ -211,7 +211,6 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
 
 
 def _logprob_of(alternative: Any) -> object:
-    """Return the log-probability in an entry or in a client's object; return a number unchanged."""
     if isinstance(alternative, Mapping):
         return alternative.get("logprob")
     return getattr(alternative, "logprob", alternative)
@@ -317,7 +316,7 @@ def answer_tokens(
 
 
 def _spell_only(texts: Sequence[bytes], target: bytes) -> bool:
-    """Whether tokens that all have text, and end in text, spell the answer and nothing else."""
+    """Whether the tokens spell exactly the answer, and each of them has text."""
     ends_in_text = bool(texts) and all(texts) and not texts[-1].isspace()
     return ends_in_text and b"".join(texts).strip(_SPACE) == target
 

@@ -1,4 +1,4 @@
-"""Parameters that a model rejects: requests omit, rename or lower them for a while, once this has helped.
+"""Parameters that a model rejects: once a changed request has succeeded, later requests are changed, too.
 
 Services reject different parameters, in their own words, and differently for each model: a reasoning model
 takes no temperature, another model gives no log-probabilities, and a third lists five alternatives if twenty
@@ -65,7 +65,7 @@ _RUN = 3
 
 
 TEMPERATURE_HINT = (
-    "sample at temperature=1.0, or use a model that takes one; a thinking model may with thinking=False"
+    "set temperature=1.0, or use a model that takes a temperature; with thinking=False, this one may take it"
 )
 
 
@@ -188,7 +188,7 @@ class Learned:
 
     @property
     def drop(self) -> set[str]:
-        """Parameters that requests omit."""
+        """Parameters that requests omit, because the model rejects them."""
         return _dropped(self.changes)
 
     @property
@@ -315,7 +315,7 @@ def _parameter_at(place: str) -> str:
 
 
 def _without_quotations(message: str, texts: Iterable[str]) -> str:
-    r"""Return a message without the words that it quotes from texts, however they are escaped.
+    r"""Return a message without its quotations of texts, even if the quotations are escaped.
 
     Example:
         >>> _without_quotations("bad: 'is max_tokens\\n at most 3'", ["Is max_tokens\n at most 3?"])
@@ -323,13 +323,13 @@ def _without_quotations(message: str, texts: Iterable[str]) -> str:
     """
     message = _unescaped(message)
     words = list(_WORD.finditer(message))
-    said = [word[0].lower() for word in words]
+    message_words = [word[0].lower() for word in words]
     quoted: set[int] = set()
     for text in texts:
-        own = _WORD.findall(_unescaped(text).lower())
-        size, joined = min(_RUN, len(own)), f" {' '.join(own)} "
-        for start in range(len(said) - size + 1 if size else 0):
-            if f" {' '.join(said[start : start + size])} " in joined:
+        text_words = _WORD.findall(_unescaped(text).lower())
+        size, joined = min(_RUN, len(text_words)), f" {' '.join(text_words)} "
+        for start in range(len(message_words) - size + 1 if size else 0):
+            if f" {' '.join(message_words[start : start + size])} " in joined:
                 quoted.update(range(start, start + size))
     pieces, end = [], 0
     for place in sorted(quoted):

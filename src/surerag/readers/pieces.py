@@ -85,7 +85,7 @@ class ThoughtSplitter:
 
     @property
     def unclosed(self) -> bool:
-        """Whether the text is inside thoughts whose end would have a mark of its own."""
+        """Whether the text is inside thoughts that need a closing mark; harmony's channels need none."""
         return self.thinking and not self.closed and self._closing not in (None, CHANNEL)
 
     @property
@@ -200,7 +200,7 @@ class TrimmedPieces:
         self._held = ""
 
     def feed(self, text: str) -> str:
-        """Take the next piece and return the text that can be shown now."""
+        """Take the next piece and return the text to pass on now."""
         text = self._held + text
         if not self._started:
             text = text.lstrip()
@@ -211,7 +211,7 @@ class TrimmedPieces:
 
 
 def cut_at_stop(text: str, stop: tuple[str, ...]) -> str | None:
-    r"""Return the text before the first stop text in it, or None if there is none.
+    r"""Return the text before the first stop text, or None if the text contains no stop text.
 
     Example:
         >>> cut_at_stop("Velm.\nQuestion", ("\n", "Q"))

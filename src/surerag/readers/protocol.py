@@ -35,7 +35,7 @@ class Capabilities:
         entropy: ``"exact"`` (full vocabulary), ``"bounded"`` (an interval) or None.
         energy: Whether traces carry log-sum-exp of the raw logits.
         begin: ``"native"`` if a generation can stop after n tokens and continue later without reading the
-            prompt again; ``"whole"`` if ``begin`` generates the whole answer and shows its first n tokens.
+            prompt again; ``"whole"`` if ``begin`` generates the whole answer and returns its first n tokens.
         stream: Whether answers can be streamed in more than one piece.
         local: Whether calls should be merged into batches (a model in this process), rather than
             sent one by one (a server).
@@ -66,7 +66,7 @@ class UsageCounter:
         return UsageCounter, (self.total,)
 
     def add(self, usage: Usage) -> None:
-        """Add to the total."""
+        """Add a usage to the total."""
         with self._lock:
             self.total += usage
 
@@ -132,11 +132,10 @@ class BegunGeneration:
         return [item.whole or completed[id(item)] for item in begun]
 
     def _rest_together(self, begun: Sequence[Any]) -> list[Generation]:
-        """Return the whole answers of this reader's generations, of which this one is the first."""
+        """Return the whole answers of generations of one reader; this generation is the first of them."""
         return [item.rest() for item in begun]
 
     def _check_open(self) -> None:
-        """Raise InputError if the generation was completed or closed before."""
         if self._fate:
             raise InputError(f"this generation is {self._fate} already", hint="begin it again")
 
@@ -187,7 +186,7 @@ class BaseReader:
     def generate(self, prompts: Sequence[Prompt], sampling: SamplingParams) -> list[list[Generation]]:
         """Return ``sampling.n`` generations for each prompt, in order.
 
-        ``sampling.trace`` says what their traces contain; with ``"optional"`` a missing trace is no error.
+        ``sampling.trace`` says what the traces contain; with ``"optional"``, a missing trace is no error.
         """
         raise NotImplementedError
 
@@ -282,7 +281,7 @@ def tokens_of_trace(trace: TokenTrace, part: slice) -> TokenTrace:
 
 
 def begun_from_whole(generation: Generation, n_tokens: int) -> BegunGeneration:
-    """Turn a whole generation into a begun one that shows its first ``n_tokens`` tokens."""
+    """Return a begun generation with the first ``n_tokens`` tokens of a whole generation."""
     trace = generation.trace
     if trace is None or len(trace) <= n_tokens:
         return BegunGeneration(generation, generation)

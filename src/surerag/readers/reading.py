@@ -82,7 +82,8 @@ def finish_of(reason: object) -> FinishReason:
 def usage_of(reported: object) -> Usage:
     """Return a server's token counts for one request, read from OpenAI's format; zeros if it sends none.
 
-    Most services include thoughts in the completion tokens, some do not; the total shows which.
+    Most services count thoughts as completion tokens, and others do not; the total number of tokens
+    shows how a server counts.
 
     Example:
         >>> counts = {"prompt_tokens": 9, "completion_tokens": 5, "total_tokens": 14}
@@ -386,7 +387,7 @@ class Reading:
         return not self.limit_sent or self._length.total > _ESTIMATE_FACTOR * allowed
 
     def _came_twice(self) -> bool:
-        """Whether more tokens came than the server counted; without a count, if each piece came twice."""
+        """Whether more tokens came than the server counted, or, without a count, each piece came twice."""
         if not self.streamed:
             return False
         if self._server_count and not self.full:

@@ -190,7 +190,7 @@ def try_query(query: Query, text: str, options: RewriterTraining) -> Program[Tri
 
 
 def rewrite_and_try(query: Query, options: RewriterTraining) -> Program[TriedQuery]:
-    """Rewrite a query greedily, and try the rewrite, or the query itself if the rewrite is unusable."""
+    """Try a greedy rewrite of a query, or the query itself if the rewrite is unusable; see ``try_query``."""
     rewrites = yield from _write(query.text, options, SamplingParams(max_tokens=REWRITE_TOKENS, trace="none"))
     return (yield from try_query(query, rewrites[0] if rewrites else query.text, options))
 

@@ -97,7 +97,7 @@ async def _answered(reader: ClientReader) -> str:
         if reading.generation().text:
             return prompt
     raise ServiceError(
-        "the model says nothing to any of the probe's questions",
+        "the model's answers to all questions of the probe are empty",
         hint="look at what its server answers to a plain question",
     )
 
@@ -125,7 +125,7 @@ class _Questions:
         return traced
 
     async def _stream(self, top: int | None) -> bool | None:
-        """Stream a few tokens, and return whether log-probabilities came with them; None if nothing came."""
+        """Stream a few tokens; return whether log-probabilities came with them, or None after a failure."""
         try:
             request = self._request(_SHORT, top, streamed=True)
             stream = self._reader.open_stream(request, AWAITING)

@@ -141,7 +141,7 @@ class OpenAIReader(ClientReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities as requested from the server; after a probe, those that the server has."""
+        """Capabilities that are requested; after a probe, only the capabilities that the server has."""
         return Capabilities(
             logprobs=self.top is not None,
             entropy="bounded" if self.top else None,

@@ -1,8 +1,8 @@
 """Any causal language model of the ``transformers`` library, in this process, with exact entropies.
 
-``model`` loads and runs a model, ``cache`` holds keys and values, ``sampling`` chooses tokens,
-``sequences`` is one growing answer and ``engine`` many, ``chat`` encodes prompts, and ``reader`` is the
-public class.
+The module ``model`` loads and runs a model, ``cache`` holds keys and values, ``sampling`` chooses tokens,
+``sequences`` keeps a growing answer, ``engine`` grows many answers, ``chat`` encodes prompts, and ``reader``
+has the public class.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class PromptEncoder:
         return "apart", chosen or CHANNEL in self._template
 
     def _switch_value(self, switch: str | None, thinking: bool | None) -> bool | None:
-        """Return the value of the template's switch; None if the template has no switch."""
+        """Return the value of the template variable that switches thinking; None if there is none."""
         on = None if switch is None else bool(self.options.get(switch, thinking))
         if thinking is not None and on is not None and on is not thinking:
             raise ConfigurationError(

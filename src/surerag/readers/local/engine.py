@@ -87,12 +87,12 @@ class Batch:
         while any(one.ended is None for one in self._answers):
             self.step()
             growing = [row for row, one in enumerate(self._answers) if one.ended is None]
-            there = [row for row in growing if self._answers[row].has_begun(n_tokens)]
-            for row in there:
+            begun = [row for row in growing if self._answers[row].has_begun(n_tokens)]
+            for row in begun:
                 view = take_row(self._cache, row, self._starts[row], self._slots)
                 handles[id(self._answers[row])] = Handle(self._answers[row], view)
-            if there:
-                self._keep([row for row in growing if row not in there])
+            if begun:
+                self._keep([row for row in growing if row not in begun])
         return [handles.get(id(answer)) or Handle(answer) for answer in self.started]
 
     def _keep(self, rows: Sequence[int]) -> None:
@@ -207,7 +207,6 @@ class Engine:
 
 
 def _by_prompt(samples: Sequence[tuple[EncodedPrompt, int]]) -> dict[Ids, list[int]]:
-    """Return, for each prompt, the indices of its samples."""
     members: dict[Ids, list[int]] = {}
     for index, (prompt, _) in enumerate(samples):
         members.setdefault(prompt.ids, []).append(index)

@@ -262,7 +262,7 @@ class TransformersReader(BaseReader):
         if unfit:
             (ids, _), sampling = pairs[unfit[0]]
             raise ContextLengthError(
-                f"prompt {unfit[0]} has {len(ids)} tokens, {sampling.max_tokens} more are to follow, and the "
+                f"prompt {unfit[0]} has {len(ids)} tokens, {sampling.max_tokens} tokens may follow, and the "
                 f"model's window holds {window}: {-tokens_left[unfit[0]]} too many",
                 hint="shorten the context by that many tokens, or lower max_tokens",
                 inputs=[prompts[place] for place in unfit],

@@ -94,7 +94,6 @@ def score_tokens(logits: Tensor, tokens: Tensor) -> list[ScoredToken]:
 
 
 def _sample(logits: Tensor, draws: Sequence[Draw]) -> Tensor:
-    """Sample one token a row from logits [rows, vocabulary]."""
     rows, vocabulary = logits.shape
     blocks = -(-vocabulary // _BLOCK)
     padded = torch.nn.functional.pad(logits, (0, blocks * _BLOCK - vocabulary), value=-torch.inf)

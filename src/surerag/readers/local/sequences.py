@@ -64,12 +64,12 @@ class Vocabulary(NamedTuple):
         In gpt-oss's format (harmony), ``<|end|>`` ends a message and ``<|return|>`` ends the turn.
         """
         added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-        shown, between = MARKS, frozenset[int]()
+        mark_texts, between = MARKS, frozenset[int]()
         if CHANNEL in added:
-            shown |= CHANNEL_MARKS
+            mark_texts |= CHANNEL_MARKS
             between = frozenset(added[text] for text in ("<|end|>",) if text in added)
             ends |= between | {added[text] for text in ("<|return|>", "<|call|>") if text in added}
-        marks = {i: text for text, i in added.items() if text in shown}
+        marks = {i: text for text, i in added.items() if text in mark_texts}
 
         @lru_cache(1 << 16)
         def decode(ids: tuple[int, ...]) -> str:
@@ -154,7 +154,7 @@ class GrowingAnswer:
 
     @property
     def remaining(self) -> int:
-        """Number of tokens that may still follow, as far as can be expected."""
+        """Maximum number of further tokens, including thoughts if they are expected."""
         answer = self.prompt.sampling.limit - len(self)
         if self._thoughts is None or not (self._thinks or self.prompt.thinks):
             return answer
@@ -226,7 +226,6 @@ class GrowingAnswer:
         self._tokens, self._pieces, self._text = [], [], ""
 
     def _update(self) -> None:
-        """Update the answer's text, and find out whether the answer has ended."""
         most = self.prompt.sampling.limit
         self._tokens, self._pieces = self._tokens[:most], self._pieces[:most]
         text = "".join(self._pieces)
