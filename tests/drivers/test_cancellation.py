@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
 
-from surerag.drivers import arun, arun_many, astream
+from surerag.drivers import arun, arun_many, astream, run
 from surerag.effects import ContinueGeneration, Generate, Program, Retrieve, StartGeneration, perform
 from surerag.messages import Chunk, Generation, Passage, Prompt, SamplingParams
 from surerag.readers.fake import FakeReader
@@ -187,6 +187,62 @@ async def test_all_that_was_begun_is_freed_though_a_second_cancellation_comes_wh
         await asyncio.sleep(0.01)
     assert len(closed) == 2
     corpus.released.set()
+
+
+class _FailsToClose(BegunGeneration):
+    def __init__(self, text: str, closed: list[str]) -> None:
+        super().__init__(Generation(text))
+        self.closed = closed
+
+    def close(self) -> None:
+        self.closed.append(self.partial.text)
+        raise ConnectionError("reset")
+
+    async def aclose(self) -> None:
+        await asyncio.sleep(0.01)
+        self.close()
+
+
+class _Leaves(FakeReader):
+    """A reader whose begun generations fail to close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closed: list[str] = []
+
+    def begin(
+        self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+    ) -> list[BegunGeneration]:
+        return [_FailsToClose(str(prompt), self.closed) for prompt in prompts]
+
+
+def _begin_two() -> Program[str]:
+    yield from perform(StartGeneration(["q", "r"], 1, SamplingParams()))
+    return "result"
+
+
+@pytest.mark.parametrize("twin", [run, lambda *arguments: asyncio.run(arun(*arguments))])
+def test_a_failure_to_close_loses_neither_the_result_nor_what_else_was_begun(
+    twin: Callable[..., str], caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = _Leaves()
+    assert twin(_begin_two(), Services(reader)) == "result"
+    assert reader.closed == ["q", "r"]
+    assert caplog.text.count("could not be closed: ConnectionError: reset") == 2
+
+
+def test_all_is_closed_though_the_event_loop_ends_first() -> None:
+    reader = _Leaves()
+
+    async def main() -> None:
+        task = asyncio.create_task(arun(_begin_two(), Services(reader)))
+        await asyncio.sleep(0.005)
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(main())
+    assert "r" in reader.closed
 
 
 async def test_a_stream_that_blocks_is_left_at_once_and_closed_later() -> None:

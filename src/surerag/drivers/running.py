@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from typing import Any, TypeVar
 
@@ -10,9 +11,11 @@ from surerag.drivers.answering import Failed, answer_effect, close_begun, is_mer
 from surerag.drivers.session import Listener, Session
 from surerag.effects import CancelGeneration, Effect, Program, StartGeneration
 from surerag.readers.calls import AWAITING, BLOCKING, Blocking, cancel_when, run_blocking, start_in_thread
+from surerag.readers.failures import described
 from surerag.services import Services
 
 R = TypeVar("R")
+logger = logging.getLogger("surerag")
 
 
 def run(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
@@ -58,12 +61,15 @@ async def outcome_of(session: Session[Any], calls: Blocking) -> Any:
 
 
 async def close(session: Session[Any], calls: Blocking) -> None:
-    """Close a session and its unfinished generations."""
+    """Close a session and its unfinished generations; the failure to close one of them is logged."""
     unfinished = session.close()
 
     async def close_all() -> None:
         for begun in unfinished:
-            await _answer(session, CancelGeneration(begun), calls)
+            try:
+                await _answer(session, CancelGeneration(begun), calls)
+            except (Exception, asyncio.CancelledError) as error:  # an event loop that ends cancels all tasks
+                logger.warning("a begun generation could not be closed: %s", described(error))
 
     if unfinished:
         await calls.shielded(close_all())

@@ -177,19 +177,32 @@ class Blocking:
     async def each(
         self, call: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], limit: int
     ) -> list[R]:
-        """Call a function with every item, at most ``limit`` calls at a time; none starts after a failure."""
-        if min(limit, len(items)) <= 1:
-            return [await call(item) for item in items]
-        with ThreadPoolExecutor(min(limit, len(items))) as pool:
-            futures = [
-                pool.submit(contextvars.copy_context().run, lambda item: run_blocking(call(item)), item)
-                for item in items
-            ]
+        """Call a function with every item, at most ``limit`` calls at a time; none starts after a failure.
+
+        A single call runs in the caller's context, and each of several calls in a copy of this context.
+        """
+        if len(items) == 1:
+            return [await call(items[0])]
+        failed = threading.Event()
+
+        def answer(item: T) -> R:
+            if failed.is_set():
+                raise CancelledWorkError("another call failed")
             try:
+                return run_blocking(call(item))
+            except BaseException:
+                failed.set()
+                raise
+
+        if min(limit, len(items)) <= 1:
+            return [contextvars.copy_context().run(answer, item) for item in items]
+        with ThreadPoolExecutor(min(limit, len(items))) as pool:
+            futures = [pool.submit(contextvars.copy_context().run, answer, item) for item in items]
+            try:
+                # The calls start in order, so that the first error is never that of a call that did not start.
                 return [future.result() for future in futures]
             except BaseException:
-                for future in futures:
-                    future.cancel()
+                failed.set()
                 raise
 
 
@@ -204,24 +217,36 @@ class Awaiting(Blocking):
 
     async def shielded(self, work: Coroutine[Any, Any, R]) -> R:
         """Run a coroutine to its end even if the task is being cancelled."""
-        return await asyncio.shield(asyncio.ensure_future(work))
+        task = asyncio.ensure_future(work)
+        _closing.add(task)
+        task.add_done_callback(_closing.discard)
+        return await asyncio.shield(task)
 
     async def each(
         self, call: Callable[[T], Coroutine[Any, Any, R]], items: Sequence[T], limit: int
     ) -> list[R]:
-        """Call a function with every item, ``limit`` calls at a time; a failure cancels the other calls."""
+        """Call a function with every item, ``limit`` calls at a time; a failure cancels the other calls.
+
+        A single call runs in the caller's context, and each of several calls in a copy of this context.
+        """
+        if len(items) == 1:
+            return [await call(items[0])]
         free = asyncio.Semaphore(limit)
 
         async def call_when_free(item: T) -> R:
             async with free:
-                return await call(item)
+                try:
+                    return await call(item)
+                except BaseException:
+                    # No waiting call may start, so they are cancelled before the semaphore is free again.
+                    for task in tasks:
+                        task.cancel()
+                    raise
 
         tasks = [asyncio.ensure_future(call_when_free(item)) for item in items]
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:
-            for task in tasks:
-                task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
 
