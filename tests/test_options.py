@@ -42,6 +42,7 @@ def rag(**options: Any) -> LazyRAG:
     ("options", "match"),
     [
         ({"number": 0}, "number should be greater than or equal to 1, got 0"),
+        ({"number": True}, "Some: number must be a number, got True"),
         ({"number": 2.5}, "number should be a valid integer"),
         ({"share": 0}, "share should be greater than 0, got 0"),
         ({"kind": "c"}, "kind should be 'a' or 'b', got 'c'"),

@@ -136,7 +136,7 @@ def check_at_least(least: float, **settings: float | None) -> None:
     """
     kind: Any = Integral if isinstance(least, int) else Real
     for name, value in settings.items():
-        if value is not None and not (isinstance(value, kind) and value >= least):
+        if value is not None and not (_is_a(kind, value) and value >= least):
             number = "a whole number" if kind is Integral else "a number"
             raise ConfigurationError(f"{name} must be {number} of at least {least}, got {value!r}")
 
@@ -144,8 +144,13 @@ def check_at_least(least: float, **settings: float | None) -> None:
 def check_kind(kind: type | UnionType, expected: str, *, hint: str = "", **settings: object) -> None:
     """Check the type of settings, or raise ConfigurationError; its message shows types, but no values."""
     for name, value in settings.items():
-        if not isinstance(value, kind):
+        if not _is_a(kind, value):
             raise ConfigurationError(f"{name} must be {expected}, got a {type(value).__name__}", hint=hint)
+
+
+def _is_a(kind: Any, value: object) -> bool:
+    """Whether a value is an instance of a kind; True and False are no numbers."""
+    return isinstance(value, kind) and not (isinstance(value, bool) and kind in (int, Integral, Real))
 
 
 def check_items(kind: type, items: Iterable[object], hint: str) -> None:

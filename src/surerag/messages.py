@@ -168,11 +168,20 @@ class SamplingParams:
             ("n", self.n >= 1, "at least 1"),
             ("temperature", 0 <= self.temperature < math.inf, "0 or more"),
             ("max_tokens", self.limit >= 1, "at least 1, or None"),
-            ("stop", isinstance(self.stop, tuple) and all(self.stop), "a tuple of non-empty texts"),
+            (
+                "stop",
+                isinstance(self.stop, tuple) and all(isinstance(text, str) and text for text in self.stop),
+                "a tuple of non-empty texts",
+            ),
         )
         for name, valid, expected in requirements:
             if not valid:
                 raise ConfigurationError(f"{name} must be {expected}, got {getattr(self, name)!r}")
+
+
+ROUNDED_UP = 1e-3
+"""Largest error of rounding in log-probabilities and entropies: up to this number, log-probabilities count as
+zero; a larger number is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +205,15 @@ class EntropyTrace:
         """Middle of each step's interval; it is the entropy itself if the entropy is exact."""
         return tuple((low + high) / 2 for low, high in zip(self.lower, self.upper, strict=True))
 
+    def check(self) -> None:
+        """Raise LogprobsError if an entropy is negative, or the ends of an interval are exchanged."""
+        for low, high in zip(self.lower, self.upper, strict=True):
+            if not -ROUNDED_UP <= low <= high + ROUNDED_UP:
+                raise LogprobsError(
+                    f"expected an entropy of 0 nats or more, as an interval, got {low:g} to {high:g}",
+                    hint="an entropy is -sum(p * ln p); the lower end of an interval comes first",
+                )
+
 
 @dataclass(frozen=True, slots=True)
 class TokenTrace:
@@ -211,7 +229,7 @@ class TokenTrace:
             token.
 
     Raises:
-        LogprobsError: If a value is missing or not a finite number, or lengths differ.
+        LogprobsError: If a value is missing, not finite or impossible, or lengths differ.
     """
 
     tokens: tuple[str, ...]
@@ -240,6 +258,14 @@ class TokenTrace:
                     f"expected finite numbers in a trace, got {column!r}",
                     hint="use a server or model that returns the log-probability of every sampled token",
                 )
+        largest = max(self.logprobs + (() if self.end_logprob is None else (self.end_logprob,)), default=0.0)
+        if largest > ROUNDED_UP:
+            raise LogprobsError(
+                f"expected natural logarithms of probabilities in a trace, got {largest:g}",
+                hint="give numbers up to 0, not probabilities or logits",
+            )
+        if self.entropy is not None:
+            self.entropy.check()
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -16,7 +16,15 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_serializer, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_serializer,
+    field_validator,
+)
 from pydantic.functional_validators import SkipValidation
 
 from surerag.errors import ConfigurationError, SureragError, check_kind
@@ -127,6 +135,14 @@ class Options(BaseModel, metaclass=PlainHelp):
     def options(self) -> dict[str, Any]:
         """Return the value of each option by the option's name."""
         return {name: getattr(self, name) for name in self.option_names()}
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth_values(cls, value: Any, info: ValidationInfo) -> Any:
+        kind = cls.model_fields[info.field_name or ""].annotation
+        if isinstance(value, bool) and kind in (int, float, int | None, float | None):
+            raise ConfigurationError(f"{cls.__name__}: {info.field_name} must be a number, got {value!r}")
+        return value
 
     @field_validator("prompts", mode="before", check_fields=False)
     @classmethod

@@ -217,7 +217,7 @@ def test_a_changed_run_is_refused(folder: Path) -> None:
     run(*COMPARE, "--systems", "lazy")
     path = folder / "questions.jsonl"
     path.write_text(path.read_text().replace("P3 born", "P3 christened"))
-    with pytest.raises(ValueError, match="ask again for what changed"):
+    with pytest.raises(ValueError, match=r"pass --ask-again, .*; to keep them, name another file \(--run\)"):
         run(*COMPARE, "--systems", "lazy")
     run(*COMPARE, "--systems", "lazy", "--ask-again")
 
@@ -379,6 +379,16 @@ def test_errors_are_one_line_with_the_fix(
     assert started(monkeypatch, "--help") == 0
     with pytest.raises(ValueError, match="expected the name of a model"):
         models.load_reader(None, None)
+    with pytest.raises(ConfigurationError, match="--base-url is not an address: Port out of range"):
+        models.load_reader("http://h:99999", "m")
+
+
+def test_errors_name_options_in_place_of_arguments(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(*COMPARE, "--systems", "lazy@inf,lazy@-inf")
+    assert started(monkeypatch, "calibrate", "run.db", "--max-loss", "2") == 2
+    assert "--max-loss must be in (0, 1], got 2.0" in capsys.readouterr().err
 
 
 def answered() -> int:
@@ -561,6 +571,22 @@ def test_train_rewriter_calls_the_training(folder: Path, monkeypatch: pytest.Mon
     options = ("--documents", "docs", "--base", "tiny", "--lora-rank", "0", "--reward", "answer")
     assert "No stage improves." in run("train-rewriter", "questions.jsonl", *options, code=4)
     assert calls == [(QUESTIONS, "tiny", "answer", None)]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+@pytest.mark.timeout(60)
+def test_a_named_pipe_is_refused_instead_of_read_for_ever(folder: Path) -> None:
+    for name in ("pipe.jsonl", "pipe.parquet", "pipe.db"):
+        os.mkfifo(name)
+    options = ("--documents", "docs", "--model", "m")
+    for command in (
+        ("compare", "pipe.jsonl", *options),
+        ("compare", "pipe.parquet", *options),
+        (*COMPARE, "--run", "pipe.db"),
+        ("calibrate", "pipe.db"),
+    ):
+        with pytest.raises((ConfigurationError, InputError), match=r"not a regular file|no run at"):
+            run(*command)
 
 
 @pytest.mark.parametrize("path", ["a" * 300, "", ".", "file.txt/inside"])

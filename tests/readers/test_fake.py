@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from surerag.errors import ConfigurationError, InputError, ServiceError, TransientServiceError
+from surerag.errors import ConfigurationError, InputError, LogprobsError, ServiceError, TransientServiceError
 from surerag.messages import EntropyTrace, Generation, Message, SamplingParams
 from surerag.readers.fake import FakeReader, reply
 from surerag.readers.protocol import Capabilities
@@ -64,6 +64,20 @@ def test_entropies_and_logprobs_per_token_or_for_all() -> None:
     assert trace.logprobs == (-0.5,) * 3
     with pytest.raises(ConfigurationError, match=r"2 values for 3 tokens"):
         reply("In old Velm.", entropy=[0.2, 2.0])
+
+
+@pytest.mark.parametrize(
+    ("values", "match"),
+    [
+        ({"entropy": -0.5}, "entropy of 0 nats or more, as an interval, got -0.5 to -0.5"),
+        ({"entropy": EntropyTrace((2.0,), (1.0,), exact=False)}, "got 2 to 1"),
+        ({"logprobs": 0.9}, "natural logarithms of probabilities in a trace, got 0.9"),
+        ({"end_logprob": 0.9}, "natural logarithms of probabilities in a trace, got 0.9"),
+    ],
+)
+def test_impossible_log_probabilities_and_entropies_are_refused(values: dict[str, Any], match: str) -> None:
+    with pytest.raises(LogprobsError, match=match):
+        reply("Velm", **values)
 
 
 def test_the_end_tokens_log_probability_belongs_to_answers_that_ended_by_themselves() -> None:

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from surerag.errors import LogprobsError
-from surerag.readers.logprobs import answer_tokens
+from surerag.readers.logprobs import answer_tokens, trace_of_answer
 from surerag.readers.pieces import ThoughtSplitter, begun_thoughts, mentions_thoughts, split_thoughts
 
 HARMONY = "<|channel|>analysis<|message|>Rhine?<|end|><|start|>assistant<|channel|>final<|message|>"
@@ -87,6 +87,13 @@ def test_tokens_of_the_answer_are_those_that_spell_it(
 
 def test_tokens_of_thoughts_without_marks_are_dropped() -> None:
     assert answer_tokens(["Velm", "?", " Yes", "Velm"], "Velm", thought=True) == range(3, 4)
+
+
+def test_white_space_between_thoughts_and_answer_is_no_part_of_the_trace_if_a_server_omits_the_thoughts() -> (
+    None
+):
+    entries = [{"token": token, "logprob": -0.5} for token in ("\n\n", "Ve", "lm")]
+    assert trace_of_answer(entries, "Velm", thought=True).tokens == ("Ve", "lm")
 
 
 @pytest.mark.parametrize(("tokens", "answer"), [(["one", " two"], "one two three"), (["Orun"], "Velm")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sys
 import warnings
 from importlib.metadata import version
@@ -65,13 +66,27 @@ def main() -> NoReturn:
     try:
         app()
     except SureragError as error:
-        show_error(str(error))
+        show_error(_with_names_of_options(str(error)))
         wrong_usage = isinstance(error, ConfigurationError | InputError | PromptError)
         sys.exit(WRONG_USAGE if wrong_usage else FAILED)
     except KeyboardInterrupt:
         show_error("interrupted")
         sys.exit(INTERRUPTED)
     sys.exit(0)
+
+
+def _with_names_of_options(message: str) -> str:
+    """Return an error's message with options in place of the arguments of Python that "must be" something.
+
+    Example:
+        >>> _with_names_of_options("max_loss must be in (0, 1], got 2.0")
+        '--max-loss must be in (0, 1], got 2.0'
+    """
+    commands = typer.main.get_group(app).commands.values()
+    names = {option.name for command in commands for option in command.params if option.opts[0][:2] == "--"}
+    return re.sub(
+        r"\w+(?= must be )", lambda m: f"--{m[0].replace('_', '-')}" if m[0] in names else m[0], message
+    )
 
 
 def _silence_libraries() -> None:

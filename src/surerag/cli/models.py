@@ -220,11 +220,16 @@ def dtype_or_none(dtype: str) -> str | None:
 
 def check_server(base_url: str) -> None:
     """Raise a ServiceError at once if no server listens at an address; a client would retry for minutes."""
-    address = urlsplit(base_url)
+    try:
+        address = urlsplit(base_url)
+        port = address.port or (443 if address.scheme == "https" else 80)
+    except ValueError as error:  # such as a port above 65535
+        raise ConfigurationError(
+            f"--base-url is not an address: {error}", hint="write it as http://localhost:8000/v1"
+        ) from None
     proxies = getproxies()
     if not address.hostname or (address.scheme in proxies and not proxy_bypass(address.hostname)):
         return  # the client reports what is wrong with the address, or uses a proxy
-    port = address.port or (443 if address.scheme == "https" else 80)
     try:
         socket.create_connection((address.hostname, port), timeout=CONNECT_SECONDS).close()
     except OSError as error:

@@ -225,6 +225,8 @@ def _records(path: Path) -> Iterable[Record]:
         raise InputError(
             f"{path} has an unknown suffix", hint="save it as .xlsx, .csv, .tsv, .jsonl, .json or .parquet"
         )
+    if path.exists() and not path.is_file():  # reading a named pipe or a device may never end
+        raise InputError(f"{path} is not a regular file", hint="pass the path of a file")
     try:
         if kind == ".parquet":
             with extra("evaluation"):

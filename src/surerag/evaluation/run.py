@@ -132,6 +132,9 @@ class Run:
         self.metrics = resolve_metrics(metrics)
         if self.path is not None and not create and not os.path.isfile(self.path):  # noqa: PTH113 - it never raises
             raise InputError(f"there is no run at {path}")
+        if self.path is not None and self.path.exists() and not self.path.is_file():
+            # SQLite may wait for a named pipe or a device for ever.
+            raise InputError(f"{path} is not a regular file", hint="name another file")
         self._writing = create or self.path is None
         with _storage_errors(path, "written" if self._writing else "read"):
             self._db = sqlite3.connect(path or ":memory:", check_same_thread=False, timeout=60)
@@ -444,7 +447,8 @@ class Run:
             )
             raise ConfigurationError(
                 f"{self.path or 'the run'} was made with other {what}",
-                hint="choose another path, or ask again for what changed (on_change='ask'; --ask-again)",
+                hint="to replace the stored answers, pass --ask-again, or in Python on_change='ask'; to keep "
+                "them, name another file (--run)",
             )
         with _storage_errors(self.path), self._writes, self._db:
             self._db.execute("UPDATE questions SET place = -1")

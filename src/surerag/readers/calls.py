@@ -199,7 +199,7 @@ class Blocking:
         with ThreadPoolExecutor(min(limit, len(items))) as pool:
             futures = [pool.submit(contextvars.copy_context().run, answer, item) for item in items]
             try:
-                # The calls start in order, so that the first error is never that of a call that did not start.
+                # Calls start in order, so the first error is that of a call that was started.
                 return [future.result() for future in futures]
             except BaseException:
                 failed.set()

@@ -14,7 +14,7 @@ from typing import Any
 
 from surerag.errors import LogprobsError
 from surerag.measures import Interval, entropy_bounds
-from surerag.messages import EntropyTrace, TokenTrace
+from surerag.messages import ROUNDED_UP, EntropyTrace, TokenTrace
 from surerag.readers.pieces import CLOSING_MARKS
 
 ANY_VOCABULARY = 300_000
@@ -26,8 +26,6 @@ NO_LOGPROBS_HINT = (
     "answers' texts"
 )
 
-_ROUNDED_UP = 1e-3
-"""Log-probabilities up to this number count as zero (rounding); a larger number is an error."""
 _LAST_MARK = re.compile("|".join(map(re.escape, CLOSING_MARKS)).encode())
 _ESCAPED = re.compile(r"(?:bytes:)?((?:\\x[0-9a-fA-F]{2})+)")
 _UNKNOWN = "\ufffd"
@@ -151,7 +149,13 @@ def trace_of_answer(
     """
     own, texts = entries, list(map(_text, entries))
     # In nearly all replies the tokens spell only the answer; the search for the answer is much slower.
-    if not texts or not all(texts) or texts[-1].isspace() or "".join(texts).strip() != answer.strip():
+    if (
+        thought
+        or not texts
+        or not all(texts)
+        or texts[-1].isspace()
+        or "".join(texts).strip() != answer.strip()
+    ):
         inside = answer_tokens(map(token_of, entries), answer, thought=thought)
         own = entries[inside.start : inside.stop]
     fewest = min((len(entry.get("top_logprobs") or ()) for entry in own), default=0)
@@ -193,7 +197,7 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
     # A server may add the sampled token to the list. An unlikely sampled token among the k likeliest would
     # wrongly imply that every unlisted token is even less likely.
     likeliest, sampled = values[:top], values[-1] if len(values) > top else None
-    if len(values) == top and value < values[-1] - _ROUNDED_UP:
+    if len(values) == top and value < values[-1] - ROUNDED_UP:
         sampled = value
     try:
         bounds = entropy_bounds(likeliest, vocabulary_size, sampled_logprob=sampled)
@@ -224,7 +228,7 @@ def _number(token: str, value: object, *, listed: bool = False) -> float:
     if hasattr(value, "__float__") and not isinstance(value, bool):
         with suppress(OverflowError, TypeError, ValueError):
             number = float(value)
-    if math.isnan(number) or number > _ROUNDED_UP or (number == -math.inf and not listed):
+    if math.isnan(number) or number > ROUNDED_UP or (number == -math.inf and not listed):
         raise LogprobsError(
             f"the log-probability of the token {token!r} is {excerpt(value)}, which is no natural logarithm "
             "of a probability",

@@ -111,6 +111,11 @@ def test_missing_entropies_and_log_probabilities_are_errors() -> None:
         lambda: MarginGate(estimate="best"),  # type: ignore[arg-type]
         lambda: DisagreementGate(n_samples=1),
         lambda: DisagreementGate(n_samples=0),
+        lambda: EntropyGate(n_samples=3),
+        lambda: AbstentionGate(n_samples=3),
+        lambda: EntropyGate(n_tokens=True),
+        lambda: EntropyGate(threshold=math.nan),
+        lambda: LazyRAG(FakeReader(), Corpus(), "Ada.", n_tokens=True),
     ],
 )
 def test_settings_that_cannot_work_are_refused(make: Any) -> None:

@@ -106,6 +106,7 @@ class Gate(ABC):
     n_samples: int = 0
 
     def __post_init__(self) -> None:
+        check_at_least(-math.inf, threshold=self.threshold)
         check_at_least(1, n_tokens=self.n_tokens)
         check_at_least(2, n_samples=self.n_samples or None)
         for field, choices in (("aggregate", get_args(Aggregate)), ("estimate", get_args(Estimate))):
@@ -154,11 +155,23 @@ class Gate(ABC):
         return {"name": self.name, **asdict(self)}
 
 
+def _check_samples_nothing(gate: Gate) -> None:
+    if gate.n_samples != 0:
+        raise ConfigurationError(
+            f"the gate {gate.name} samples no answers, got n_samples={gate.n_samples!r}",
+            hint='leave n_samples out, or use the gate "semantic_entropy"',
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class _BoundedGate(Gate):
     """A gate whose score is only known as an interval; ``estimate`` selects an end or the middle."""
 
     estimate: Estimate = "middle"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_samples_nothing(self)
 
     def score(self, first_pass: FirstPass) -> float | None:
         interval = self.interval(first_pass)
@@ -304,6 +317,10 @@ class AbstentionGate(Gate):
     name: ClassVar[str] = "abstention"
 
     threshold: float | None = 0.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_samples_nothing(self)
 
     def score(self, first_pass: FirstPass) -> float | None:
         """Return 0: only an unusable first answer opens this gate, unless the threshold is negative."""
