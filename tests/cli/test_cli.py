@@ -227,6 +227,7 @@ def test_a_changed_run_is_refused(folder: Path) -> None:
     [
         (("--systems", "lasy"), "no system 'lasy'"),
         (("--systems", "a,a"), "each system once"),
+        (("--systems", "plain+compressed+compressed"), "has a step twice"),
         (("--systems", "plain,oracle"), "without contexts.*--columns contexts=NAME"),
         (("--columns", "question"), "field=column"),
         (("--require", "acc(lazy) > 1"), "the requirement 'acc"),

@@ -166,6 +166,8 @@ def parse_system(name: str) -> tuple[str, float | None, list[str]]:
             f"there is no system {name!r}",
             hint=f"choose from {', '.join(NAMES)}, or combine: lazy+compressed, lazy@0.8 or plain@4",
         )
+    if len(set(steps)) < len(steps):
+        raise ConfigurationError(f"{name!r} has a step twice", hint="name each step once")
     if steps and pipeline.searches is False:
         raise ConfigurationError(
             f"{name!r}: {base} retrieves no passages for the step {steps[0]}", hint="remove the step"
