@@ -28,13 +28,12 @@ from surerag.evaluation.findings import (
     gates,
     names_of,
     numbers_of_passages,
-    pipeline_of,
     problems,
     search_share,
 )
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.passages import passage_counts
-from surerag.evaluation.pipelines import Pipeline
+from surerag.evaluation.pipelines import Pipeline, pipeline_of
 from surerag.evaluation.run import Row, Run
 from surerag.evaluation.statistics import COSTS, compare_systems, summarize
 from surerag.measures.closed import is_closed
@@ -341,7 +340,10 @@ def _certainty_section(surest_of: Mapping[str, SurestAnswers], sentences: Sequen
 def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
     if not sentences:
         return ""
-    counts = {system: why.count(system) for system in run.comparable}
+    counts = {system: why.count(system) for system in run.comparable if why.reports_passages(system)}
+    text = f"<p>{_html(' '.join(sentences))}</p>"
+    if not counts:
+        return f'<section class="causes">{text}</section>'
     bars = "".join(_causes_bar(system, of) for system, of in counts.items())
     places = [place for place in PLACES if why.names is not None or place != "nowhere"]
     texts = {place: remedy_of(why, place) for place in places}
@@ -361,9 +363,8 @@ def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
             f" {left_out} wrong {whose} reference answer is only yes, no, a letter or "
             '"I do not know.", for which a comparison of words proves nothing.'
         )
-    text = f"<p>{_html(' '.join(sentences))}</p><dl>{bars}</dl>"
     legend = f'<ul class="legend">{legend}</ul><p><small>{_html(note)}</small></p>'
-    return f'<section class="causes">{text}{legend}{_skipped_files(run)}</section>'
+    return f'<section class="causes">{text}<dl>{bars}</dl>{legend}{_skipped_files(run)}</section>'
 
 
 def _causes_bar(system: str, counts: Mapping[Place, int]) -> str:
@@ -381,6 +382,7 @@ def _wrong_without_cause(run: Run, why: Causes) -> int:
     return sum(
         why.place(row) is None and _right_or_wrong(run.values(system, why.metric).get(key)) == "wrong"
         for system in run.comparable
+        if why.reports_passages(system)
         for key, row in run.answered(system).items()
     )
 
@@ -520,7 +522,7 @@ def _details(run: Run, row: Row) -> list[str]:
         return ["failed"]
     detail = []
     if answer.acted is not None:
-        did, did_not = (pipeline_of(run, row.system) or Pipeline()).acted
+        did, did_not = (pipeline_of(settings) or Pipeline()).acted
         detail.append(did if answer.acted else did_not)
     if answer.uncertainty is not None:
         options = settings.get("options", settings)
