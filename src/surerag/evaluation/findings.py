@@ -21,6 +21,7 @@ from surerag.evaluation.statistics import (
     summarize,
 )
 from surerag.evaluation.systems import EvaluationAnswer
+from surerag.measures.certainty import indication_text
 from surerag.measures.statistics import Estimate, paired_difference
 from surerag.methods.lazy_rag.gates import AbstentionGate
 from surerag.text import counted, printable
@@ -199,28 +200,15 @@ def _certainty(name: str, surest: SurestAnswers) -> str:
         right = "right" if surest.right[1].value == 1 else "wrong"
         which = f"All {surest.n:,} answers of {name} are" if surest.n > 1 else f"The only answer of {name} is"
         return f"{which} {right}, so the value of certainty is not known."
-    area = surest.auroc.text(digits=2)
+    text = indication_text(surest.auroc, surest.n, name)
+    text = f"{text[0].upper()}{text[1:]}."
     if surest.tells == "wrong answers":
         half, most = surest.right[0.5], surest.right[0.7]
-        return (
-            f"The model is less sure of {name}'s wrong answers than of its right answers (AUROC {area}; 0.5 "
-            f"is chance). Of the surest 50 % of the answers, {_percent(half)} are right; of the surest 70 %, "
+        text += (
+            f" Of the surest 50 % of the answers, {_percent(half)} are right; of the surest 70 %, "
             f"{_percent(most)}; of all answers, {_percent(surest.right[1])}."
         )
-    if surest.tells == "the opposite":
-        return (
-            f"The model is surer of {name}'s wrong answers than of its right answers (AUROC {area}; 0.5 is "
-            "chance). Ignore its certainty."
-        )
-    if surest.tells in ("too few answers", "not known"):
-        return (
-            f"{counted(surest.n, 'answer')} of {name} are too few to see whether the model is less sure of "
-            f"wrong answers: the AUROC is {area}; 0.5 is chance."
-        )
-    return (
-        f"The model's certainty does not clearly predict {name}'s wrong answers: the AUROC is {area} with "
-        f"{counted(surest.n, 'answer')}, and its interval contains 0.5, which is chance."
-    )
+    return f"{text} Ignore its certainty." if surest.tells == "the opposite" else text
 
 
 def _percent(estimate: Estimate) -> str:
