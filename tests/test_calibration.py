@@ -389,7 +389,8 @@ def test_empty_answers_do_not_make_an_uncertainty_tell() -> None:
     policy = calibrate_abstention(rows, max_risk=0.2)
     assert policy.probability_at(0.0) is None and policy.probability_at(math.inf) == 0.0
     assert policy.auroc is not None and policy.auroc.n == 200
-    assert "did not tell right from wrong answers in 300 questions: AUROC" in policy.withheld
+    assert "certainty does not clearly predict wrong answers: the AUROC is" in policy.withheld
+    assert "with 200 answers, and its interval contains 0.5" in policy.withheld
     assert calibration.AbstentionPolicy.from_dict(policy.to_dict()) == policy
 
 

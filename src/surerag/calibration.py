@@ -32,6 +32,7 @@ from pydantic import ConfigDict, TypeAdapter
 from surerag.certainty import NO_WORDS, Certainty, without_address
 from surerag.errors import ConfigurationError, InputError, check_items, extra, writing
 from surerag.measures import auroc
+from surerag.measures.certainty import indication_text
 from surerag.measures.statistics import (
     Estimate,
     Floats,
@@ -774,8 +775,9 @@ class AbstentionPolicy(_Policy):
         """The reason why the policy gives no probabilities; empty if it gives probabilities."""
         if self.knots:
             return ""
-        area = f": AUROC {self.auroc.text(digits=2)}" if self.auroc else ""
-        return f"certainty did not tell right from wrong answers in {counted(self.n, 'question')}{area}"
+        if self.auroc is None:
+            return "the value of certainty is not known"
+        return indication_text(self.auroc, self.auroc.n)
 
     @property
     def guarantee(self) -> str:

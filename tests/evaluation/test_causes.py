@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import html
 from pathlib import Path
 
 import pytest
 
-from surerag import FakeReader, Passage
+from surerag import FakeReader, LazyRAG, Passage
 from surerag.evaluation import EvaluationAnswer, EvaluationRun, Question, build_system, evaluate, write_report
 from surerag.evaluation.causes import SKIPPED, causes_of, documents_with_references, remedy
 from surerag.evaluation.pipelines import PipelineSetup
@@ -45,7 +46,7 @@ def test_a_wrong_answer_has_one_cause_and_an_answer_of_yes_none() -> None:
     assert remedy(causes, "plain", "plain").startswith(
         "Improve the model or its prompt, and the retriever: for 33 %"
     )
-    without = evaluate({"plain": lambda question: "x"}, QUESTIONS)
+    without = evaluate({"plain": lambda question: EvaluationAnswer("x", ("Cy fled.",))}, QUESTIONS)
     assert causes_of(without).count("plain") == {"shown": 0, "elsewhere": 3, "nowhere": 0}
     assert "Improve the retriever or the documents first" in remedy(causes_of(without), "plain", "plain")
     right = evaluate({"plain": lambda question: "Velm"}, QUESTIONS[:1])
@@ -71,7 +72,7 @@ def test_a_wrong_answer_has_one_cause_and_an_answer_of_yes_none() -> None:
 def test_the_largest_cause_is_what_to_improve(shown: bool, passages: bool, sentence: str) -> None:
     questions = [Question(f"Which is number {number}?", (f"word{number}",)) for number in range(20)]
     corpus = [Passage(f"It is word{number}.") for number in range(20)]
-    contexts = tuple(passage.text for passage in corpus) if shown else ()
+    contexts = tuple(passage.text for passage in corpus) if shown else ("Another passage.",)
     run = evaluate({"plain": lambda question: EvaluationAnswer("no idea", contexts)}, questions)
     run.record_documents(documents_with_references(questions, corpus if passages else []))
     assert remedy(causes_of(run), "plain", "plain").startswith(sentence)
@@ -97,6 +98,36 @@ def test_the_page_says_why_with_file_names_and_what_was_skipped(tmp_path: Path) 
     assert "the reference answer is in no document" in text
     assert "2 files of the folder could not be read" in text and "a&lt;b.bin: no known kind" in text
     assert "1 wrong answer is not counted, because its reference answer is only yes, no, a letter or" in text
+
+
+def test_a_system_that_reports_no_passages_has_no_causes(tmp_path: Path) -> None:
+    questions = [(f"q{number}?", "Velm") for number in range(8)]
+
+    def page(**systems: object) -> str:
+        write_report(evaluate(systems, questions), tmp_path / "page.html")
+        return html.unescape((tmp_path / "page.html").read_text("utf-8"))
+
+    alone = page(f=lambda question: "no idea")
+    assert "Improve" not in alone and '<span class="' not in alone and "improve" not in alone
+    assert alone.count("f reports no passages, so the causes of its wrong answers are not known.") == 1
+    assert "reports no passages" not in page(f=lambda question: "Velm")
+
+    class Nothing:
+        def retrieve(self, query: str, k: int | None) -> list[Passage]:
+            return []
+
+    reader = FakeReader(lambda prompt: "Orun", entropy=2.0)
+    setup = PipelineSetup(reader, Nothing())
+    mixed = page(
+        lazy=LazyRAG(reader, Nothing(), summaries="x"),
+        plain=build_system("plain", setup),
+        f=lambda question: "no idea",
+        g=lambda question: "nobody knows",
+        none=build_system("none", setup),
+    )
+    assert "for 100 % of lazy's 8 wrong answers" in mixed and "plain: 8 wrong" in mixed
+    assert mixed.count("f and g report no passages") == 1 and mixed.count('<span class="elsewhere"') == 2
+    assert "f: 8 wrong" not in mixed and "none: 8 wrong" not in mixed
 
 
 def test_a_question_that_nothing_answers_asks_nobody_to_mend_the_folder(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from surerag.evaluation.certainty import surest_answers, surest_answers_by_syste
 from surerag.evaluation.findings import certainties, findings, numbers_of_passages
 from surerag.evaluation.passages import passage_counts
 from surerag.evaluation.pipelines import NAMES, PipelineSetup
-from surerag.evaluation.report import forecast, notes, terminal_table
+from surerag.evaluation.report import example_answers, forecast, notes, terminal_table
 from surerag.evaluation.systems import System, as_answer
 from surerag.messages import EntropyTrace, TokenTrace
 from surerag.methods.lazy_rag.component import FixedSummary
@@ -204,6 +204,8 @@ def test_a_handful_of_answers_is_too_few_for_a_verdict_on_certainty() -> None:
     first, second = certainties(run, surest_answers_by_system(run), "first", {"first": "a", "second": "b"})
     assert first.startswith("6 answers of a are too few to see whether") and "tells nothing" not in first
     assert second.startswith("There are too few answers to see whether") and "for b (AUROC 1.00" in second
+    withheld = calibrate_abstention(run.certainty_rows("first"), max_risk=0.2).withheld
+    assert first == f"{withheld.replace('answers', 'answers of a', 1)}."  # the same words as the report's
 
 
 def test_one_is_written_in_the_singular(tmp_path: Path) -> None:
@@ -242,6 +244,36 @@ def test_equally_sure_answers_count_as_their_mean_whatever_their_order() -> None
         assert surest and surest.auroc
         shares += [surest.right[0.5].value, surest.auroc.value]
     assert shares == [0.5] * 4
+
+
+def test_the_page_lists_the_answers_by_uncertainty_the_surest_first(tmp_path: Path) -> None:
+    def answer(question: str) -> EvaluationAnswer:
+        number = int(question.split()[1].strip("?"))
+        text = "<b>yes</b>" if number < 150 else "it is"
+        trace = traced(0.01 * number) if number else TokenTrace((), ())
+        return EvaluationAnswer(text, certainty=certainty_of(trace))
+
+    def lists(questions: list[object]) -> list[str]:
+        run = evaluate({"a": answer, "b": answer, "c": lambda question: "yes"}, questions)
+        write_report(run, tmp_path / "page.html", baseline="b")
+        page = (tmp_path / "page.html").read_text("utf-8")
+        return re.findall('<details class="answers".*?</details>', page)
+
+    first, second = lists([(f"q {number}?", "yes") for number in range(205)])
+    assert first.startswith('<details class="answers" open><summary>b: 205 answers, the surest first')
+    assert second.startswith('<details class="answers"><summary>a: 205 answers')
+    rows = re.findall(r'<tr class="(\w+)">(.*?)</tr>', first)
+    assert [kind for kind, _ in rows] == ["right"] * 149 + ["wrong"] * 51
+    cells = [re.findall('data-label="([^"]+)"><span>([^<]*)', row) for _, row in rows]
+    names, texts = zip(*cells[0], strict=True)
+    assert names == ("question", "answer", "uncertainty", "right?")
+    assert texts == ("q 1?", "&lt;b&gt;yes&lt;/b&gt;", "0.01", "right")
+    assert "<p>5 less certain answers not listed.</p>" in first
+    few, _ = lists(["q 3?", "q 0?", "q 1?"])  # without references, nothing is right or wrong
+    assert re.findall('"uncertainty"><span>([^<]*)', few) == ["0.01", "0.03", "empty or cut off"]
+    assert "right?" not in few
+    run = evaluate({"a": answer, "c": lambda question: "yes"}, [("q 7?", "yes")])
+    assert "  a: <b>yes</b> (uncertainty 0.07)\n  c: yes" in example_answers(run)
 
 
 def test_the_page_and_the_terminal_show_the_surest(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from surerag.evaluation.certainty import RIGHT
+from surerag.evaluation.pipelines import pipeline_of
 from surerag.evaluation.questions import Question
 from surerag.evaluation.run import Row, Run
 from surerag.measures.closed import is_closed
@@ -97,6 +98,10 @@ class Causes:
         return {}
 
     @cached_property
+    def _reporting(self) -> set[str]:
+        return {system for system in self.run.systems if self.reports_passages(system)}
+
+    @cached_property
     def _places(self) -> dict[tuple[str, str], Place | None]:
         return {(row.system, row.question.key): self._place(row) for row in self.run.rows}
 
@@ -113,20 +118,42 @@ class Causes:
             self._texts[passage] = f" {' '.join(words_of(passage))} "
         return any(reference in self._texts[passage] for reference in self._references_of(question))
 
+    def reports_passages(self, system: str) -> bool:
+        """Return whether a system reports the passages that the model was shown.
+
+        A user's own system reports passages if any of its answers has contexts. A pipeline or component of
+        surerag reports passages if it searches, even if it found none.
+        """
+        settings = self.run.settings(system)
+        if (pipeline := pipeline_of(settings)) is not None and pipeline.searches is not False:
+            return True
+        rows = self.run.answered(system).values()
+        return bool(settings.get("scope")) or any(row.answer.contexts for row in rows if row.answer)
+
+    def are_unknown(self, system: str) -> bool:
+        """Return whether a user's own system has wrong answers, and reports no passages."""
+        if self.reports_passages(system) or pipeline_of(self.run.settings(system)) is not None:
+            return False
+        return any(map(self._is_wrong, self.run.answered(system).values()))
+
+    def _is_wrong(self, row: Row) -> bool:
+        """Return whether an answer is wrong, and its reference can be searched for."""
+        score = self.run.values(row.system, self.metric).get(row.question.key) if self.metric else None
+        return score is not None and score < RIGHT and bool(self._references_of(row.question))
+
     def place(self, row: Row) -> Place | None:
         """Return the place where the reference of a wrong answer occurs.
 
         Returns:
             ``"shown"`` if a passage in the prompt contains the reference, ``"elsewhere"`` if another document
             contains it, or ``"nowhere"``. If the documents were not searched, ``"nowhere"`` counts as
-            ``"elsewhere"``. None for a right or failed answer, and for a reference that is only yes, no, a
-            letter or an abstention.
+            ``"elsewhere"``. None for a right or failed answer, for a reference that is only yes, no, a letter
+            or an abstention, and for a system that reports no passages.
         """
         return self._places[row.system, row.question.key]
 
     def _place(self, row: Row) -> Place | None:
-        score = self.run.values(row.system, self.metric).get(row.question.key) if self.metric else None
-        if row.answer is None or score is None or score >= RIGHT or not self._references_of(row.question):
+        if row.answer is None or not self._is_wrong(row) or row.system not in self._reporting:
             return None
         if any(self.holds(passage, row.question) for passage in row.answer.contexts):
             return "shown"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from surerag.evaluation.run import Run
+from surerag.calibration import CalibrationRow
+from surerag.certainty import NO_WORDS
+from surerag.evaluation.run import Row, Run
 from surerag.measures import auroc
+from surerag.measures.certainty import Indication, indication
 from surerag.measures.statistics import Estimate, Floats, group_numbers, mean_interval
 
 SHARES = (0.5, 0.7, 0.9)
 """Shares of the most certain answers for which a report states the share of right answers."""
-_USEFUL = 0.7
-"""AUROC of a useful uncertainty; an interval that contains this value and 0.5 means too few answers."""
 RIGHT = 0.5
 """Minimum score of an answer that counts as right."""
 _CURVE_FROM = 10
@@ -47,18 +47,9 @@ class SurestAnswers:
     curve: Mapping[float, Estimate]
 
     @property
-    def tells(self) -> Literal["wrong answers", "nothing", "the opposite", "too few answers", "not known"]:
-        """What high uncertainty indicates, by the confidence interval of the AUROC.
-
-        The value is ``"too few answers"`` if the interval contains 0.5 (chance) and 0.7, and ``"nothing"`` if
-        it contains only 0.5.
-        """
-        if self.auroc is None:
-            return "not known"
-        lower, upper = self.auroc.interval or (0.0, 1.0)
-        if lower <= 0.5 <= upper:
-            return "nothing" if upper < _USEFUL else "too few answers"
-        return "wrong answers" if lower > 0.5 else "the opposite"
+    def tells(self) -> Indication:
+        """What high uncertainty indicates; see :func:`surerag.measures.certainty.indication`."""
+        return indication(self.auroc)
 
 
 def surest_answers(run: Run, system: str) -> SurestAnswers | None:
@@ -109,6 +100,20 @@ def _surest_answers(run: Run, system: str) -> SurestAnswers | None:
         {share: _right_among(uncertainty, right, groups, _count(share, len(rows))) for share in (*SHARES, 1)},
         {count / len(rows): _right_among(uncertainty, right, groups, count) for count in counts.tolist()},
     )
+
+
+def answers_by_uncertainty(run: Run, system: str) -> list[tuple[Row, CalibrationRow]]:
+    """Return a system's answers with their uncertainties, the least uncertain first.
+
+    Answers without a certainty are left out. An empty or truncated answer has an infinite uncertainty.
+    """
+    rows, certainties = run.answered(system), run.certainties(system)
+    answers = [
+        (rows[key], CalibrationRow.of(certainty, 0.0))
+        for key, certainty in certainties.items()
+        if certainty.uncertainty is not None or certainty.is_cut or certainty.reason == NO_WORDS
+    ]
+    return sorted(answers, key=lambda answer: answer[1].uncertainty)
 
 
 def surest_answers_by_system(run: Run) -> dict[str, SurestAnswers]:

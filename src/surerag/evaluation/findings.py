@@ -9,7 +9,7 @@ from surerag.certainty import DEFAULT_MEASURE, NO_WORDS
 from surerag.evaluation.causes import Causes, causes_of, remedy
 from surerag.evaluation.certainty import SurestAnswers, surest_answers_by_system
 from surerag.evaluation.passages import excludes_loss, fewest, passage_counts, questions_to_exclude
-from surerag.evaluation.pipelines import PIPELINES, Pipeline
+from surerag.evaluation.pipelines import PIPELINES, pipeline_of
 from surerag.evaluation.run import FAILURES, Run
 from surerag.evaluation.statistics import (
     COSTS,
@@ -21,6 +21,7 @@ from surerag.evaluation.statistics import (
     summarize,
 )
 from surerag.evaluation.systems import EvaluationAnswer
+from surerag.measures.certainty import indication_text
 from surerag.measures.statistics import Estimate, paired_difference
 from surerag.methods.lazy_rag.gates import AbstentionGate
 from surerag.text import counted, printable
@@ -37,15 +38,9 @@ WORTH = "delta_seper"
 """Name of the score ΔSePer of contexts; larger is better."""
 
 
-def pipeline_of(run: Run, system: str) -> Pipeline | None:
-    """Return the pipeline of a system, such as ``lazy`` for lazy@0.8; None for a user's own system."""
-    name = str(run.settings(system).get("system", ""))
-    return PIPELINES.get(name.partition("+")[0].partition("@")[0])
-
-
 def search_share(run: Run, system: str) -> float | None:
     """Return the share of questions for which a system retrieved passages; None if it is unknown."""
-    pipeline = pipeline_of(run, system)
+    pipeline = pipeline_of(run.settings(system))
     if pipeline is not None and pipeline.searches is not None:
         return float(pipeline.searches)
     flags = [row.answer.acted for row in run.answered(system).values() if row.answer]
@@ -120,7 +115,7 @@ def gates(run: Run, names: Mapping[str, str]) -> list[str]:
     sentences = []
     for system in run.comparable:
         answers = [row.answer for row in run.answered(system).values() if row.answer]
-        pipeline = pipeline_of(run, system)
+        pipeline = pipeline_of(run.settings(system))
         if pipeline is None or not pipeline.decides_by:
             continue
         kind, default = pipeline.decides_by, pipeline.default_of_decision
@@ -152,10 +147,16 @@ def _missing_in(answers: Sequence[EvaluationAnswer]) -> str:
 
 
 def causes(run: Run, why: Causes, baseline: str, names: Mapping[str, str]) -> list[str]:
-    """Return a list with a sentence that says what to improve for the baseline; empty if it is not known."""
+    """Return sentences: what to improve for the baseline, and which systems report no passages."""
     baseline = baseline or next(iter(run.comparable), "")
-    sentence = remedy(why, baseline, names[baseline]) if baseline in names else ""
-    return [sentence] if sentence else []
+    sentences = [remedy(why, baseline, names[baseline]) if baseline in names else ""]
+    if unknown := [names[system] for system in run.comparable if why.are_unknown(system)]:
+        verb, its = ("reports", "its") if len(unknown) == 1 else ("report", "their")
+        sentences.append(
+            f"{_as_list(unknown)} {verb} no passages, so the causes of {its} wrong answers are not known. To "
+            "learn them, return a mapping with 'answer' and 'contexts' from the system (docs/compare.md)."
+        )
+    return list(filter(None, sentences))
 
 
 def certainties(
@@ -199,28 +200,15 @@ def _certainty(name: str, surest: SurestAnswers) -> str:
         right = "right" if surest.right[1].value == 1 else "wrong"
         which = f"All {surest.n:,} answers of {name} are" if surest.n > 1 else f"The only answer of {name} is"
         return f"{which} {right}, so the value of certainty is not known."
-    area = surest.auroc.text(digits=2)
+    text = indication_text(surest.auroc, surest.n, name)
+    text = f"{text[0].upper()}{text[1:]}."
     if surest.tells == "wrong answers":
         half, most = surest.right[0.5], surest.right[0.7]
-        return (
-            f"The model is less sure of {name}'s wrong answers than of its right answers (AUROC {area}; 0.5 "
-            f"is chance). Of the surest 50 % of the answers, {_percent(half)} are right; of the surest 70 %, "
+        text += (
+            f" Of the surest 50 % of the answers, {_percent(half)} are right; of the surest 70 %, "
             f"{_percent(most)}; of all answers, {_percent(surest.right[1])}."
         )
-    if surest.tells == "the opposite":
-        return (
-            f"The model is surer of {name}'s wrong answers than of its right answers (AUROC {area}; 0.5 is "
-            "chance). Ignore its certainty."
-        )
-    if surest.tells in ("too few answers", "not known"):
-        return (
-            f"{counted(surest.n, 'answer')} of {name} are too few to see whether the model is less sure of "
-            f"wrong answers: the AUROC is {area}; 0.5 is chance."
-        )
-    return (
-        f"The model's certainty does not clearly predict {name}'s wrong answers: the AUROC is {area} with "
-        f"{counted(surest.n, 'answer')}, and its interval contains 0.5, which is chance."
-    )
+    return f"{text} Ignore its certainty." if surest.tells == "the opposite" else text
 
 
 def _percent(estimate: Estimate) -> str:
@@ -315,7 +303,7 @@ def _recommendation(
 
 
 def _is_candidate(run: Run, system: str) -> bool:
-    pipeline = pipeline_of(run, system)
+    pipeline = pipeline_of(run.settings(system))
     return pipeline is None or pipeline.is_candidate
 
 

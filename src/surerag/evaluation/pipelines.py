@@ -106,6 +106,16 @@ NAMES = tuple(PIPELINES)
 STEPS = tuple(name for name, pipeline in PIPELINES.items() if pipeline.is_step)
 
 
+def pipeline_of(settings: Mapping[str, Any]) -> Pipeline | None:
+    """Return the pipeline of a system by its settings; None for a user's own system.
+
+    Example:
+        >>> pipeline_of({"system": "lazy@0.8"}) is PIPELINES["lazy"]
+        True
+    """
+    return PIPELINES.get(str(settings.get("system", "")).partition("+")[0].partition("@")[0])
+
+
 @dataclass(frozen=True)
 class PipelineSetup:
     """The models, retrievers and options from which :func:`build_system` builds pipelines.

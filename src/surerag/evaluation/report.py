@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
@@ -15,9 +16,16 @@ from rich import box
 from rich.markup import escape as escape_markup
 from rich.table import Table
 
+from surerag.calibration import CalibrationRow
 from surerag.errors import writing
 from surerag.evaluation.causes import PLACES, SKIPPED, Causes, Place, causes_of, remedy_of
-from surerag.evaluation.certainty import RIGHT, SHARES, SurestAnswers, surest_answers_by_system
+from surerag.evaluation.certainty import (
+    RIGHT,
+    SHARES,
+    SurestAnswers,
+    answers_by_uncertainty,
+    surest_answers_by_system,
+)
 from surerag.evaluation.charts import bar_charts, certainty_charts
 from surerag.evaluation.findings import (
     MARGIN,
@@ -28,13 +36,12 @@ from surerag.evaluation.findings import (
     gates,
     names_of,
     numbers_of_passages,
-    pipeline_of,
     problems,
     search_share,
 )
 from surerag.evaluation.gate import Verdict
 from surerag.evaluation.passages import passage_counts
-from surerag.evaluation.pipelines import Pipeline
+from surerag.evaluation.pipelines import Pipeline, pipeline_of
 from surerag.evaluation.run import Row, Run
 from surerag.evaluation.statistics import COSTS, compare_systems, summarize
 from surerag.measures.closed import is_closed
@@ -46,6 +53,8 @@ Prices = tuple[float, float]
 """Prices of a million prompt tokens and of a million completion tokens."""
 MAX_QUESTIONS = 500
 """Maximum number of questions that a page lists; the run contains all questions."""
+MAX_SUREST = 200
+"""Maximum number of answers that a page lists by uncertainty for each system."""
 MAX_LINE = 200
 """Maximum number of characters of a question or answer that :func:`example_answers` shows."""
 MAX_CHARACTERS = 800
@@ -213,13 +222,19 @@ def forecast(run: Run, n: int, prices: Prices = (0.0, 0.0)) -> str:
 def example_answers(run: Run, n: int = 3) -> str:
     """Return lines with the first questions of a run, their right answers, and the systems' answers."""
     lines, names = ["Examples:"], names_of(run)
+    doubts = {
+        (system, row.question.key): f" (uncertainty {_uncertainty_text(of.uncertainty)})"
+        for system in run.systems
+        for row, of in answers_by_uncertainty(run, system)
+    }
     for question in run.questions[:n]:
         right = f"Right: {' | '.join(question.references)}" if question.references else ""
         lines.append(f"- {shorten(question.text, MAX_LINE)} {shorten(right, MAX_LINE)}".rstrip())
         for row in run.rows:
             if row.question.key == question.key:
                 text = f"failed: {row.error}" if row.answer is None else row.answer.text
-                lines.append(f"  {names[row.system]}: {shorten(text, MAX_LINE)}")
+                doubt = doubts.get((row.system, question.key), "")
+                lines.append(f"  {names[row.system]}: {shorten(text, MAX_LINE)}{doubt}")
     return "\n".join(lines)
 
 
@@ -266,7 +281,7 @@ def write_report(
         notes=_html(notes(run)),
         table=_table("system", table_columns(run, baseline, prices)),
         charts=bar_charts(run, baseline),
-        certainty=_certainty_section(surest_of, certainties(run, surest_of, baseline, names)),
+        certainty=_certainty_section(run, surest_of, certainties(run, surest_of, baseline, names), baseline),
         passages=_passages_section(run, margin),
         questions=_question_list(run, why),
         about="".join(f"<dt>{_html(name)}</dt><dd>{_html(text)}</dd>" for name, text in run.about.items()),
@@ -317,31 +332,75 @@ _MEASURES = {
 }
 
 
-def _certainty_section(surest_of: Mapping[str, SurestAnswers], sentences: Sequence[str]) -> str:
-    if not sentences:
+def _certainty_section(
+    run: Run, surest_of: Mapping[str, SurestAnswers], sentences: Sequence[str], baseline: str
+) -> str:
+    systems = sorted(run.comparable, key=lambda system: system != baseline)
+    answers_of = {system: of for system in systems if (of := answers_by_uncertainty(run, system))}
+    if not sentences and not answers_of:
         return ""
     section = f"<h2>How sure is each answer?</h2>{_list(sentences)}"
-    if not surest_of:
+    if not answers_of:
         return section
-    used = dict.fromkeys(surest.measure for surest in surest_of.values())
-    measures = " or ".join(_MEASURES.get(measure, measure) for measure in used)
-    note = (
-        f"Certainty is measured by {measures}. This needs no further call and no further token. AUROC is the "
-        "probability that the model is less sure of a wrong answer than of a right answer; 0.5 is chance. "
-        "Intervals have a confidence level of 95 %. Each curve shows the share of right answers among the "
-        "surest answers, with its interval. The dotted line is the share of right answers among all answers."
+    lists = "".join(
+        _answers_by_uncertainty(run, system, of, is_open=system == next(iter(answers_of)))
+        for system, of in answers_of.items()
+    )
+    used = dict.fromkeys(row.scope.get("measure", "") for of in answers_of.values() for _, row in of)
+    measures = " or ".join(_MEASURES.get(measure, measure) for measure in filter(None, used))
+    note = f"Certainty is measured by {measures}. This needs no further call and no further token."
+    if not surest_of:
+        return f"{section}{lists}<p><small>{_html(note)}</small></p>"
+    note += (
+        " AUROC is the probability that the model is less sure of a wrong answer than of a right answer; 0.5 "
+        "is chance. Intervals have a confidence level of 95 %. Each curve shows the share of right answers "
+        "among the surest answers, with its interval. The dotted line is the share of right answers among "
+        "all answers."
     )
     if unmeasured := sum(surest.unmeasured for surest in surest_of.values()):
         note += f" Left out, because they have no log-probabilities: {counted(unmeasured, 'answer')}."
     table = _table("system", certainty_columns(surest_of))
     curves = f'<div class="charts">{certainty_charts(surest_of)}</div>'
-    return f"{section}{table}<p><small>{_html(note)}</small></p>{curves}"
+    return f"{section}{table}<p><small>{_html(note)}</small></p>{curves}{lists}"
+
+
+def _answers_by_uncertainty(
+    run: Run, system: str, answers: Sequence[tuple[Row, CalibrationRow]], *, is_open: bool
+) -> str:
+    """Return a folding HTML table of a system's answers, the surest first."""
+    metric = next((name for name in run.measures if name in run.metrics), "")
+    scores = run.values(system, metric) if metric else {}
+    lines = ""
+    for row, of in answers[:MAX_SUREST]:
+        kind = _right_or_wrong(scores.get(row.question.key))
+        text = "" if row.answer is None else shorten(row.answer.text, MAX_LINE)
+        cells = {
+            "question": shorten(row.question.text, MAX_LINE),
+            "answer": text,
+            "uncertainty": _uncertainty_text(of.uncertainty),
+        }
+        if scores:
+            cells["right?"] = kind or "not scored"
+        lines += f'<tr class="{kind}">{"".join(_cell(*cell) for cell in cells.items())}</tr>'
+    head = "".join(f"<th>{name}</th>" for name in cells)
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    more = len(answers) - MAX_SUREST
+    table += f"<p>{counted(more, 'less certain answer')} not listed.</p>" if more > 0 else ""
+    title = f"{_html(system)}: {counted(len(answers), 'answer')}, the surest first"
+    return f'<details class="answers"{" open" * is_open}><summary>{title}</summary>{table}</details>'
+
+
+def _uncertainty_text(uncertainty: float) -> str:
+    return "empty or cut off" if uncertainty == math.inf else f"{uncertainty:.2g}"
 
 
 def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
     if not sentences:
         return ""
-    counts = {system: why.count(system) for system in run.comparable}
+    counts = {system: why.count(system) for system in run.comparable if why.reports_passages(system)}
+    text = f"<p>{_html(' '.join(sentences))}</p>"
+    if not counts:
+        return f'<section class="causes">{text}</section>'
     bars = "".join(_causes_bar(system, of) for system, of in counts.items())
     places = [place for place in PLACES if why.names is not None or place != "nowhere"]
     texts = {place: remedy_of(why, place) for place in places}
@@ -361,9 +420,8 @@ def _causes_section(run: Run, why: Causes, sentences: Sequence[str]) -> str:
             f" {left_out} wrong {whose} reference answer is only yes, no, a letter or "
             '"I do not know.", for which a comparison of words proves nothing.'
         )
-    text = f"<p>{_html(' '.join(sentences))}</p><dl>{bars}</dl>"
     legend = f'<ul class="legend">{legend}</ul><p><small>{_html(note)}</small></p>'
-    return f'<section class="causes">{text}{legend}{_skipped_files(run)}</section>'
+    return f'<section class="causes">{text}<dl>{bars}</dl>{legend}{_skipped_files(run)}</section>'
 
 
 def _causes_bar(system: str, counts: Mapping[Place, int]) -> str:
@@ -381,6 +439,7 @@ def _wrong_without_cause(run: Run, why: Causes) -> int:
     return sum(
         why.place(row) is None and _right_or_wrong(run.values(system, why.metric).get(key)) == "wrong"
         for system in run.comparable
+        if why.reports_passages(system)
         for key, row in run.answered(system).items()
     )
 
@@ -520,7 +579,7 @@ def _details(run: Run, row: Row) -> list[str]:
         return ["failed"]
     detail = []
     if answer.acted is not None:
-        did, did_not = (pipeline_of(run, row.system) or Pipeline()).acted
+        did, did_not = (pipeline_of(settings) or Pipeline()).acted
         detail.append(did if answer.acted else did_not)
     if answer.uncertainty is not None:
         options = settings.get("options", settings)

@@ -374,21 +374,30 @@ class Run:
             measure: Name of the measure of uncertainty. Empty means ``DEFAULT_MEASURE`` if all answers have
                 it, and ``WITHOUT_ALTERNATIVES`` otherwise.
         """
-        scores = self.values(system, metric or next(iter(self.metrics)))
-        scored = [
-            (row.question, certainty, scores[key])
-            for key, row in self.answered(system).items()
-            if key in scores and row.answer and (certainty := row.answer.certainty) is not None
+        scores, rows = self.values(system, metric or next(iter(self.metrics))), self.answered(system)
+        return [
+            CalibrationRow.of(certainty, scores[key], id=question.text, group=question.group)
+            for key, certainty in self.certainties(system, measure).items()
+            if key in scores and (question := rows[key].question)
         ]
-        measured = [certainty for _, certainty, _ in scored if certainty.measure]
+
+    def certainties(self, system: str, measure: str = "") -> dict[str, Certainty]:
+        """Return the certainties of a system's answers by question key, all with the same measure.
+
+        Answers without log-probabilities are left out.
+
+        Args:
+            system: Name of the system.
+            measure: Name of the measure of uncertainty; for the default, see :meth:`certainty_rows`.
+        """
+        answers = ((key, row.answer) for key, row in self.answered(system).items())
+        certainties = {key: one.certainty for key, one in answers if one and one.certainty is not None}
         if not measure:
+            measured = [certainty for certainty in certainties.values() if certainty.measure]
             all_have_it = all(DEFAULT_MEASURE in certainty.uncertainties for certainty in measured)
             measure = DEFAULT_MEASURE if all_have_it else WITHOUT_ALTERNATIVES
-        return [
-            CalibrationRow.of(one, score, id=question.text, group=question.group)
-            for question, certainty, score in scored
-            if (one := certainty.by(measure) if certainty.measure else certainty).reason != NO_LOGPROBS
-        ]
+        by_measure = {key: one.by(measure) if one.measure else one for key, one in certainties.items()}
+        return {key: one for key, one in by_measure.items() if one.reason != NO_LOGPROBS}
 
     def to_parquet(self, path: str | Path) -> None:
         """Write the rows to a Parquet file, with a column for each metric and score.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -23,6 +24,12 @@ from surerag.measures.statistics import (
     group_numbers,
     student_quantile,
 )
+from surerag.text import counted
+
+Indication = Literal["wrong answers", "nothing", "the opposite", "too few answers", "not known"]
+"""What high uncertainty indicates; see :func:`indication`."""
+_USEFUL = 0.7
+"""AUROC of a useful uncertainty; an interval that contains this value and 0.5 means too few answers."""
 
 
 def mean_entropy(entropies: ArrayLike, first: int | None = None) -> float:
@@ -81,6 +88,50 @@ def negative_log_likelihood(logprobs: ArrayLike) -> float:
         True
     """
     return -math.fsum(tokens_of(logprobs))
+
+
+def indication(area: Estimate | None) -> Indication:
+    """Return what high uncertainty indicates, by the confidence interval of its AUROC.
+
+    The result is ``"too few answers"`` if the interval contains 0.5 (chance) and 0.7, and ``"nothing"`` if it
+    contains only 0.5.
+    """
+    if area is None:
+        return "not known"
+    lower, upper = area.interval or (0.0, 1.0)
+    if lower <= 0.5 <= upper:
+        return "nothing" if upper < _USEFUL else "too few answers"
+    return "wrong answers" if lower > 0.5 else "the opposite"
+
+
+def indication_text(area: Estimate, n: int, name: str = "") -> str:
+    """Return :func:`indication` as a sentence without a full stop, with the AUROC.
+
+    Args:
+        area: The AUROC of the uncertainty.
+        n: Number of answers.
+        name: Name of the system whose answers they are; may be empty.
+
+    Example:
+        >>> indication_text(Estimate(0.5, Interval(0.45, 0.55), 900), 900)[:66]
+        "the model's certainty does not clearly predict wrong answers: the "
+    """
+    wrong, right, of = ("wrong answers", "right answers", "")
+    if name:
+        wrong, right, of = f"{name}'s wrong answers", "its right answers", f" of {name}"
+    value, kind = area.text(digits=2), indication(area)
+    if kind in ("wrong answers", "the opposite"):
+        compared = "less sure" if kind == "wrong answers" else "surer"
+        return f"the model is {compared} of {wrong} than of {right} (AUROC {value}; 0.5 is chance)"
+    if kind == "nothing":
+        return (
+            f"the model's certainty does not clearly predict {wrong}: the AUROC is {value} with "
+            f"{counted(n, 'answer')}, and its interval contains 0.5, which is chance"
+        )
+    return (
+        f"{counted(n, 'answer')}{of} are too few to see whether the model is less sure of wrong answers: the "
+        f"AUROC is {value}; 0.5 is chance"
+    )
 
 
 def auroc(
