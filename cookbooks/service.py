@@ -10,15 +10,34 @@ The answer arrives as events named ``token``. The last event is ``end``, with th
 If ``shown`` is false, the page that displays the tokens must replace them by ``answer``, which then is
 "I do not know.". ``probability`` is the probability that the answer is right; without a policy it is null.
 With ``{"question": …, "draft": false}`` the service sends no word before it knows whether to show the answer.
-After a failure, the service sends an event ``error``, without details of its servers.
+After a failure, the service sends an event ``error``, without details of its servers. Until an answer has
+shown that the policy fits, the service sends no word before the end; if the policy does not fit, ``error``
+says so.
 
 Settings are environment variables:
 
 - ``BASE_URL`` and ``MODEL``: an OpenAI-compatible server, such as vLLM or Ollama, and its model. The key of
   the server is ``OPENAI_API_KEY``. Without these settings the demo's small model answers in this process.
 - ``PORT``: the port; the default is 8000.
-- ``POLICY``: a file that ``surerag calibrate run.db --max-risk 0.1 --output policy.json`` wrote. Without a
-  policy, answers whose uncertainty exceeds 1 nat are not shown. This limit is a guess: calibrate it.
+- ``POLICY``: a file with a policy that you calibrated with the chain of ``load_chain``. Without a policy,
+  answers whose uncertainty exceeds 1 nat are not shown. This limit is a guess: calibrate it.
+
+This code makes such a file, from questions whose right answers you know::
+
+    from cookbooks.service import load_chain
+    from langchain_surerag import CertaintyChain
+    from surerag import CalibrationRow, calibrate_abstention
+    from surerag.measures import contains
+
+    chain, rows = CertaintyChain(load_chain()), []
+    for question, right_answer in questions:
+        output = chain.invoke(question)
+        score = contains(output["answer"], [right_answer])
+        rows.append(CalibrationRow.of(output["certainty"], score))
+    calibrate_abstention(rows, max_risk=0.1).save("policy.json")
+
+``surerag calibrate run.db`` calibrates the prompts of ``surerag compare`` instead, and its policies record no
+prompt. So the service cannot notice that such a policy does not fit.
 
 Replace the documents, the embeddings and the prompt in ``load_chain`` by your own. The output of the chain
 may be a message, a text, or a mapping with ``answer`` or ``messages``. If the chain needs only one input,
@@ -31,6 +50,7 @@ import asyncio
 import json
 import logging
 import os
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Annotated, Any
@@ -49,6 +69,7 @@ from surerag.errors import ConfigurationError, InputError
 
 SECONDS = 60.0  # for one answer
 NO_ANSWER = "I do not know."
+NO_FIT = "the policy does not fit: it was calibrated for another model, another prompt or other settings"
 LIMIT = 1.0  # nats; without a policy, answers with a greater uncertainty are not shown
 
 logger = logging.getLogger(__name__)
@@ -119,14 +140,14 @@ def name_input(chain: Runnable[Any, Any]) -> str:
 
 def create_app(load: Callable[[], Runnable[Any, Any]] = load_chain, seconds: float = SECONDS) -> FastAPI:
     """Return the service of a chain; the top of this file lists the possible outputs of the chain."""
-    path = os.environ.get("POLICY")
-    policy = AbstentionPolicy.load(path) if path else None
+    policy = load_policy(os.environ.get("POLICY", ""))
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         chain = await asyncio.to_thread(load)
         app.state.chain = chain if isinstance(chain, CertaintyChain) else CertaintyChain(chain)
         app.state.input = name_input(chain)
+        app.state.policy_fits = policy is None  # an answer shows whether a policy fits
         yield
 
     app = FastAPI(title="Answers, and how sure the model is of them", lifespan=lifespan)
@@ -141,11 +162,25 @@ def create_app(load: Callable[[], Runnable[Any, Any]] = load_chain, seconds: flo
         state, question = request.app.state, asked.question
         value = [("user", question)] if state.input == "messages" else question
         inputs = {state.input: value} if state.input else question
-        events = answer_events(state.chain, inputs, policy, asked.draft, seconds)
+        events = answer_events(state, inputs, policy, asked.draft, seconds)
         headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     return app
+
+
+def load_policy(path: str) -> AbstentionPolicy | None:
+    """Return the policy in a file; None without a path.
+
+    Raises:
+        ConfigurationError: If the file cannot be read, or is not a policy.
+    """
+    try:
+        return AbstentionPolicy.load(path) if path else None
+    except InputError as error:
+        raise ConfigurationError(
+            f"POLICY: {error}", hint="set POLICY to a file that policy.save(…) wrote, or unset it"
+        ) from error
 
 
 def to_event(name: str, **data: Any) -> str:
@@ -154,13 +189,18 @@ def to_event(name: str, **data: Any) -> str:
 
 
 async def answer_events(
-    chain: Runnable[Any, Any], inputs: Any, policy: AbstentionPolicy | None, draft: bool, seconds: float
+    state: Any, inputs: Any, policy: AbstentionPolicy | None, draft: bool, seconds: float
 ) -> AsyncIterator[str]:
-    """Yield an event for each token, then the last event; closing the iterator stops the generation."""
+    """Yield an event for each token, then the last event; closing the iterator stops the generation.
+
+    ``state`` is the application's state, with the chain. While it is unknown whether the policy fits the
+    chain, no token is sent before the answer is complete.
+    """
     answer, sent = None, ""
+    draft = draft and state.policy_fits
     last: Mapping[str, Any] = {}
     try:
-        async with aclosing(read_stream(chain, inputs, seconds)) as chunks:
+        async with aclosing(read_stream(state.chain, inputs, seconds)) as chunks:
             async for last in chunks:
                 if (text := answer_in(last)) is None:
                     continue
@@ -171,9 +211,14 @@ async def answer_events(
                     yield to_event("token", text=answer[len(sent) :])
                     sent = answer
         end = decide(answer, last, policy)
+        state.policy_fits = state.policy_fits or end["uncertainty"] is not None
     except TimeoutError:
         yield to_event("error", message=f"no answer within {seconds:g} seconds")
-    except Exception:
+    except Exception as error:
+        if isinstance(error, ConfigurationError) and "the policy was calibrated" in error.message:
+            logger.error("no question is answered, because %s", error)  # noqa: TRY400  # the message says all
+            yield to_event("error", message=NO_FIT)
+            return
         logger.exception("a question was not answered")
         yield to_event("error", message="the model did not answer")
     else:
@@ -230,7 +275,10 @@ async def read_stream(
             yield chunk
 
 
-app = create_app()
+try:
+    app = create_app()
+except ConfigurationError as error:
+    sys.exit(str(error))
 
 if __name__ == "__main__":
     import uvicorn

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -27,7 +32,7 @@ from langchain_surerag import (
     SelectiveAnswer,
     with_certainty,
 )
-from surerag import AbstentionPolicy, FakeReader
+from surerag import AbstentionPolicy, Certainty, FakeReader
 from surerag.errors import ConfigurationError
 from tests.servers.fake_openai import FakeOpenAI
 
@@ -177,6 +182,38 @@ def test_a_chain_that_ends_without_an_answer_is_named_in_the_log(caplog: pytest.
     chain = ASK | model() | (lambda message: {"text": 1})
     assert ask(chain, question="Where?") == [("error", {"message": "the model did not answer"})]
     assert "the chain ended without an answer" in caplog.text
+
+
+def test_a_policy_of_another_model_is_named_before_any_token_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    reader = FakeReader(lambda prompt: "Ada was born in Velm", entropy=0.25)
+    chain = CertaintyChain(ASK | ChatReader(reader))
+    scope = Certainty.from_dict(chain.invoke("Where?")["certainty"]).scope
+    assert {"reader", "prompt", "settings"} <= set(scope)
+    path = tmp_path / "policy.json"
+    monkeypatch.setenv("POLICY", str(path))
+    for part in ("reader", "prompt", "settings"):
+        replace(POLICY, scope={**scope, part: "another"}).save(path)
+        assert ask(chain, question="Where?") == [("error", {"message": service.NO_FIT})]
+        assert f"the policy was calibrated for the {part} 'another'" in caplog.text
+    replace(POLICY, scope=scope).save(path)
+    with TestClient(service.create_app(lambda: chain)) as client:
+        first, second = (events("/ask", client.post, question="Where was Ada born?") for _ in range(2))
+    assert len(first) == 2 < len(second), "tokens are streamed after the policy was seen to fit"
+    assert first[-1] == second[-1] and first[-1][1]["shown"]
+
+
+def test_a_policy_that_cannot_be_read_ends_the_service_in_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, service.__file__],
+        env={**os.environ, "POLICY": "nofile"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1
+    assert "Set POLICY to a file that policy.save(…) wrote, or unset it" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize("question", ["", " \n\t", "x" * 2001, 7, None])
