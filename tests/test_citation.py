@@ -59,6 +59,6 @@ def test_a_method_and_the_citations_give_a_paper_one_address_and_one_place(metho
     link, place = re.search(r"Paper: (.*?\*.*?\*(?:\]\(\S+\))?)([^*\]]*?)\.(?: |$)", page).groups()  # type: ignore[union-attr]
     title = re.search(r"\*(.*?)\*", link)[1]  # type: ignore[index]
     entry = bibtex[title.lower().replace("-", "")]
-    assert re.findall(r"\]\((\S+)\)", link) == [entry["url"]] * ("url" in entry)
+    assert re.findall(r"\]\((\S+)\)", link) == ([entry["url"]] if "url" in entry else [])
     years = re.findall(r"\b20\d\d\b", place)
     assert set(years) == set(re.findall(r"\b20\d\d\b", entry.get("year", entry.get("note", "")))), place
