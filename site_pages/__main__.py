@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -13,6 +14,10 @@ from site_pages.reference import MODULES, reference_page
 ROOT = Path(__file__).parents[1]
 GENERATED = "---\ngenerated: true\n---\n\n"
 """Front matter that tells the theme to show no edit link, because a program writes the page."""
+
+_REFERENCE_LINK = re.compile(r"\]\(https://surerag\.github\.io/surerag/(reference/[\w.-]+)\.html")
+"""A link to a page of the reference, by its address on the site: the repository has no such page. The link
+becomes relative in the site's sources, so that it also works in a local copy of the site."""
 
 
 def write_pages(folder: Path) -> None:
@@ -26,6 +31,10 @@ def write_pages(folder: Path) -> None:
     (reference / "command-line.md").write_text(command_line_page(), encoding="utf-8")
     write_notebooks(ROOT / "cookbooks", folder / "notebooks")
     (folder / "asked.md").write_text(asked_page(folder), encoding="utf-8")
+    for page in folder.rglob("*.md"):
+        up = "../" * (len(page.relative_to(folder).parts) - 1)
+        text = _REFERENCE_LINK.sub(rf"]({up}\1.md", page.read_text(encoding="utf-8"))
+        page.write_text(text, encoding="utf-8")
     for page in (folder / "asked.md", *reference.iterdir(), *(folder / "notebooks").glob("*.md")):
         page.write_text(GENERATED + page.read_text(encoding="utf-8"), encoding="utf-8")
 

@@ -57,6 +57,16 @@ def test_the_reference_has_every_public_name(module: str) -> None:
     assert not re.search(r"0x[0-9a-f]{6,}|:(?:class|meth|func|data):", page)
 
 
+def test_links_lead_somewhere_in_the_repository_and_on_the_site(site: Path) -> None:
+    for page in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]:
+        for link in re.findall(r"\]\(([^)#\s:]+\.md)[)#]", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).is_file(), f"{page} has a dead link to {link}"
+    written = (site / "reference.html").read_text(encoding="utf-8")
+    for module in (*MODULES, "command-line"):
+        assert f'href="reference/{module}.html"' in written
+    assert 'href="../reference/command-line.html"' in (site / "how-to/train-rewriter.html").read_text("utf-8")
+
+
 def test_the_packages_of_the_reference_have_all_that_they_export() -> None:
     from importlib import import_module
 
