@@ -411,7 +411,7 @@ def test_a_prompt_deep_inside_is_replaced_and_an_unknown_part_is_named() -> None
     assert "engine:query_engine:response_synthesizer:text_qa_template" in names
     part.update_prompts({names[0]: PromptTemplate("Say {context_str} {query_str}")})
     assert part.get_prompts()[names[0]].get_template() == "Say {context_str} {query_str}"
-    with pytest.raises(PromptError, match=r"no part 'other'.*'engine'"):
+    with pytest.raises(PromptError, match=r"no component 'other'.*'engine'"):
         part.update_prompts({"other:text_qa_template": PromptTemplate("x")})
 
 
