@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import inspect
 import io
+import pkgutil
 import re
 import shlex
 import textwrap
@@ -19,6 +20,7 @@ import pytest
 import typer
 
 import surerag.demo
+import surerag.measures
 from surerag import OpenAIReader, TransformersReader
 from surerag.cli.app import app
 from surerag.methods.lazy_rag.gates import GATES
@@ -187,6 +189,15 @@ def test_a_block_needs_one_framework_at_most(page: Path) -> None:
     for _, code, _ in blocks(page, "python"):
         roots = {module.split("_")[0].split(".")[0] for module, _ in imported(code).values()}
         assert not {"langchain", "llama"} <= roots, code
+
+
+def test_each_function_in_the_tables_of_papers_is_where_the_page_says() -> None:
+    text = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
+    cells = " ".join(re.findall(r"^\|.*\|.*\|(.*)\|$", text, re.MULTILINE))
+    dotted = re.findall(r"`(surerag(?:\.\w+)+)`", cells)
+    assert len(dotted) >= 6 and all(map(pkgutil.resolve_name, dotted))
+    for name in re.findall(r"`([a-z]+(?:_[a-z]+)+)`", cells):
+        assert hasattr(surerag.measures, name) or hasattr(surerag, name), f"{name} has no module on the page"
 
 
 def test_pages_stay_short() -> None:

@@ -288,13 +288,42 @@ def test_a_workbook_is_read_as_people_keep_it(tmp_path: Path) -> None:
         questions = read_questions(tmp_path / "q.xlsx", columns={"question": "Frage", "answers": "Antwort"})
     assert [(one.text, one.references) for one in questions] == [("Wann?", ("1912",)), ("Wer?", ("Ada",))]
     cells_of(tmp_path / "q.xlsx", ("Frage",), [("Wann?",)])
-    with pytest.raises(InputError, match="line 2 has no question; its columns are Frage"):
+    with pytest.raises(
+        InputError, match=r"no column of questions in the first 10 rows.*the sheet 'Sheet' begins with Frage"
+    ):
         read_questions(tmp_path / "q.xlsx")
     (tmp_path / "cut.xlsx").write_bytes(b"PK")
     with pytest.raises(InputError, match=r"cut.xlsx: damaged"):
         read_questions(tmp_path / "cut.xlsx")
     with pytest.raises(InputError, match=r"q.xls has an unknown suffix. Save it as .xlsx"):
         read_questions(tmp_path / "q.xls")
+
+
+@pytest.mark.parametrize("columns", [{"question": "frage", "answers": "antwort"}, None])
+@pytest.mark.parametrize("suffix", [".xlsx", ".csv"])
+def test_the_header_is_found_below_a_title_and_after_a_cover(
+    columns: dict[str, str] | None, suffix: str, tmp_path: Path
+) -> None:
+    header = ["Nr", "Frage", "Antwort"] if columns else ["Nr", "Question", "ANSWER"]
+    rows = [["Questions of the department", "", ""], ["November", "", ""], header, ["1", "Wann?", "1912"]]
+    path = cells_of(tmp_path / f"q{suffix}", rows[0], rows[1:])
+    assert read_questions(path, columns=columns) == [Question("Wann?", ("1912",))]
+    if suffix == ".xlsx":
+        openpyxl = pytest.importorskip("openpyxl")
+        book = openpyxl.load_workbook(path)
+        book.create_sheet("Cover", 0).append(["A title"])
+        book.save(path)
+        with pytest.warns(FileNotesWarning, match="only the sheet 'Sheet' is read, not 'Cover'"):
+            assert read_questions(path, columns=columns) == [Question("Wann?", ("1912",))]
+        with pytest.raises(InputError, match=r"no column 'Fragen'.*'Cover' begins with A title.*--columns"):
+            read_questions(path, columns={"question": "Fragen"})
+
+
+def test_case_counts_where_two_columns_differ_in_nothing_else(tmp_path: Path) -> None:
+    path = cells_of(tmp_path / "q.csv", ("QUESTION", "Question", "id"), [("a", "b", "1")])
+    with pytest.raises(InputError, match="has no question"):
+        read_questions(path)
+    assert read_questions(path, columns={"question": "Question"})[0].text == "b"
 
 
 def test_any_name_of_a_field_names_its_column(tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ import json
 import math
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -49,6 +50,8 @@ _DIVIDERS = (r"\s*\n\s*", r"\|", ";")
 """Patterns of the separators of several answers in one cell."""
 _ANSWER_WORDS = 8
 """Maximum number of words of an answer in a cell that is divided at line breaks or semicolons."""
+_HEADER_ROWS = 10
+"""Number of rows of a table among which its header is searched."""
 _LONGEST_NAME = 200
 """Maximum length of a group's name in characters; a longer name is replaced by its hash."""
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
@@ -107,9 +110,11 @@ class Question:
 def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None) -> list[Question]:
     """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv``, ``.xlsx`` or ``.parquet``.
 
-    A file may have any text encoding. Cells may be separated by commas, semicolons, tabs or bars (``|``). Of
-    an Excel workbook, only the first sheet that is not empty is read. A cell may contain several answers, as
-    a JSON list or separated by line breaks, ``|`` or ``;``.
+    A file may have any text encoding. Cells may be separated by commas, semicolons, tabs or bars (``|``). A
+    table's header is the first of its first ten rows that holds the name of the column of questions; rows
+    above the header are skipped. Of an Excel workbook, only the first sheet with such a header is read. Upper
+    and lower case in column names count only if two columns differ in nothing else. A cell may contain
+    several answers, as a JSON list or separated by line breaks, ``|`` or ``;``.
 
     Args:
         path: Path of the file.
@@ -128,7 +133,7 @@ def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None
     path = Path(path)
     names = _columns_by_field(columns or {})
     divide = _Divider() if path.suffix.lower() in TABLES else None
-    records = list(_records(path))
+    records = list(_records(path, names))
     questions = [_to_question(row.value, names, f"{path}, {row.place}", divide) for row in records]
     if divide is not None and divide.cells:
         warnings.warn(f"{path}: {divide}", FileNotesWarning, stacklevel=2)
@@ -219,7 +224,7 @@ class _Divider:
         )
 
 
-def _records(path: Path) -> Iterable[Record]:
+def _records(path: Path, names: Mapping[str, str]) -> Iterable[Record]:
     kind = path.suffix.lower()
     if kind not in (*TABLES, ".json", ".jsonl", ".ndjson", ".parquet"):
         raise InputError(
@@ -236,33 +241,63 @@ def _records(path: Path) -> Iterable[Record]:
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read: {error}") from error
     if kind == ".xlsx":
-        return _table(_first_sheet(data, path), path)
+        return _table(_question_sheet(data, path, names), path)
     text = _decode_file(data, path)
     if kind in TABLES:
         try:
-            return _table(csv_rows(text, "\t" if kind == ".tsv" else ""), path)
+            rows = csv_rows(text, "\t" if kind == ".tsv" else "")
+            return _table(rows[_header_row(rows, names) or 0 :], path)
         except InputError as error:
             raise InputError(f"{path}, {error}") from error
     records = json_records(text, str(path))
-    rows = key_of_rows(records)
-    if rows is not None and not any(name in records[0].value for name in ALIASES["question"]):
-        records = [Record(number, row, "element") for number, row in enumerate(records[0].value[rows], 1)]
+    key = key_of_rows(records)
+    if key is not None and not any(name in records[0].value for name in ALIASES["question"]):
+        records = [Record(number, row, "element") for number, row in enumerate(records[0].value[key], 1)]
     return records
 
 
-def _first_sheet(data: bytes, path: Path) -> list[Record]:
+def _header_row(rows: Sequence[Record], names: Mapping[str, str]) -> int | None:
+    """Return the index of the row that names the column of questions, among the first rows; None without it."""
+    expected = [names["question"]] if "question" in names else ALIASES["question"]
+    parents = [name.partition(".")[0] for name in expected]  # a cell may hold a mapping
+    for index, row in enumerate(rows[:_HEADER_ROWS]):
+        if any(_same_column(name, row.value) is not None for name in (*expected, *parents)):
+            return index
+    return None
+
+
+def _question_sheet(data: bytes, path: Path, names: Mapping[str, str]) -> list[Record]:
+    """Return the rows of the first sheet with a header, from the header on.
+
+    Raises:
+        InputError: If the workbook is damaged, or no sheet has a column of questions.
+    """
     try:
         sheets = {title: rows for title, rows in workbook_rows(data).items() if rows}
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    title, *others = sheets or {"": []}
-    if others:
+    headers = {title: _header_row(rows, names) for title, rows in sheets.items()}
+    title = next((title for title, header in headers.items() if header is not None), None)
+    if title is None:
+        if not sheets:
+            return []
+        first_rows = [
+            f"the sheet {name!r} begins with {', '.join(filter(None, rows[0].value))[:80]}"
+            for name, rows in sheets.items()
+        ]
+        column = f"column {names['question']!r}" if "question" in names else "column of questions"
+        raise InputError(
+            f"{path} has no {column} in the first {_HEADER_ROWS} rows of a sheet; {'; '.join(first_rows)}",
+            hint="name the columns as in the header: --columns question=NAME,answers=NAME, or in Python "
+            "columns={'question': 'NAME', 'answers': 'NAME'}",
+        )
+    if others := [repr(other) for other in sheets if other != title]:
         warnings.warn(
-            f"{path}: only the sheet {title!r} is read, not {', '.join(map(repr, others))}",
+            f"{path}: only the sheet {title!r} is read, not {', '.join(others)}",
             FileNotesWarning,
             stacklevel=2,
         )
-    return sheets.get(title, [])
+    return sheets[title][headers[title] or 0 :]
 
 
 def _table(records: Sequence[Record], path: Path) -> Iterator[Record]:
@@ -348,11 +383,23 @@ def _flatten(record: Mapping[str, Any]) -> dict[str, Any]:
 def _column(field: str, flat: Mapping[str, Any], names: Mapping[str, str], place: str) -> str | None:
     """Return the name of a field's column: the user's choice, or else the first alias with a value."""
     if (column := names.get(field)) is None:
-        there = [alias for alias in ALIASES[field] if alias in flat]
-        return next((alias for alias in there if flat[alias] is not None), next(iter(there), None))
-    if column not in flat:
+        there = [name for alias in ALIASES[field] if (name := _same_column(alias, flat)) is not None]
+        return next((name for name in there if flat[name] is not None), next(iter(there), None))
+    if (name := _same_column(column, flat)) is None:
         raise InputError(f"{place} has no column {column!r}", hint=f"its columns are {', '.join(flat)}")
-    return column
+    return name
+
+
+def _same_column(name: str, columns: Collection[str]) -> str | None:
+    """Return the column with a name, if necessary in another case; None if no column or several match."""
+    return name if name in columns else _columns_by_case(tuple(columns)).get(name.casefold())
+
+
+@lru_cache(maxsize=64)
+def _columns_by_case(columns: tuple[str, ...]) -> Mapping[str, str]:
+    """Return columns by their names in lower case, without columns that differ only in case."""
+    lower = [column.casefold() for column in columns]
+    return {name: column for name, column in zip(lower, columns, strict=True) if lower.count(name) == 1}
 
 
 def _plain_value(value: Any) -> Any:
