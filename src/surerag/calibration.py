@@ -277,7 +277,7 @@ class HasCalibrationRows(Protocol):
 
 
 def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats, Floats, Floats]:
-    """Return arrays of uncertainties, scores without acting and scores with acting; NaN is no score."""
+    """Return arrays of uncertainties, scores without acting and scores with acting; NaN means no score."""
     rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
     if not rows:
         raise InputError("there are no rows to calibrate on", hint="pass rows of 100 questions or more")
@@ -481,7 +481,7 @@ def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float
 def _needed_for_loss(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], max_loss: float, level: float
 ) -> int | None:
-    """Estimate how many questions certify a threshold at or below which at least 5 % of them lie.
+    """Estimate how many questions certify a threshold that is exceeded by at most 95 % of the questions.
 
     The result is None if no number of questions can certify such a threshold.
     """
@@ -887,7 +887,7 @@ def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
 def _probabilities(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], area: Estimate | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return knots and the probability of a right answer at each; none if the AUROC may be 0.5."""
+    """Return the probability of a right answer at each knot, after the knots; empty if AUROC may be 0.5."""
     if area is not None and (area.interval is None or area.interval.lower <= 0.5):
         return (), ()
     n, share = len(right), float(right.mean())
@@ -937,7 +937,7 @@ def _threshold_of_risk(
     alike = group_correlation(right, groups)
 
     def certified(threshold: float, level: float) -> tuple[bool, float]:
-        """Return whether the test of a threshold passes, and the effective number of answers up to it."""
+        """Return whether a threshold passes its test, and the effective number of answers at or below it."""
         answered = uncertainty <= threshold
         wrong = ~right[answered]
         n = effective_size(wrong, groups[answered], 1 - 2 * level, alike)

@@ -83,11 +83,11 @@ class Component(Options, Generic[R]):
 
     @property
     def answer_tokens(self) -> int | None:
-        """Maximum length of an answer [tokens]: ``max_tokens``, or the reader's default; None: no limit."""
+        """Maximum length of an answer [tokens]: ``max_tokens`` or the reader's default; None if unlimited."""
         return self._services.answer_tokens(getattr(self, "max_tokens", None))
 
     def program(self, *case: Any, **more: Any) -> Program[R]:
-        """Return the method's generator for one case; it yields effects, and a driver sends back results."""
+        """Return the method's generator for one case; it yields requests, and a driver sends back answers."""
         raise NotImplementedError
 
     def run(self, *case: Any, **more: Any) -> R:
@@ -199,7 +199,7 @@ class Component(Options, Generic[R]):
 
 
 class AnsweringComponent(Component[R], Generic[R]):
-    """A method that answers questions, can stream its answers, and acts above an uncertainty threshold."""
+    """A method that answers questions, and retrieves or rewrites only above an uncertainty threshold."""
 
     def stream(self, *case: Any, **more: Any) -> AnswerStream[R]:
         """Return a stream of the answer's text; its ``events`` hold the decisions before the first word."""

@@ -62,7 +62,7 @@ class Effect(Generic[A]):
     SAME: ClassVar[tuple[str, ...]] = ()
 
     def service_in(self, services: Services) -> str:
-        """Return the name of the service that answers the effect; ``SERVICE`` by default."""
+        """Return the name of the service that answers this request; ``SERVICE`` by default."""
         return self.SERVICE
 
     def owner(self, service: Any) -> Any:
@@ -76,7 +76,7 @@ class Effect(Generic[A]):
 
     @staticmethod
     def answer_merged(parts: Sequence[Any], service: Any) -> list[Any]:
-        """Answer several effects of one type, whose ``SAME`` fields are equal, with one call."""
+        """Answer several requests of one type with one call; their fields in ``SAME`` must be equal."""
         raise TypeError(f"{type(parts[0]).__name__} cannot be merged")
 
     def checked(self, answer: Any, service: object) -> Any:
@@ -231,7 +231,7 @@ class Embed(Effect[NDArray[np.float32]]):
 class Retrieve(Effect[list[Passage]]):
     """Ask a retriever for passages, best first; with ``k`` None, the retriever chooses the number.
 
-    The tier "summaries" asks the retriever of summaries.
+    With ``tier="summaries"``, the retriever of summaries is asked, and otherwise the retriever of passages.
     """
 
     query: str
@@ -321,7 +321,7 @@ Program = Generator[Effect[Any], Any, R]
 
 
 def perform(effect: Effect[A]) -> Program[A]:
-    """Yield an effect, and return its answer."""
+    """Yield a request (an effect), and return the answer with its type."""
     answer: A = yield effect
     return answer
 
@@ -331,11 +331,11 @@ def handled(
     handle: Callable[[Effect[Any]], Program[Any]],
     ends: Callable[[BaseException], BaseException | None] = lambda error: None,
 ) -> Program[R]:
-    """Run a program whose effects are answered by the program ``handle(effect)``.
+    """Run a method's generator, and answer each of its requests (effects) with ``handle(effect)``.
 
-    ``handle`` may yield effects of its own, and returns the answer. An error in ``handle`` is raised inside
-    the program. But if ``ends(error)`` returns an exception, the program is closed and that exception is
-    raised.
+    ``handle`` is a generator itself: it may yield requests, and returns the answer. An error in ``handle`` is
+    raised inside ``program``. But if ``ends(error)`` returns an exception, ``program`` is closed and this
+    exception is raised.
     """
     resume: Callable[[], Effect[Any]] = lambda: next(program)  # noqa: E731
     while True:
@@ -371,7 +371,7 @@ def _clean_prompts(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
 
 
 def _rows(call: Callable[..., Any], parts: Sequence[Sequence[Hashable]], *arguments: Any) -> list[Any]:
-    """Call once with all distinct items, and return, for each part, the rows of the result for its items."""
+    """Call ``call`` once with all distinct items; return the result's rows for the items of each part."""
     at = {item: index for index, item in enumerate(dict.fromkeys(chain.from_iterable(parts)))}
     rows = call(list(at), *arguments)
     return [rows[[at[item] for item in items]] for items in parts]

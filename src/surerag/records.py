@@ -21,7 +21,7 @@ _CELLS = Lock()
 
 
 class Record(NamedTuple):
-    """A row or value of a file, with the number of its last line, or its number in an array."""
+    """A row or value of a file, with the number of the last line, or with the position in an array."""
 
     number: int
     value: Any

@@ -1,4 +1,4 @@
-"""Services that answer a method's effects: their protocols, and the bundle that drivers use."""
+"""Services that answer a method's requests: their protocols, and the bundle that drivers use."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ _HINTS = {
 
 @dataclass(frozen=True)
 class Services:
-    """Services that answer a method's effects; a method needs only some of them.
+    """Models and retrievers that answer a method's requests; a method needs only some of them.
 
     Attributes:
         reader: The model that answers.

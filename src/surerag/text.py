@@ -131,7 +131,7 @@ def _guess(data: bytes) -> DecodedText:
 def _likely_encodings(data: bytes) -> list[str]:
     """Return encodings in which a text makes sense, the likeliest first."""
     if b"\0" in data:
-        return _orderly(data[:_SAMPLE], _WIDE_ENCODINGS)
+        return _by_plausibility(data[:_SAMPLE], _WIDE_ENCODINGS)
     order: tuple[str, ...] = (*_LEGACY, *_WIDE_ENCODINGS[:2])
     if b"\r" in data and b"\n" not in data:  # line ends of old Macintosh systems
         order = ("mac_roman", *(name for name in order if name != "mac_roman"))
@@ -143,11 +143,11 @@ def _likely_encodings(data: bytes) -> list[str]:
     marks = not any(one.isalpha() or one == "\ufffd" for one in _NOT_ASCII.findall(western))
     if marks and not _strangeness(western):  # only quotation marks, dashes and currency signs
         return ["cp1252"]
-    return _orderly(sample, order)
+    return _by_plausibility(sample, order)
 
 
-def _orderly(sample: bytes, encodings: Sequence[str]) -> list[str]:
-    """Return the encodings that charset-normalizer accepts, the most orderly and likeliest text first."""
+def _by_plausibility(sample: bytes, encodings: Sequence[str]) -> list[str]:
+    """Return the encodings that charset-normalizer accepts; the most plausible encoding comes first."""
     from charset_normalizer import from_bytes
 
     guesses = [
@@ -391,7 +391,7 @@ def check_abstention(abstention: str | None) -> None:
 
 
 def is_abstention(answer: str, abstention: str | None = ABSTENTION) -> bool:
-    """Whether an answer is the abstention, or its first sentence is; punctuation and case are ignored.
+    """Whether an answer, or its first sentence, is the abstention; punctuation and case are ignored.
 
     Example:
         >>> is_abstention("i do not know"), is_abstention("I don’t know. No passage says so.")
@@ -403,7 +403,7 @@ def is_abstention(answer: str, abstention: str | None = ABSTENTION) -> bool:
         return False
     letters = _letters(abstention)
     marks = r"[\W_]*"
-    begins = re.match(f"{marks.join(['', *letters])}({marks})", _composed(answer))
+    begins = re.match(f"{marks.join(['', *letters])}({marks})", _for_comparison(answer))
     if begins is None:
         return False
     return begins.end() == len(begins.string) or _ends_sentence(begins[1], letters[-1])
@@ -444,10 +444,10 @@ def _ends_sentence(gap: str, last: str) -> bool:
 
 
 def _letters(text: str) -> str:
-    return "".join(filter(str.isalnum, _composed(text)))
+    return "".join(filter(str.isalnum, _for_comparison(text)))
 
 
-def _composed(text: str) -> str:
+def _for_comparison(text: str) -> str:
     """Return a text in a normal form for comparison: "don't" becomes "do not", "can't" becomes "cannot"."""
     text = unicodedata.normalize("NFC", text.casefold()).replace("’", "'")
     return re.sub(r"n't\b", " not", re.sub(r"\bcan't\b", "cannot", text))

@@ -51,7 +51,7 @@ def test_the_mark_of_harmonys_end_is_no_answer(end: str) -> None:
 
 def test_a_template_may_begin_the_thoughts() -> None:
     for text, answer in (("Rhine?</think>\nVelm", "Velm"), ("Rhine?", "")):
-        splitter = ThoughtSplitter(inside="<think>")
+        splitter = ThoughtSplitter(opening_mark="<think>")
         assert splitter.feed(text) + splitter.end() == answer == splitter.answer
         assert splitter.thoughts == "Rhine?"
     assert begun_thoughts("assistant\n<think>\n") == "<think>"

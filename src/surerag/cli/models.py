@@ -312,7 +312,7 @@ def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = 
 
 
 def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> list[Passage]:
-    """Return the ``LIKELY`` passages that share most words with each question, as one list of passages."""
+    """Return one list of the ``LIKELY`` passages that share most words with each of the questions."""
     encoder = HashingEncoder()
     queries = encoder.encode(questions, "query")
     scores = [

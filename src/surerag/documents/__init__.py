@@ -141,7 +141,7 @@ class _UnreadableError(Exception):
 
 @dataclass(slots=True)
 class _File:
-    """The contents of a file: a text, or documents from its rows; notes tell what may be wrong."""
+    """The contents of a file: a text, or documents from rows; ``notes`` say what may be wrong with them."""
 
     text: str = ""
     title: str = ""

@@ -32,13 +32,13 @@ from surerag.services import Services
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The outcome of a failed effect: an exception, which is raised inside the program at its ``yield``."""
+    """A failed request; the exception is raised in the method's generator, at the request's ``yield``."""
 
     error: BaseException
 
 
 def service_of(effect: Effect[Any], services: Services) -> Any:
-    """Return the service that answers an effect, or raise MissingServiceError."""
+    """Return the service that answers a method's request, or raise MissingServiceError."""
     name = effect.service_in(services)
     service = getattr(services, name)
     if service is None:
@@ -61,7 +61,7 @@ def is_merged(service: object) -> bool:
 
 
 def answer_effect(effect: Effect[Any], service: Any) -> Any:
-    """Return the service's answer to one effect; the call runs in this thread."""
+    """Return the service's answer to one request of a method; the call runs in this thread."""
     return effect.checked(getattr(effect.owner(service), effect.VERB)(*effect.arguments), service)
 
 
@@ -73,13 +73,13 @@ def close_begun(call: Future[Any]) -> None:
 
 
 def answer_effects(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:
-    """Answer several effects for one service in as few calls as possible; equal requests are sent once.
+    """Answer several requests to one service in as few calls as possible; equal requests are sent once.
 
-    If a merged call fails, each half of its effects gets a call of its own, so that only the effect that
+    If a merged call fails, each half of its requests gets a call of its own, so that only the request that
     causes the failure fails.
 
     Returns:
-        For each effect, in order, the answer or :class:`Failed`.
+        For each request, in order, the answer or :class:`Failed`.
     """
     groups: dict[Hashable, list[int]] = {}
     for index, effect in enumerate(effects):
@@ -92,7 +92,7 @@ def answer_effects(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:
 
 
 def _answer_together(parts: Sequence[Effect[Any]], service: Any) -> list[Any]:
-    """Answer effects of one type in one call; if the call fails, answer each half in a call of its own."""
+    """Answer requests of one type in one call; if the call fails, answer each half in a call of its own."""
     try:
         return (
             parts[0].answer_merged(parts, service) if len(parts) > 1 else [answer_effect(parts[0], service)]
@@ -117,7 +117,7 @@ _IDLE_SECONDS = 5.0
 
 
 class _QueuedEffect:
-    """An effect in the queue, and the future of its answer."""
+    """A request in the queue, and the future of its answer."""
 
     def __init__(self, effect: Effect[Any]) -> None:
         self.effect = effect
@@ -152,7 +152,7 @@ class MergingQueue:
             self._arrival.notify()
 
     def answer(self, effect: Effect[Any]) -> Any:
-        """Answer an effect in a batch with other effects, or raise the service's error for this effect."""
+        """Answer a request in a batch with other requests, or raise the service's error for this request."""
         queued = self._put(effect)
         try:
             return queued.future.result()
@@ -160,7 +160,7 @@ class MergingQueue:
             self._abandon_unless_done(queued)
 
     async def aanswer(self, effect: Effect[Any]) -> Any:
-        """Answer an effect without blocking the event loop; see :meth:`answer`."""
+        """Answer a request without blocking the event loop; see :meth:`answer`."""
         queued = self._put(effect)
         try:
             return await asyncio.wrap_future(queued.future)
@@ -222,7 +222,7 @@ class MergingQueue:
                 queued.future.set_result(outcome)
 
     def _abandon_unless_done(self, queued: _QueuedEffect) -> None:
-        """If an effect has no answer yet, mark it as abandoned, and close any generations that it begins."""
+        """If a request has no answer yet, mark it as abandoned, and close any generations that it begins."""
         if queued.future.done() and not queued.future.cancelled():
             return
         queued.abandoned = True
@@ -231,7 +231,7 @@ class MergingQueue:
 
 
 class _Running:
-    """Counts running calls; at exit, Python stops them and waits, or else torch aborts the process."""
+    """Counts running calls; they are stopped and awaited at exit, because torch would abort the process."""
 
     ending = False
     calls = 0

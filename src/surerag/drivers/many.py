@@ -139,7 +139,7 @@ def _close_if_cancelled(session: Session[R], future: Future[R | Exception]) -> N
 
 
 class _Reading:
-    """Makes queues of local models wait for a program while it is read from the iterable."""
+    """Tells the queues of local models to wait, because a further program is being read."""
 
     def __init__(self, services: Services) -> None:
         self._queues = queues_of(services)

@@ -19,7 +19,7 @@ logger = logging.getLogger("surerag")
 
 
 def run(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
-    """Run a program (a method's generator) to its end: answer its effects, and return its result.
+    """Run a program (a method's generator) to its end: answer its requests, and return its result.
 
     The program and calls to servers run in this thread; a local model runs in a thread of its own.
     ``on_event`` is called with every event that the program emits.
@@ -51,7 +51,7 @@ async def drive(session: Session[R], calls: Blocking) -> R:
 
 
 async def outcome_of(session: Session[Any], calls: Blocking) -> Any:
-    """Return the answer to the session's current effect, or :class:`Failed`."""
+    """Return the answer to the session's current request, or :class:`Failed`."""
     if session.effect is None:
         raise RuntimeError("the program has ended")
     try:
@@ -76,7 +76,7 @@ async def close(session: Session[Any], calls: Blocking) -> None:
 
 
 async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -> Any:
-    """Answer an effect in a batch with others, by a direct call, by an async method, or in a thread."""
+    """Answer a request in a batch with others, by a direct call, by an async method, or in a thread."""
     service = service_of(effect, session.services)
     merged = is_merged(service) and not (calls.prefix and hasattr(service, "aretrieve"))
     if isinstance(effect, CancelGeneration) and (merged or not calls.prefix):

@@ -74,12 +74,12 @@ class Session(Generic[R]):
             queue.enter(self._token)
 
     def start(self) -> None:
-        """Run the program up to its first effect."""
+        """Run the method's generator until it yields its first request (an effect)."""
         self._started = time.perf_counter()
         self._step(lambda: next(self._program))
 
     def advance(self, outcome: Any) -> None:
-        """Pass the program its effect's answer, or raise the failure in it; run it to the next effect."""
+        """Send the answer, or raise the failure, in the method's generator; run to the next request."""
         if isinstance(outcome, Failed):
             error = self._failure = outcome.error
             self._step(lambda: self._program.throw(error))

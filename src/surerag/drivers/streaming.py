@@ -1,7 +1,7 @@
 """Run one program (a method's generator) and stream its answer.
 
-A streaming driver runs a program up to the effect that the method marks as its answer. The method makes its
-decisions before this effect: their events are in ``events`` before the first piece of text is read.
+A streaming driver runs a program up to the request that the method marks as its answer. The method makes its
+decisions before this request: their events are in ``events`` before the first piece of text is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Work(Generic[R]):
-    """Runs a stream's program; no async generator, which an ending event loop may close twice."""
+    """Runs a stream's program without async generators, which an ending event loop may close twice."""
 
     def __init__(
         self, program: Program[R], services: Services, on_event: Listener | None, calls: Blocking
@@ -59,7 +59,7 @@ class _Work(Generic[R]):
         return piece
 
     async def _run_to_answer(self) -> Effect[Any] | None:
-        """Return the effect that is marked as the answer; None if the program has ended or was closed."""
+        """Return the request for the method's final answer; None if the program has ended or was closed."""
         session = self.session
         while session.effect is not None and not session.closed:
             if isinstance(session.effect, ReturnAnswer) or _stream_call(session.effect):
@@ -128,7 +128,7 @@ class _Streamed(Generic[R]):
 
 
 class AnswerStream(_Streamed[R]):
-    """Pieces of an answer, then its result. Iterate it once; close it to stop early."""
+    """A stream of an answer's pieces; ``result`` is set after the last piece. It can be iterated once."""
 
     def __iter__(self) -> Self:
         return self
@@ -200,7 +200,7 @@ async def astream(
 
 
 def _stream_call(effect: Effect[Any]) -> tuple[Any, ...]:
-    """Return name and arguments of the method that streams an effect's answer; empty if there is none."""
+    """Return name and arguments of the method that streams the answer to a request; empty if none does."""
     match effect:
         case Generate(prompts, sampling, answer=True) if len(prompts) == 1 and sampling.n == 1:
             return "stream", prompts[0], sampling

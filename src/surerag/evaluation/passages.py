@@ -91,5 +91,5 @@ def questions_to_exclude(difference: Estimate, margin: float, tests: int = 1) ->
 
 
 def fewest(counts: Sequence[PassageCount]) -> PassageCount:
-    """Return the system with the fewest passages among the systems that lose less than the margin."""
+    """Return the entry with the fewest passages among the entries whose ``within_margin`` is true."""
     return [count for count in counts if count.within_margin][-1]

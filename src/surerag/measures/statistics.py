@@ -162,7 +162,7 @@ def effective_size(
     n, number = len(sample), group_numbers(groups, len(sample))
     if not _has_several_groups(number):
         return float(n)
-    of_group = _values_of_group(number)
+    of_group = _mean_group_size(number)
     effect = 1 + (of_group - 1) * group_correlation(sample, number, correlation)
     z = NormalDist().inv_cdf((1 + confidence) / 2)
     return max(1.0, n / effect * (z / student_quantile(z, max(n / of_group - 1, 1.0))) ** 2)
@@ -191,7 +191,7 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
         return expected
     sums = np.bincount(number, residuals)
     effect = float((sums**2).sum()) * len(sums) / (len(sums) - 1) * (n - 1) / n / square
-    estimate = min(max((effect - 1) / (_values_of_group(number) - 1), 0.0), 1.0)
+    estimate = min(max((effect - 1) / (_mean_group_size(number) - 1), 0.0), 1.0)
     # The weight of the estimate. For binary values it is about the size of the smaller class.
     weight = min(square**2 / float((residuals**4).sum()), len(sums) - 1)
     return (weight * estimate + _CAUTION * expected) / (weight + _CAUTION)
@@ -201,8 +201,8 @@ def _has_several_groups(number: NDArray[np.intp]) -> bool:
     return bool(1 < number.max(initial=-1) + 1 < len(number))
 
 
-def _values_of_group(number: NDArray[np.intp]) -> float:
-    """Return the mean size of the group that a value belongs to."""
+def _mean_group_size(number: NDArray[np.intp]) -> float:
+    """Return the mean, over all values, of the size of the value's group."""
     return float((np.bincount(number) ** 2).sum()) / len(number)
 
 
@@ -229,7 +229,7 @@ def group_numbers(groups: Groups, n: int) -> NDArray[np.intp]:
 def student_quantile(z: float, freedom: float) -> float:
     """Return the quantile of Student's distribution that corresponds to the normal quantile ``z``.
 
-    It is an expansion in the degrees of freedom (Fisher & Cornish 1960).
+    The quantile is approximated by an expansion in the degrees of freedom (Fisher & Cornish 1960).
 
     Example:
         >>> round(student_quantile(1.96, 9), 3), round(student_quantile(1.96, 39), 3)
@@ -274,8 +274,15 @@ def bootstrap_interval(
 ) -> Interval | None:
     """Return the bootstrap percentile interval of the estimate ``value`` from its resamples.
 
-    If the resamples are almost equal (within 0.5 % of the range between the bounds), the interval also
-    includes the exact interval of :func:`constant_interval`, or is None without bounds.
+    If the resamples are almost equal, the interval is widened to include the exact interval of
+    :func:`constant_interval`; if also ``bounds`` is None, the result is None.
+
+    Args:
+        resampled: Value of the estimate in each resample, shape [resamples].
+        value: Value of the estimate in the sample.
+        n: Number of independent observations in the sample.
+        bounds: Smallest and largest possible value of the estimate; None if there are no bounds.
+        confidence: Confidence level of the two-sided interval.
     """
     lower, upper = np.quantile(resampled, ((1 - confidence) / 2, (1 + confidence) / 2))
     return _not_below_exact((float(lower), float(upper)), value, n, bounds, confidence)

@@ -309,7 +309,7 @@ class ClientReader(BaseReader):
         raise RefusedError(failure.message, hint=hint, parameters=failure.parameters) from failure.__cause__
 
     def _failure(self, error: Exception) -> SureragError:
-        """Return surerag's error for a client's error; its text quotes the server."""
+        """Return surerag's error for a client's error; the text of the new error quotes the server."""
         return client_failure(error, self.name, self._secrets())
 
     async def _without_secrets(self, work: Coroutine[Any, Any, R]) -> R:

@@ -133,7 +133,7 @@ def _message_of(error: BaseException, secrets: Sequence[str]) -> str:
 
 
 def client_failure(error: Exception, name: str, secrets: Iterable[str]) -> SureragError:
-    """Return surerag's error for a client's error, which becomes its cause; neither shows a secret."""
+    """Return surerag's error, with the client's error as its cause; secrets are removed from both errors."""
     secrets = tuple(secrets)
     failure = service_error(error, name, secrets)
     if failure is not error:
@@ -258,9 +258,9 @@ def _without_beginning(text: str, secret: str) -> str:
 def without_secrets(error: E, secrets: Iterable[str]) -> E:
     """Return an error without secrets, also in its causes and in the errors of its group.
 
-    An error that shows a secret is replaced by a copy without the secret: of the same class, with the same
-    notes, and with the error's texts and numbers. If a client's class cannot be copied in this way, the text
-    of the new error names the class.
+    An error that shows a secret is replaced by a copy without the secret. The copy has the same class and
+    notes. Of the attributes of a client's error, the copy has only texts and numbers. If an error of the
+    client's class cannot be made, the copy is an ``Exception`` whose text begins with the name of the class.
 
     Example:
         >>> without_secrets(ValueError("Invalid key 9f8e7d6c"), ["9f8e7d6c"])

@@ -124,7 +124,7 @@ _LATEST = 10_000
 
 
 class _BegunReply(BegunGeneration):
-    """A begun reply, whose calls the reader that began it counts and records."""
+    """A begun reply; the reader that began the reply records its calls and counts its words."""
 
     def __init__(self, reader: FakeReader, prompt: str, whole: Generation, emitted: int) -> None:
         super().__init__(replace(_head(whole, emitted), finish="partial"))
@@ -144,7 +144,7 @@ class _BegunReply(BegunGeneration):
         yield from self._reader._pieces(self._reply, self._emitted)
 
     def close(self) -> None:
-        """Close the reply; a closed or completed reply is ignored."""
+        """Close the reply; do nothing if the reply is already closed or complete."""
         self._reader._note("close", [self._prompt], None)
         self._end("closed")
         self._reader._open.discard(self)

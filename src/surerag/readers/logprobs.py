@@ -362,7 +362,7 @@ def _end_of_match(
 
 
 def _ends(target: bytes, place: int, part: bytes | None) -> Iterable[int]:
-    """Return the indices in the target at which a token's part may end if the part begins at ``place``."""
+    """Return the positions in ``target`` where a part of a token may end if it begins at ``place``."""
     if part is None:
         # An unknown part is part of a character: up to three bytes that are not ASCII, or no byte.
         most = place

@@ -116,7 +116,7 @@ class Refusal(NamedTuple):
     def changes(self, body: Mapping[str, Any], needed: Collection[str] = ()) -> list[Change]:
         """Return changes of the refused body that may help; empty if the refusal suggests none.
 
-        Parameters that are ``needed`` cannot be omitted, but a number may be lowered, though not to 0.
+        Parameters in ``needed`` are never omitted. Their numbers may be lowered, but not to 0.
         """
         if not _CONTENT.isdisjoint(self.parameters):
             return []

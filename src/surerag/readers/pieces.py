@@ -43,8 +43,8 @@ class ThoughtSplitter:
     r"""Separates thoughts from the answer in text that comes piece by piece.
 
     Args:
-        inside: Opening mark of thoughts with which the prompt ends (some models' templates add it), so that
-            the text begins inside the thoughts; empty if the prompt has no such mark.
+        opening_mark: Mark such as ``<think>`` if the prompt already ends with it, so that the text begins
+            inside the thoughts; empty if the prompt ends without a mark.
         plain: Whether the whole text is an answer, including any marks.
 
     Attributes:
@@ -65,11 +65,11 @@ class ThoughtSplitter:
         ('Rhine? Velm.', 'Velm')
     """
 
-    def __init__(self, *, inside: str = "", plain: bool = False) -> None:
+    def __init__(self, *, opening_mark: str = "", plain: bool = False) -> None:
         self.text = ""
         self.begins: int | None = 0 if plain else None
         self.closed = False
-        self._closing = _CLOSING.get(inside, CHANNEL) if inside else None
+        self._closing = _CLOSING.get(opening_mark, CHANNEL) if opening_mark else None
         self._searched = 0
         self._shown_length = 0
 

@@ -256,7 +256,7 @@ def in_groups(
     samplings: Sequence[SamplingParams],
     call: Callable[[Sequence[Prompt], SamplingParams], Sequence[R]],
 ) -> list[R]:
-    """Call once for each group of prompts with equal sampling parameters; return results in order."""
+    """Call ``call`` once for all prompts with equal sampling parameters; return the results in order."""
     members: dict[SamplingParams, list[int]] = {}
     for index, sampling in enumerate(samplings):
         members.setdefault(sampling, []).append(index)
@@ -297,7 +297,7 @@ def begun_from_whole(generation: Generation, n_tokens: int) -> BegunGeneration:
 
 
 async def _stepped(chunks: Iterator[Chunk]) -> AsyncIterator[Chunk]:
-    """Step through a blocking iterator in threads; close it when abandoned."""
+    """Run each step of a blocking iterator in a thread; close the iterator when the consumer stops."""
     step: Future[Chunk | None] | None = None
     try:
         while True:

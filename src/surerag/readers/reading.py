@@ -159,7 +159,7 @@ class Reading:
         self.finish: FinishReason | None = None
         self.full = self.counted = self.closes_thoughts = False
         self.usage = Usage()
-        self._splitter = ThoughtSplitter(inside=_THINK if self.in_thoughts else "")
+        self._splitter = ThoughtSplitter(opening_mark=_THINK if self.in_thoughts else "")
         self._thoughts_apart = self._half = ""
         self._has_reason = False
         self._pieces: list[str] = []
@@ -363,7 +363,7 @@ class Reading:
         return max(pieces, len(self.entries) - self.budget) > self._limit
 
     def _held_at_the_limit(self, fresh: str) -> int:
-        """Cut the text if it is too long; return how many last characters to hold back while this is unknown.
+        """Cut a text that is too long; return how many last characters may have to be cut later.
 
         Without log-probabilities, lengths are estimates; the server's own count takes precedence.
         """
@@ -387,7 +387,7 @@ class Reading:
         return not self.limit_sent or self._length.total > _ESTIMATE_FACTOR * allowed
 
     def _came_twice(self) -> bool:
-        """Whether more tokens came than the server counted, or, without a count, each piece came twice."""
+        """Whether the server sent parts of the answer twice, judged by token counts or equal pieces."""
         if not self.streamed:
             return False
         if self._server_count and not self.full:

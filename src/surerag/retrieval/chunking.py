@@ -1,4 +1,4 @@
-"""Cut documents into passages (tier 2 of L-RAG, section III-A)."""
+"""Cut documents into passages, which L-RAG retrieves if summaries are not enough (section III-A)."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ class PassageIndex:
 
 
 class SummaryIndex(PassageIndex):
-    """An index of summaries in memory (tier 1 of L-RAG).
+    """An index of summaries in memory, for L-RAG's first pass.
 
     It returns summaries as passages with the ids of their documents. For more than ``MAX_IN_MEMORY``
     documents, use a vector store.

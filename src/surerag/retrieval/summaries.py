@@ -1,4 +1,4 @@
-"""Summaries of documents (tier 1 of L-RAG, section III-A)."""
+"""Summaries of documents, from which L-RAG answers first (section III-A)."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def sample_preferences(
 
 
 def _run_all(programs: Sequence[Program[R]], services: Services, progress: Progress) -> list[R | None]:
-    """Return the results of programs; None for a failed program. The log gets the number of failures."""
+    """Run methods' generators and return their results; None stands for a failure. Log how many failed."""
     outcomes = run_many(programs, services, return_exceptions=True, progress=progress)
     failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
     for failure in failures:

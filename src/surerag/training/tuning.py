@@ -26,7 +26,7 @@ def distil(
 def align(
     preferences: Sequence[Preference], base: str | Path, output: Path, options: RewriterTraining
 ) -> Path:
-    """Fine-tune a distilled rewriter on preferences (DPO; DynQR, section 2.2); return its folder."""
+    """Fine-tune a distilled rewriter on preferences (DPO; DynQR, section 2.2); return the folder."""
     examples = [(item.query, {"chosen": item.better, "rejected": item.worse}) for item in preferences]
     return _tune("align", examples, base, output, options)
 

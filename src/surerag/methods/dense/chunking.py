@@ -83,7 +83,7 @@ def _merge(
     options: SemanticChunkerOptions,
     count: Count,
 ) -> list[SemanticChunk]:
-    """Join each sentence to the chunk before it if both are similar and not too long together (Eq. 7)."""
+    """Join each sentence to the chunk before if the two are similar and not too long together (Eq. 7)."""
     chunks: list[SemanticChunk] = []
     for at, (start, end) in enumerate(spans):
         if chunks and similarities[at - 1] >= options.similarity_threshold:

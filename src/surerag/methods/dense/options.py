@@ -118,7 +118,7 @@ class DenseRefinerOptions(Options):
 
 
 class SemanticChunkerOptions(Options):
-    """Options of semantic chunking: of :class:`surerag.SemanticChunker`, LangChain and LlamaIndex."""
+    """Options of semantic chunking, the same for surerag.SemanticChunker, LangChain and LlamaIndex."""
 
     similarity_threshold: float = Field(0.6, ge=-1, le=1)
     """Minimum cosine similarity of two neighbouring sentences that are joined (the paper's τ). The default

@@ -147,7 +147,7 @@ def prune(measured: DenseResult) -> tuple[list[Passage], list[Passage]]:
 def meets(entry: Round, better: bool, stop: Stop) -> bool:
     """Return whether a round meets the condition of the option ``stop``.
 
-    ``better`` says whether the round's context is the best so far. ``stop="both"`` also requires this.
+    ``better`` says whether the round's context is the best so far; ``stop="both"`` requires ``better``, too.
     """
     certain, sufficient = entry.measured.certain, bool(entry.sufficient)
     return {
@@ -161,8 +161,9 @@ def meets(entry: Round, better: bool, stop: Stop) -> bool:
 def improves(entry: Round, best: Round | None, stop: Stop) -> bool:
     """Return whether a round's context is better than the best so far (Algorithm 3, lines 8 to 12).
 
-    The lower score is better. A conclusive score is better than a score that is not conclusive. With
-    ``stop="both"``, a context that is not sufficient never replaces a sufficient context.
+    A conclusive score (see :attr:`surerag.methods.dense.result.DenseResult.conclusive`) always beats a score
+    that is not conclusive. Otherwise the lower score is better, but with ``stop="both"`` an insufficient
+    context never replaces a sufficient context.
     """
     if best is None:
         return True

@@ -261,23 +261,23 @@ class _Compression(NamedTuple):
         return SupportedSentence(nearest[1], members[nearest[0]])
 
 
-class _Offer(NamedTuple):
-    rank: int  # position of its best source in the input
+class _Candidate(NamedTuple):
+    rank: int  # position in the input of the best passage that the candidate was made from
     cluster: int
     forms: Sequence[Passage]  # the whole text, then shorter forms of it
 
 
-def _offers(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> list[_Offer]:
-    """Return all unchanged passages and all compressions, in the order of their best sources."""
-    offers = []
+def _candidates(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -> list[_Candidate]:
+    """Return unchanged passages and compressions, ordered by the best passage that each was made from."""
+    candidates = []
     for at, report in enumerate(reports):
         if report.outcome == "passed":
-            offers += [_Offer(member, at, [passages[member]]) for member in report.members]
+            candidates += [_Candidate(member, at, [passages[member]]) for member in report.members]
         elif report.outcome == "compressed":
             ends = range(len(report.sentences), 0, -1)
             forms = [compressed_passage(report.sentences[:end], report.members, passages) for end in ends]
-            offers.append(_Offer(min(report.members), at, forms))
-    return sorted(offers, key=lambda offer: offer.rank)
+            candidates.append(_Candidate(min(report.members), at, forms))
+    return sorted(candidates, key=lambda candidate: candidate.rank)
 
 
 def _fill_context(
@@ -288,20 +288,20 @@ def _fill_context(
     A compression that does not fit is shortened to its first sentences. If nothing fits, the context is the
     beginning of the best passage.
     """
-    offers, context, filled = _offers(reports, passages), list[Passage](), list(reports)
+    candidates, context, filled = _candidates(reports, passages), list[Passage](), list(reports)
     tokens_left = math.inf if limit is None else limit
-    for offer in offers:
-        report = filled[offer.cluster]
-        fitted = next((form for form in offer.forms if measure(form) <= tokens_left), None)
+    for candidate in candidates:
+        report = filled[candidate.cluster]
+        fitted = next((form for form in candidate.forms if measure(form) <= tokens_left), None)
         if fitted is None:
-            ids = report.sources if report.sentences else (offer.forms[0].id,)
-            filled[offer.cluster] = replace(report, left_out=(*report.left_out, *ids))
+            ids = report.sources if report.sentences else (candidate.forms[0].id,)
+            filled[candidate.cluster] = replace(report, left_out=(*report.left_out, *ids))
         else:
             tokens = measure(fitted)
             tokens_left -= tokens
             context.append(fitted)
-            filled[offer.cluster] = replace(report, tokens_after=report.tokens_after + tokens)
-    with_text = [offer for offer in offers if offer.forms[0].text.strip()]
+            filled[candidate.cluster] = replace(report, tokens_after=report.tokens_after + tokens)
+    with_text = [candidate for candidate in candidates if candidate.forms[0].text.strip()]
     if with_text and not any(passage.text.strip() for passage in context):
         best, passage = _first_words(with_text, limit or 0, measure)
         left = tuple(name for name in filled[best].left_out if name != passage.id)
@@ -310,10 +310,10 @@ def _fill_context(
     return context, filled
 
 
-def _first_words(offers: Sequence[_Offer], limit: int, measure: Measure) -> tuple[int, Passage]:
+def _first_words(candidates: Sequence[_Candidate], limit: int, measure: Measure) -> tuple[int, Passage]:
     """Return the number of the best passage's cluster, and the passage cut so that it fits."""
     for unit_end in (_WORD_END, _CHARACTER):
-        for _, at, (passage, *_) in offers:
+        for _, at, (passage, *_) in candidates:
             ends = [match.end() for match in unit_end.finditer(passage.text)]
             # A longer text never has fewer tokens, so a binary search finds the longest text that fits.
             fitting = bisect_right(ends, limit, key=lambda end: measure(_cut(passage, end)))

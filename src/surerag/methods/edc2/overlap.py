@@ -90,7 +90,7 @@ def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> 
 
 
 def names_in(text: str) -> set[str]:
-    """Return the words of a text that begin with a capital letter inside a sentence, in lower case.
+    """Return, in lower case, the capitalised words of a text, except the first word of each sentence.
 
     Example:
         >>> sorted(names_in("The town of Velm is old. Its mayor, Bo, paints."))
@@ -189,7 +189,7 @@ def _share(claim: Sequence[_Token], unit: Sequence[_Token]) -> float:
         return 0.0
     n_common = sum(any(_same_word(word, text) for text in texts) for word in words)
     few_common = bool(words) and n_common <= len(words) / 2
-    if few_common or _denies(claim) != _denies(unit, claim) or not _in_place(claim, unit):
+    if few_common or _negated_words(claim) != _negated_words(unit, claim) or not _in_place(claim, unit):
         return 0.0
     return (len(strict) + n_common) / (len(strict) + len(words))
 
@@ -202,8 +202,8 @@ def _same_word(first: str, second: str) -> bool:
     return len(first) >= length <= len(second) and first[:length] == second[:length]
 
 
-def _denies(tokens: Sequence[_Token], claim: Sequence[_Token] | None = None) -> set[str]:
-    """Return the negated words of a text; with ``claim``, only words of the claim, in its spelling."""
+def _negated_words(tokens: Sequence[_Token], claim: Sequence[_Token] | None = None) -> set[str]:
+    """Return the negated words of a text; with ``claim``, the words of the claim that the text negates."""
     denied = set()
     for at, token in enumerate(tokens):
         if token.kind == "denial":
@@ -234,7 +234,7 @@ def _has_same_context(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) 
         return _is_subject(claim, at, unit)
     if _follows(claim, at, unit):
         return True
-    runs = [_run(unit, place, token.kind) for place in _places(unit, claim[before].text)]
+    runs = [_names_after(unit, place, token.kind) for place in _places(unit, claim[before].text)]
     return token.text in set().union(*runs) if any(runs) else True
 
 
@@ -244,8 +244,8 @@ def _places(unit: Sequence[_Token], word: str) -> list[int]:
     ]
 
 
-def _run(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
-    """Return the names or numbers that follow a word, up to the next word or punctuation mark."""
+def _names_after(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
+    """Return the names or numbers after a word, up to the next word or punctuation mark."""
     run: set[str] = set()
     for token in unit[place + 1 :]:
         if token.kind == "word" or (token.kind == "mark" and run):

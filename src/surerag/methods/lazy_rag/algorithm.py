@@ -168,7 +168,7 @@ class _Steps:
 
     @property
     def _undecided(self) -> BegunGeneration | None:
-        """The unfinished first answer, if the gate is closed so far but the rest could still open it."""
+        """The unfinished first answer if the rest of it may still cause a retrieval; else None."""
         begun = self._begun
         if begun is None or begun.done or self.decision("").retrieve:
             return None

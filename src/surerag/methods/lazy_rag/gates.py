@@ -117,7 +117,7 @@ class Gate(ABC):
 
     @property
     def reads_all(self) -> bool:
-        """Whether the gate needs the whole answer to stay closed; the first tokens may already open it."""
+        """Whether the whole answer must be generated before the gate can decide against retrieval."""
         return False
 
     @abstractmethod
@@ -214,7 +214,7 @@ class EntropyGate(_BoundedGate):
 
     @property
     def reads_all(self) -> bool:
-        """Whether the gate needs the whole answer to stay closed."""
+        """Whether the whole answer must be generated before the gate can decide against retrieval."""
         return self.aggregate in ("max", "greatest_3")
 
     def interval(self, first_pass: FirstPass) -> Interval | None:

@@ -86,15 +86,15 @@ class EncodedPrompt(NamedTuple):
     """A prompt's tokens and how to answer them.
 
     Attributes:
-        inside: Opening mark of thoughts at the prompt's end, so that the output begins inside the thoughts;
-            empty if the prompt ends without such a mark.
+        opening_mark: Mark such as ``<think>`` if the prompt already ends with it, so that the output begins
+            inside the thoughts; empty if the prompt ends without a mark.
         thinks: Whether the answer is known to begin with thoughts.
         thinking_tokens: Maximum tokens of thoughts that caller and window allow.
     """
 
     ids: tuple[int, ...]
     sampling: SamplingParams
-    inside: str = ""
+    opening_mark: str = ""
     thinks: bool = False
     thinking_tokens: int = 0
 
@@ -127,7 +127,7 @@ class GrowingAnswer:
         self._steps = 0
         self._detokenizer = Detokenizer(vocabulary.decode)
         # The splitter is None once the answer has begun.
-        self._thoughts: ThoughtSplitter | None = ThoughtSplitter(inside=prompt.inside)
+        self._thoughts: ThoughtSplitter | None = ThoughtSplitter(opening_mark=prompt.opening_mark)
         self._tokens: list[ScoredToken] = []
         self._pieces: list[str] = []
         self._text = ""
@@ -149,7 +149,7 @@ class GrowingAnswer:
 
     @property
     def draw(self) -> Draw:
-        """Parameters for choosing the next token."""
+        """The inputs of the random choice of the next token."""
         return Draw(self.prompt.sampling, self._key, self._steps)
 
     @property
@@ -202,7 +202,7 @@ class GrowingAnswer:
         self._pieces.append(piece)
 
     def _accept_before_answer(self, scored: ScoredToken, thoughts: ThoughtSplitter) -> None:
-        """Take a token before the answer: of thoughts, of a possible mark, or the answer's first token."""
+        """Process a token while the answer has not begun; this token may begin the answer."""
         mark = self._vocabulary.marks.get(scored.token)
         piece = self._detokenizer.feed(scored.token) if mark is None else mark
         self._add(scored, piece)
