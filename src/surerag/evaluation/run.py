@@ -378,7 +378,8 @@ class Run:
         return [
             CalibrationRow.of(certainty, scores[key], id=question.text, group=question.group)
             for key, certainty in self.certainties(system, measure).items()
-            if key in scores and (question := rows[key].question)
+            if key in scores
+            for question in [rows[key].question]
         ]
 
     def certainties(self, system: str, measure: str = "") -> dict[str, Certainty]:
