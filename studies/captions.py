@@ -45,8 +45,9 @@ CAPTIONS = {
         "find plain RAG's wrong answers better."
     ),
     "understanding-demo": (
-        "Each row of the table is a score that should be higher for wrong answers. With the adapted "
-        "SmolLM2-135M, neither DSE nor asking the model “Is this answer right?” finds wrong answers."
+        "Each row of the table is a score that should be higher for wrong answers. With the fine-tuned "
+        "SmolLM2-135M, neither DSE (DENSE-RAG's score) nor asking the model “Is this answer right?” finds "
+        "wrong answers."
     ),
     "understanding-smollm2": (
         "Each row of the table is a score that should be higher for wrong answers. With so few questions, "
@@ -54,12 +55,13 @@ CAPTIONS = {
     ),
     "understandingjudged-qwen": (
         "Each row of the table is a score that should be higher for wrong answers. In the last row, Qwen "
-        "also decides which answers mean the same, as in appendix B.2 of the paper. The table does not "
-        "count the calls with which Qwen decides which answers mean the same. DSE is not shown to find "
-        "wrong answers, no matter whether words or Qwen decide which answers mean the same."
+        "also decides which answers mean the same, as in appendix B.2 of the paper. The table does not count "
+        "the calls with which Qwen decides which answers mean the same. DSE, the score of DENSE-RAG, is not "
+        "shown to find wrong answers, no matter whether words or Qwen decide which answers mean the same."
     ),
     "dense-world.Accuracy by DSE": (
-        "Each row of the table is a range of DSE. Contexts with a low DSE give more right answers."
+        "Each row of the table is a range of DSE, the score of DENSE-RAG. Contexts with a low DSE give more "
+        "right answers."
     ),
     "dense-readers": (
         "Each cell of the table is the AUROC of a score: the probability that the score is higher for a "
@@ -68,7 +70,7 @@ CAPTIONS = {
         "questions are from SQuAD 2.0."
     ),
     "dense-world.Claims": (
-        "Each row of the table is a claim of the paper, with our result on two hundred questions."
+        "Each row of the table is a claim of DENSE-RAG's paper, with our result on two hundred questions."
     ),
     "refiningdev-demo": (
         "Each row of the table is a system. Plain RAG shows the three nearest of ten passages. DENSE-RAG's "
@@ -104,15 +106,15 @@ CAPTIONS = {
         "prompt of DENSE-RAG's paper gives fewer right answers than the prompt of plain RAG."
     ),
     "dynqr-world.Modes": (
-        "Each row of the table is a way to rewrite. DynQR rewrites a third of the questions, and answers as "
-        "well as a system that rewrites every question."
+        "Each row of the table is a way to rewrite. DynQR rewrites a third of the questions, and gives as "
+        "many right answers as a system that rewrites every question."
     ),
     "dynqr-world.By kind of question": (
         "Each row of the table is a kind of question. DynQR helps with under-specified questions, and is "
         "not shown to help with other questions."
     ),
     "dynqr-world.Claims": (
-        "Each row of the table is a claim of the paper, with our result on three hundred questions."
+        "Each row of the table is a claim of DynQR's paper, with our result on three hundred questions."
     ),
     "compressiondev-qwen": (
         "Each row of the table is a way to choose the passages of the final prompt. We did not use the "
@@ -161,7 +163,7 @@ CAPTIONS = {
     ),
     "compressiondev-demo": (
         "Each row of the table is a way to choose among ten passages. With a perfect selection of passages "
-        "the adapted SmolLM2-135M gives more right answers, but EDC² does not find the perfect selection."
+        "the fine-tuned SmolLM2-135M gives more right answers, but EDC² does not find the perfect selection."
     ),
     "compressionrepeats-demo": (
         "Each row of the table is a way to choose among five passages and five repeats of these passages. "
@@ -190,40 +192,44 @@ CAPTIONS = {
     "gates-qwen": (
         "Each row of the table is a rule that decides whether to search. We did not use these articles to "
         "choose a default, but had seen earlier results on the articles. Only rules with abstentions, or "
-        "with a low threshold, answer about as well as always searching."
+        "with a low threshold, give about as many right answers as always searching."
     ),
     "gates-demo": (
-        "Each row of the table is a rule that decides whether to search. L-RAG's default rule is better "
-        "than searching at random equally often, and answers as well as always searching."
+        "Each row of the table is a rule that decides whether to search. L-RAG's default rule gives more "
+        "right answers than searching for the same number of questions, picked at random, and as many right "
+        "answers as always searching."
     ),
     "gates-demo-seed8": (
         "Each row of the table is a rule that decides whether to search. With this smaller sample of "
-        "questions, L-RAG is not shown to be better than searching at random equally often."
+        "questions, L-RAG is not shown to give more right answers than searching for the same number of "
+        "questions, picked at random."
     ),
     "gates-smollm2": (
         "Each row of the table is a rule that decides whether to search. The original SmolLM2-135M rarely "
-        "abstains and is nearly always uncertain, so no rule saves searches without a loss."
+        "abstains and is nearly always uncertain, so every rule that saves searches also gives fewer right "
+        "answers."
     ),
     "gatesnew-qwen": (
         "Each row of the table is a rule that decides whether to search. All rows except the last two apply "
         "their rule to stored answers. The row *L-RAG, the component itself* ran the whole component, which "
-        "searches if the entropy is above 0.5, or after an abstention. The component is better than "
-        "searching at random equally often, and answers about as well as always searching."
+        "searches if the entropy is above 0.5, or after an abstention. The component gives more right "
+        "answers than searching for the same number of questions, picked at random, and about as many right "
+        "answers as always searching."
     ),
     "lazy-world.Table I": (
         "Each row of the table is a mode of the paper's Table I. The last three columns have the paper's "
-        "results with Phi-2 on SQuAD 2.0. In the closed world, L-RAG answers as well as always searching, "
-        "with a third fewer searches."
+        "results with Phi-2 on SQuAD 2.0. In the closed world, L-RAG gives as many right answers as always "
+        "searching, with a third fewer searches."
     ),
     "lazy-world.Claims": (
         "Each row of the table is a claim, with our result on three hundred questions. The claim in the "
         "last row is about our code, with our result on fifty questions."
     ),
     "lazy-latency": (
-        "Each row of the table is a share of questions that search, as in the paper's Table III, with 50 ms "
-        "for the gate. The second column has the shortest duration of a search with which L-RAG saves time. "
-        "Each further column is for one duration of a search, and has the milliseconds that L-RAG saves for "
-        "a question."
+        "Each row of the table is a share of questions that search, as in the paper's Table III. The "
+        "decision whether to search takes 50 ms. The second column has the shortest duration of a search "
+        "with which L-RAG saves time. Each further column is for one duration of a search, and has the "
+        "milliseconds that L-RAG saves for a question."
     ),
     "traces": (
         "The recorded data (s-nlp/AdaRAGUE, arXiv 2501.12835) hold the answers of Llama-3.1-8B-Instruct to "
@@ -232,24 +238,26 @@ CAPTIONS = {
         "questions is not shown to be better than searching for a random half."
     ),
     "worth-qwen": (
-        "Each row of the table is a measure of what passages are worth. The measure that checks whether a "
-        "reference answer occurs in the passages follows the worth best. Answers are compared by their "
-        "words, so the soft and the hard kernel give the same values."
+        "Each row of the table is a measure of how useful passages are. The measure that checks whether a "
+        "reference answer occurs in the passages correlates most with the usefulness of the passages. "
+        "Answers are compared by their words, so the soft and the hard kernel (two ways to compare answers) "
+        "give the same values."
     ),
     "worthdev-demo": (
-        "Each row of the table is a measure of what passages are worth. ΔSePer also follows the worth with "
-        "the adapted SmolLM2-135M, but the model as a judge in words does not."
+        "Each row of the table is a measure of how useful passages are. ΔSePer also correlates with the "
+        "usefulness of the passages for the fine-tuned SmolLM2-135M, but the model's own judgement in words is "
+        "not shown to correlate."
     ),
     "worthdev-smollm2": (
-        "Each row of the table is a measure of what passages are worth. The long answers of this model "
-        "never equal a reference answer, so ΔSePer is near zero."
+        "Each row of the table is a measure of how useful passages are. The long answers of this model never "
+        "equal a reference answer, so ΔSePer is near zero."
     ),
     "seper-weights.Error of the belief": (
         "Each row of the table is a way to weigh ten samples. Each cell of the table has the root mean "
-        "square error and the mean error of SePer over four hundred random models, whose true belief we "
-        "computed from all possible answers. Smaller is better. The columns go from models that are almost "
-        "certain (small α, the concentration of the next token's distribution) to models that are "
-        "uncertain."
+        "square error and the mean error of SePer over four hundred random models. For each model, we "
+        "computed the true probability of the right answer from all possible answers. Smaller errors are "
+        "better. The larger α is (the concentration of the next token's distribution), the more uncertain "
+        "are the models."
     ),
     "levels.intervals": (
         "Each row of the table is a kind of difference between two systems on n questions. Values of 95 % "
@@ -267,15 +275,15 @@ CAPTIONS = {
         "rare large values."
     ),
     "levels.groups": (
-        "Each row of the table is a quantity, with five questions a document. Values of 95 % or more are as "
-        "they should be. The columns *documents ignored* treat all questions as independent, and most of "
-        "their intervals are too narrow."
+        "Each row of the table is a statistic whose interval we check. Each document has five questions. "
+        "Values of 95 % or more are as they should be. The columns *documents ignored* treat all questions "
+        "as independent, and most of their intervals are too narrow."
     ),
     "levels.requirements": (
-        "Each row of the table is a requirement of `surerag compare`. In the columns *not met*, the true "
-        "value just misses the requirement, so at most 5 % of the samples should pass. In the columns "
-        "*met*, the true value meets the requirement, so a higher value is better, and shows how many "
-        "questions are enough."
+        "Each row of the table is a requirement of `surerag compare`, that is, a limit for a score or a "
+        "cost. In the columns *not met*, the true value just misses the requirement, so at most 5 % of the "
+        "samples should pass. In the columns *met*, the true value meets the requirement, so a higher value "
+        "is better, and shows how many questions are enough."
     ),
     "levels.power": (
         "Each row of the table is a true difference between two systems. surerag recommends a number of "
@@ -290,11 +298,12 @@ CAPTIONS = {
         "shown, and how many answers are shown."
     ),
     "levels.thresholds": (
-        "The limit is a loss of two points of right answers. Each row of the table says for how many "
-        "questions a search repairs or spoils the answer. The uncertainty is higher by the given number of "
-        "standard deviations (σ) if a search repairs the answer, and lower if a search spoils the answer. "
-        "Each of 250 samples has 250 questions. Up to 5 % of the samples may exceed the limit. A larger "
-        "share of saved searches is better."
+        "The limit is two points fewer right answers than with always searching. Each row of the table says "
+        "for how many questions a search repairs a wrong first answer or spoils a right first answer. The "
+        "simulation raises the uncertainty of the first answer by the given number of standard deviations "
+        "(σ) if a search would repair the answer, and lowers the uncertainty if a search would spoil the "
+        "answer. Each of 250 samples has 250 questions. Up to 5 % of the samples may exceed the limit. A "
+        "larger share of saved searches is better."
     ),
 }
 """What stands above a table: what a row is, and what follows from the table."""
@@ -341,7 +350,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     ),
     "gate_ahead": (
         "gate minus random, points",
-        "right answers of the named gate minus those of this row, which searches at random equally often",
+        "right answers of the named gate minus right answers of this row, which searches equally "
+        "often at random",
     ),
     "auroc": (
         "AUROC",
@@ -351,7 +361,10 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
         "AUROC, own answers",
         "the AUROC for the answers that the score itself generated, instead of plain RAG's answers",
     ),
-    "auroc_ahead": ("AUROC minus the paper's", "AUROC minus that of the paper's score; above zero is better"),
+    "auroc_ahead": (
+        "AUROC minus the paper's",
+        "AUROC of the row minus AUROC of the paper's score; above zero is better",
+    ),
     "right at 80%": (
         "right, if 80 % search, %",
         "right answers if the 80 % least certain questions search; higher is better",
@@ -360,15 +373,17 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "right at 60%": ("right, if 60 % search, %", "right answers if the 60 % least certain questions search"),
     "60% difference": (
         "minus always searching, if 60 % search, points",
-        "right answers minus those of always searching; closer to zero, or above, is better",
+        "right answers of the row minus right answers of always searching; closer to zero, or "
+        "above, is better",
     ),
     "60% ahead": (
         "minus the paper's score, if 60 % search, points",
-        "right answers minus those with the paper's score; above zero is better",
+        "right answers of the row minus right answers with the paper's score; above zero is better",
     ),
     "chosen_threshold": (
         "calibrated τ",
-        "threshold that loses at most 2 points on a random half of the paragraphs (median of 200 halves)",
+        "threshold with at most 2 points fewer right answers than always searching, chosen on half "
+        "of the paragraphs (median of 200 random halves)",
     ),
     "chosen_searches": (
         "searches with calibrated τ",
@@ -394,15 +409,15 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "wrong among them": ("wrong among the shown, %", "wrong answers among those shown; lower is better"),
     "broken": (
         "limit exceeded, % of 200 halves",
-        "halves on which more of the shown answers are wrong than the limit allows; lower is better",
+        "random halves on which more shown answers are wrong than the limit allows; lower is better",
     ),
     "r": (
         "Pearson's r",
-        "correlation of the measure with the known worth of the passages; 1 is perfect",
+        "correlation of the measure with the known usefulness of the passages; 1 is perfect",
     ),
-    "gold": ("both gold passages", "mean value of the measure where the worth is 1"),
-    "half": ("one gold passage", "mean value of the measure where the worth is ½"),
-    "distractors": ("two distractors", "mean value of the measure where the worth is 0"),
+    "gold": ("both gold passages", "mean value of the measure for both gold passages (usefulness 1)"),
+    "half": ("one gold passage", "mean value of the measure for one gold passage (usefulness ½)"),
+    "distractors": ("two distractors", "mean value of the measure for two distractors (usefulness 0)"),
     "hit": ("gold passage found, %", "questions for which the search finds the gold passage"),
     "context_share": ("context kept, %", "text of the passages that is left in the last prompt"),
     "fell_back": (
@@ -421,7 +436,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     ),
     "break_even_ms": (
         "break-even, ms",
-        "L-RAG saves time where a search takes longer than this, if the gate takes 50 ms",
+        "L-RAG saves time if a search takes longer than this; the decision whether to search takes 50 ms",
     ),
 }
 """Columns of the tables of real readers, in their order: what stands above them, and what they mean."""
@@ -482,7 +497,7 @@ ROWS = {
 """Rows whose names in the summaries are short, and what stands in the tables."""
 
 READERS = {
-    "demo": "the adapted SmolLM2-135M",
+    "demo": "the fine-tuned SmolLM2-135M",
     "HuggingFaceTB/SmolLM2-135M-Instruct": "SmolLM2-135M-Instruct",
     "Qwen/Qwen2.5-Coder-1.5B-Instruct": "Qwen2.5-Coder-1.5B-Instruct",
 }

@@ -280,11 +280,11 @@ _ELSEWHERE = {
     "Qwen, HotpotQA, 5 passages": "compression5-qwen / EDC² top 3 whole",
     "Qwen, HotpotQA, 5 repeats in 10 passages": "compressionrepeats-qwen / EDC² top 3 whole",
     "Qwen, HotpotQA, 5 repeats, fresh questions": "compressionrepeatsnew-qwen / EDC² top 3 whole",
-    "adapted SmolLM2-135M, HotpotQA": "compressiondev-demo / EDC² top 3 whole",
-    "adapted SmolLM2-135M, HotpotQA, 5 repeats": "compressionrepeats-demo / EDC² top 3 whole",
+    "fine-tuned SmolLM2-135M, HotpotQA": "compressiondev-demo / EDC² top 3 whole",
+    "fine-tuned SmolLM2-135M, HotpotQA, 5 repeats": "compressionrepeats-demo / EDC² top 3 whole",
     "SmolLM2-135M, HotpotQA": "compressiondev-smollm2 / EDC² top 3 whole",
 }
-_READERS = {"Qwen2.5-Coder-1.5B": "understanding-qwen", "adapted SmolLM2-135M": "understanding-demo"}
+_READERS = {"Qwen2.5-Coder-1.5B": "understanding-qwen", "fine-tuned SmolLM2-135M": "understanding-demo"}
 _TRACED = {
     "right without a search, %": "right / without retrieval / %",
     "right with one search, %": "right / with one retrieval / %",
