@@ -505,7 +505,7 @@ def _needed_for_loss(
 def _gain(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], threshold: float, confidence: float
 ) -> Estimate:
-    """Estimate the mean score that acting above a threshold adds to acting as often at random."""
+    """Estimate by how much the mean score is higher than with acting equally often at random."""
     # The threshold was chosen on the same questions, so the interval must hold for all thresholds of a grid
     # at once. It comes from a bootstrap of the largest studentised deviation; groups are resampled whole.
     finite, n = uncertainty[np.isfinite(uncertainty)], len(uncertainty)

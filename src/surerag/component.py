@@ -170,7 +170,7 @@ class Component(Options, Generic[R]):
         return cls(**{**options, **services})
 
     def _programs(self, cases: Iterable[Any]) -> Iterable[Program[R]]:
-        """Return the programs of all cases; a list if ``cases`` has a length, for the progress bar."""
+        """Return the generators of all cases; a list if ``cases`` has a length, for the progress bar."""
         programs = self._each(cases)
         return list(programs) if isinstance(cases, Sized) else programs
 

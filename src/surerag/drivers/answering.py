@@ -139,11 +139,11 @@ class MergingQueue:
         self._window = _WINDOW
 
     def enter(self, token: object) -> None:
-        """Add a program, represented by a token, to the programs whose requests the worker waits for."""
+        """Make the worker wait for requests of a program; any object, ``token``, represents the program."""
         self._programs.add(token)
 
     def leave(self, token: object) -> None:
-        """Remove a program from the programs whose requests the worker waits for."""
+        """Let the worker no longer wait for requests of the program that ``token`` represents."""
         self._programs.discard(token)
 
     def notify(self) -> None:

@@ -26,12 +26,12 @@ _WINDOWS_AHEAD = 4
 
 
 def run_many(programs: Iterable[Program[R]], services: Services, **options: Any) -> list[R]:
-    """Return the results of many programs in order; options and errors are those of :func:`iter_many`."""
+    """Return the results of methods' generators in order; options and errors are those of ``iter_many``."""
     return list(iter_many(programs, services, **options))
 
 
 async def arun_many(programs: Iterable[Program[R]], services: Services, **options: Any) -> list[R]:
-    """Return the results of many programs without blocking the event loop; see :func:`iter_many`."""
+    """Return the results of methods' generators without blocking the event loop; see ``iter_many``."""
     return [result async for result in aiter_many(programs, services, **options)]
 
 
@@ -44,7 +44,7 @@ def iter_many(
     progress: Progress = False,
     return_exceptions: bool = False,
 ) -> Iterator[R]:
-    """Yield the results of programs in order, as soon as they are ready, without storing them.
+    """Yield the results of methods' generators in order, as soon as they are ready, without storing them.
 
     At most ``window`` programs run at the same time. Because of the order, a slow program delays the results
     of later programs; until its result is taken, at most 4 × ``window`` programs are started. Once the
@@ -104,7 +104,7 @@ async def aiter_many(
     progress: Progress = False,
     return_exceptions: bool = False,
 ) -> AsyncGenerator[R]:
-    """Yield the results of programs without blocking the event loop; see :func:`iter_many`."""
+    """Yield the results of methods' generators without blocking the event loop; see :func:`iter_many`."""
     check_at_least(1, window=window)
 
     async def outcome(program: Program[R]) -> R | Exception:
@@ -160,7 +160,7 @@ def _count(programs: Iterable[object]) -> int | None:
 
 
 def _held_back_by(started: Sequence[Work], window: int) -> list[Work]:
-    """Return programs of which one must end before the next may start; empty if none needs to end."""
+    """Return the running work of which one item must end before more may start; empty if more may start."""
     running = [program for program in started if not program.done()]
     if len(running) >= window:
         return running

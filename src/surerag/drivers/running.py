@@ -31,7 +31,7 @@ def run(program: Program[R], services: Services, *, on_event: Listener | None = 
 
 
 async def arun(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
-    """Run a program to its end without blocking the event loop; see :func:`run`.
+    """Run a method's generator to its end without blocking the event loop; see :func:`run`.
 
     Async methods of services are awaited; services without async methods run in threads. If the task is
     cancelled, the program and its unfinished generations are closed.

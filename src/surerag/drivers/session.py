@@ -46,7 +46,7 @@ logger.addFilter(_OneLine())
 
 
 class Session(Generic[R]):
-    """Runs a program step by step, counts its usage, and tracks unfinished generations.
+    """Runs a program (a method's generator) stepwise, counts its usage, and tracks unfinished generations.
 
     The caller's context (contextvars, and so tracing and callbacks) is copied when the session is created.
     Every step runs in the copy, in any thread. Until the session is closed, the queues of local models wait

@@ -181,7 +181,7 @@ class AsyncAnswerStream(_Streamed[R]):
 
 
 def stream(program: Program[R], services: Services, *, on_event: Listener | None = None) -> AnswerStream[R]:
-    """Run a program up to its answer, and return a stream of the answer's text.
+    """Run a method's generator up to the answer, and return a stream of the answer's text.
 
     The stream's ``events`` hold the method's decisions; its ``result`` is available after the last piece.
     """

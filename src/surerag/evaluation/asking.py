@@ -237,7 +237,7 @@ def _background_loop() -> Iterator[asyncio.AbstractEventLoop]:
 
 @contextmanager
 def _lock_systems(path: Path | None, systems: Sequence[str]) -> Iterator[None]:
-    """Lock systems of a run, so that no other process asks them the same questions; no lock on Windows."""
+    """Lock systems of a run against other processes that would ask them, too; do nothing on Windows."""
     if path is None or fcntl is None:
         yield
         return

@@ -108,7 +108,7 @@ def _settings_of(target: Any) -> dict[str, Any]:
 
 
 def scope_setting(component: Any) -> dict[str, Any]:
-    """Return the facts for which a calibrated threshold of a component is valid, as the setting ``scope``."""
+    """Return ``{"scope": scope_of(component)}``; empty for a component without an uncertainty threshold."""
     return {"scope": scope_of(component)} if isinstance(component, AnsweringComponent) else {}
 
 

@@ -100,13 +100,13 @@ class Trial:
 
     def _same_trace(self, what: str, one: TokenTrace, other: TokenTrace) -> None:
         _demand(one.tokens == other.tokens, f"{what}: the tokens are {one.tokens} and {other.tokens}")
-        self.close(f"{what}: log-probabilities", one.logprobs, other.logprobs)
+        self.check_close(f"{what}: log-probabilities", one.logprobs, other.logprobs)
         _demand((one.entropy is None) == (other.entropy is None), f"{what}: only one has entropies")
         if one.entropy is not None and other.entropy is not None:
-            self.close(f"{what}: entropies", one.entropy.lower, other.entropy.lower)
-            self.close(f"{what}: entropies", one.entropy.upper, other.entropy.upper)
+            self.check_close(f"{what}: entropies", one.entropy.lower, other.entropy.lower)
+            self.check_close(f"{what}: entropies", one.entropy.upper, other.entropy.upper)
 
-    def close(self, what: str, one: Sequence[float], other: Sequence[float]) -> None:
+    def check_close(self, what: str, one: Sequence[float], other: Sequence[float]) -> None:
         """Raise BrokenPromiseError unless two lists of numbers are the same, up to rounding."""
         worst = max((abs(a - b) for a, b in zip(one, other, strict=True)), default=0.0)
         _demand(worst <= self.tolerance, f"{what} differ by {worst:.2g} nats, more than {self.tolerance:g}")
@@ -275,7 +275,9 @@ def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
                 _demand(len(head) == trial.n_tokens, f"begun: {len(head)} tokens, expected {trial.n_tokens}")
                 start = whole.trace.tokens[: len(head)]
                 _demand(start == head.tokens, f"begun: the tokens {head.tokens}, expected {start}")
-                trial.close("begun: log-probabilities", head.logprobs, whole.trace.logprobs[: len(head)])
+                trial.check_close(
+                    "begun: log-probabilities", head.logprobs, whole.trace.logprobs[: len(head)]
+                )
 
 
 @_check
@@ -348,7 +350,7 @@ def logprobs_are_those_of_temperature_one(reader: BaseReader, trial: Trial) -> N
         for sampled in (_trace(one) for one in row if not one.thinking_tokens + answer.thinking_tokens):
             pairs = enumerate(zip(sampled.tokens, cold.tokens, strict=False))
             shared = next((at for at, (one, other) in pairs if one != other), min(len(sampled), len(cold)))
-            trial.close(
+            trial.check_close(
                 "at temperature 1.7: log-probabilities", sampled.logprobs[:shared], cold.logprobs[:shared]
             )
 

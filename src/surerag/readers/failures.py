@@ -461,7 +461,7 @@ def kind_of(error: BaseException, message: str = "") -> type[ServiceError]:
     status = status_of(error)
     if _is_too_long(error, text, status):
         return ContextLengthError
-    if status is None and any(map(_is_lasting, _causes(error))):
+    if status is None and any(map(_is_permanent, _causes(error))):
         return RefusedError
     names = " ".join(kind.__name__ for kind in type(error).__mro__)
     if any(sign in names for sign in _PASSING_ERRORS):
@@ -481,7 +481,7 @@ def _is_too_long(error: BaseException, text: str, status: int | None) -> bool:
         return False
     if _TOO_LONG.search(text):
         return True
-    if _is_passing(status) or _is_about_a_setting(error):
+    if _is_temporary_status(status) or _is_about_a_setting(error):
         return False
     if any(code.endswith(_TOO_LONG_CODE) for code in codes):
         return True
@@ -489,8 +489,8 @@ def _is_too_long(error: BaseException, text: str, status: int | None) -> bool:
     return all(sign.search(text) for sign in (_INPUT, _MEASURE, _EXCESS))
 
 
-def _is_passing(status: int | None) -> bool:
-    """Whether a request that was answered with a status may succeed later."""
+def _is_temporary_status(status: int | None) -> bool:
+    """Whether a request may succeed later if a server answered it with this HTTP status."""
     return status is not None and (status in _PASSING_STATUSES or status >= 500)
 
 
@@ -539,7 +539,7 @@ def parameters_of(error: BaseException) -> list[str]:
 
 
 def _kind_of_status(status: int, text: str) -> type[ServiceError]:
-    if _is_passing(status):
+    if _is_temporary_status(status):
         return TransientServiceError
     if status == 413:
         return ContextLengthError
@@ -576,8 +576,8 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-def _is_lasting(error: BaseException) -> bool:
-    """Whether a connection can never succeed: wrong address, unknown host, or TLS to a port without TLS."""
+def _is_permanent(error: BaseException) -> bool:
+    """Whether a connection error is permanent: wrong address, unknown host, or TLS to a port without TLS."""
     if isinstance(error, socket.gaierror):
         return error.errno != socket.EAI_AGAIN
     if isinstance(error, ssl.SSLError):

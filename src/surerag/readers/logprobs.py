@@ -41,9 +41,9 @@ def entries_of(logprobs: object) -> list[Mapping[str, Any]]:
     """
     if isinstance(logprobs, Mapping):
         if "tokens" in logprobs or "token_logprobs" in logprobs:
-            return _rows(logprobs)
+            return _entries_of_columns(logprobs)
         if "chosen_candidates" in logprobs:
-            return _candidates(logprobs)
+            return _entries_of_gemini(logprobs)
         logprobs = logprobs.get("content")
     if logprobs is None:
         return []
@@ -60,7 +60,7 @@ def _entry(entry: object, logprobs: object) -> Mapping[str, Any]:
     return fields
 
 
-def _candidates(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _entries_of_gemini(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return Gemini's result as entries of the chat API."""
     chosen = result.get("chosen_candidates") or []
     tops = result.get("top_candidates") or [{}] * len(chosen)
@@ -74,7 +74,7 @@ def _candidates(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     ]
 
 
-def _rows(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def _entries_of_columns(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the columns of the completions API as entries of the chat API."""
     tokens, values = columns.get("tokens"), columns.get("token_logprobs")
     if not isinstance(tokens, list) or not isinstance(values, list) or len(tokens) != len(values):

@@ -379,7 +379,7 @@ class Reading:
         return len(self.text) - end if waits else 0
 
     def _exceeds(self, allowed: int) -> bool:
-        """Whether a text that is estimated as too long must be cut."""
+        """Whether a text whose estimated length exceeds the limit must be cut."""
         if self.finish is not None and (counted := self._server_count - self.thinking_tokens) > 0:
             return counted > (_ESTIMATE_FACTOR * allowed if self.thought else allowed)
         if self.finish == "length" and self.limit_sent and not self.budget:

@@ -170,9 +170,9 @@ class DenseSession:
         return next((number for number in numbers if self.budget.affords(self.cost(passages, number))), 0)
 
     def rephrase(self, passages: Sequence[Passage]) -> Program[list[tuple[str, Rephrasing]]]:
-        """Rephrase each chunk without the other chunks (Eq. 3); return the new texts and the outcomes.
+        """Rephrase each chunk without the other chunks (Eq. 3).
 
-        A chunk keeps its text if the rephrasing is unusable.
+        Return each text with ``"rephrased"``, or the chunk's own text with the reason, such as ``"empty"``.
         """
         texts = list(dict.fromkeys(passage.text for passage in passages if passage.text.strip()))
         rephrased = {text: self.rephrasings.get(self._key(text)) for text in texts}

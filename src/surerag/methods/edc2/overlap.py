@@ -256,7 +256,7 @@ def _names_after(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
 
 
 def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
-    """Return whether the previous name is the same in a claim and a source, without a word in between."""
+    """Return whether the name before this name is the same in claim and source, with no word in between."""
 
     def before(tokens: Sequence[_Token], place: int) -> str:
         for token in reversed(tokens[:place]):

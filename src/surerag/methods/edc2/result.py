@@ -28,7 +28,7 @@ class SupportedSentence(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ClusterReport:
-    """The outcome for one cluster of passages.
+    """How one cluster of passages was handled.
 
     Without compression, all kept passages form one cluster. All less relevant passages, which are removed,
     form another cluster.

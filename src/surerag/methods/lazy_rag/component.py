@@ -62,7 +62,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
     """The model that answers."""
 
     retriever: Service[Retriever | None] = None
-    """Finds passages (tier 2 of the paper); it is called only if the gate opens."""
+    """Finds passages (the paper's tier 2); called only if the gate decides to retrieve."""
 
     summaries: Service[Retriever | str | None] = None
     """Finds summaries of documents (tier 1 of the paper). For a single document, pass its summary as text."""
