@@ -255,7 +255,7 @@ def _records(path: Path, names: Mapping[str, str]) -> Iterable[Record]:
 
 
 def _header_row(rows: Sequence[Record], names: Mapping[str, str]) -> int | None:
-    """Return the index of the row that names the column of questions, among the first rows; None without it."""
+    """Return the index of the first row that names the column of questions, or None if no row names it."""
     expected = [names["question"]] if "question" in names else ALIASES["question"]
     parents = [name.partition(".")[0] for name in expected]  # a cell may hold a mapping
     for index, row in enumerate(rows[:_HEADER_ROWS]):
