@@ -245,8 +245,8 @@ CAPTIONS = {
     ),
     "worthdev-demo": (
         "Each row of the table is a measure of how useful passages are. ΔSePer also correlates with the "
-        "usefulness of the passages for the fine-tuned SmolLM2-135M, but the model's own judgement in words is "
-        "not shown to correlate."
+        "usefulness of the passages for the fine-tuned SmolLM2-135M, but the model's own judgement in words "
+        "is not shown to correlate."
     ),
     "worthdev-smollm2": (
         "Each row of the table is a measure of how useful passages are. The long answers of this model never "
@@ -350,8 +350,10 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     ),
     "gate_ahead": (
         "gate minus random, points",
-        "right answers of the named gate minus right answers of this row, which searches equally "
-        "often at random",
+        (
+            "right answers of the named gate minus right answers of this row, which searches equally "
+            "often at random"
+        ),
     ),
     "auroc": (
         "AUROC",
@@ -373,8 +375,10 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "right at 60%": ("right, if 60 % search, %", "right answers if the 60 % least certain questions search"),
     "60% difference": (
         "minus always searching, if 60 % search, points",
-        "right answers of the row minus right answers of always searching; closer to zero, or "
-        "above, is better",
+        (
+            "right answers of the row minus right answers of always searching; closer to zero, or "
+            "above, is better"
+        ),
     ),
     "60% ahead": (
         "minus the paper's score, if 60 % search, points",
@@ -382,8 +386,10 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     ),
     "chosen_threshold": (
         "calibrated τ",
-        "threshold with at most 2 points fewer right answers than always searching, chosen on half "
-        "of the paragraphs (median of 200 random halves)",
+        (
+            "threshold with at most 2 points fewer right answers than always searching, chosen on half "
+            "of the paragraphs (median of 200 random halves)"
+        ),
     ),
     "chosen_searches": (
         "searches with calibrated τ",
