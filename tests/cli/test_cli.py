@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sqlite3
+import subprocess
 import sys
 import time
 import warnings
@@ -167,7 +168,8 @@ def test_a_dry_run_asks_a_few_questions_and_extrapolates(
     assert "30 questions with L-RAG (lazy), extrapolated from 5:" in output
     assert "30 calls" in output  # one each: no interval of no width
     assert not Path("run.html").exists()
-    example = r"Examples: - Where was P\d+ born\? Right: (\w+) plain: \1 L-RAG \(lazy\): \1"
+    doubt = r"\(uncertainty 0\.1\)"
+    example = rf"Examples: - Where was P\d+ born\? Right: (\w+) plain: \1 {doubt} L-RAG \(lazy\): \1 {doubt}"
     assert re.search(example, output), output
     assert output.endswith("To ask all questions and write the report run.html: surerag " + " ".join(COMPARE))
     with EvaluationRun("run.db") as rows:
@@ -201,6 +203,24 @@ def test_a_dry_run_of_a_large_folder_encodes_what_it_may_show(
     assert "share most words" not in again and len(encoded) == 1  # the text that tells encoders apart
 
 
+def test_a_missing_summary_is_noted_only_if_a_system_uses_summaries(folder: Path) -> None:
+    (folder / "docs" / "ships.csv").write_text("name,port\nIris,Velm\nHera,Orun\n")
+    assert "have no summary" not in run(*COMPARE, "--systems", "plain,selected", "--dry-run", "1")
+    output = run(*COMPARE, "--systems", "plain,lazy+compressed", "--dry-run", "1")
+    assert "Note: 1 of 31 documents have no summary" in output and "summarize=" not in output
+
+
+def test_python_runs_the_command_line() -> None:
+    command = [sys.executable, "-m", "surerag", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("surerag ")
+
+
+def test_the_help_and_the_pages_name_the_fields_of_columns_alike() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "questions.md").read_text("utf-8")
+    [example] = re.findall(r"--columns (\S+)`", page)
+    assert set(models.parse_columns(example)) == {"question", "references"}
+
+
 def test_the_language_of_documents_tells_where_sentences_end(folder: Path) -> None:
     (folder / "docs" / "p0.txt").write_text(
         "P0 kam am 3. Mai nach Velm. Dort schrieb sie Briefe. Sie blieb lange. " * 6
@@ -209,8 +229,8 @@ def test_the_language_of_documents_tells_where_sentences_end(folder: Path) -> No
         ("de", "P0 kam am 3. Mai nach Velm. Dort schrieb sie Briefe."),
         ("en", "P0 kam am 3. Mai nach Velm."),
     ):
-        corpus = models.load_corpus(folder / "docs", language)
-        assert corpus.summaries.retrieve("P0 kam", 1)[0].text == summary
+        corpus = models.load_corpus(folder / "docs", language, summarize=True)
+        assert corpus.summaries and corpus.summaries.retrieve("P0 kam", 1)[0].text == summary
 
 
 def test_a_changed_run_is_refused(folder: Path) -> None:

@@ -288,6 +288,31 @@ def test_the_page_and_the_terminal_show_the_surest(tmp_path: Path) -> None:
     assert "AUROC of" in console.export_text()
 
 
+def test_the_legend_of_a_table_is_as_wide_as_the_terminal_and_says_how_many_answers_are_scored() -> None:
+    run = evaluate({"f": lambda question: "yes"}, [*((f"q{number}?", "yes") for number in range(11)), "why?"])
+    console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    console.print(terminal_table(run))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) > 60
+    assert [line.split() for line in lines if line.startswith(("n   ", "scored "))] == [
+        ["n", "12"],
+        ["scored", "11"],
+    ]
+
+
+def test_a_time_is_stated_only_if_the_difference_is_no_chance() -> None:
+    run = evaluate({"a": lambda q: "x", "b": lambda q: "x"}, [(str(number), "x") for number in range(8)])
+    assert "time" not in " ".join(findings(run))  # two functions that take microseconds
+    for factor, text in ((1.05, []), (2.0, ["It takes 100 % more time."])):
+        times = {key: [1.0, 0.2, 3.0, 0.5][place % 4] for place, key in enumerate(run.values("a", "errors"))}
+        run._values["a", "seconds"] = times
+        run._values["b", "seconds"] = {
+            key: factor * value + [0.4, -0.1, -0.9, 0.5][place % 4] * (factor < 2)
+            for place, (key, value) in enumerate(times.items())
+        }
+        assert re.findall("It takes.*", findings(run)[1]) == text
+
+
 def plain_with(n: int, **rights: Callable[[int], bool]) -> EvaluationRun:
     """Return a run of plain RAG with some numbers of passages, such as plain_10."""
 
@@ -316,7 +341,7 @@ def test_the_fewest_passages_that_lose_nothing_that_matters() -> None:
     assert first.startswith(
         "Use 4 passages in place of 10: the share of right answers falls by less than 2 points (+0.1 ["
     )
-    assert "59 % fewer tokens, as many calls and" in first
+    assert "59 % fewer tokens and as many calls." in first  # the times differ by chance
     assert second.startswith("With 2 passages, fewer answers are right than with 10: -13.3 [")
     [sentence] = numbers_of_passages(run, 0.5)
     assert sentence.startswith("Use 2 passages in place of 10")

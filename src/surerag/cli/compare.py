@@ -41,7 +41,7 @@ from surerag.evaluation.gate import (
     parse_requirement,
     write_junit,
 )
-from surerag.evaluation.pipelines import PipelineSetup, build_system, parse_system
+from surerag.evaluation.pipelines import PipelineSetup, build_system, needs_summaries, parse_system
 from surerag.evaluation.report import example_answers, forecast, terminal_table, write_report
 from surerag.evaluation.run import METRICS
 from surerag.text import counted
@@ -117,7 +117,12 @@ def compare(
     _check_references(items, questions, requirements)
     reader = load_reader(base_url, model, dtype)
     asked_now = _sample(items, dry_run)
-    corpus = load_corpus(documents, language, [item.text for item in asked_now] if dry_run else ())
+    corpus = load_corpus(
+        documents,
+        language,
+        [item.text for item in asked_now] if dry_run else (),
+        summarize=any(map(needs_summaries, names)),
+    )
     setup = PipelineSetup(
         reader, corpus.passages, corpus.summaries, corpus.encoder, options=_options(model, base_url)
     )

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
 from surerag.text import printable
 
 
-def show(content: str | Table) -> None:
-    """Print a text or a table on standard output."""
+def show(content: RenderableType) -> None:
+    """Print a text, or a table of rich, on standard output."""
     console = Console()
     if isinstance(content, str):
         console.print(printable(content), markup=False, highlight=False, soft_wrap=True)

@@ -6,6 +6,7 @@ import os
 import shlex
 import socket
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
@@ -20,16 +21,23 @@ import numpy as np
 import typer
 
 from surerag.cli.display import show_error, show_note, step
-from surerag.documents import load_documents
+from surerag.documents import Document, load_documents
 from surerag.encoders import CachedEncoder, HashingEncoder, packaged_minilm
 from surerag.errors import ConfigurationError, ServiceError, StorageError
 from surerag.evaluation import EvaluationRun, Question, evaluate
 from surerag.evaluation.systems import System
-from surerag.messages import Passage
+from surerag.messages import NO_SUMMARY, Passage
 from surerag.readers.protocol import BaseReader, as_reader
-from surerag.retrieval import LeadSummaries, PassageIndex, SummaryIndex, chunk_documents
+from surerag.retrieval import (
+    LeadSummaries,
+    MissingSummariesWarning,
+    PassageIndex,
+    SummaryIndex,
+    chunk_documents,
+)
 from surerag.retrieval.index import top_places
 from surerag.services import Encoder
+from surerag.text import counted
 
 BaseUrl = Annotated[
     str | None,
@@ -167,14 +175,14 @@ class Corpus(NamedTuple):
 
     Attributes:
         passages: Index of the passages.
-        summaries: Index of the documents' summaries.
+        summaries: Index of the documents' summaries; None if no system needs it.
         encoder: Encoder of both indexes.
         n_passages: Number of passages in the folder.
         skipped: Reasons by path of files that could not be read.
     """
 
     passages: PassageIndex
-    summaries: SummaryIndex
+    summaries: SummaryIndex | None
     encoder: Encoder
     n_passages: int
     skipped: Mapping[str, str]
@@ -280,7 +288,9 @@ def load_demo_reader(base: str | None = None, **options: Any) -> BaseReader:
         return as_reader(demo.load_reader(folder, **options))
 
 
-def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = ()) -> Corpus:
+def load_corpus(
+    folder: Path, language: str = "en", dry_run_of: Sequence[str] = (), *, summarize: bool = False
+) -> Corpus:
     """Read a folder of documents, cut them into passages, and index the passages and the summaries.
 
     Args:
@@ -288,6 +298,7 @@ def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = 
         language: ISO 639 code of the documents' language.
         dry_run_of: The questions of a dry run. If many passages have no stored vector, only the passages that
             share most words with these questions are encoded. Empty for all passages.
+        summarize: Whether to index summaries of the documents.
     """
     loaded = load_documents(folder, progress=f"Reading the documents in {folder}")
     documents = loaded.documents
@@ -307,8 +318,20 @@ def load_corpus(folder: Path, language: str = "en", dry_run_of: Sequence[str] = 
                 "words with its questions; a complete run encodes all passages, once"
             )
     index = PassageIndex.from_passages(passages, encoder, progress=True)
-    summaries = SummaryIndex.from_documents(documents, encoder, summarize=LeadSummaries(language=language))
+    summaries = _index_summaries(documents, encoder, language) if summarize else None
     return Corpus(index, summaries, encoder, n_passages, loaded.skipped)
+
+
+def _index_summaries(documents: Sequence[Document], encoder: Encoder, language: str) -> SummaryIndex:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MissingSummariesWarning)  # its remedy is an argument of Python
+        index = SummaryIndex.from_documents(documents, encoder, summarize=LeadSummaries(language=language))
+    if missing := sum(NO_SUMMARY in passage.metadata for passage in index.passages):
+        show_note(
+            f"{missing} of {counted(len(documents), 'document')} have no summary, such as tables: L-RAG "
+            "(lazy) always searches if such a document is the nearest to the question"
+        )
+    return index
 
 
 def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> list[Passage]:

@@ -395,7 +395,7 @@ def _costs(run: Run, system: str, baseline: str) -> str:
     units = (("tokens", "tokens", "fewer"), ("calls", "calls", "fewer"), ("seconds", "time", "less"))
     for cost, unit, less in units:
         change = _change(run, system, baseline, cost)
-        if change is None:
+        if change is None or (cost == "seconds" and not _time_differs(run, system, baseline)):
             continue
         if round(100 * change) == 0:
             parts.append(f"as {'much' if cost == 'seconds' else 'many'} {unit}")
@@ -410,6 +410,13 @@ def _costs(run: Run, system: str, baseline: str) -> str:
             f", and t{text[4:]}" if text else ""
         )
     return f"{text}." if text else ""
+
+
+def _time_differs(run: Run, system: str, baseline: str) -> bool:
+    """Return whether the mean times of two systems differ by 10 ms or more, and not by chance."""
+    value, interval, _ = paired_difference(*pairs(run, system, baseline, "seconds"), bounds=None)
+    differs = interval is not None and not interval.lower <= 0 <= interval.upper
+    return differs and abs(value) >= _NO_TIME
 
 
 def _change(run: Run, system: str, baseline: str, cost: str) -> float | None:

@@ -152,6 +152,12 @@ class PipelineSetup:
             )
 
 
+def needs_summaries(name: str) -> bool:
+    """Return whether a pipeline, such as ``lazy+compressed``, needs summaries of the documents."""
+    base, _, steps = parse_system(name)
+    return any("summaries" in PIPELINES[one].services for one in (base, *steps))
+
+
 _CANDIDATES_PER_PASSAGE = 3
 """Number of candidates that ``selected`` retrieves for each passage in the prompt."""
 

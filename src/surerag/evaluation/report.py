@@ -13,8 +13,10 @@ from textwrap import shorten
 from typing import Any
 
 from rich import box
+from rich.console import Group
 from rich.markup import escape as escape_markup
 from rich.table import Table
+from rich.text import Text
 
 from surerag.calibration import CalibrationRow
 from surerag.errors import writing
@@ -68,12 +70,20 @@ def table_columns(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) -> 
     columns: dict[str, Mapping[str, str]] = {
         "n": {system: str(len(run.values(system, "errors"))) for system in systems}
     }
+    if (scored := _scored(run)) and scored != columns["n"]:
+        columns["scored"] = scored
     for name in measures:
         columns[name] = {system: estimate_text(one) for system, one in summarize(run, name).items()}
     if measures and len(systems) > 1:
         columns |= _comparison_columns(run, measures[0], systems, baseline)
     columns |= _cost_columns(run, systems, prices)
     return {name: {system: column[system] for system in systems} for name, column in columns.items()}
+
+
+def _scored(run: Run) -> dict[str, str]:
+    """Return the number of scored answers by system; empty if the run has no metric."""
+    metric = next((name for name in run.measures if name in run.metrics), "")
+    return {system: str(len(run.values(system, metric))) for system in run.comparable} if metric else {}
 
 
 def _comparison_columns(
@@ -107,8 +117,8 @@ def _cells(values: Mapping[str, float | None], form: Callable[[float], str]) -> 
     return {name: "–" if value is None else form(value) for name, value in values.items()}
 
 
-def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) -> Table:
-    """Return a table for a terminal, with a column for each system.
+def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) -> Group:
+    """Return a table for a terminal, with a column for each system, and a text that explains the table.
 
     Args:
         run: The evaluation run.
@@ -117,7 +127,7 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
             shown.
     """
     layout: dict[str, Any] = {"box": box.SIMPLE, "show_edge": False, "pad_edge": False, "padding": 0}
-    table = Table(caption=notes(run), caption_justify="left", **layout)
+    table = Table(**layout)
     table.add_column("", overflow="fold")
     for system in run.comparable:
         table.add_column(escape_markup(printable(system)), justify="right", overflow="fold")
@@ -131,7 +141,7 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
         # An interval is below its value, so that a table of four systems is at most 80 characters wide.
         texts = (escape_markup(printable(value).replace(" [", "\n[")) for value in (name, *column.values()))
         table.add_row(*texts)
-    return table
+    return Group(table, Text(notes(run), style="table.caption"))  # a caption would be as narrow as the table
 
 
 def notes(run: Run) -> str:

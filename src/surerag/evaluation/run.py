@@ -376,10 +376,11 @@ class Run:
         """
         scores, rows = self.values(system, metric or next(iter(self.metrics))), self.answered(system)
         return [
-            CalibrationRow.of(certainty, scores[key], id=question.text, group=question.group)
+            CalibrationRow.of(
+                certainty, scores[key], id=rows[key].question.text, group=rows[key].question.group
+            )
             for key, certainty in self.certainties(system, measure).items()
             if key in scores
-            for question in [rows[key].question]
         ]
 
     def certainties(self, system: str, measure: str = "") -> dict[str, Certainty]:
