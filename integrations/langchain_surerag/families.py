@@ -179,7 +179,10 @@ _find = lru_cache(find_spec)
 
 
 def _is_a(kind: type, path: str) -> bool:
-    """Whether a class derives from the class ``path``; without an installed package, compare only names."""
+    """Whether a class derives from the class with the dotted path ``path``.
+
+    If that path's package is not installed, only the names of classes are compared.
+    """
     module, _, name = path.rpartition(".")
     if module not in sys.modules and _find(module.partition(".")[0]) is None:
         return name in {one.__name__ for one in kind.__mro__}

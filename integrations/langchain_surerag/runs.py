@@ -46,7 +46,11 @@ TAGS: dict[Purpose, list[str]] = {
 
 
 def purpose_of(effect: Effect[Any]) -> Purpose:
-    """Return the purpose of a method's request; several samples of one prompt are ``"draft"``."""
+    """Return what a request of a method is for.
+
+    ``"answer"`` is the returned text, ``"draft"`` a first answer that may be dropped or one of several samples,
+    and ``"step"`` anything else.
+    """
     match effect:
         case StartGeneration():
             return "draft"
@@ -66,7 +70,7 @@ def end_of_program(error: BaseException) -> BaseException | None:
 
 
 def with_purposes(program: Program[T]) -> Program[T]:
-    """Run a method, and set :data:`PURPOSE` before each request of the method is answered."""
+    """Wrap a method's generator: :data:`PURPOSE` is set before each of the generator's requests is answered."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         PURPOSE.set(purpose_of(effect))

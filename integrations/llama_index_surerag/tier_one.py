@@ -198,14 +198,14 @@ class _VisibleSummaries(InnerRetriever):
             if isinstance(self._summaries, BaseRetriever) and not _is_made_here(summary.node):
                 visible.append(summary)
                 continue
-            verdict = search.verdict(summary.node)
-            if verdict == "outdated":
+            permission = search.permission_for(summary.node)
+            if permission == "outdated":
                 self._warn_outdated(summary.node)
                 # NO_SUMMARY lets the engine search if the outdated summary is nearest to the question.
                 outdated = copy_of(summary)
                 outdated.node.metadata[NO_SUMMARY] = True
                 visible.append(outdated)
-            elif verdict == "allowed":
+            elif permission == "allowed":
                 visible.append(summary)
         return visible
 

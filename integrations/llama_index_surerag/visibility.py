@@ -244,11 +244,11 @@ class Search:
         """Return why we cannot know which nodes the search excludes now; an empty text if we can know it."""
         return reason_unknown(self._source)
 
-    def verdict(self, summary: BaseNode) -> Literal["allowed", "denied", "outdated"]:
-        """Return whether a summary may be put into the prompt.
+    def permission_for(self, summary: BaseNode) -> Literal["allowed", "denied", "outdated"]:
+        """Return whether a summary may be put into the prompt: ``"allowed"``, ``"denied"`` or ``"outdated"``.
 
-        ``"denied"``: The search may not return one of the chunks that the summary was made from.
-        ``"outdated"``: One of these chunks was changed or deleted.
+        ``"denied"``: The search excludes at least one of the chunks that the summary was made from.
+        ``"outdated"``: At least one of these chunks was changed or deleted.
         """
         chunks = self._summarized_chunks(summary)
         if chunks is None:
