@@ -251,7 +251,7 @@ class CertaintyHandler(Watcher):
 
 
 class _CallWatcher(Watcher):
-    """Watches one call of a runnable; collects the answers of all LangChain runs within the call in one tree."""
+    """Watches one call of a runnable, and collects the answers of all LangChain runs within the call."""
 
     def __init__(self, measure: Measure | None) -> None:
         super().__init__(measure)

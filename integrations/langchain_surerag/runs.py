@@ -48,8 +48,8 @@ TAGS: dict[Purpose, list[str]] = {
 def purpose_of(effect: Effect[Any]) -> Purpose:
     """Return what a request of a method is for.
 
-    ``"answer"`` is the returned text, ``"draft"`` a first answer that may be dropped or one of several samples,
-    and ``"step"`` anything else.
+    ``"answer"`` is the returned text, ``"draft"`` is a first answer that may be dropped or one of several
+    samples, and ``"step"`` is anything else.
     """
     match effect:
         case StartGeneration():
@@ -70,7 +70,7 @@ def end_of_program(error: BaseException) -> BaseException | None:
 
 
 def with_purposes(program: Program[T]) -> Program[T]:
-    """Wrap a method's generator: :data:`PURPOSE` is set before each of the generator's requests is answered."""
+    """Wrap a method's generator: :data:`PURPOSE` is set before each request of the method is answered."""
 
     def handle(effect: Effect[Any]) -> Program[Any]:
         PURPOSE.set(purpose_of(effect))
