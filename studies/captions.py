@@ -75,13 +75,13 @@ CAPTIONS = {
     "refiningdev-demo": (
         "Each row of the table is a system. Plain RAG shows the three nearest of ten passages. DENSE-RAG's "
         "refiner begins with the three nearest passages (the default is five), and replaces some of them. "
-        "*Uncertain questions* are questions whose first context had a DSE above the threshold. The refiner "
-        "is not shown to add right answers."
+        "*Uncertain questions* are questions for which the passages before the refinement had a DSE above "
+        "the threshold. The refiner is not shown to add right answers."
     ),
     "refiningdev-qwen": (
-        "Each row of the table is a system. *Uncertain questions* are questions whose first context had a "
-        "DSE above the threshold. Qwen has only six uncertain questions. DENSE-RAG's refiner gives as many "
-        "right answers as plain RAG."
+        "Each row of the table is a system. *Uncertain questions* are questions for which the passages "
+        "before the refinement had a DSE above the threshold. Qwen has only six uncertain questions. "
+        "DENSE-RAG's refiner gives as many right answers as plain RAG."
     ),
     "rewriting-qwen": (
         "Each row of the table is a way to search for a question with slips. For `MultiQueryRetriever`, the "
@@ -191,8 +191,9 @@ CAPTIONS = {
     ),
     "gates-qwen": (
         "Each row of the table is a rule that decides whether to search. We did not use these articles to "
-        "choose a default, but had seen earlier results on the articles. Only rules with abstentions, or "
-        "with a low threshold, give about as many right answers as always searching."
+        "choose a default, but had seen earlier results on the articles. Only rules that also search "
+        "after an abstention, or that have a low threshold, give about as many right answers as always "
+        "searching."
     ),
     "gates-demo": (
         "Each row of the table is a rule that decides whether to search. L-RAG's default rule gives more "
@@ -218,7 +219,7 @@ CAPTIONS = {
     ),
     "lazy-world.Table I": (
         "Each row of the table is a mode of the paper's Table I. The last three columns have the paper's "
-        "results with Phi-2 on SQuAD 2.0. In the closed world, L-RAG gives as many right answers as always "
+        "results with Phi-2 on SQuAD 2.0. On generated texts, L-RAG gives as many right answers as always "
         "searching, with a third fewer searches."
     ),
     "lazy-world.Claims": (

@@ -150,7 +150,10 @@ _OWN = ModelFamily("", "LLM", _openai_or_temperature_keywords, logprobs=True, ta
 
 
 def family_of(llm: LLM) -> ModelFamily:
-    """Return the family of an LLM; we expect log-probabilities from classes outside LlamaIndex's packages."""
+    """Return the model family of an LLM.
+
+    A class from outside LlamaIndex's packages gets a family that is assumed to return log-probabilities.
+    """
     for family in FAMILIES:
         for kind in type(llm).__mro__:
             if kind.__name__ == family.name and kind.__module__.startswith(family.module):

@@ -230,16 +230,9 @@ def _records(path: Path, names: Mapping[str, str]) -> Iterable[Record]:
         raise InputError(
             f"{path} has an unknown suffix", hint="save it as .xlsx, .csv, .tsv, .jsonl, .json or .parquet"
         )
-    if path.exists() and not path.is_file():  # reading a named pipe or a device may never end
-        raise InputError(f"{path} is not a regular file", hint="pass the path of a file")
-    try:
-        if kind == ".parquet":
-            with extra("evaluation"):
-                from pyarrow.parquet import read_table
-            return [Record(number, row, "row") for number, row in enumerate(read_table(path).to_pylist(), 1)]
-        data = path.read_bytes()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+    data = _contents(path)
+    if not isinstance(data, bytes):
+        return data
     if kind == ".xlsx":
         return _table(_question_sheet(data, path, names), path)
     text = _decode_file(data, path)
@@ -254,6 +247,20 @@ def _records(path: Path, names: Mapping[str, str]) -> Iterable[Record]:
     if key is not None and not any(name in records[0].value for name in ALIASES["question"]):
         records = [Record(number, row, "element") for number, row in enumerate(records[0].value[key], 1)]
     return records
+
+
+def _contents(path: Path) -> bytes | list[Record]:
+    """Return the bytes of a file, or the rows of a Parquet file."""
+    if path.exists() and not path.is_file():  # reading a named pipe or a device may never end
+        raise InputError(f"{path} is not a regular file", hint="pass the path of a file")
+    try:
+        if path.suffix.lower() != ".parquet":
+            return path.read_bytes()
+        with extra("evaluation"):
+            from pyarrow.parquet import read_table
+        return [Record(number, row, "row") for number, row in enumerate(read_table(path).to_pylist(), 1)]
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
 
 
 def _header_row(rows: Sequence[Record], names: Mapping[str, str]) -> int | None:
@@ -391,7 +398,7 @@ def _column(field: str, flat: Mapping[str, Any], names: Mapping[str, str], place
 
 
 def _same_column(name: str, columns: Collection[str]) -> str | None:
-    """Return the column with a name, if necessary in another case; None if no column or several match."""
+    """Return the column with this name, or else the only column that differs just in upper and lower case."""
     return name if name in columns else _columns_by_case(tuple(columns)).get(name.casefold())
 
 

@@ -138,16 +138,7 @@ class Run:
         self._writing = create or self.path is None
         with _storage_errors(path, "written" if self._writing else "read"):
             self._db = sqlite3.connect(path or ":memory:", check_same_thread=False, timeout=60)
-            [tables] = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-            [owner] = self._db.execute("PRAGMA application_id").fetchone()
-            if owner != _APPLICATION and (tables or not self._writing):
-                raise InputError(f"{path} is a database, but not a run of surerag", hint="name another file")
-            [number] = self._db.execute("PRAGMA user_version").fetchone()
-            if number > FORMAT:
-                raise InputError(
-                    f"the run {path} has format {number}, and this version of surerag reads format {FORMAT}",
-                    hint="install the version of surerag that wrote the run, or a newer version",
-                )
+            self._check_format()
             if self._writing:
                 self._db.execute("PRAGMA journal_mode=WAL")
                 self._db.executescript(_TABLES)
@@ -158,6 +149,18 @@ class Run:
         self._settings: dict[str, dict[str, Any]] = {}
         self.derived: dict[Hashable, Any] = {}
         """Cache of results that other modules compute from the rows; a new row clears it."""
+
+    def _check_format(self) -> None:
+        [tables] = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        [owner] = self._db.execute("PRAGMA application_id").fetchone()
+        if owner != _APPLICATION and (tables or not self._writing):
+            raise InputError(f"{self.path} is a database, but not a run of surerag", hint="name another file")
+        [number] = self._db.execute("PRAGMA user_version").fetchone()
+        if number > FORMAT:
+            raise InputError(
+                f"the run {self.path} has format {number}, and this version of surerag reads format {FORMAT}",
+                hint="install the version of surerag that wrote the run, or a newer version",
+            )
 
     def __enter__(self) -> Self:
         return self

@@ -378,7 +378,7 @@ def _ends(target: bytes, place: int, part: bytes | None) -> Iterable[int]:
 
 
 def _token_parts(token: str | bytes) -> list[bytes | None]:
-    """Return a token as bytes, with None for each unknown part."""
+    """Return a token as bytes; None stands for bytes that the server's text does not show."""
     if isinstance(token, bytes):
         return [token]
     if escaped := _ESCAPED.fullmatch(token):

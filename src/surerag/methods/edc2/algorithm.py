@@ -218,7 +218,7 @@ class _Compression(NamedTuple):
         return guarded
 
     def _claim(self, sentence: str, report: ClusterReport) -> Claim:
-        """Return the text that a source must support: the sentence, or for ``"answer"`` its quotations."""
+        """Return the text that a source must support: a sentence, or its quotations in the task "answer"."""
         quoted = " ".join(quotations(sentence)) if self.options.task == "answer" else ""
         return Claim(quoted or sentence, [self.passages[at].text for at in report.members])
 

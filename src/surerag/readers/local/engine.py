@@ -251,7 +251,7 @@ class PlainEngine(Engine):
 
     @torch.inference_mode()
     def _generate(self, answers: Sequence[GrowingAnswer]) -> None:
-        """Grow answers to prompts of equal length; the library runs the model, ``choose`` picks tokens."""
+        """Extend answers to prompts of equal length by ``model.generate``; ``choose`` picks the tokens."""
 
         def take(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
             raise_if_cancelled()
