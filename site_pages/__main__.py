@@ -10,6 +10,7 @@ from site_pages.asked import asked_page
 from site_pages.command_line import command_line_page
 from site_pages.notebooks import write_notebooks
 from site_pages.reference import MODULES, reference_page
+from site_pages.tooltips import tooltips
 
 ROOT = Path(__file__).parents[1]
 GENERATED = "---\ngenerated: true\n---\n\n"
@@ -31,10 +32,11 @@ def write_pages(folder: Path) -> None:
     (reference / "command-line.md").write_text(command_line_page(), encoding="utf-8")
     write_notebooks(ROOT / "cookbooks", folder / "notebooks")
     (folder / "asked.md").write_text(asked_page(folder), encoding="utf-8")
+    words = tooltips(folder / "glossary.md")
     for page in folder.rglob("*.md"):
         up = "../" * (len(page.relative_to(folder).parts) - 1)
         text = _REFERENCE_LINK.sub(rf"]({up}\1.md", page.read_text(encoding="utf-8"))
-        page.write_text(text, encoding="utf-8")
+        page.write_text(text if page.name == "glossary.md" else f"{text}\n{words}", encoding="utf-8")
     for page in (folder / "asked.md", *reference.iterdir(), *(folder / "notebooks").glob("*.md")):
         page.write_text(GENERATED + page.read_text(encoding="utf-8"), encoding="utf-8")
 

@@ -67,6 +67,19 @@ def test_links_lead_somewhere_in_the_repository_and_on_the_site(site: Path) -> N
     assert 'href="../reference/command-line.html"' in (site / "how-to/train-rewriter.html").read_text("utf-8")
 
 
+def test_pages_explain_the_words_of_the_glossary_in_tooltips(site: Path) -> None:
+    dense, glossary = ((site / page).read_text("utf-8") for page in ("methods/dense.html", "glossary.html"))
+    assert '<abbr title="Degree semantic entropy, the score of DENSE-RAG.' in dense
+    plurals = re.findall(
+        r'<abbr title="A short text about a document[^>]*>(\w+)',
+        dense + glossary + (site / "methods/lazy-rag.html").read_text("utf-8"),
+    )
+    assert {"summary", "summaries"} <= set(plurals)
+    assert "<abbr" not in glossary
+    assert '<abbr title="A piece of a word' not in dense, "an everyday word has no tooltip"
+    assert "assets/tooltips.js" in dense
+
+
 def test_the_packages_of_the_reference_have_all_that_they_export() -> None:
     from importlib import import_module
 
