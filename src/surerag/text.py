@@ -353,6 +353,23 @@ class Sentence(NamedTuple):
     end: int
 
 
+_LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*")
+
+
+def check_language(language: str) -> str:
+    """Return an ISO 639 code unchanged, such as "de" or "pt-br"; the splitter reads other texts as English.
+
+    Raises:
+        ConfigurationError: If the text is not a code, such as "german".
+    """
+    if not _LANGUAGE.fullmatch(language):
+        raise ConfigurationError(
+            f"language must be an ISO 639 code in small letters, got {language!r}",
+            hint='write "de" for German, "fr" for French, "ja" for Japanese',
+        )
+    return language
+
+
 def split_sentences(text: str, language: str = "en") -> list[Sentence]:
     """Split a text into its unchanged sentences, with their offsets in characters.
 

@@ -121,7 +121,10 @@ def test_a_component_that_does_not_answer_is_refused(setup: PipelineSetup) -> No
 
 @pytest.mark.parametrize(
     "name",
-    ["lasy", "lazy+plain", "plain@0", "plain@1.5", "selected@4", "lazy@x", "none+compressed", "lazy@nan", ""],
+    (
+        "lasy, lazy+plain, plain@0, plain@1.5, plain@1e30, plain@1_0, plain@٣, plain@, selected@4, "
+        "lazy@x, lazy@nan, none+compressed, "
+    ).split(", "),
 )
 def test_unknown_names_are_refused(name: str, setup: PipelineSetup) -> None:
     with pytest.raises(ConfigurationError):

@@ -1,14 +1,17 @@
 """The public fake: a queue, a history, and honest handles."""
 
 import pickle
+from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
+from surerag.drivers.answering import close_begun
 from surerag.errors import ConfigurationError, InputError, LogprobsError, ServiceError, TransientServiceError
-from surerag.messages import EntropyTrace, Generation, Message, SamplingParams
+from surerag.messages import EntropyTrace, Generation, Message, Prompt, SamplingParams
 from surerag.readers.fake import FakeReader, reply
-from surerag.readers.protocol import Capabilities
+from surerag.readers.protocol import BegunGeneration, Capabilities
 
 GREEDY = SamplingParams()
 
@@ -121,6 +124,34 @@ def test_close_frees_is_idempotent_and_ends_the_generation() -> None:
     assert (reader.open_handles, reader.usage.completion_tokens) == (0, 1)
     with pytest.raises(InputError, match="closed already"):
         begun.rest()
+
+
+def test_a_generation_that_cannot_be_closed_leaves_no_other_open() -> None:
+    closed: list[int] = []
+
+    class Stubborn(BegunGeneration):
+        def close(self) -> None:
+            closed.append(id(self))
+            raise OSError("the connection is gone")
+
+    class Failing(FakeReader):
+        def begin(
+            self, prompts: Sequence[Prompt], n_tokens: int, sampling: SamplingParams
+        ) -> list[BegunGeneration]:
+            if sampling.temperature:
+                raise ServiceError("the second call fails")
+            return [Stubborn(begun.partial) for begun in super().begin(prompts, n_tokens, sampling)]
+
+    samplings = [GREEDY, GREEDY, SamplingParams(temperature=0.7)]
+    with pytest.raises(OSError, match="gone"):
+        Failing(lambda _: "one two three").begin_each(["a", "b", "c"], 1, samplings)
+    assert len(closed) == 2
+
+    call: Future[list[BegunGeneration]] = Future()
+    call.set_result([Stubborn(Generation("one")), Stubborn(Generation("two"))])
+    with pytest.raises(OSError, match="gone"):
+        close_begun(call)
+    assert len(closed) == 4
 
 
 def test_stop_texts_and_token_limits_cut_as_a_server_would() -> None:

@@ -11,6 +11,7 @@ import os
 import pickle
 import threading
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 import openai
@@ -328,6 +329,29 @@ def test_what_is_begun_is_read_no_further(fake_openai: FakeOpenAI) -> None:
     for state in (first, second):
         with pytest.raises(InputError, match="already"):
             state.rest()
+
+
+def test_a_generation_that_is_closed_while_it_is_read_says_so(fake_openai: FakeOpenAI) -> None:
+    fake_openai.answers, fake_openai.options["pace"] = lambda _: "word " * 200, 0.01
+    (begun,) = reader_of(fake_openai).begin(["q"], 2, SamplingParams(max_tokens=500))
+    chunks = begun.chunks()
+    next(chunks)
+    begun.close()
+    with pytest.raises(InputError, match=r"closed while its answer was read\. Begin it again"):
+        list(chunks)
+    with pytest.raises(InputError, match="closed already"):
+        begun.rest()
+
+
+@pytest.mark.parametrize("copy_of", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_an_open_generation_says_that_it_cannot_be_copied(
+    fake_openai: FakeOpenAI, copy_of: Callable[[object], object]
+) -> None:
+    fake_openai.answers = lambda _: "a b c d e f"
+    (begun,) = reader_of(fake_openai).begin(["q"], 2, GREEDY)
+    with pytest.raises(TypeError, match=r"cannot be copied or pickled; call rest\(\) first"):
+        copy_of(begun)
+    assert begun.rest().text == "a b c d e f"
 
 
 @pytest.mark.parametrize("how", ["drop", "close", "aclose", "cancel"])

@@ -6,6 +6,7 @@ from surerag import FakeReader, LazyRAG
 from surerag.documents import Document
 from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, PromptError
+from surerag.methods.dense.options import SemanticChunkerOptions
 from surerag.prompts import PromptTemplate
 from surerag.retrieval import (
     LeadSummaries,
@@ -165,3 +166,15 @@ def test_a_model_may_be_shown_the_beginning_only() -> None:
 def test_a_prompt_with_other_slots_is_refused() -> None:
     with pytest.raises(PromptError, match="document"):
         ModelSummaries(FakeReader([]), prompt=PromptTemplate("mine", "Sum up {text}"))
+
+
+@pytest.mark.parametrize("language", ["german", "DE", "", "de AT"])
+def test_a_language_that_the_splitter_does_not_know_is_refused(language: str) -> None:
+    for build in (
+        lambda: LeadSummaries(language=language),
+        lambda: lead_summary(TEXT, language=language),
+        lambda: SemanticChunkerOptions(language=language),
+    ):
+        with pytest.raises(ConfigurationError, match=r'an ISO 639 code.*[wW]rite "de" for German'):
+            build()
+    assert lead_summary(TEXT, 1, language="pt-br")

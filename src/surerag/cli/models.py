@@ -37,7 +37,7 @@ from surerag.retrieval import (
 )
 from surerag.retrieval.index import top_places
 from surerag.services import Encoder
-from surerag.text import counted
+from surerag.text import check_language, counted
 
 BaseUrl = Annotated[
     str | None,
@@ -69,7 +69,8 @@ Dtype = Annotated[
 Language = Annotated[
     str,
     typer.Option(
-        help="ISO 639 code of the documents' language, for splitting texts into sentences for the summaries."
+        callback=check_language,
+        help="ISO 639 code of the documents' language, for splitting texts into sentences for the summaries.",
     ),
 ]
 

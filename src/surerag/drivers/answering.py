@@ -21,6 +21,7 @@ import weakref
 from collections import deque
 from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,8 +69,9 @@ def answer_effect(effect: Effect[Any], service: Any) -> Any:
 def close_begun(call: Future[Any]) -> None:
     """Close the generations that a call began, because nobody will continue them."""
     if not call.cancelled() and not call.exception():
-        for begun in call.result():
-            begun.close()
+        with ExitStack() as closing:
+            for begun in call.result():
+                closing.callback(begun.close)
 
 
 def answer_effects(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:

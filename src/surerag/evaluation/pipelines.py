@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -68,7 +69,7 @@ class Pipeline:
         if number is None:
             return True
         if self.limit == "passages":
-            return number >= 1 and number.is_integer()
+            return number.is_integer() and 1 <= number <= _MAX_PASSAGES
         return self.limit == "threshold" and not math.isnan(number)
 
     @property
@@ -162,6 +163,12 @@ _CANDIDATES_PER_PASSAGE = 3
 """Number of candidates that ``selected`` retrieves for each passage in the prompt."""
 
 
+_NUMBER = re.compile(r"-?([0-9]+(\.[0-9]+)?(e-?[0-9]+)?|inf)")
+
+_MAX_PASSAGES = 10_000
+"""Largest number of passages in a name such as ``plain@4``; a larger number is a typing error."""
+
+
 def parse_system(name: str) -> tuple[str, float | None, list[str]]:
     """Split a system's name, such as ``lazy@0.8+compressed``, into base, number (or None), and steps.
 
@@ -173,10 +180,7 @@ def parse_system(name: str) -> tuple[str, float | None, list[str]]:
         base, steps = "plain", [base, *steps]
     base, at, number = base.partition("@")
     pipeline = PIPELINES.get(base)
-    try:
-        limit = float(number) if at else None
-    except ValueError:
-        limit = math.nan
+    limit = (float(number) if _NUMBER.fullmatch(number) else math.nan) if at else None
     if pipeline is None or not set(steps) <= set(STEPS) or not pipeline.takes(limit):
         raise ConfigurationError(
             f"there is no system {name!r}",

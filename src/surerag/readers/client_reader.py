@@ -21,10 +21,11 @@ from collections.abc import (
 )
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, cast
 
 from surerag.errors import (
     ConfigurationError,
+    InputError,
     LogprobsError,
     LogprobsRefusedError,
     RefusedError,
@@ -568,6 +569,9 @@ class BegunStream(BegunGeneration):
         self._has_shown_text = False
         self._open()
 
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an answer that is still generated cannot be copied or pickled; call rest() first")
+
     def _open(self) -> None:
         self.reading = self._reader._reading(self._request)
         self._parts = self._reader._parts(self._request, self.reading, self._calls)
@@ -635,24 +639,32 @@ class BegunStream(BegunGeneration):
                     break
                 await self._advance()
             if self.reading.finish is None:
-                raise self.reading.cut_off_error()
+                raise self._end_error()
             yield Chunk("", self.reading.generation())
         finally:
             await self._close()
 
     async def _close(self) -> None:
+        if not self._ended:
+            self._fate = "closed"
         self._end("closed")
         self._ended = True
         # If another task is reading the next part, that task closes the connection afterwards.
         if not getattr(self._parts, "ag_running", False):
             await self._parts.aclose()
 
+    def _end_error(self) -> SureragError:
+        """Return the error to raise if the stream ended before its answer was complete."""
+        if self._fate == "closed":
+            return InputError("this generation was closed while its answer was read", hint="begin it again")
+        return self.reading.cut_off_error()
+
     async def _advance(self) -> None:
         """Take the next part; after a transient failure, repeat the request if no text was passed on yet."""
         try:
             part = None if self.reading.full else await anext(self._parts, None)
             if part is None and self.reading.finish is None:
-                raise self.reading.cut_off_error()
+                raise self._end_error()
         except TransientServiceError as error:
             if self._has_shown_text or self._ended or not self._retries or not (self._began or error.broken):
                 raise

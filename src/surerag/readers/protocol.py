@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -223,8 +224,9 @@ class BaseReader:
         try:
             return in_groups(prompts, samplings, begin)
         except BaseException:
-            for item in begun:
-                item.close()
+            with ExitStack() as closing:  # if one cannot be closed, the others are closed nevertheless
+                for item in begun:
+                    closing.callback(item.close)
             raise
 
     def stream(self, prompt: Prompt, sampling: SamplingParams) -> Iterator[Chunk]:

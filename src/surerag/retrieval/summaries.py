@@ -17,7 +17,7 @@ from surerag.progress import Progress, reporting
 from surerag.prompts import SUMMARIZE, as_template
 from surerag.readers.protocol import Reader, as_reader
 from surerag.retrieval.chunking import is_table_rule
-from surerag.text import UNSPACED, split_sentences
+from surerag.text import UNSPACED, check_language, split_sentences
 
 
 class MissingSummariesWarning(UserWarning):
@@ -153,6 +153,7 @@ def lead_summary(
         'Ada was born in Velm. She paints.'
     """
     check_at_least(1, sentences=sentences)
+    check_language(language)
     lead: list[str] = []
     for paragraph in _prose(text):
         most = sentences if per_paragraph else sentences - len(lead)
@@ -208,6 +209,10 @@ class LeadSummaries:
     sentences: int = 2
     per_paragraph: bool = False
     language: str = "en"
+
+    def __post_init__(self) -> None:
+        check_at_least(1, sentences=self.sentences)
+        check_language(self.language)
 
     def __call__(self, documents: Sequence[Document]) -> list[str]:
         """Return one summary for each document, in order."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from surerag.errors import ConfigurationError
 from surerag.methods.shared import AnswerTokensOption
 from surerag.options import Options, PromptsOption, prompts_field
 from surerag.prompts import CLOSED_BOOK, DENSE_ANSWER, ENTAILMENT, REPHRASE, SUFFICIENT, PromptSet
+from surerag.text import check_language
 
 OnFailure = Literal["original", "raise"]
 Stop = Literal["both", "either", "certain", "sufficient"]
@@ -127,5 +128,5 @@ class SemanticChunkerOptions(Options):
     chunk_size: int = Field(512, ge=1)
     """Maximum length of a chunk, in tokens (the paper's T_max)."""
 
-    language: str = "en"
+    language: Annotated[str, AfterValidator(check_language)] = "en"
     """ISO 639 code of the texts' language, for splitting texts into sentences."""
