@@ -294,6 +294,10 @@ def test_the_legend_of_a_table_is_as_wide_as_the_terminal_and_says_how_many_answ
     console.print(terminal_table(run))
     lines = console.export_text().splitlines()
     assert max(map(len, lines)) > 60
+    printed = str(terminal_table(run))
+    assert "contains" in printed and "n is the number of questions" in printed and "\x1b" not in printed
+    shown = terminal_table(run)._repr_mimebundle_((), ())
+    assert "contains" in shown["text/plain"] and "n is the number of questions" in shown["text/html"]
     assert [line.split() for line in lines if line.startswith(("n   ", "scored "))] == [
         ["n", "12"],
         ["scored", "11"],

@@ -13,7 +13,8 @@ from textwrap import shorten
 from typing import Any
 
 from rich import box
-from rich.console import Group
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.jupyter import JupyterMixin
 from rich.markup import escape as escape_markup
 from rich.table import Table
 from rich.text import Text
@@ -117,8 +118,24 @@ def _cells(values: Mapping[str, float | None], form: Callable[[float], str]) -> 
     return {name: "–" if value is None else form(value) for name, value in values.items()}
 
 
-def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) -> Group:
-    """Return a table for a terminal, with a column for each system, and a text that explains the table.
+class TerminalTable(JupyterMixin):
+    """A table and a text that explains it, for ``print``, for a console of rich, and for a notebook."""
+
+    def __init__(self, table: Table, explanation: Text) -> None:
+        self._parts = (table, explanation)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from self._parts
+
+    def __str__(self) -> str:
+        console = Console(width=100, color_system=None)
+        with console.capture() as captured:
+            console.print(self)
+        return captured.get().rstrip()
+
+
+def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) -> TerminalTable:
+    """Return a table with a column for each system, and a text that explains the table.
 
     Args:
         run: The evaluation run.
@@ -141,7 +158,8 @@ def terminal_table(run: Run, baseline: str = "", prices: Prices = (0.0, 0.0)) ->
         # An interval is below its value, so that a table of four systems is at most 80 characters wide.
         texts = (escape_markup(printable(value).replace(" [", "\n[")) for value in (name, *column.values()))
         table.add_row(*texts)
-    return Group(table, Text(notes(run), style="table.caption"))  # a caption would be as narrow as the table
+    # A caption of the table would be as narrow as the table.
+    return TerminalTable(table, Text(notes(run), style="table.caption"))
 
 
 def notes(run: Run) -> str:
