@@ -116,7 +116,7 @@ class SerializablePart(Part, Serializable):
         return True
 
     def to_json(self) -> SerializedConstructor | SerializedNotImplemented:
-        """Return LangChain's serialised form; ``detached`` names components that ``loads`` cannot restore."""
+        """Return LangChain's serialised form; its field ``detached`` lists what ``loads`` cannot restore."""
         services = {name: getattr(self, name) for name in self.SERVICES if getattr(self, name) is not None}
         loadable = {name: _without_keys(one) for name, one in services.items() if _loads_again(one)}
         left = [name for name in services if name not in loadable]

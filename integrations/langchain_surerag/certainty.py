@@ -517,7 +517,7 @@ class SelectiveAnswer(CertaintyChain):
             check_abstention(abstention)
         super().__init__(chain, policy, second_opinion=second_opinion, langsmith_client=langsmith_client)
         if policy.threshold == -math.inf:
-            warnings.warn(f"no answer will be shown: it {policy.guarantee}", CalibrationWarning, stacklevel=2)
+            warnings.warn(f"no answer will be shown: {policy.guarantee}", CalibrationWarning, stacklevel=2)
         self._selects = policy
         self._abstention = abstention
         self._check_parts()
@@ -604,7 +604,7 @@ def _check_client(client: object) -> None:
         )
 
 
-# Reports of the numbers.
+# OpenTelemetry and LangSmith.
 
 
 def _numbers(certainty: Certainty) -> dict[str, float]:

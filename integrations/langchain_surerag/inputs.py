@@ -110,7 +110,9 @@ def _query(value: Any) -> Query:
         )
     turns = turns_of(value)
     if not turns or turns[-1].role != "user":
-        raise InputError("there is no question in these messages", hint="end them with the user's message")
+        raise InputError(
+            "there is no question in these messages", hint="end the messages with a message of the user"
+        )
     return Query(turns[-1].content, turns[:-1])
 
 

@@ -106,7 +106,7 @@ def reader_of(model: Any) -> BaseReader:
         raise MissingServiceError("there is no model", hint="pass llm=…")
     if not isinstance(model, Runnable) and isinstance(model, Reader):
         return model
-    if isinstance(own := getattr(model, "reader", None), Reader):  # of a ChatReader
+    if isinstance(own := getattr(model, "reader", None), Reader):  # a ChatReader has a reader of its own
         return own
     return reader_from_model(model)
 

@@ -1,4 +1,4 @@
-"""Report a method's work to LangChain's runs: tags by purpose, custom events, and a run for each answer."""
+"""Show a method's work in LangChain's traces: a tag for each call's purpose, events, and a run per answer."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def purpose_of(effect: Effect[Any]) -> Purpose:
 
 
 def end_of_program(error: BaseException) -> BaseException | None:
-    """Return the error or its cause if it closes a generator or interrupts a LangGraph graph; else None."""
+    """Return the error, or its cause, that closes a generator or interrupts a LangGraph graph; else None."""
     graphs: Any = sys.modules.get("langgraph.errors")
     kinds = GeneratorExit if graphs is None else (GeneratorExit, graphs.GraphBubbleUp)
     return next((one for one in (error, error.__cause__) if isinstance(one, kinds)), None)
@@ -213,7 +213,7 @@ def listener_of(config: RunnableConfig) -> Callable[[Event], None]:
 
 
 class AsyncListener:
-    """Like :func:`listener_of`, for coroutines; a task sends the events, because the method cannot await."""
+    """Like :func:`listener_of`, for coroutines: a task sends the events, because a listener cannot await."""
 
     def __init__(self, config: RunnableConfig) -> None:
         self._config = config
@@ -261,7 +261,7 @@ def has_run(config: RunnableConfig) -> bool:
 
 @contextmanager
 def errors_of_client_class() -> Iterator[None]:
-    """Add the class of a failed client's error to the error of surerag that reports the failure.
+    """Turn an error of surerag into an error that is also of the class of the failed client's error.
 
     ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` and ``with_retry`` then catch this error.
     """

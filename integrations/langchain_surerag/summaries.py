@@ -16,16 +16,6 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 
 from langchain_surerag.documents import passage_of
 from langchain_surerag.following import Snapshot
-from langchain_surerag.limits import (
-    CHROMA,
-    FAISS,
-    IN_MEMORY,
-    Limits,
-    NotUnderstoodError,
-    apply_filter,
-    limits_of,
-    path_of,
-)
 from langchain_surerag.retrieval import EmbeddingEncoder, QuestionRetriever, retriever_of
 from langchain_surerag.stores import (
     MemoryStore,
@@ -34,6 +24,16 @@ from langchain_surerag.stores import (
     SummaryStore,
     metadata_to_show,
     summary_to_show,
+)
+from langchain_surerag.visibility import (
+    CHROMA,
+    FAISS,
+    IN_MEMORY,
+    UnknownVisibilityError,
+    Visibility,
+    apply_filter,
+    path_of,
+    visibility_of,
 )
 from surerag import Passage
 from surerag.drivers import run_blocking
@@ -78,7 +78,7 @@ def summaries_of(
 
     Raises:
         InputError: If there is no document with text, or ``summarize`` gives no summary for a document.
-        ConfigurationError: If an argument has another type, or neither ``embeddings`` nor ``store`` is
+        ConfigurationError: If an argument has the wrong type, or neither ``embeddings`` nor ``store`` is
             passed.
     """
     texts = _with_text(documents)
@@ -86,7 +86,8 @@ def summaries_of(
     check_kind(VectorStore | None, "a vector store", hint=hint, store=store)
     if store is None and embeddings is None:
         raise ConfigurationError(
-            "there is nothing to search the summaries with", hint="pass embeddings=…, or a vector store=…"
+            "summaries cannot be searched without an embedding model or a store",
+            hint="pass embeddings=…, or a vector store=…",
         )
     summaries = store
     if not isinstance(summaries, SummaryStore):
@@ -109,8 +110,8 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
         public: Whether everybody may see every summary.
 
     Raises:
-        ConfigurationError: If we cannot know to which documents the retriever is limited, or if the summaries
-            have other limits.
+        ConfigurationError: If we cannot know which documents the retriever can return, or if the retriever of
+            summaries can return summaries of other documents.
     """
     if summaries is None or isinstance(summaries, str):
         return summaries
@@ -121,23 +122,23 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
     tier = retriever_of(summaries)
     if public:
         return tier
-    _check_same_limits(summaries, retriever)
-    return _CheckedRetriever(tier, partial(_check_same_limits, summaries, retriever))
+    _check_same_visibility(summaries, retriever)
+    return _CheckedRetriever(tier, partial(_check_same_visibility, summaries, retriever))
 
 
-def _check_same_limits(summaries: Any, retriever: Any) -> None:
-    """Check that both retrievers have the same limits, or that the user wrote the summaries' retriever."""
-    limits, why = _limits_and_reason(retriever)
-    of_summaries, own = _limits_and_reason(summaries)
+def _check_same_visibility(summaries: Any, retriever: Any) -> None:
+    """Check that both retrievers can return the same documents, or that the user wrote the first one."""
+    visibility, why = _visibility_and_reason(retriever)
+    of_summaries, own = _visibility_and_reason(summaries)
     if isinstance(summaries, PassageIndex):
         own = ""
-    same = of_summaries == limits if not why else of_summaries.leaves_out
+    same = of_summaries == visibility if not why else of_summaries.hides_documents
     if not (own or same):
-        raise _refusal(why or _in_words(limits, of_summaries))
+        raise _refusal(why or _in_words(visibility, of_summaries))
 
 
 class _CheckedRetriever:
-    """A retriever of summaries whose limits are checked at each question, because filters may change."""
+    """A retriever of summaries that runs a check at each question, because filters may change."""
 
     def __init__(self, tier: Retriever, check: Callable[[], None]) -> None:
         self._tier, self._check = tier, check
@@ -158,28 +159,28 @@ def tiers_of(summaries: Any, retriever: Any, *, public: bool = False) -> tuple[A
     return tier, retriever_of(tier.sharing_vectors(retriever) if isinstance(tier, SummaryTier) else retriever)
 
 
-def _limits_and_reason(retriever: Any) -> tuple[Limits, str]:
-    """Return a retriever's limits, and the reason why they are unknown (empty if they are known)."""
+def _visibility_and_reason(retriever: Any) -> tuple[Visibility, str]:
+    """Return which documents a retriever can return, and why we cannot know it (empty if we know it)."""
     try:
-        limits = limits_of(retriever)
-    except NotUnderstoodError as error:
-        return Limits(), str(error)
-    return limits, "it searches its own list, which may lack documents" if limits.is_list else ""
+        visibility = visibility_of(retriever)
+    except UnknownVisibilityError as error:
+        return Visibility(), str(error)
+    return visibility, "it searches its own list, which may lack documents" if visibility.is_list else ""
 
 
 def _refusal(why: str, hint: str = _REMEDIES) -> ConfigurationError:
-    return ConfigurationError(f"it cannot be known which summaries the retriever admits: {why}", hint=hint)
+    return ConfigurationError(f"it cannot be known which summaries may be shown: {why}", hint=hint)
 
 
-def _in_words(limits: Limits, others: Limits) -> str:
-    if limits.at_call:
-        names = ", ".join(name for _, name in limits.at_call)
-        return f"the configurable field {names} limits the retriever, but not the summaries"
-    if limits.leaves_out:
+def _in_words(visibility: Visibility, others: Visibility) -> str:
+    if visibility.at_call:
+        names = ", ".join(name for _, name in visibility.at_call)
+        return f"the configurable field {names} can limit the retriever, but not the summaries"
+    if visibility.hides_documents:
         return "the retriever has a filter, but the summaries do not have the same filter"
-    if others.leaves_out:
-        return "the summaries are limited, but the retriever is not"
-    return "the retriever and the summaries have different limits"
+    if others.hides_documents:
+        return "the search for summaries has a filter, but the retriever has none"
+    return "the retriever and the search for summaries have different filters"
 
 
 class SummaryTier:
@@ -206,31 +207,33 @@ class SummaryTier:
                 self._encoder = EmbeddingEncoder(model)
                 searched = QuestionRetriever.of(searched, self._encoder)
             self._search = partial(_search_in_store, searched)
-        arguments, snapshots = self._current_limits()
+        arguments, snapshots = self._current_visibility()
         if isinstance(inner, MemoryStore) and arguments:
-            _check_filter(limits_of(retriever).condition, inner.passages)
+            _check_filter(visibility_of(retriever).condition, inner.passages)
         if self._in_memory and not snapshots:
             _warn(
                 "summaries in memory cannot follow this retriever's documents: if documents are deleted or "
                 "changed, keep the summaries in a vector store, and update it with LangChain's index"
             )
 
-    def _current_limits(self) -> tuple[dict[str, Any], list[tuple[Snapshot, Any]]]:
-        """Return search arguments for the retriever's current limits, and snapshots of its local stores."""
-        limits, why = _limits_and_reason(self._retriever)
-        for store in limits.stores:
+    def _current_visibility(self) -> tuple[dict[str, Any], list[tuple[Snapshot, Any]]]:
+        """Return search arguments that apply the retriever's filter, and snapshots of its local stores."""
+        visibility, why = _visibility_and_reason(self._retriever)
+        for store in visibility.stores:
             self._summaries.snapshots.setdefault(store, Snapshot(store, self._summaries))
-        snapshots = [(self._summaries.snapshots[store], store) for store in limits.stores]
+        snapshots = [(self._summaries.snapshots[store], store) for store in visibility.stores]
         if self._public:
             return {}, snapshots
         if why:
             raise _refusal(why)
-        if limits.at_call:
+        if visibility.at_call:
             hint = (
                 "pass a retriever of summaries with the same configurable field, or summaries_are_public=True"
             )
-            raise _refusal(_in_words(limits, Limits()), hint)
-        arguments = {} if limits.filter is None else {"filter": _filter_of(limits, self._summaries.inner)}
+            raise _refusal(_in_words(visibility, Visibility()), hint)
+        arguments = (
+            {} if visibility.filter is None else {"filter": _filter_of(visibility, self._summaries.inner)}
+        )
         return arguments, snapshots
 
     def sharing_vectors(self, retriever: Any) -> Any:
@@ -254,14 +257,15 @@ class SummaryTier:
         return await self._retrieve(query, k, AWAITING)
 
     async def _retrieve(self, query: str, k: int | None, calls: Blocking) -> list[Passage]:
-        arguments, snapshots = self._current_limits()
+        arguments, snapshots = self._current_visibility()
         if self._in_memory and any(
             one.has_unknown_changes(store, self._summaries) for one, store in snapshots
         ):
             _warn(
-                "documents were deleted or changed since they were summarized: no summary is shown, and "
-                "every question is searched. Update the summaries with LangChain's index on chain.summaries,"
-                " or with chain.summaries.delete(ids) and chain.summaries.add_documents(documents)"
+                "documents were deleted or changed since they were summarized: no summary is shown, and L-RAG "
+                "calls the retriever for every question. Update the summaries with LangChain's index on "
+                "chain.summaries, or with chain.summaries.delete(ids) and "
+                "chain.summaries.add_documents(documents)"
             )
             return []
         encoder, passages = self._summaries.encoder_name, []
@@ -299,13 +303,13 @@ async def _search_in_store(
     return summaries
 
 
-def _filter_of(limits: Limits, store: VectorStore) -> Any:
+def _filter_of(visibility: Visibility, store: VectorStore) -> Any:
     """Convert the filter of a retriever to the format of the summaries' store."""
     path = path_of(store)
     takes_document = path in (IN_MEMORY, path_of(MemoryStore))
-    condition = limits.condition if takes_document or path == FAISS else None
-    if condition is None and path == limits.store:
-        return limits.filter
+    condition = visibility.condition if takes_document or path == FAISS else None
+    if condition is None and path == visibility.store:
+        return visibility.filter
     if condition is None:
         raise _refusal(
             f"a {type(store).__name__} cannot apply the filter of the retriever's store",

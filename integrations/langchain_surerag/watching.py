@@ -35,7 +35,7 @@ _KEYS = tuple(dict.fromkeys(family.logprobs for family in FAMILIES))
 _SETTINGS_OF_ONE_CALL = frozenset({"stream", "stream_options", "stream_usage", "user", "metadata", "run_id"})
 _MOST_LEAVES = 10_000
 _ANSWER_TAG = "map:key:answer"
-"""Tag that LangChain gives to the run that makes the value of the key ``answer`` of a mapping."""
+"""LangChain's tag for the run that computes the value of the key ``answer``, if a chain returns a mapping."""
 logger = logging.getLogger("surerag")
 
 
@@ -175,8 +175,6 @@ class Watcher(BaseCallbackHandler):
         """Return a certainty; a derived class may add a probability."""
         return certainty
 
-    # Runs.
-
     def _enter(self, run_id: UUID, parent: UUID | None, tags: Sequence[str] | None = None) -> RunTree:
         tree = self._tree_of(run_id, parent)
         if _ANSWER_TAG in (tags or ()):
@@ -278,7 +276,7 @@ class Watcher(BaseCallbackHandler):
         call = None if tree is None else tree.calls.get(run_id)
         if call is None or chunk is None:
             return
-        call.pieces.append(chunk)  # it is parsed at the end, to delay no later piece
+        call.pieces.append(chunk)  # parsed at the end, so that the next piece is not delayed
         message = getattr(chunk, "message", None)
         if isinstance(message, AIMessageChunk) and message.chunk_position == "last":
             call.certainty = self._certainty(_joined(call.pieces), call, message)
@@ -291,7 +289,7 @@ class Watcher(BaseCallbackHandler):
         if tree is None or call is None:
             return
         generations = response.generations[0] if response.generations else []
-        for generation in reversed(generations):  # LangChain returns the first answer, so it is added last
+        for generation in reversed(generations):
             part, message = _part(generation), getattr(generation, "message", None)
             certainty = call.certainty or self._certainty(part, call, message)
             calls_tools = isinstance(message, AIMessage) and bool(message.tool_calls)
@@ -307,7 +305,8 @@ class Watcher(BaseCallbackHandler):
 
     def _certainty(self, part: ReplyPart, call: _Call, message: Any = None) -> Certainty:
         stored = certainty_in(getattr(message, "response_metadata", None))
-        if stored is not None and stored.uncertainties:  # by a ChatReader or the handler of with_certainty
+        # A ChatReader, or the handler of with_certainty, has stored the certainty.
+        if stored is not None and stored.uncertainties:
             stored = stored.by(self._measure or stored.measure)
             return self.assessed(replace(stored, scope=call.scope))
         thoughts, answer = split_thoughts(part.text)
@@ -350,7 +349,10 @@ def _note(message: BaseMessage, certainty: Certainty) -> None:
 
 def _alternatives(settings: Mapping[str, Any]) -> int | None:
     """Return how many alternatives were requested for each token, or None if unknown."""
-    for name in ("top_logprobs", "logprobs"):  # a number of the chat API, or of the completions API
+    for name in (
+        "top_logprobs",
+        "logprobs",
+    ):  # the chat API has a number top_logprobs, the completions API a number logprobs
         if isinstance(number := settings.get(name), int) and not isinstance(number, bool):
             return number
     return None

@@ -1,8 +1,8 @@
-"""Finds out to which documents a LangChain retriever is limited, for example by a filter.
+"""Finds out which documents a LangChain retriever can return, for example with its filter.
 
-L-RAG may show a summary only if the retriever could find the summarized document. So we accept a retriever
+L-RAG may show a summary only if the retriever could return the summarized document. So we accept a retriever
 only if its class (not a subclass) is listed below, and if each setting that the user changed is listed with
-the class. Any other retriever may leave documents out for reasons that we cannot see: a function, a user's
+the class. Any other retriever may hide documents for a reason that we cannot see: a function, a user's
 class, an argument of a store.
 """
 
@@ -19,13 +19,13 @@ Condition = Callable[[Any], Any]
 """A filter, as a function of a document's metadata."""
 
 
-class NotUnderstoodError(Exception):
-    """A retriever has a component or setting that may leave documents out, and that we cannot analyse."""
+class UnknownVisibilityError(Exception):
+    """A retriever has a component or setting that we cannot analyse, and that may hide documents."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """Describes which documents a retriever's search may leave out.
+class Visibility:
+    """Describes which documents a retriever can return.
 
     Attributes:
         filter: The filter, in the format of the vector store; None if the search may find every document.
@@ -42,8 +42,8 @@ class Limits:
     is_list: bool = False
 
     @property
-    def leaves_out(self) -> bool:
-        """Whether the search may leave a document out."""
+    def hides_documents(self) -> bool:
+        """Whether the search may hide a document."""
         return self.filter is not None or bool(self.at_call)
 
     @property
@@ -130,26 +130,32 @@ def apply_filter(condition: Condition, metadata: Mapping[str, Any]) -> tuple[boo
     return admitted and not missing, missing
 
 
-def limits_of(retriever: Any, keywords: Mapping[str, Any] | None = None) -> Limits:
-    """Return the limits of a retriever; ``keywords`` are search arguments that are bound to the retriever.
+def visibility_of(retriever: Any, keywords: Mapping[str, Any] | None = None) -> Visibility:
+    """Return which documents a retriever can return.
+
+    Args:
+        retriever: The retriever.
+        keywords: Search arguments that are bound to the retriever.
 
     Raises:
-        NotUnderstoodError: If the retriever has a component or a setting that we cannot analyse.
+        UnknownVisibilityError: If the retriever has a component or a setting that we cannot analyse.
     """
     name, keywords = type(retriever).__name__, keywords or {}
     read, known = _RETRIEVERS.get(path_of(retriever), (None, ""))
-    limits: Limits
+    visibility: Visibility
     if read is None:
-        raise NotUnderstoodError(f"a {name} may leave documents out")
+        raise UnknownVisibilityError(f"a {name} may hide documents")
     if unknown := _unknown_settings(retriever, {*known.split(), "name", "tags", "metadata"}):
-        raise NotUnderstoodError(f"a {name} with {', '.join(unknown)} may leave documents out")
+        raise UnknownVisibilityError(f"a {name} with {', '.join(unknown)} may hide documents")
     if read in _WITH_KEYWORDS:
-        limits = read(retriever, keywords)
+        visibility = read(retriever, keywords)
     elif keywords:
-        raise NotUnderstoodError(f"{', '.join(keywords)} is bound to a {name}")
+        raise UnknownVisibilityError(
+            f"a {name} with the bound argument {', '.join(keywords)} may hide documents"
+        )
     else:
-        limits = read(retriever)
-    return limits
+        visibility = read(retriever)
+    return visibility
 
 
 def path_of(value: object) -> str:
@@ -178,31 +184,31 @@ def _unknown_settings(value: Any, known: set[str]) -> list[str]:
 _HARMLESS = {"k", "score_threshold", "fetch_k", "lambda_mult"}
 """Search arguments that affect only relevance and the number of results, never access rights."""
 _COMPARISONS = {"$eq", "$in", "$gt", "$gte", "$lt", "$lte"}
-"""Operators of Chroma's filters that never match a document without the tested key."""
+"""Operators of Chroma's filters that match only documents with the tested key."""
 
 
-def _limits_of_vector_store(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
-    return _limits_of_search(retriever.vectorstore, {**retriever.search_kwargs, **keywords})
+def _visibility_of_vector_store(retriever: Any, keywords: Mapping[str, Any]) -> Visibility:
+    return _visibility_of_search(retriever.vectorstore, {**retriever.search_kwargs, **keywords})
 
 
-def _limits_of_search(store: Any, arguments: Mapping[str, Any]) -> Limits:
+def _visibility_of_search(store: Any, arguments: Mapping[str, Any]) -> Visibility:
     inner = getattr(store, "inner", store) if path_of(store) == _SUMMARY_STORE else store
     read = _STORES.get(path_of(inner))
     name = type(inner).__name__
     replaced_methods = [one for one in vars(inner) if callable(getattr(type(inner), one, None))]
     if read is None or replaced_methods:
-        raise NotUnderstoodError(f"the store {name} may leave documents out")
+        raise UnknownVisibilityError(f"the store {name} may hide documents")
     limiting = {key: value for key, value in arguments.items() if value is not None and key not in _HARMLESS}
     condition = limiting.pop("filter", None)
     if limiting:
         names = ", ".join(sorted(limiting))
-        raise NotUnderstoodError(f"a search in {name} with {names} may leave documents out")
+        raise UnknownVisibilityError(f"a search in {name} with {names} may hide documents")
     can_analyse, stores_of = read
     if condition is not None and not can_analyse(condition):
-        raise NotUnderstoodError(
-            f"the filter of a search in {name} may admit documents without the keys that it tests"
+        raise UnknownVisibilityError(
+            f"the filter of a search in {name} may admit documents that lack the keys of the filter"
         )
-    return Limits(condition, path_of(inner) if condition is not None else "", stores=stores_of(inner))
+    return Visibility(condition, path_of(inner) if condition is not None else "", stores=stores_of(inner))
 
 
 def _is_faiss_filter(condition: Any) -> bool:
@@ -215,7 +221,7 @@ def _is_faiss_filter(condition: Any) -> bool:
 
 
 def _requires_keys_in_chroma(condition: Any) -> bool:
-    """Whether a Chroma filter never admits a document without the keys that it tests."""
+    """Whether every document that a Chroma filter admits has all keys that the filter tests."""
     if not isinstance(condition, Mapping):
         return False
     for key, value in condition.items():
@@ -228,7 +234,7 @@ def _requires_keys_in_chroma(condition: Any) -> bool:
 
 
 def _requires_keys_in_qdrant(condition: Any) -> bool:
-    """Whether a Qdrant filter never admits a document without the keys that it tests."""
+    """Whether every document that a Qdrant filter admits has all keys that the filter tests."""
     match type(condition).__name__:
         case "Filter":
             if condition.must_not:
@@ -254,7 +260,7 @@ def _local_stores(store: Any) -> tuple[Any, ...]:
 
 def _local_faiss_stores(store: Any) -> tuple[Any, ...]:
     if path_of(store.docstore) != "langchain_community.docstore.in_memory.InMemoryDocstore":
-        raise NotUnderstoodError(f"the docstore {type(store.docstore).__name__} may leave documents out")
+        raise UnknownVisibilityError(f"the docstore {type(store.docstore).__name__} may hide documents")
     return (store,)
 
 
@@ -276,18 +282,18 @@ that returns the local stores of the documents."""
 # Retrievers that contain other retrievers.
 
 
-def _limits_of_parents(retriever: Any) -> Limits:
-    limits = _limits_of_search(retriever.vectorstore, retriever.search_kwargs)
+def _visibility_of_parents(retriever: Any) -> Visibility:
+    visibility = _visibility_of_search(retriever.vectorstore, retriever.search_kwargs)
     match path_of(retriever.docstore):
         case "langchain_core.stores.InMemoryStore":
-            held = (retriever.docstore,) if limits.stores else ()
-            return replace(limits, stores=(*limits.stores, *held))
+            held = (retriever.docstore,) if visibility.stores else ()
+            return replace(visibility, stores=(*visibility.stores, *held))
         case "langchain_classic.storage.encoder_backed.EncoderBackedStore" if (
             retriever.byte_store is not None
         ):
             if path_of(retriever.byte_store) in _BYTE_STORES:
-                return replace(limits, stores=())
-    raise NotUnderstoodError(f"the docstore {type(retriever.docstore).__name__} may leave documents out")
+                return replace(visibility, stores=())
+    raise UnknownVisibilityError(f"the docstore {type(retriever.docstore).__name__} may hide documents")
 
 
 _BYTE_STORES = (
@@ -296,103 +302,107 @@ _BYTE_STORES = (
 )
 
 
-def _limits_of_merged(retriever: Any) -> Limits:
-    """Return the limits of merged retrievers; retrievers with limits must all have the same limits."""
-    parts = [limits_of(one) for one in retriever.retrievers]
-    limited = [one for one in parts if one.leaves_out]
+def _visibility_of_merged(retriever: Any) -> Visibility:
+    """Return what merged retrievers can return; all that may hide documents must hide the same documents."""
+    parts = [visibility_of(one) for one in retriever.retrievers]
+    limited = [one for one in parts if one.hides_documents]
     if limited:
-        return _common_limits(limited, parts)
+        return _common_visibility(limited, parts)
     searched = [one for one in parts if not one.is_list]
-    return _common_limits(searched or parts, parts)
+    return _common_visibility(searched or parts, parts)
 
 
-def _common_limits(limits: Sequence[Limits], parts: Sequence[Limits] = ()) -> Limits:
-    """Return the common limits, with the stores of all ``parts``; raise an error if the limits differ."""
-    if any(one != limits[0] for one in limits):
-        raise NotUnderstoodError("the retrievers inside it have different limits")
-    groups = [one.stores for one in parts or limits]
+def _common_visibility(equal: Sequence[Visibility], parts: Sequence[Visibility] = ()) -> Visibility:
+    """Return the value that all of ``equal`` must have, with the stores of all ``parts``."""
+    if any(one != equal[0] for one in equal):
+        raise UnknownVisibilityError("the retrievers inside it do not all return the same documents")
+    groups = [one.stores for one in parts or equal]
     local = all(groups)
-    return replace(limits[0], stores=tuple(one for stores in groups for one in stores) if local else ())
+    return replace(equal[0], stores=tuple(one for stores in groups for one in stores) if local else ())
 
 
-def _limits_of_compression(retriever: Any) -> Limits:
+def _visibility_of_compression(retriever: Any) -> Visibility:
     _check_compressor(retriever.base_compressor)
-    return limits_of(retriever.base_retriever)
+    return visibility_of(retriever.base_retriever)
 
 
 def _check_compressor(compressor: Any) -> None:
-    """Check that a compressor selects only by relevance; a user's own compressor may apply access rights."""
+    """Raise an error if a compressor may select by access rights, as a user's own compressor may."""
     known = _COMPRESSORS.get(path_of(compressor))
     if known is None or (unknown := _unknown_settings(compressor, set(known.split()))):
         by = "" if known is None else f" with {', '.join(unknown)}"
-        raise NotUnderstoodError(f"a {type(compressor).__name__}{by} may leave documents out")
+        raise UnknownVisibilityError(f"a {type(compressor).__name__}{by} may hide documents")
     for one in getattr(compressor, "transformers", ()):
         _check_compressor(one)
 
 
-def _limits_of_binding(binding: Any, keywords: Mapping[str, Any]) -> Limits:
+def _visibility_of_binding(binding: Any, keywords: Mapping[str, Any]) -> Visibility:
     if binding.config.get("configurable"):
-        raise NotUnderstoodError("a config that is bound to the retriever may set a filter")
+        raise UnknownVisibilityError("the config that is bound to the retriever may set a filter")
     if binding.config_factories:
-        raise NotUnderstoodError(
+        raise UnknownVisibilityError(
             "a function that is bound to the retriever (by with_listeners, say) may change its search. Pass "
             'listeners with the call instead, as callbacks: chain.invoke(question, {"callbacks": […]})'
         )
-    return limits_of(binding.bound, {**binding.kwargs, **keywords})
+    return visibility_of(binding.bound, {**binding.kwargs, **keywords})
 
 
-def _limits_of_configurable(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
+def _visibility_of_configurable(retriever: Any, keywords: Mapping[str, Any]) -> Visibility:
     if (retriever.config or {}).get("configurable"):
-        raise NotUnderstoodError("a config that is bound to the retriever may set a filter")
+        raise UnknownVisibilityError("the config that is bound to the retriever may set a filter")
     ids = {name: one.id for name, one in retriever.fields.items()}
     changed = ids.keys() - {"name", "tags", "metadata", "search_type", "weights", "c", "id_key"}
     is_search = path_of(retriever.default) == "langchain_core.vectorstores.base.VectorStoreRetriever"
     if changed - ({"search_kwargs"} if is_search else set()):
-        raise NotUnderstoodError(f"the configurable field {ids[min(changed)]} may leave documents out")
-    limits = limits_of(retriever.default, keywords)
-    return replace(limits, at_call=(*limits.at_call, *((name, ids[name]) for name in sorted(changed))))
-
-
-def _limits_of_alternatives(retriever: Any, keywords: Mapping[str, Any]) -> Limits:
-    if (retriever.config or {}).get("configurable"):
-        raise NotUnderstoodError("a config that is bound to the retriever may choose a filter")
-    limits = _common_limits(
-        [limits_of(one, keywords) for one in (retriever.default, *retriever.alternatives.values())]
+        raise UnknownVisibilityError(f"the configurable field {ids[min(changed)]} may hide documents")
+    visibility = visibility_of(retriever.default, keywords)
+    return replace(
+        visibility, at_call=(*visibility.at_call, *((name, ids[name]) for name in sorted(changed)))
     )
-    if limits.at_call:
-        raise NotUnderstoodError("the config chooses a retriever, and with it the retriever's limits")
-    return limits
+
+
+def _visibility_of_alternatives(retriever: Any, keywords: Mapping[str, Any]) -> Visibility:
+    if (retriever.config or {}).get("configurable"):
+        raise UnknownVisibilityError("the config that is bound to the retriever may choose a filter")
+    visibility = _common_visibility(
+        [visibility_of(one, keywords) for one in (retriever.default, *retriever.alternatives.values())]
+    )
+    if visibility.at_call:
+        raise UnknownVisibilityError(
+            "the config of a call chooses the retriever, and so which documents it hides"
+        )
+    return visibility
 
 
 _WITH_KEYWORDS: tuple[Any, ...] = (
-    _limits_of_vector_store,
-    _limits_of_binding,
-    _limits_of_configurable,
-    _limits_of_alternatives,
+    _visibility_of_vector_store,
+    _visibility_of_binding,
+    _visibility_of_configurable,
+    _visibility_of_alternatives,
 )
 
 
-def _limits_of_list(_: Any) -> Limits:
-    return Limits(is_list=True)
+def _visibility_of_list(_: Any) -> Visibility:
+    return Visibility(is_list=True)
 
 
-def _limits_of_inner(retriever: Any) -> Limits:
-    return limits_of(retriever.retriever)
+def _visibility_of_inner(retriever: Any) -> Visibility:
+    return visibility_of(retriever.retriever)
 
 
-def _limits_of_fallbacks(retriever: Any) -> Limits:
-    return _common_limits([limits_of(one) for one in retriever.runnables])
+def _visibility_of_fallbacks(retriever: Any) -> Visibility:
+    return _common_visibility([visibility_of(one) for one in retriever.runnables])
 
 
-def _limits_of_branches(retriever: Any) -> Limits:
-    return _common_limits(
-        [limits_of(one) for one in (retriever.default, *(one for _, one in retriever.branches))]
+def _visibility_of_branches(retriever: Any) -> Visibility:
+    return _common_visibility(
+        [visibility_of(one) for one in (retriever.default, *(one for _, one in retriever.branches))]
     )
 
 
-def _limits_of_sequence(sequence: Any) -> Limits:
-    """Return the limits of a sequence's last step; the earlier steps only produce the query."""
-    return limits_of(sequence.last)
+def _visibility_of_sequence(sequence: Any) -> Visibility:
+    """Return which documents a sequence's last step can return; the earlier steps only produce the query."""
+    return visibility_of(sequence.last)
 
 
 _CORE, _CLASSIC = "langchain_core.", "langchain_classic.retrievers."
@@ -403,49 +413,49 @@ _RETRY = "retry_exception_types wait_exponential_jitter exponential_jitter_param
 _NEAREST = "embeddings index texts metadatas k relevancy_threshold"
 _RETRIEVERS: Mapping[str, tuple[Any, str]] = {
     f"{_CORE}vectorstores.base.VectorStoreRetriever": (
-        _limits_of_vector_store,
+        _visibility_of_vector_store,
         "vectorstore search_type search_kwargs",
     ),
-    f"{_CLASSIC}multi_vector.MultiVectorRetriever": (_limits_of_parents, _PARENTS),
+    f"{_CLASSIC}multi_vector.MultiVectorRetriever": (_visibility_of_parents, _PARENTS),
     f"{_CLASSIC}parent_document_retriever.ParentDocumentRetriever": (
-        _limits_of_parents,
+        _visibility_of_parents,
         f"{_PARENTS} child_splitter parent_splitter child_metadata_fields",
     ),
-    f"{_CLASSIC}ensemble.EnsembleRetriever": (_limits_of_merged, "retrievers weights c id_key"),
-    f"{_CLASSIC}merger_retriever.MergerRetriever": (_limits_of_merged, "retrievers"),
+    f"{_CLASSIC}ensemble.EnsembleRetriever": (_visibility_of_merged, "retrievers weights c id_key"),
+    f"{_CLASSIC}merger_retriever.MergerRetriever": (_visibility_of_merged, "retrievers"),
     f"{_CLASSIC}multi_query.MultiQueryRetriever": (
-        _limits_of_inner,
+        _visibility_of_inner,
         "retriever llm_chain verbose parser_key include_original",
     ),
-    f"{_CLASSIC}re_phraser.RePhraseQueryRetriever": (_limits_of_inner, "retriever llm_chain"),
+    f"{_CLASSIC}re_phraser.RePhraseQueryRetriever": (_visibility_of_inner, "retriever llm_chain"),
     f"{_CLASSIC}contextual_compression.ContextualCompressionRetriever": (
-        _limits_of_compression,
+        _visibility_of_compression,
         "base_compressor base_retriever",
     ),
-    "langchain_surerag.rewriting.UncertaintyRewriteRetriever": (_limits_of_inner, "* prompts"),
-    f"{_CORE}runnables.base.RunnableBinding": (_limits_of_binding, _BINDING),
-    f"{_CORE}runnables.retry.RunnableRetry": (_limits_of_binding, f"{_BINDING} {_RETRY}"),
+    "langchain_surerag.rewriting.UncertaintyRewriteRetriever": (_visibility_of_inner, "* prompts"),
+    f"{_CORE}runnables.base.RunnableBinding": (_visibility_of_binding, _BINDING),
+    f"{_CORE}runnables.retry.RunnableRetry": (_visibility_of_binding, f"{_BINDING} {_RETRY}"),
     f"{_CORE}runnables.configurable.RunnableConfigurableFields": (
-        _limits_of_configurable,
+        _visibility_of_configurable,
         "default fields config",
     ),
     f"{_CORE}runnables.configurable.RunnableConfigurableAlternatives": (
-        _limits_of_alternatives,
+        _visibility_of_alternatives,
         "default which alternatives default_key prefix_keys config",
     ),
     f"{_CORE}runnables.fallbacks.RunnableWithFallbacks": (
-        _limits_of_fallbacks,
+        _visibility_of_fallbacks,
         "runnable fallbacks exceptions_to_handle exception_key",
     ),
-    f"{_CORE}runnables.branch.RunnableBranch": (_limits_of_branches, "branches default"),
-    f"{_CORE}runnables.base.RunnableSequence": (_limits_of_sequence, "first middle last"),
-    f"{_COMMUNITY}retrievers.bm25.BM25Retriever": (_limits_of_list, "vectorizer docs k preprocess_func"),
-    f"{_COMMUNITY}retrievers.tfidf.TFIDFRetriever": (_limits_of_list, "vectorizer docs tfidf_array k"),
-    f"{_COMMUNITY}retrievers.knn.KNNRetriever": (_limits_of_list, _NEAREST),
-    f"{_COMMUNITY}retrievers.svm.SVMRetriever": (_limits_of_list, _NEAREST),
+    f"{_CORE}runnables.branch.RunnableBranch": (_visibility_of_branches, "branches default"),
+    f"{_CORE}runnables.base.RunnableSequence": (_visibility_of_sequence, "first middle last"),
+    f"{_COMMUNITY}retrievers.bm25.BM25Retriever": (_visibility_of_list, "vectorizer docs k preprocess_func"),
+    f"{_COMMUNITY}retrievers.tfidf.TFIDFRetriever": (_visibility_of_list, "vectorizer docs tfidf_array k"),
+    f"{_COMMUNITY}retrievers.knn.KNNRetriever": (_visibility_of_list, _NEAREST),
+    f"{_COMMUNITY}retrievers.svm.SVMRetriever": (_visibility_of_list, _NEAREST),
 }
-"""For each class of retrievers or of wrappers around a retriever: the function that returns the limits, and
-the names of the settings that we can analyse."""
+"""For each class of retrievers or of wrappers around a retriever: the function that returns its visibility,
+and the names of the settings that we can analyse."""
 _COMPRESSORS: Mapping[str, str] = {
     "langchain_surerag.compressors.ClusterCompressor": "*",
     "langchain_surerag.compressors.DenseRefiner": "*",
