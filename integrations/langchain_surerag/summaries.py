@@ -262,8 +262,8 @@ class SummaryTier:
             one.has_unknown_changes(store, self._summaries) for one, store in snapshots
         ):
             _warn(
-                "documents were deleted or changed since they were summarized: no summary is shown, and L-RAG "
-                "calls the retriever for every question. Update the summaries with LangChain's index on "
+                "documents were deleted or changed since they were summarized: no summary is shown, and "
+                "L-RAG calls the retriever for every question. Update the summaries with LangChain's index on "
                 "chain.summaries, or with chain.summaries.delete(ids) and "
                 "chain.summaries.add_documents(documents)"
             )

@@ -289,6 +289,7 @@ class Watcher(BaseCallbackHandler):
         if tree is None or call is None:
             return
         generations = response.generations[0] if response.generations else []
+        # ``answers[-1]`` is the returned answer, and LangChain returns the first generation.
         for generation in reversed(generations):
             part, message = _part(generation), getattr(generation, "message", None)
             certainty = call.certainty or self._certainty(part, call, message)
