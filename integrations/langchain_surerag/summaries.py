@@ -263,8 +263,8 @@ class SummaryTier:
         ):
             _warn(
                 "documents were deleted or changed since they were summarized: no summary is shown, and "
-                "L-RAG calls the retriever for every question. Update the summaries with LangChain's index on "
-                "chain.summaries, or with chain.summaries.delete(ids) and "
+                "L-RAG calls the retriever for every question. Update the summaries with LangChain's index "
+                "on chain.summaries, or with chain.summaries.delete(ids) and "
                 "chain.summaries.add_documents(documents)"
             )
             return []
