@@ -289,7 +289,7 @@ class ModelReader(ClientReader):
         past_cache: bool,
     ) -> LLMResult:
         """Call the innermost model with the keywords of its bindings, to get all samples in one request."""
-        # A chat model's cache distinguishes samples by their number.
+        # Only completions skip the cache: a chat model's cache keeps samples apart by their number.
         uncached = past_cache and self._completes
         owner = self._bare.model_copy(update={"cache": False}) if uncached else self._bare
         config = merge_configs(*self._configs, config)
@@ -337,7 +337,7 @@ class ModelReader(ClientReader):
         return reply_part(piece, self.family.logprobs if request.top is not None else None)
 
     def open_stream(self, request: Request, calls: Blocking) -> BegunStream:
-        """Return an answer whose generation starts when the answer is read."""
+        """Return a stream; the generation starts when the first piece is read."""
         return (_Draft if request.context.is_draft else BegunStream)(self, request, calls)
 
 

@@ -48,8 +48,8 @@ TAGS: dict[Purpose, list[str]] = {
 def purpose_of(effect: Effect[Any]) -> Purpose:
     """Return what a request of a method is for.
 
-    ``"answer"`` is the returned text, ``"draft"`` is a first answer that may be dropped or one of several
-    samples, and ``"step"`` is anything else.
+    ``"answer"`` is for the returned text. ``"draft"`` is for one of several samples, or for a first answer
+    that may be dropped. ``"step"`` is for anything else.
     """
     match effect:
         case StartGeneration():

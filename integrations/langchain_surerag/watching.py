@@ -120,7 +120,7 @@ class RunTree:
         )
 
     def _answers_in(self, output: Any) -> list[SeenAnswer]:
-        """Return the answers that an output contains, or else the answers that were parsed into it."""
+        """Return the answers in an output; if a parser made the output, return the answers that it parsed."""
         candidates = [one for one in self.answers if not one.is_aside] or self.answers
         answer = answer_in(output)
         texts = set(texts_in(answer))
