@@ -109,7 +109,8 @@ def with_certainty(
     name, family = type(llm).__name__, family_of(llm)
     if isinstance(llm, StructuredLLM):
         raise ConfigurationError(
-            "a StructuredLLM calls the LLM inside it", hint="call with_certainty(llm).as_structured_llm(…)"
+            "expected an LLM that writes answers itself, got a StructuredLLM, which calls another LLM",
+            hint="pass the inner LLM: with_certainty(llm).as_structured_llm(…)",
         )
     if {"logprobs", "top_logprobs"} <= type(llm).model_fields.keys():
         llm = llm.model_copy(update={"logprobs": True, "top_logprobs": top_logprobs})

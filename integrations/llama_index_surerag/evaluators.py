@@ -152,9 +152,9 @@ def _parts(response: Any) -> tuple[str | None, list[str] | None]:
 class DenseEvaluator(MethodEvaluator, DenseOptions):
     """Rephrases one context at a time, and measures whether the LLM's answer stays the same (DENSE).
 
-    Each item needs ``query`` and ``contexts``, but no reference. ``score`` is 1 − DENSE / log(k + 1) for k
+    Each item needs ``query`` and ``contexts``, but no reference. ``score`` is 1 − DSE / log(k + 1) for k
     contexts: 1 means that no rephrasing changed the answer, and 0 that all answers differ. ``result.score``
-    is DENSE in nats. ``passing`` is True if DENSE is at most ``threshold`` and no answer is empty or cut off.
+    is DSE in nats. ``passing`` is True if DSE is at most ``threshold`` and no answer is empty or cut off.
     Without an ``entailer``, the LLM judges whether two answers mean the same. Prompts are texts or LlamaIndex
     templates.
 
@@ -174,7 +174,7 @@ class DenseEvaluator(MethodEvaluator, DenseOptions):
         outcomes = [chunk.outcome for chunk in result.chunks]
         if "rephrased" not in outcomes:
             raise InputError(
-                f"no context could be rephrased ({', '.join(outcomes)}), so DENSE could not be measured",
+                f"no context could be rephrased ({', '.join(outcomes)}), so DSE could not be measured",
                 hint="raise rephrase_max_tokens, or use another LLM or another prompt 'rephrase'",
             )
         largest, changed = math.log(len(result.answers)), sum(chunk.link < 1 for chunk in result.chunks)
@@ -182,7 +182,7 @@ class DenseEvaluator(MethodEvaluator, DenseOptions):
             "score": 1 - result.score / largest,
             "passing": result.certain,
             "feedback": f"The LLM is {'certain' if result.certain else 'uncertain'} with these contexts: "
-            f"DENSE is {result.score:.3f} of at most {largest:.3f} nats (lower is better). Rephrasing "
+            f"DSE is {result.score:.3f} of at most {largest:.3f} nats (lower is better). Rephrasing "
             f"changed the answer for {changed} of {len(result.chunks)} contexts.",
         }
 

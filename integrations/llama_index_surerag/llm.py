@@ -242,7 +242,7 @@ class LLMReader(Shareable, ClientReader):
         if isinstance(llm, StructuredLLM):
             raise ConfigurationError(
                 "a StructuredLLM writes JSON, but the methods need answers as plain text",
-                hint="pass the LLM inside it (.llm), and structure the answers after the pipeline",
+                hint="pass the inner LLM (.llm), and convert the pipeline's answers into objects afterwards",
             )
         super().__init__(thinking=thinking)
         self.llm = llm
@@ -539,7 +539,10 @@ def _sampled_token(listed: Sequence[Any], rest: str, *, first: bool) -> Any:
         if token and rest.startswith(token):
             return item
     if rest.strip():
-        raise LogprobsError(f"no token in response.logprobs continues with {rest[:40]!r}")
+        raise LogprobsError(
+            "expected a token in response.logprobs with which the rest of the answer begins, "
+            f"found none; the rest is {rest[:40]!r}"
+        )
     return None
 
 

@@ -93,7 +93,7 @@ _SETTINGS = (
 
 
 class Wishes(NamedTuple):
-    """The user's settings for an LLM, which the user passed to ``with_certainty``.
+    """The settings that the user passed to ``with_certainty`` for an LLM.
 
     Attributes:
         policy: Estimates the probability that an answer is right; None for no estimate.
@@ -359,7 +359,11 @@ def _is_cut(parts: Sequence[ReplyPart]) -> bool:
 
 
 def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> TokenTrace | None:
-    """Return the part of a token trace that is the answer: with ``behind`` its end, else the whole trace."""
+    """Return the tokens of the answer from a token trace.
+
+    With ``behind``, other tokens, such as thoughts, may precede the answer, and are left out. Otherwise the
+    whole trace is returned.
+    """
     if trace is None or not behind:
         return trace
     positions = answer_tokens(trace.tokens, answer, thought=True)
@@ -371,7 +375,14 @@ def _trace_within(trace: TokenTrace | None, answer: str, *, behind: bool) -> Tok
 
 
 class _Span:
-    """An open span, with the sources of texts that were written within it, and the span around it."""
+    """An open span of LlamaIndex's instrumentation.
+
+    Attributes:
+        around: The span around this span; None for an outermost span.
+        instance: The object whose method opened the span.
+        keywords: The keywords of the method's call.
+        sources: The newest LLM calls and engines' answers that wrote texts while the span was open.
+    """
 
     def __init__(self, around: _Span | None, instance: Any, keywords: Mapping[str, Any]) -> None:
         self.around = around
@@ -402,9 +413,9 @@ class _Span:
     def certainty(self, text: str | None) -> tuple[Mapping[str, Any] | None, Wishes | None]:
         """Return a text's certainty from the newest source that wrote the text, and the source's settings.
 
-        If several calls wrote this text at the same time, the least certain call counts, because nothing
-        shows which call wrote the text of the response. Both results are None if the LLMs in the span are
-        not observed and return no log-probabilities.
+        If several calls wrote this text at the same time, the call with the greatest uncertainty counts,
+        because nothing shows which call wrote the text of the response. Both results are None if the LLMs in
+        the span are not observed and return no log-probabilities.
         """
         sources = list(self.sources)
         certainty: Mapping[str, Any]
@@ -420,7 +431,7 @@ class _Span:
 def _writer_of(text: str | None, sources: Sequence[Source]) -> tuple[Source | None, Mapping[str, Any]]:
     """Return the newest source that wrote a text, and the text's certainty; None if no source wrote it.
 
-    If several calls wrote the text at the same time, return the least certain of these calls.
+    If several calls wrote the text at the same time, return the call with the greatest uncertainty.
     """
     for source in reversed(sources):
         certainty = source.certainty(text)
@@ -597,7 +608,7 @@ def _note_unreported(span: _Span, response: Any) -> None:
 def _note_answer(span: _Span, span_id: str, result: Any) -> None:
     """Add the certainty to the response or agent output that a span returns."""
     if isinstance(result, StopEvent):
-        # The span of the agent's last step returns the same event, but has no instance.
+        # An agent's last step and its run both return this event. Only the span of the run has an instance.
         output = result.result if isinstance(span.instance, Workflow) else None
         if isinstance(output, AgentOutput):
             _measure_complete(span, span_id, Answer(output, output.response.content or ""))

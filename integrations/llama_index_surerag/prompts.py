@@ -60,7 +60,8 @@ class TemplatePrompt:
     def render(self, **values: str) -> Prompt:
         """Return the prompt with filled slots: a text, or chat messages if the template is a chat template.
 
-        Lines of a value that imitate lines of the template are marked (:mod:`surerag.framing`).
+        A line of a value that imitates a line of the template gets a vertical bar at its beginning
+        (:mod:`surerag.framing`).
         """
         data = as_data(_frame(self.template), values)
         filled: dict[str, Any] = {**data, **{theirs: data[ours] for theirs, ours in self.aliases.items()}}

@@ -129,7 +129,7 @@ class NodeRetriever(Shareable):
         return getattr(self._retriever, "kind", type(self._retriever).__name__)
 
     def bound_to(self, bundle: QueryBundle) -> NodeRetriever:
-        """Return a copy that uses ``bundle``, with its vector, in a search for the text of the bundle."""
+        """Return a copy that searches with ``bundle`` and its vector if the query is the bundle's text."""
         return NodeRetriever(self._retriever, self._postprocessors, bundle)
 
     def retrieve(self, query: str, k: int | None) -> list[Passage]:
@@ -203,9 +203,10 @@ def manager_of(callback_manager: CallbackManager | None) -> CallbackManager:
 
 
 class InnerRetriever(Shareable, BaseRetriever):
-    """Base class of retrievers that call another retriever, which reports the retrieved nodes.
+    """Base class of retrievers that call another retriever.
 
-    This class itself sends no events to callbacks: they would be added to a trace that is never reset.
+    Only the other retriever reports the retrieved nodes to callbacks. If this class reported events, too,
+    LlamaIndex would add the events to a trace that LlamaIndex never empties.
     """
 
     def retrieve(self, str_or_query_bundle: QueryType) -> list[NodeWithScore]:

@@ -48,12 +48,12 @@ def tier_one(
     for_chunks: bool = True,
     are_public: bool = False,
 ) -> NodeRetriever | str:
-    """Return a retriever of the summaries that an engine may use, or the only summary as text.
+    """Return what an engine uses for summaries: a retriever, or a text if there is only one summary.
 
     Args:
         source: The index or retriever that the engine searches.
-        summaries: An index of summaries, the user's own retriever of summaries, the only summary as text, or
-            None for the first sentences of each document.
+        summaries: An index of summaries, the user's own retriever of summaries, or a text if there is only
+            one summary. If None, the summaries are the first sentences of each document.
         n_summaries: Maximum number of summaries in a prompt.
         embed_model: Embeds the first sentences, if ``summaries`` is None.
         postprocessors: Postprocessors for the summaries.
@@ -222,7 +222,7 @@ class _VisibleSummaries(InnerRetriever):
 
 
 def _is_made_here(summary: BaseNode) -> bool:
-    """Whether ``summary_nodes`` made the node: only such nodes name their chunks, or a document's hash."""
+    """Whether ``summary_nodes`` made the node, and recorded the ids of chunks or the hash of a document."""
     source = summary.source_node
     return bool(summary.child_nodes or (source is not None and source.hash))
 

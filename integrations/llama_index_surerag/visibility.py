@@ -119,7 +119,7 @@ def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
             return f"vector_store_kwargs may exclude documents: {', '.join(source._kwargs)}"
         index = source._index
         if source.object_map or source._vector_store is not index.vector_store:
-            return "the retriever has an object_map, or its index has a different vector store"
+            return "the retriever has an object_map, or its vector store is not the vector store of its index"
     if type(index) not in _INDICES or _has_own_methods(index):
         return f"a {type(index).__name__} may exclude documents in its own way"
     if index._object_map:
@@ -351,7 +351,7 @@ class Search:
 
 
 def _has_all_neighbours(chunks: Sequence[BaseNode]) -> bool:
-    """Whether no chunk of a document was deleted; a parser's chunks name their neighbours."""
+    """Whether a document still has all its chunks: every neighbour that a parser recorded is there."""
     neighbours = {near.node_id for chunk in chunks for near in (chunk.prev_node, chunk.next_node) if near}
     return neighbours <= {chunk.node_id for chunk in chunks}
 

@@ -85,7 +85,7 @@ async def test_dense_measures_whether_contexts_were_understood() -> None:
         assert (result.score, result.passing, result.result.answers) == (1.0, True, ("Velm", "Velm"))
         assert result.result.chunks[0].outcome == "rephrased"
         assert json.loads(result.model_dump_json())["result"]["answers"] == ["Velm", "Velm"]
-        assert result.feedback.startswith("The LLM is certain with these contexts: DENSE is 0.000")
+        assert result.feedback.startswith("The LLM is certain with these contexts: DSE is 0.000")
     unsure = dense(
         FakeReader(lambda prompt: "Tin melts." if prompt.startswith("Rewrite") else reply_to(prompt))
     )

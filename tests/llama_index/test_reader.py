@@ -454,7 +454,7 @@ def test_conversations_keep_their_turns(fake_openai: FakeOpenAI) -> None:
 def test_refuses_what_is_no_llm() -> None:
     with pytest.raises(ConfigurationError, match="expected a LlamaIndex LLM, got int"):
         reader_from_llm(7)
-    with pytest.raises(ConfigurationError, match=r"a StructuredLLM writes JSON.* Pass the LLM inside it"):
+    with pytest.raises(ConfigurationError, match=r"a StructuredLLM writes JSON.* Pass the inner LLM"):
         reader_from_llm(Own().as_structured_llm(SamplingSettings))
     for setting in ("top_logprobs", "max_concurrency"):
         with pytest.raises(ConfigurationError, match=f"{setting} must be a whole number of at least 1"):
