@@ -207,11 +207,12 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         self, core: C, *, streaming: bool = False, callback_manager: CallbackManager | None = None
     ) -> None:
         if not isinstance(core, self.COMPONENT) or not isinstance(core.services.retriever, NodeRetriever):
-            name = type(self).__name__
+            is_kind = isinstance(core, self.COMPONENT)
+            found = f" with a {type(core.services.retriever).__name__}" if is_kind else ""
             raise ConfigurationError(
-                f"a {name} is built around a {self.COMPONENT.__name__} over a NodeRetriever, "
-                f"got {type(core).__name__}",
-                hint=f"call {name}.from_args(index, llm)",
+                f"expected a {self.COMPONENT.__name__} whose retriever is a NodeRetriever, "
+                f"got a {type(core).__name__}{found}",
+                hint=f"call {type(self).__name__}.from_args(index, llm)",
             )
         check_kind(bool, "True or False", streaming=streaming)
         self._core = core

@@ -225,7 +225,7 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
     """Embeds nodes without embeddings; ``Settings.embed_model`` if None."""
 
     retriever: Service[BaseRetriever | BaseIndex[Any] | None] = None
-    """Retrieves four times ``top_n`` further nodes, once, when no candidate is left."""
+    """Is called when no candidate is left, at most once for each query, for four times ``top_n`` nodes."""
 
     documents: Service[BaseDocumentStore | Sequence[BaseNode] | None] = None
     """Complete documents, found by the nodes' ``ref_doc_id``; if the LLM is uncertain, new chunks are cut."""

@@ -48,12 +48,14 @@ from llama_index_surerag import (
 )
 from llama_index_surerag.engines import aread_to_end, read_to_end
 from llama_index_surerag.summaries import summary_id
-from surerag import FakeReader
+from surerag import FakeReader, LazyRAG, Passage
 from surerag.documents import load_documents
+from surerag.encoders import HashingEncoder
 from surerag.errors import ConfigurationError, InputError, PromptError, RefusedError
 from surerag.messages import Chunk, Generation
 from surerag.readers.fake import reply
 from surerag.readers.protocol import BegunGeneration
+from surerag.retrieval import PassageIndex
 from tests.llama_index import corpus
 from tests.llama_index.corpus import KEY, KNOWN, UNKNOWN, HashEmbedding, knowing, like
 from tests.llama_index.llms import Own, Unstreamed
@@ -282,6 +284,15 @@ def test_a_retriever_without_summaries_is_refused() -> None:
     for filters in (None, tenant_filters(FilterOperator.EQ, "a")):
         with pytest.raises(ConfigurationError, match="summary_index"):
             engine(corpus.index().as_retriever(filters=filters))
+
+
+def test_a_core_with_a_retriever_of_another_kind_is_refused_with_the_name_of_the_retriever() -> None:
+    index = PassageIndex.from_passages([Passage("Ada was born in Velm.")], HashingEncoder())
+    core = LazyRAG(FakeReader(["Velm"]), index, index)
+    with pytest.raises(ConfigurationError, match=r"is a NodeRetriever, got a LazyRAG with a PassageIndex\."):
+        LazyRetrievalQueryEngine(core)
+    with pytest.raises(ConfigurationError, match=r"is a NodeRetriever, got a VectorStoreIndex\."):
+        LazyRetrievalQueryEngine(corpus.index())
 
 
 def test_what_is_no_summaries_and_no_postprocessor_is_refused() -> None:
