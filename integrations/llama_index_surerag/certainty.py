@@ -152,7 +152,7 @@ def certainty_in(response: Any) -> Certainty:
 
 
 class _Selecting(Shareable):
-    """Base class of engines that return an answer only if the LLM is sure enough of it."""
+    """Base class of engines that return an answer only if the LLM is sure enough of the answer."""
 
     _engine: Any
     _policy: AbstentionPolicy | None
@@ -316,7 +316,7 @@ def method_engines(engine: object) -> Iterator[MethodEngine[Any]]:
 
 
 class AbstainingQueryEngine(NestedPrompts, _Selecting, BaseQueryEngine):
-    """Returns the answer of another engine if the LLM was sure enough of it, else "I do not know.".
+    """Returns another engine's answer if the LLM was sure enough of the answer, else "I do not know.".
 
     ``response.metadata`` has the ``certainty`` of the answer, whether the answer is withheld (``abstained``),
     and the ``probability`` that the answer is right. The text of a withheld answer is nowhere in the
@@ -381,7 +381,7 @@ def _response_with(response: Any, selected: SelectedAnswer) -> RESPONSE_TYPE:
 
 
 class AbstainingChatEngine(_Selecting, BaseChatEngine):
-    """Returns the answer of another chat engine if the LLM was sure enough of it, else "I do not know.".
+    """Returns another chat engine's answer if the LLM was sure enough of the answer, else "I do not know.".
 
     ``response.metadata`` has the same keys as for :class:`AbstainingQueryEngine`. In the engine's memory, the
     abstention replaces a withheld answer. ``stream_chat`` waits for the complete answer, and then yields the

@@ -144,7 +144,10 @@ class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever
 async def _attempt(
     part: MethodPart[UncertaintyRewriter], bundle: QueryBundle, run: Callable[..., Any]
 ) -> DynQRResult | None:
-    """Run DynQR for a query with the blocking or async function ``run``; if it fails, warn, return None."""
+    """Run DynQR for a query with the blocking or async function ``run``.
+
+    If a call fails, warn and return None. Configuration errors and input errors are raised.
+    """
     try:
         program, services = part.core.program(bundle.query_str), bound_services(part.core.services, bundle)
         result: DynQRResult = await maybe_await(run(program, services, on_event=dispatch))

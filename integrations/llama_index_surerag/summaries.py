@@ -240,7 +240,7 @@ class _SummaryOrigin:
         return Document(id_=self.document, text=_join_chunks(self.chunks), metadata=shared)
 
     def reusable_summary(self, index: VectorStoreIndex) -> TextNode | None:
-        """Return the index's summary of the same contents by the same model; None if there is none."""
+        """Return a summary from ``index`` that still fits the chunks and the model; None if none fits."""
         node = index.docstore.get_document(self.id, raise_error=False)
         if not isinstance(node, TextNode) or _contents(node.relationships) != _contents(self.relationships):
             return None
@@ -430,7 +430,7 @@ def _indices_in(folder: Path) -> list[str]:
 
 
 def _embed_again(index: VectorStoreIndex, embed_model: BaseEmbedding | None) -> VectorStoreIndex:
-    """Return a new index of the same summaries, embedded by ``embed_model``."""
+    """Return a new index of an index's summaries, embedded by ``embed_model``."""
     new_index = VectorStoreIndex(list(index.docstore.docs.values()), embed_model=embed_model)
     new_index.set_index_id(_INDEX_ID)
     return new_index

@@ -180,7 +180,7 @@ class _VisibleSummaries(InnerRetriever):
         self._warned_of: set[str] = set()
 
     def _current(self) -> BaseRetriever:
-        """Return the retriever of summaries; if it is made from an index, it gets the search's filters."""
+        """Return the retriever of summaries; a retriever made from an index gets the search's filters."""
         if self._search is not None and (reason := self._search.unknown()):
             raise ConfigurationError(f"it is no longer known which summaries the user may see: {reason}")
         if isinstance(self._summaries, BaseRetriever):
