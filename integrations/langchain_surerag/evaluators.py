@@ -1,4 +1,4 @@
-"""ΔSePer and DENSE as evaluators for LangSmith."""
+"""ΔSePer and DSE (the score of DENSE-RAG) as evaluators for LangSmith."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ class DeltaSePerEvaluator(ExampleEvaluator, SePerOptions):
 
 
 class DenseEvaluator(ExampleEvaluator, DenseOptions):
-    """Measures how much a reader's answer to a question varies when the documents are reworded (DENSE).
+    """Measures how much a reader's answer to a question varies when the documents are reworded (DSE).
 
     The score is the entropy of the answers, in nats. **Lower is better**: 0 nats means that the answer stays
     the same whichever document is reworded; the maximum for k documents is log(k + 1). No reference answer is
@@ -230,7 +230,7 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
         largest = math.log(len(result.answers))
         changed = [label for label in result.labels if label not in ("certain", "untested")]
         comment = (
-            f"DENSE {result.score:.3f} nats of {largest:.3f}, lower is better: "
+            f"DSE is {result.score:.3f} of at most {largest:.3f} nats (lower is better): "
             f"{'certain' if result.certain else 'uncertain'}. The answer {result.answer!r} changes if one of "
             f"{len(changed)} of {len(result.labels)} documents is rephrased."
         )

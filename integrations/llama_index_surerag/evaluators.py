@@ -1,4 +1,4 @@
-"""ΔSePer and DENSE as LlamaIndex evaluators; a failed item becomes an invalid result and no exception."""
+"""ΔSePer and DSE (DENSE-RAG) as LlamaIndex evaluators; a failed item becomes an invalid result."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _parts(response: Any) -> tuple[str | None, list[str] | None]:
 
 
 class DenseEvaluator(MethodEvaluator, DenseOptions):
-    """Rephrases one context at a time, and measures whether the LLM's answer stays the same (DENSE).
+    """Rephrases one context at a time, and measures whether the LLM's answer stays the same (DSE).
 
     Each item needs ``query`` and ``contexts``, but no reference. ``score`` is 1 − DSE / log(k + 1) for k
     contexts: 1 means that no rephrasing changed the answer, and 0 that all answers differ. ``result.score``
