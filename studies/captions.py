@@ -382,7 +382,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
         "the AUROC for the answers that the score itself generated, instead of plain RAG's answers",
     ),
     "auroc_ahead": (
-        "AUROC minus the paper's",
+        "AUROC minus AUROC of the paper's score",
         "AUROC of the row minus AUROC of the paper's score; above zero is better",
     ),
     "right at 80%": (

@@ -129,7 +129,7 @@ def label_of(system: str) -> str:
 
     Example:
         >>> label_of("at random, as often as τ = 0.5, may abstain")
-        'search at random, as often as the rule “entropy above 0.5, or an abstention”'
+        'search at random, as often as the rule “entropy above 0.5, or an abstention” searches'
     """
     if system in ROWS:
         return ROWS[system]
@@ -142,7 +142,7 @@ def label_of(system: str) -> str:
             if gate
             else "L-RAG"
         )
-        return f"search at random, as often as {rule}"
+        return f"search at random, as often as {rule} searches"
     if system.endswith(_UNCERTAIN):
         return f"{label_of(system.removesuffix(_UNCERTAIN))}{_UNCERTAIN}"
     dataset, colon, measure = system.partition(": ")
