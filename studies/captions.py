@@ -466,8 +466,8 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "gold_shown": ("gold passages shown, %", "gold passages that are in the last prompt; higher is better"),
     "searches": ("searches", "mean number of searches per question"),
     "calls": ("calls", "mean number of model calls per question"),
-    "further calls": ("further calls", "model calls beyond plain RAG's, mean of a question"),
-    "further tokens": ("further tokens", "tokens beyond plain RAG's, mean of a question"),
+    "further calls": ("further calls", "model calls in addition to plain RAG's calls, mean per question"),
+    "further tokens": ("further tokens", "tokens in addition to plain RAG's tokens, mean per question"),
     "tokens": ("tokens", "mean number of prompt and generated tokens per question, over all model calls"),
     "read": (
         "tokens with prefix cache",
