@@ -185,25 +185,27 @@ CAPTIONS = {
         "`EmbeddingsFilter` only if passages repeat other passages."
     ),
     "gatescores-qwen.scores": (
-        "Each row of the table after the first two is a score of L-RAG's first answer, with a prompt that "
-        "does not allow the model to abstain. The mean of the three greatest entropies has the highest "
-        "AUROC. The paper's score, the mean entropy of the first eight tokens, has the lowest AUROC."
+        "The first two rows of the table are systems. Each further row is a measure of the uncertainty of "
+        "L-RAG's first answer. The prompt of the first answer does not ask the model to abstain. The mean of "
+        "the three greatest entropies has the highest AUROC. The paper's score, the mean entropy of the "
+        "first eight tokens, has the lowest AUROC."
     ),
     "gates-qwen": (
-        "Each row of the table is a rule that decides whether to search. We did not use these articles to "
-        "choose a default, but had seen earlier results on the articles. Only rules that also search "
-        "after an abstention, or that have a low threshold, give about as many right answers as always "
-        "searching."
-    ),
-    "gates-demo": (
-        "Each row of the table is a rule that decides whether to search. L-RAG's default rule gives more "
-        "right answers than searching for the same number of questions, picked at random, and as many right "
+        "Each row of the table is a rule that decides whether to search. We did not use the articles of "
+        "these questions to choose a default, but we had seen earlier results on the articles. Only rules "
+        "that also search after an abstention, or rules that have a low threshold, give about as many right "
         "answers as always searching."
     ),
+    "gates-demo": (
+        "Each row of the table is a rule that decides whether to search. L-RAG's default rule searches if "
+        "the entropy is above 0.5, or after an abstention. The default rule gives more right answers than "
+        "searching equally often, but at random. The default rule gives as many right answers as always "
+        "searching."
+    ),
     "gates-demo-seed8": (
-        "Each row of the table is a rule that decides whether to search. With this smaller sample of "
-        "questions, L-RAG is not shown to give more right answers than searching for the same number of "
-        "questions, picked at random."
+        "Each row of the table is a rule that decides whether to search. The sample of questions is smaller "
+        "than in the table above. The data do not show that L-RAG gives more right answers than searching "
+        "equally often, but at random."
     ),
     "gates-smollm2": (
         "Each row of the table is a rule that decides whether to search. The original SmolLM2-135M rarely "
@@ -211,32 +213,35 @@ CAPTIONS = {
         "answers."
     ),
     "gatesnew-qwen": (
-        "Each row of the table is a rule that decides whether to search. All rows except the last two apply "
-        "their rule to stored answers. The row *L-RAG, the component itself* ran the whole component, which "
-        "searches if the entropy is above 0.5, or after an abstention. The component gives more right "
-        "answers than searching for the same number of questions, picked at random, and about as many right "
-        "answers as always searching."
+        "Each row of the table is a rule that decides whether to search. For the row *L-RAG, the component "
+        "itself*, we ran the whole component of surerag. For all other rules, we computed the result from "
+        "stored answers. The component searches if the entropy is above 0.5, or after an abstention. The "
+        "component gives more right answers than searching equally often, but at random. The component gives "
+        "about as many right answers as always searching."
     ),
     "lazy-world.Table I": (
-        "Each row of the table is a mode of the paper's Table I. The last three columns have the paper's "
-        "results with Phi-2 on SQuAD 2.0. On generated texts, L-RAG gives as many right answers as always "
+        "Each row of the table is a system of the paper's Table I, with the paper's name in brackets. The "
+        "last three columns have the paper's results with Phi-2 on SQuAD 2.0. All other columns have our "
+        "results in the closed world. In the closed world, L-RAG gives as many right answers as always "
         "searching, with a third fewer searches."
     ),
     "lazy-world.Claims": (
-        "Each row of the table is a claim, with our result on three hundred questions. The claim in the "
-        "last row is about our code, with our result on fifty questions."
+        "Each row of the table is a claim, with our result on three hundred questions. The last claim is "
+        "about our code, and we checked the last claim on fifty questions. L-RAG's rule (Eq. 4) takes the "
+        "answer after a search if the entropy of the first answer is above τ, and otherwise the first answer."
     ),
     "lazy-latency": (
-        "Each row of the table is a share of questions that search, as in the paper's Table III. The "
-        "decision whether to search takes 50 ms. The second column has the shortest duration of a search "
-        "with which L-RAG saves time. Each further column is for one duration of a search, and has the "
-        "milliseconds that L-RAG saves for a question."
+        "Each row of the table is a share of the questions for which L-RAG calls the retriever, as in the "
+        "paper's Table III. The decision whether to search takes 50 ms. L-RAG saves time if a search takes "
+        "longer than the break-even in the second column. Each further column is for one duration of a "
+        "search, and has the mean number of milliseconds that L-RAG saves for a question."
     ),
     "traces": (
         "The recorded data (s-nlp/AdaRAGUE, arXiv 2501.12835) hold the answers of Llama-3.1-8B-Instruct to "
-        "five hundred questions of each data set, without a search and after one search, which can miss the "
-        "right passage. Uncertainty finds wrong answers. Searching for the most uncertain half of the "
-        "questions is not shown to be better than searching for a random half."
+        "five hundred questions of each data set, without a search and after one search. A search can miss "
+        "the right passage. The perplexity finds wrong answers. The data do not show that calling the "
+        "retriever for the most uncertain half of the questions gives more right answers than calling the "
+        "retriever for a random half."
     ),
     "worth-qwen": (
         "Each row of the table is a measure of how useful passages are. The measure that checks whether a "
@@ -262,49 +267,55 @@ CAPTIONS = {
     ),
     "levels.intervals": (
         "Each row of the table is a kind of difference between two systems on n questions. Values of 95 % "
-        "or more are as they should be. Only the intervals of costs are clearly too narrow, in the smallest "
-        "samples."
+        "or more are as they should be. In small samples, the intervals of costs are too narrow. No other "
+        "interval is clearly too narrow."
     ),
     "levels.shares": (
-        "Each row of the table is a number of questions, and each column a true share of right answers. A "
-        "mean of 95 % is as it should be. The intervals contain a true share less often if the share is "
-        "very close to one."
+        "Each row of the table is a number n of questions, and each column is a true share of right answers. "
+        "A mean of 95 % is as it should be. The intervals contain the true share less often if the true "
+        "share is very close to one."
     ),
     "levels.skewed": (
         "Each row of the table is a distribution of scores or costs on n questions. Values of 95 % or more "
-        "are as they should be. The last row shows why surerag refuses requirements on means of costs with "
-        "rare large values."
+        "are as they should be. The last row shows why surerag refuses a requirement on a mean cost: costs "
+        "can have rare large values, and then the interval often misses the true mean."
     ),
     "levels.groups": (
-        "Each row of the table is a statistic whose interval we check. Each document has five questions. "
-        "Values of 95 % or more are as they should be. The columns *documents ignored* treat all questions "
-        "as independent, and most of their intervals are too narrow."
+        "Each row of the table is a statistic whose interval we check. Each sample has n questions, and "
+        "each document has five questions. "
+        "Values of 95 % or more are as they should be. For the columns *documents ignored*, we treated all "
+        "questions as independent, and most intervals are too narrow."
     ),
     "levels.requirements": (
         "Each row of the table is a requirement of `surerag compare`, that is, a limit for a score or a "
-        "cost. In the columns *not met*, the true value just misses the requirement, so at most 5 % of the "
-        "samples should pass. In the columns *met*, the true value meets the requirement, so a higher value "
-        "is better, and shows how many questions are enough."
+        "cost. Each sample has n questions. In the columns *true value at the limit*, the true value equals "
+        "the limit, so at most 5 % of the samples should pass. In the columns *true value better*, the true "
+        "value is clearly better than the limit, so more passed samples are better. With *in 98 % of "
+        "questions*, at least 98 % of the questions must keep the limit. With *capped at 61*, costs above 61 "
+        "count as 61, and the mean must keep the limit. In the last four rows, a simulated cost is usually "
+        "about 1, and rarely 61. At the limit, only `accuracy(a) >= 0.7` with 100 questions passes clearly "
+        "more often than 5 %."
     ),
     "levels.power": (
-        "Each row of the table is a true difference between two systems. surerag recommends a number of "
-        "questions for each number of systems that are compared with the baseline. Values near 80 % are as "
-        "they should be."
+        "Each row of the table is a true difference between two systems. The number of questions that "
+        "surerag recommends depends on how many systems are compared with the baseline. A test should find "
+        "the difference in about 80 % of the samples."
     ),
     "levels.abstention": (
-        "Each row of the table is a limit for wrong answers among the shown answers, together with a "
-        "simulated model. Each row also says by how many standard deviations (σ) the model's uncertainty is "
-        "lower for right answers than for wrong answers. Each of 250 samples has 250 questions. Up to 5 % "
-        "of the samples may exceed the limit. The last two columns say in how many samples any answer is "
-        "shown, and how many answers are shown."
+        "Each row of the table is a limit for the share of wrong answers among the shown answers, together "
+        "with a simulated model. The model's mean uncertainty differs between right and wrong answers by the "
+        "given number of standard deviations (σ). Each of 250 samples has 250 questions. Up to 5 % of the "
+        "samples may exceed the limit. A larger share of shown answers is better."
     ),
     "levels.thresholds": (
-        "The limit is two points fewer right answers than with always searching. Each row of the table says "
-        "for how many questions a search repairs a wrong first answer or spoils a right first answer. The "
-        "simulation raises the uncertainty of the first answer by the given number of standard deviations "
-        "(σ) if a search would repair the answer, and lowers the uncertainty if a search would spoil the "
-        "answer. Each of 250 samples has 250 questions. Up to 5 % of the samples may exceed the limit. A "
-        "larger share of saved searches is better."
+        "The chosen threshold may give at most two points fewer right answers than always searching. Each "
+        "row of the table says for how many questions a search repairs a wrong first answer or spoils a "
+        "right first answer. If a search would repair the first answer, the mean uncertainty is higher by "
+        "the given number of standard deviations (σ). If a search would spoil the first answer, the mean "
+        "uncertainty is lower by the same number. Each of 250 samples has 250 questions. Up to 5 % of the "
+        "samples may exceed the limit of two points. A threshold is *certified* if `calibrate_threshold` "
+        "guarantees the limit. Without a certified threshold, L-RAG always searches. A larger share of saved "
+        "searches is better."
     ),
 }
 """What stands above a table: what a row is, and what follows from the table."""
@@ -314,15 +325,21 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "n": ("questions", "number of questions"),
     "right": (
         "right, %",
-        "answers that contain a reference answer; higher is better, and long answers gain",
+        "share of answers that contain a reference answer; higher is better; long answers have an advantage",
     ),
     "difference": (
         "difference, points",
-        "right answers minus plain RAG's (for L-RAG: minus those of always searching); above zero is better",
+        (
+            "right answers minus right answers of plain RAG (for L-RAG: of always searching); above zero is "
+            "better"
+        ),
     ),
     "to_show": (
         "questions needed",
-        "questions that would show such a difference in four of five studies, if the interval contains zero",
+        (
+            "if the interval contains zero: number of questions with which a study would find a difference "
+            "of this size with a probability of 80 %"
+        ),
     ),
     "exact": ("exact, %", "answers that equal a reference answer; higher is better"),
     "reference": (
@@ -352,53 +369,68 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "gate_ahead": (
         "gate minus random, points",
         (
-            "right answers of the named gate minus right answers of this row, which searches equally "
-            "often at random"
+            "right answers of the rule that the row's name quotes (or of L-RAG), minus right answers of the "
+            "row itself, which searches equally often, but at random"
         ),
     ),
     "auroc": (
         "AUROC",
-        "probability that a wrong answer has a higher uncertainty than a right one; 0.5 is chance",
+        "probability that a wrong answer has a higher uncertainty than a right answer; 0.5 is chance",
     ),
     "own_auroc": (
         "AUROC, own answers",
         "the AUROC for the answers that the score itself generated, instead of plain RAG's answers",
     ),
     "auroc_ahead": (
-        "AUROC minus the paper's",
+        "AUROC minus AUROC of the paper's score",
         "AUROC of the row minus AUROC of the paper's score; above zero is better",
     ),
     "right at 80%": (
-        "right, if 80 % search, %",
-        "right answers if the 80 % least certain questions search; higher is better",
-    ),
-    "right at 70%": ("right, if 70 % search, %", "right answers if the 70 % least certain questions search"),
-    "right at 60%": ("right, if 60 % search, %", "right answers if the 60 % least certain questions search"),
-    "60% difference": (
-        "minus always searching, if 60 % search, points",
+        "calls the retriever for 80 %: right answers, %",
         (
-            "right answers of the row minus right answers of always searching; closer to zero, or "
-            "above, is better"
+            "share of right answers if L-RAG calls the retriever for the 80 % of the questions whose first "
+            "answers have the highest uncertainty; higher is better"
+        ),
+    ),
+    "right at 70%": (
+        "calls the retriever for 70 %: right answers, %",
+        "share of right answers if L-RAG calls the retriever for 70 % of the questions",
+    ),
+    "right at 60%": (
+        "calls the retriever for 60 %: right answers, %",
+        "share of right answers if L-RAG calls the retriever for 60 % of the questions",
+    ),
+    "60% difference": (
+        "calls the retriever for 60 %: right answers minus always searching's, points",
+        (
+            "right answers of the row minus right answers of always searching; the higher, the better; at "
+            "zero, the saved searches cost no right answers"
         ),
     ),
     "60% ahead": (
-        "minus the paper's score, if 60 % search, points",
+        "calls the retriever for 60 %: right answers minus those with the paper's score, points",
         "right answers of the row minus right answers with the paper's score; above zero is better",
     ),
     "chosen_threshold": (
         "calibrated τ",
         (
-            "threshold with at most 2 points fewer right answers than always searching, chosen on half "
-            "of the paragraphs (median of 200 random halves)"
+            "largest threshold with at most 2 points fewer right answers than always searching, chosen on a "
+            "random half of the paragraphs; median of 200 random halves"
         ),
     ),
     "chosen_searches": (
-        "searches with calibrated τ",
-        "share of the questions of the other half that search with the calibrated τ; lower is cheaper",
+        "calibrated τ: retriever called, share of the questions",
+        (
+            "share of the questions in the other half of the paragraphs for which L-RAG calls the retriever "
+            "with the calibrated τ; mean of 200 random halves; lower is cheaper"
+        ),
     ),
     "chosen_difference": (
-        "difference with calibrated τ, points",
-        "right answers on the other half with the calibrated τ, minus those of always searching",
+        "calibrated τ: right answers minus always searching's, points",
+        (
+            "right answers on the other half with the calibrated τ, minus right answers of always searching; "
+            "mean of 200 random halves"
+        ),
     ),
     "surest 50%": (
         "right among the most certain half, %",
@@ -432,18 +464,18 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
         "contexts that come back as they were, because nothing was extracted",
     ),
     "gold_shown": ("gold passages shown, %", "gold passages that are in the last prompt; higher is better"),
-    "searches": ("searches", "searches of a question, mean"),
-    "calls": ("calls", "model calls of a question, mean"),
-    "further calls": ("further calls", "model calls beyond plain RAG's, mean of a question"),
-    "further tokens": ("further tokens", "tokens beyond plain RAG's, mean of a question"),
-    "tokens": ("tokens", "prompt and generated tokens of all calls of a question, mean"),
+    "searches": ("searches", "mean number of searches per question"),
+    "calls": ("calls", "mean number of model calls per question"),
+    "further calls": ("further calls", "model calls in addition to plain RAG's calls, mean per question"),
+    "further tokens": ("further tokens", "tokens in addition to plain RAG's tokens, mean per question"),
+    "tokens": ("tokens", "mean number of prompt and generated tokens per question, over all model calls"),
     "read": (
         "tokens with prefix cache",
         "tokens of all calls of a question, where a server processes a shared beginning of prompts once",
     ),
     "break_even_ms": (
         "break-even, ms",
-        "L-RAG saves time if a search takes longer than this; the decision whether to search takes 50 ms",
+        "duration of a search above which L-RAG saves time; the decision whether to search takes 50 ms",
     ),
 }
 """Columns of the tables of real readers, in their order: what stands above them, and what they mean."""

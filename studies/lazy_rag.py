@@ -229,12 +229,12 @@ def print_study(setting: Setting, reader: BaseReader) -> None:
     conservative = difference(lazy[0.5].correct, fixed["standard"].correct)
     claims = [
         Claim(
-            "Wrong first answers have a higher entropy than right ones",
+            "Wrong first answers have a higher entropy than right first answers",
             area,
             "[0.5" not in area and area != "n/a",
         ),
         Claim(
-            "L-RAG with τ = 0.5 loses at most two points to always searching",
+            "L-RAG with τ = 0.5 gives at most two points fewer right answers than always searching",
             f"{show(conservative, sign=True)} points",
             conservative.interval is not None and conservative.interval.lower > -0.02,
         ),
@@ -244,7 +244,7 @@ def print_study(setting: Setting, reader: BaseReader) -> None:
             rates == sorted(rates)[::-1],
         ),
         Claim(
-            "LazyRAG returns the answers that we computed from stored answers",
+            "LazyRAG returns the same answers as L-RAG's rule (Eq. 4) applied to stored answers",
             agreement,
             agreement.split(" of ")[0] == agreement.split(" of ")[1],
         ),
@@ -291,15 +291,15 @@ def print_modes(modes: Sequence[Mode], standard: Mode) -> None:
         )
     columns = (
         "Mode",
-        "right, %",
-        "difference to standard, points",
-        "prompt tokens",
-        "questions that search, %",
-        "paper: right, %",
-        "paper: tokens",
-        "paper: questions that search, %",
+        "right answers, %",
+        "right answers minus those of always search (standard), points",
+        "prompt tokens per question",
+        "retriever called, % of the questions",
+        "paper: right answers, %",
+        "paper: prompt tokens per question",
+        "paper: retriever called, % of the questions",
     )
-    print_table("Table I", columns, rows, "Tokens of lazy modes count both passes where the gate opens.")
+    print_table("Table I", columns, rows, "Tokens of L-RAG count both prompts if the retriever is called.")
 
 
 def print_entropies(entropies: Sequence[float], correct: Sequence[bool]) -> str:

@@ -1,13 +1,13 @@
-"""Simulations of the statistics: how often they are wrong, and how often they show a true difference.
+"""Simulations of the statistics: how often tests and intervals err, and tests find a difference.
 
     python -m studies.levels                    # all tables, in less than two minutes
     python -m studies.levels --samples 2000     # more samples a row
     python -m studies.levels shares groups      # some of the tables
 
-Requirements are tested on samples where the requirement is just not met (at most 5 % may pass), and on
-samples where it is met. Intervals of 95 % should contain the true value in 95 % of the samples.
-Calibrations are checked on the distribution that their samples come from. Five questions a document have a
-correlation of 0.2.
+Requirements are tested on samples whose true value equals the limit (at most 5 % of the samples may pass),
+and on samples whose true value is better than the limit. Intervals of 95 % should contain the true value in
+95 % of the samples. Calibrations are checked on the distribution from which their samples are drawn. The
+questions of a document have a correlation of 0.2.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ REQUIREMENTS: Sequence[tuple[str, Pairs, Pairs]] = (
 
 
 def passes(text: str, draw: Pairs, rng: Rng, n: int, grouped: bool) -> bool:
-    """Return whether a requirement passes on one sample of pairs."""
+    """Return True if a requirement passes on one sample of pairs."""
     requirement = parse_requirement(text)
     a, b = in_documents(rng, lambda g, n: np.stack(draw(g, n), axis=1), n).T if grouped else draw(rng, n)
     test, bound = test_for(requirement, a, b, documents(n) if grouped else None, 1 - LEVEL)
@@ -124,7 +124,7 @@ def passes(text: str, draw: Pairs, rng: Rng, n: int, grouped: bool) -> bool:
 
 
 def requirement_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
-    """Yield how often each requirement passes if it is just not met, and if it is met."""
+    """Yield how often each requirement passes if the true value equals the limit, and if it is better."""
     for text, edge, better in REQUIREMENTS:
         for grouped in (False, True):
             cells = [
@@ -132,36 +132,36 @@ def requirement_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
                 for draw in (edge, better)
                 for n in SIZES
             ]
-            yield [f"{text}{_where(grouped)}", *cells]
+            yield [f"`{text}`{_where(grouped)}", *cells]
 
 
 DIFFERENCES: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rng, int], Floats]]] = (
     (
-        "right or wrong; systems differ in 15 %",
+        "right or wrong answers; the systems differ in 15 % of the questions",
         -0.05,
         (-1, 1),
         lambda g, n: g.choice([1.0, -1, 0], n, p=[0.05, 0.1, 0.85]),
     ),
     (
-        "right or wrong; systems differ in 4 %",
+        "right or wrong answers; the systems differ in 4 % of the questions",
         0.0,
         (-1, 1),
         lambda g, n: g.choice([1.0, -1, 0], n, p=[0.02, 0.02, 0.96]),
     ),
     (
-        "right or wrong; systems differ in half",
+        "right or wrong answers; the systems differ in half of the questions",
         0.1,
         (-1, 1),
         lambda g, n: g.choice([1.0, -1, 0], n, p=[0.3, 0.2, 0.5]),
     ),
     (
-        "graded scores; systems differ in 15 %",
+        "graded scores; the systems differ in 15 % of the questions",
         0.0375,
         (-1, 1),
         lambda g, n: (g.random(n) < 0.15) * g.uniform(-0.5, 1, n),
     ),
     (
-        "graded scores; systems differ in all",
+        "graded scores; the systems differ in all questions",
         0.1,
         (-1, 1),
         lambda g, n: np.clip(g.normal(0.1, 0.2, n), -1, 1),
@@ -184,7 +184,10 @@ def coverage_rows(samples: int, rng: Rng, sizes: Sequence[int]) -> Iterator[list
 
 
 def share_rows(sizes: Sequence[int]) -> Iterator[list[str]]:
-    """Yield how often the interval of a share contains it, computed exactly; last, the worst share."""
+    """Yield how often the interval of a share contains the true share, computed exactly.
+
+    The last two cells are the mean over all true shares and the lowest value.
+    """
     with np.errstate(divide="ignore"):
         log_factorials = np.append(0, np.cumsum(np.log(np.arange(1, max(sizes) + 1))))
     shares = np.linspace(0.001, 0.999, 999)
@@ -200,7 +203,7 @@ def share_rows(sizes: Sequence[int]) -> Iterator[list[str]]:
             f"n = {n}",
             *cells,
             percent(covers.mean()),
-            f"{percent(covers.min())} at {shares[covers.argmin()]:.3f}",
+            f"{percent(covers.min())} at a true share of {shares[covers.argmin()]:.3f}",
         ]
 
 
@@ -210,20 +213,25 @@ SHARES = (0.5, 0.7, 0.8, 0.9, 0.95, 0.99)
 SKEWED: Sequence[tuple[str, float, tuple[float, float] | None, Callable[[Rng, int], Floats]]] = (
     ("scores from 0 to 1, mostly near 0", 0.2 / 2.2, (0, 1), lambda g, n: g.beta(0.2, 2, n)),
     (
-        "scores of 1, but 0.5 in 5 % of questions",
+        "scores of 1, and of 0.5 for 5 % of the questions",
         0.975,
         (0, 1),
         lambda g, n: np.where(g.random(n) < 0.05, 0.5, 1.0),
     ),
     (
-        "scores of 0, but 0.67 in 3 % of questions",
+        "scores of 0, and of 0.67 for 3 % of the questions",
         0.0201,
         (0, 1),
         lambda g, n: np.where(g.random(n) < 0.03, 0.67, 0.0),
     ),
     ("costs; exponential distribution", 1.0, None, lambda g, n: g.exponential(1, n)),
     ("costs; log-normal distribution, σ = 1", math.exp(0.5), None, lambda g, n: g.lognormal(0, 1, n)),
-    ("costs of 1, but 61 in 2 % of questions", 2.2, None, lambda g, n: stalls(0.02, 1.0)(g, n)[0]),
+    (
+        "costs of about 1, and of 61 for 2 % of the questions",
+        2.2,
+        None,
+        lambda g, n: stalls(0.02, 1.0)(g, n)[0],
+    ),
 )
 
 
@@ -239,11 +247,16 @@ def skewed_rows(samples: int, rng: Rng, sizes: Sequence[int]) -> Iterator[list[s
 
 GROUPED: Sequence[tuple[str, float, tuple[float, float], Callable[[Rng, int], Floats]]] = (
     *(
-        (f"share of right answers, {100 * p:g} %", p, (0, 1), lambda g, n, p=p: (g.random(n) < p) * 1.0)
+        (
+            f"share of right answers; the true share is {100 * p:g} %",
+            p,
+            (0, 1),
+            lambda g, n, p=p: (g.random(n) < p) * 1.0,
+        )
         for p in (0.5, 0.8, 0.95)
     ),
     *(
-        (f"paired difference; {name}", mean, bounds, draw)
+        (f"difference between two systems; {name}", mean, bounds, draw)
         for name, mean, bounds, draw in DIFFERENCES[:5]
         if bounds
     ),
@@ -272,7 +285,7 @@ def grouped_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
             areas = [auroc(uncertainty, right, one) for one in (documents(n), None)]
             held += [a is None or a.interval is None or a.interval[0] <= AREA <= a.interval[1] for a in areas]
         cells += [percent(one / samples) for one in held]
-    yield [f"AUROC of {AREA:.2f}", *cells]
+    yield [f"AUROC; the true AUROC is {AREA:.2f}", *cells]
 
 
 COMPARED = (1, 3, 6)
@@ -280,7 +293,7 @@ COMPARED = (1, 3, 6)
 
 
 def power_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
-    """Yield how often the recommended number of questions shows a difference."""
+    """Yield how often a test finds a difference with the recommended number of questions."""
     for wins, losses in ((0.1, 0.05), (0.05, 0.02), (0.3, 0.1), (0.06, 0.01)):
         cells = []
         for tests in COMPARED:
@@ -291,7 +304,10 @@ def power_rows(samples: int, rng: Rng) -> Iterator[list[str]]:
             draws = rng.choice(3, size=(samples, n), p=[wins, losses, 1 - wins - losses])
             shown = [paired_p_value(one == 0, one == 1) <= LEVEL / tests for one in draws]
             cells += [f"{n:,}", percent(shown)]
-        yield [f"better in {100 * wins:g} % of questions, worse in {100 * losses:g} %", *cells]
+        yield [
+            f"one system is better in {100 * wins:g} % of the questions, worse in {100 * losses:g} %",
+            *cells,
+        ]
 
 
 def answers(
@@ -318,11 +334,12 @@ ABSTENTIONS = (
 
 
 def abstention_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
-    """Yield how often the limit is exceeded, how often any answer is shown, and how many answers are."""
+    """Yield how often the limit is exceeded, how often an answer is shown, and the share of shown answers."""
     for right, informs, risk, grouped in ABSTENTIONS:
         name = (
-            f"limit {100 * risk:.0f} % wrong; {100 * right:.0f} % right, "
-            f"uncertainty {informs:g} σ lower if right"
+            f"limit: {100 * risk:.0f} % of the shown answers wrong; model: {100 * right:.0f} % of all "
+            f"answers right, mean uncertainty of right answers "
+            f"{f'{informs:g} σ below' if informs else 'equal to'} mean uncertainty of wrong answers"
         )
         uncertainty, is_right = answers(rng, 200_000, right, informs)
         order = np.argsort(uncertainty)
@@ -353,7 +370,7 @@ THRESHOLDS = (
 
 
 def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
-    """Yield how often the limit is exceeded and certified, and the share of saved searches."""
+    """Yield how often the limit is exceeded, how often a threshold is certified, and the saved searches."""
 
     def draw(
         size: int, repairs: float, spoils: float, informs: float, grouped: bool = False
@@ -368,9 +385,10 @@ def threshold_rows(samples: int, rng: Rng, n: int) -> Iterator[list[str]]:
         return uncertainty, without.astype(float), with_.astype(float)
 
     for repairs, spoils, informs, grouped in THRESHOLDS:
+        higher = f"{informs:g} σ higher for repaired answers, {informs:g} σ lower for spoiled answers"
         name = (
-            f"search repairs {100 * repairs:.0f} %, spoils {100 * spoils:.0f} %; "
-            f"uncertainty shifted by {informs:g} σ"
+            f"a search repairs {100 * repairs:.0f} % of the first answers, spoils {100 * spoils:.0f} %; "
+            f"mean uncertainty {higher if informs else 'equal for repaired, spoiled and unchanged answers'}"
         )
         uncertainty, without, with_ = draw(200_000, repairs, spoils, informs)
         broken, certified, skipped = [], [], []
@@ -395,7 +413,14 @@ _FEW = (20, 40, 60, 100)
 TABLES: Mapping[str, Table] = {
     "requirements": (
         "Requirements that pass, %",
-        ["requirement", *(f"{truth}, n = {n}" for truth in ("not met", "met") for n in SIZES)],
+        [
+            "requirement",
+            *(
+                f"{truth}, n = {n}"
+                for truth in ("true value at the limit", "true value better")
+                for n in SIZES
+            ),
+        ],
         requirement_rows,
     ),
     "intervals": (
@@ -405,7 +430,12 @@ TABLES: Mapping[str, Table] = {
     ),
     "shares": (
         "Intervals of 95 % of a share that contain the true share, %; exact",
-        ["questions", *(f"{100 * share:g} %" for share in SHARES), "mean of all shares", "worst share"],
+        [
+            "questions",
+            *(f"true share {100 * share:g} %" for share in SHARES),
+            "mean over all shares",
+            "lowest value",
+        ],
         lambda _, __: share_rows((10, 20, 40, 100, 200)),
     ),
     "skewed": (
@@ -419,18 +449,35 @@ TABLES: Mapping[str, Table] = {
         grouped_rows,
     ),
     "power": (
-        "How often the recommended number of questions shows a difference, %",
-        ["right answers", *(f"{n} compared: {what}" for n in COMPARED for what in ("questions", "shown, %"))],
+        "How often a test finds a difference with the recommended number of questions, %",
+        [
+            "right answers",
+            *(
+                f"{n} system{'s' * (n > 1)} compared: {what}"
+                for n in COMPARED
+                for what in ("recommended number of questions", "difference found, %")
+            ),
+        ],
         power_rows,
     ),
     "abstention": (
         f"calibrate_abstention, n = {CALIBRATED}, % of a quarter of the samples",
-        ["sample", "limit exceeded, %", "any answer shown, %", "answers shown, %"],
+        [
+            "sample",
+            "limit exceeded, % of the samples",
+            "at least one answer shown, % of the samples",
+            "shown answers, % of all answers",
+        ],
         lambda samples, rng: abstention_rows(max(samples // 4, 1), rng, CALIBRATED),
     ),
     "thresholds": (
-        f"calibrate_threshold, n = {CALIBRATED}, a loss of two points, % of a quarter of the samples",
-        ["sample", "limit exceeded, %", "limit certified, %", "searches saved, %"],
+        f"calibrate_threshold, n = {CALIBRATED}, at most two points lost, % of a quarter of the samples",
+        [
+            "sample",
+            "limit exceeded, % of the samples",
+            "threshold certified, % of the samples",
+            "searches saved, % of the questions",
+        ],
         lambda samples, rng: threshold_rows(max(samples // 4, 1), rng, CALIBRATED),
     ),
 }

@@ -129,7 +129,7 @@ def label_of(system: str) -> str:
 
     Example:
         >>> label_of("at random, as often as τ = 0.5, may abstain")
-        'search at random, as often as entropy above 0.5 or an abstention'
+        'search at random, as often as the rule “entropy above 0.5, or an abstention” searches'
     """
     if system in ROWS:
         return ROWS[system]
@@ -137,8 +137,12 @@ def label_of(system: str) -> str:
         return f"search if entropy is above {match[1]}{', or after an abstention' if match[2] else ''}"
     if system.startswith(_AT_RANDOM):
         gate = _GATE.fullmatch(system.removeprefix(_AT_RANDOM))
-        named = f"entropy above {gate[1]}{' or an abstention' if gate[2] else ''}" if gate else "L-RAG"
-        return f"search at random, as often as {named}"
+        rule = (
+            f"the rule “entropy above {gate[1]}{', or an abstention' if gate[2] else ''}”"
+            if gate
+            else "L-RAG"
+        )
+        return f"search at random, as often as {rule} searches"
     if system.endswith(_UNCERTAIN):
         return f"{label_of(system.removesuffix(_UNCERTAIN))}{_UNCERTAIN}"
     dataset, colon, measure = system.partition(": ")
@@ -146,11 +150,15 @@ def label_of(system: str) -> str:
 
 
 def caption(summary: Mapping[str, Any], name: str, sizes: Sequence[int]) -> str:
-    """Return with which model and on what a table was measured, and what it says."""
+    """Return the model and the data set of a table, and what the table says."""
     begun = ""
-    if sizes and "seed" in summary:  # others recorded what has none
+    if sizes and "seed" in summary:  # recorded data have no seed
         reader, data = READERS.get(summary["reader"], summary["reader"]), SETS[summary["set"]]
-        fewer = f", and for some rows of the table only {sizes[0]} of them" if sizes[0] < sizes[-1] else ""
+        fewer = (
+            f", and for some rows of the table only {sizes[0]} of these questions"
+            if sizes[0] < sizes[-1]
+            else ""
+        )
         begun = f"We asked {reader} {sizes[-1]} questions of {data}{fewer}. "
     return f"{begun}{CAPTIONS.get(name, '')}".rstrip()
 
@@ -286,15 +294,14 @@ _ELSEWHERE = {
 }
 _READERS = {"Qwen2.5-Coder-1.5B": "understanding-qwen", "fine-tuned SmolLM2-135M": "understanding-demo"}
 _TRACED = {
-    "right without a search, %": "right / without retrieval / %",
-    "right with one search, %": "right / with one retrieval / %",
-    "a search repairs the answer, %": "right / questions that retrieval helps / %",
-    "a search spoils the answer, %": "right / questions that it hurts / %",
+    "right answers without a search, %": "right / without retrieval / %",
+    "right answers after one search, %": "right / with one retrieval / %",
+    "wrong answers that a search repairs, % of the questions": "right / questions that retrieval helps / %",
+    "right answers that a search spoils, % of the questions": "right / questions that it hurts / %",
     "AUROC of perplexity for wrong answers": "retrieving / perplexity / AUROC wrong",
     "AUROC of perplexity for answers that a search repairs": "retrieving / perplexity / AUROC helps",
-    "right if the most uncertain half searches, minus a random half, points": (
-        "retrieving / perplexity / gain at 50%"
-    ),
+    "retriever called for the most uncertain half of the questions: right answers minus those for a "
+    "random half, points": "retrieving / perplexity / gain at 50%",
 }
 COMPOSED: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
     "edc2-elsewhere": (
@@ -325,9 +332,9 @@ COMPOSED: dict[str, tuple[Sequence[str], Mapping[str, str]]] = {
     ),
     "lazy-latency": (
         (
-            "questions that search",
+            "share of the questions for which the retriever is called",
             "break-even, ms",
-            *(f"ms saved, search of {ms} ms" for ms in (200, 500, 1000)),
+            *(f"a search takes {ms} ms: ms saved per question" for ms in (200, 500, 1000)),
         ),
         {
             f"{rate:.0%}".replace("%", " %"): "; ".join(

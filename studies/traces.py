@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def print_dataset(name: str, rows: list[dict[str, Any]]) -> None:
-    """Print right answers, AUROCs, and the gain of searching for the least certain questions."""
+    """Print right answers, AUROCs, and the gain of calling the retriever for the least certain questions."""
     own = [contains(row["answer"], row["golds"]) for row in rows]
     without = [contains(row["answer_no_retrieval"], row["golds"]) for row in rows]
     retrieved = [contains(row["answer_one_retrieval"], row["golds"]) for row in rows]
@@ -87,10 +87,10 @@ def print_dataset(name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def gain(scores: NDArray[np.float64], without: list[bool], retrieved: list[bool], rate: float) -> Estimate:
-    """Return right answers if the least certain questions search, minus those if as many random ones do."""
-    acts = scores >= np.quantile(scores, 1 - rate)
+    """Return right answers if the least certain share searches, minus those if a random share searches."""
+    searches = scores >= np.quantile(scores, 1 - rate)
     change = np.array(retrieved, dtype=float) - np.array(without, dtype=float)
-    return mean_interval(change * (acts - acts.mean()), bounds=None)
+    return mean_interval(change * (searches - searches.mean()), bounds=None)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Which score should L-RAG's gate use? Each measure of the first answer, compared on stored answers.
 
 The run of the table ``gates`` stores the scores of every token of the first answers. So any measure can
-decide which questions search, and all measures are compared at the same number of searches.
+decide for which questions L-RAG calls the retriever, and all measures are compared at the same number of
+searches.
 """
 
 from __future__ import annotations
@@ -26,13 +27,13 @@ MOST_LOST = 0.02
 """Largest loss of right answers that a threshold may have, as a share of the questions."""
 HALVES = 200
 RATES = (0.9, 0.8, 0.7, 0.6, 0.5)
-"""Shares of the questions that search: those whose first answers are the least certain."""
+"""Shares of the questions for which the retriever is called: the questions with the least certain answers."""
 
 TableRow = dict[str, Any]
 
 
 def gate_score_rows(run: EvaluationRun) -> list[TableRow]:
-    """Return for each measure its AUROC for wrong first answers, and the right answers by rate of searches.
+    """Return for each measure the AUROC for wrong first answers, and the right answers by rate of searches.
 
     First answers come from the system ``summary``, which does not ask the reader to abstain; answers after
     a search come from ``always``. ``60% difference`` is minus ``always``. ``60% ahead`` is minus the right
@@ -91,7 +92,7 @@ def _of_places(answers: Answers, kept: NDArray[np.bool_]) -> Answers:
 def _gated(
     values: NDArray[np.float64], first: NDArray[np.bool_], searched: NDArray[np.bool_], rate: float
 ) -> NDArray[np.float64]:
-    """Return whether each answer is right if the least certain share of the questions searches."""
+    """Return 1.0 for each right answer and 0.0 for each wrong answer if the least certain share searches."""
     order = np.argsort(values, kind="stable")
     opens = np.zeros(len(values), bool)
     opens[order[len(values) - round(rate * len(values)) :]] = True
