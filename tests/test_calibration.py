@@ -37,7 +37,7 @@ def rows_of(
 def draw(
     rng: np.random.Generator, n: int, *, repairs: float = 0.2, spoils: float = 0.1, informs: float = 0.0
 ) -> list[CalibrationRow]:
-    """Questions on which acting repairs and spoils, with an uncertainty that informs about it or not."""
+    """Questions on which a search repairs and spoils, with an uncertainty that informs about it or not."""
     kind = rng.choice(3, size=n, p=[repairs, spoils, 1 - repairs - spoils])
     right = rng.random(n) < 0.5
     without = np.where(kind == 0, 0.0, np.where(kind == 1, 1.0, right))
@@ -172,7 +172,7 @@ def test_a_sample_that_is_too_small_says_how_many_would_do() -> None:
     assert (policy.verdict, policy.threshold, policy.rate) == ("infeasible", -math.inf, 1.0)
     assert policy.needed is not None and policy.needed >= 149
     assert (
-        f"cannot be guaranteed with 100 questions; about {policy.needed:,} would be needed"
+        f"no guarantee is possible with 100 questions; about {policy.needed:,} would be needed"
         in policy.guarantee
     )
     useless = calibrate_threshold(rows_of([1] * 300, [0] * 300, [1] * 300))
@@ -182,7 +182,7 @@ def test_a_sample_that_is_too_small_says_how_many_would_do() -> None:
 def test_a_gain_is_shown_only_where_there_is_one() -> None:
     policy = calibrate_threshold(rows_of(range(400), [i < 300 for i in range(400)], [True] * 400))
     assert policy.verdict == "holds" and policy.gain.interval is not None and policy.gain.interval.lower > 0.1
-    assert "Gain over acting at random on 24 % of questions" in policy.guarantee
+    assert "Gain over searching or rewriting for a random 24 % of the questions" in policy.guarantee
     rng = np.random.default_rng(5)
     assert [calibrate_threshold(draw(rng, 250)).verdict for _ in range(60)].count("holds") <= 3
     same = calibrate_threshold(rows_of(range(300), [1] * 300, [1] * 300))
@@ -397,7 +397,7 @@ def test_empty_answers_do_not_make_an_uncertainty_tell() -> None:
 def test_nothing_is_answered_where_uncertainty_does_not_inform() -> None:
     policy = calibrate_abstention(answers(np.random.default_rng(2), 250, informs=0.0), max_risk=0.1)
     assert (policy.threshold, policy.coverage, policy.risk) == (-math.inf, 0.0, None)
-    assert "cannot be guaranteed with 250 questions" in policy.guarantee
+    assert "no guarantee is possible with 250 questions" in policy.guarantee
     assert policy.select("Velm", -9.0).abstained
 
 

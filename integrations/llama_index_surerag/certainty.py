@@ -181,7 +181,7 @@ class _Selecting(Shareable):
             )
         if policy is not None and policy.threshold == -math.inf:
             warnings.warn(
-                f"no answer will be shown; the policy's guarantee: {policy.guarantee}",
+                f"no answer will be shown: {policy.guarantee}",
                 CalibrationWarning,
                 stacklevel=3,
             )

@@ -1,14 +1,15 @@
 """Calibrate uncertainty thresholds with a statistical guarantee, from questions with scored answers.
 
-A threshold decides when a method acts (retrieves, rewrites or compresses), or which answers are withheld. The
+A threshold decides when a method retrieves passages or rewrites a query, or which answers are withheld. The
 procedure is Learn then Test (Angelopoulos et al., arXiv 2110.01052) with fixed-sequence testing. Thresholds
 are tested in ascending order, each at the full significance level, until the first threshold fails. The
 p-value changes only at uncertainties that occur in the sample, so only these values are tested.
 
-Binary scores have an exact test (:func:`paired_p_value`). Graded scores have a test by betting
-(:func:`betting_p_value`). Rows of one group, such as the questions about one document, depend on each other.
-For grouped rows, the exact tests use an effective sample size
-(:func:`surerag.measures.statistics.effective_size`), and each bet is on a whole group.
+Binary scores have an exact test (:func:`paired_p_value`). Graded scores have the test by betting of
+Waudby-Smith and Ramdas (:func:`betting_p_value`). Rows of one group, such as the questions about one
+document, depend on each other. For grouped rows, the exact tests use an effective sample size
+(:func:`surerag.measures.statistics.effective_size`), and the test by betting uses the total loss of each
+group.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ TEST_EACH = 4000
 """Largest number of distinct uncertainties that are all tested as thresholds. In a larger sample, thresholds
 are taken from ``_SET_ASIDE`` rows and tested on the other rows."""
 _SET_ASIDE = 1000
-"""Number of rows that only supply thresholds if a sample has more than ``TEST_EACH`` of them."""
+"""If a sample has more than ``TEST_EACH`` distinct uncertainties, this number of rows supplies the
+thresholds, and the thresholds are tested on the other rows."""
 _NUISANCE_LEVEL = 0.01
 """Share of the significance level that :func:`paired_p_value` spends on the interval of its nuisance
 parameter."""
@@ -61,7 +63,8 @@ that the bound allows. It avoids tiny variances in small samples. It changes the
 its level."""
 _FEWEST_RIGHT = 0.05
 _LEVEL_OF_ALL = 0.1
-"""Share of the significance level for the test whether all questions can be answered."""
+"""Share of the significance level that :func:`calibrate_abstention` spends on one test: whether the share of
+wrong answers is small enough if every question is answered."""
 _ERRORS_AT_FIRST = 1
 """Number of wrong answers with which the first test of an abstention threshold can still pass."""
 _REMEDIES = {
@@ -87,13 +90,13 @@ class CalibrationWarning(UserWarning):
 class CalibrationRow:
     """The uncertainty and scores of one question, for calibration.
 
-    A method acts on a question if it retrieves, rewrites the query or compresses the passages for it.
+    The uncertainty decides whether a method takes a step, such as a retrieval or a rewrite of the query.
 
     Attributes:
-        uncertainty: Uncertainty of the answer before the method acts; larger means less certain. Use
-            ``math.inf`` for an empty answer.
-        score_without: Score in [0, 1] of the answer without acting; None if it was not scored.
-        score_with: Score in [0, 1] of the answer after acting; None if it was not scored.
+        uncertainty: Uncertainty of the answer before the step; larger means less certain. Use ``math.inf``
+            for an empty answer.
+        score_without: Score in [0, 1] of the answer without the step; None if this answer was not scored.
+        score_with: Score in [0, 1] of the answer after the step; None if this answer was not scored.
         id: Name of the question.
         group: Name of the group of questions, such as the document that they are about. Rows of one group
             are treated as dependent.
@@ -262,8 +265,8 @@ class _Policy:
                 )
         if missing := [part for part, yours in scope.items() if yours and not self.scope.get(part)]:
             warnings.warn(
-                f"the policy does not record the {', '.join(missing)} of its calibration; its "
-                "guarantee holds only if they are the same",
+                f"the policy does not record the {', '.join(missing)} of its calibration; its guarantee "
+                f"holds only if the calibration had the same {', '.join(missing)} as the present use",
                 CalibrationWarning,
                 stacklevel=3,
             )
@@ -277,7 +280,7 @@ class HasCalibrationRows(Protocol):
 
 
 def _sample(rows: Sequence[CalibrationRow] | HasCalibrationRows) -> tuple[Floats, Floats, Floats]:
-    """Return arrays of uncertainties, scores without acting and scores with acting; NaN means no score."""
+    """Return three arrays of the rows: ``uncertainty``, ``score_without`` and ``score_with``; None is NaN."""
     rows = rows.calibration_rows() if hasattr(rows, "calibration_rows") else list(rows)
     if not rows:
         raise InputError("there are no rows to calibrate on", hint="pass rows of 100 questions or more")
@@ -300,9 +303,9 @@ class _ThresholdSums(NamedTuple):
     """Candidate thresholds in ascending order, and sums over the questions at or below each threshold."""
 
     thresholds: Floats  # distinct finite uncertainties
-    skipped: NDArray[np.int_]  # number of questions without acting
-    repaired: Floats  # score that acting would add
-    spoiled: Floats  # score that acting would take away
+    skipped: NDArray[np.int_]  # number of questions without a search (or rewrite)
+    repaired: Floats  # score that the search (or rewrite) would add
+    spoiled: Floats  # score that the search (or rewrite) would take away
 
 
 def _threshold_sums(uncertainty: Floats, benefit: Floats) -> _ThresholdSums:
@@ -318,23 +321,25 @@ def _threshold_sums(uncertainty: Floats, benefit: Floats) -> _ThresholdSums:
 
 @dataclass(frozen=True, slots=True)
 class ThresholdPolicy(_Policy):
-    """A threshold above which a method acts (retrieves, rewrites or compresses), with a guarantee.
+    """A threshold above which a method searches (L-RAG) or rewrites the query (DynQR), with a guarantee.
 
-    The guarantee bounds the loss of mean score compared with always acting. It holds for questions that are
-    drawn like the sample, with the same reader, prompts and documents. Of all calibrations, at most a share
-    of 1 - ``confidence`` yields a policy that breaks its guarantee.
+    The guarantee bounds the loss of mean score compared with always searching (or always rewriting). The
+    guarantee holds for questions that are drawn like the sample, with the same reader, prompts and documents.
+    Of all calibrations, at most a share of 1 - ``confidence`` yields a policy that breaks its guarantee.
 
     Attributes:
-        threshold: The method acts if the uncertainty is above this value: with -inf always, with inf never.
-        max_loss: Largest allowed loss of mean score, compared with always acting.
+        threshold: The method searches (or rewrites) if the uncertainty is above this value: with -inf always,
+            with inf never.
+        max_loss: Largest allowed loss of mean score, compared with always searching (or always rewriting).
         confidence: Confidence level of the guarantee.
         n: Number of questions in the sample.
-        rate: Share of the sample's questions on which the policy acts.
-        loss: Loss of mean score in the sample, compared with always acting.
-        gain: Gain of mean score in the sample, compared with acting equally often at random.
+        rate: Share of the sample's questions for which the method searches (or rewrites).
+        loss: Loss of mean score in the sample, compared with always searching (or always rewriting).
+        gain: Gain of mean score in the sample, compared with searching (or rewriting) equally often at
+            random.
         verdict: ``"holds"`` if the guarantee holds and the gain is significant; ``"no gain shown"`` if the
-            guarantee holds, but acting at random may be as good; ``"infeasible"`` if no threshold could be
-            certified.
+            guarantee holds, but searching (or rewriting) at random may be as good; ``"infeasible"`` if no
+            threshold could be certified.
         needed: For an infeasible calibration, about how many questions are needed; None if more questions
             would not help. For other verdicts, None.
         scope: The scope in which the policy is valid; see :func:`scope_of`.
@@ -358,17 +363,20 @@ class ThresholdPolicy(_Policy):
             more = ", and more questions of this kind would not help"
             if self.needed is not None:
                 more = f"; about {self.needed:,} would be needed"
-            return f"cannot be guaranteed with {counted(self.n, 'question')}{more}. This policy always acts."
+            return (
+                f"no guarantee is possible with {counted(self.n, 'question')}{more}. This policy always "
+                "searches or rewrites."
+            )
         text = (
-            f"loses at most {100 * self.max_loss:g} points against always acting, at confidence "
-            f"{self.confidence:g}, from {counted(self.n, 'question')}."
+            f"loses at most {100 * self.max_loss:g} points compared with always searching or rewriting, at "
+            f"confidence {self.confidence:g}, from {counted(self.n, 'question')}."
         )
         if self.gain.interval is None:
             return f"{text} No gain can be estimated: the sample shows no difference."
-        word = "Gain" if self.verdict == "holds" else "No gain shown"
+        word = "Gain" if self.verdict == "holds" else "No evidence of a gain"
         return (
-            f"{text} {word} over acting at random on {100 * self.rate:.0f} % of questions: "
-            f"{self.gain.text('+', 100, 1)} points."
+            f"{text} {word} over searching or rewriting for a random {100 * self.rate:.0f} % of the "
+            f"questions: {self.gain.text('+', 100, 1)} points."
         )
 
 
@@ -379,10 +387,10 @@ def calibrate_threshold(
     confidence: float = 0.95,
     component: Any = None,
 ) -> ThresholdPolicy:
-    """Return the policy that acts most rarely among the policies that lose at most ``max_loss``.
+    """Return the policy that searches (or rewrites) most rarely among those that lose at most ``max_loss``.
 
-    The loss is the loss of mean score compared with always acting. If no threshold can be certified, the
-    policy always acts, and its verdict is ``"infeasible"``.
+    The loss is the loss of mean score compared with always searching (or always rewriting). If no threshold
+    can be certified, the policy always searches (or rewrites), and its verdict is ``"infeasible"``.
 
     Args:
         rows: One row for each question, or a run of :func:`surerag.evaluate`. The questions must be drawn
@@ -452,7 +460,8 @@ def _threshold_of_loss(
     level: float,
 ) -> float | None:
     """Return the largest threshold with a certified loss of at most ``max_loss``; None if there is none."""
-    # Bets need an order of rows that does not depend on the uncertainty. Rows of a group stay together.
+    # The test by betting needs an order of rows that does not depend on the uncertainty. Rows of a group stay
+    # together.
     order = np.argsort(np.random.default_rng(0).permutation(groups.max() + 1)[groups], kind="stable")
     uncertainty, benefit, groups = uncertainty[order], benefit[order], groups[order]
     grid = np.unique(uncertainty[np.isfinite(uncertainty)])
@@ -481,14 +490,14 @@ def _counts(losses: Floats, groups: NDArray[np.intp], level: float, alike: float
 def _needed_for_loss(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], max_loss: float, level: float
 ) -> int | None:
-    """Estimate how many questions certify a threshold that is exceeded by at most 95 % of the questions.
+    """Estimate how many questions are needed to certify a threshold that saves 5 % of the searches or more.
 
-    The result is None if no number of questions can certify such a threshold.
+    The result is None if, in the sample, each of these thresholds loses ``max_loss`` or more.
     """
     with extra("evaluation"):
         from scipy.stats import norm
-    # A normal approximation with the rates of the sample. With this number, a calibration succeeds with a
-    # probability of about 1/2.
+    # This is a normal approximation of the test, with the sample's rates of losses and gains. Of all
+    # calibrations with the returned number of questions, about half certify the threshold.
     at = _threshold_sums(uncertainty, benefit)
     least = math.ceil(math.log(level * (1 - _NUISANCE_LEVEL)) / math.log1p(-max_loss)) if max_loss < 1 else 1
     n, loss = len(uncertainty), (at.repaired - at.spoiled) / len(uncertainty)
@@ -505,7 +514,7 @@ def _needed_for_loss(
 def _gain(
     uncertainty: Floats, benefit: Floats, groups: NDArray[np.intp], threshold: float, confidence: float
 ) -> Estimate:
-    """Estimate by how much the mean score is higher than with acting equally often at random."""
+    """Estimate the gain of mean score over searching (or rewriting) equally often at random."""
     # The threshold was chosen on the same questions, so the interval must hold for all thresholds of a grid
     # at once. It comes from a bootstrap of the largest studentised deviation; groups are resampled whole.
     finite, n = uncertainty[np.isfinite(uncertainty)], len(uncertainty)
@@ -544,9 +553,10 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
 
     Args:
         n: Number of questions in the sample.
-        repaired: Number of questions on which the policy does not act, but acting would make the answer
-            right.
-        spoiled: Number of questions on which the policy does not act, and acting would make the answer wrong.
+        repaired: Number of questions for which the policy skips a search (or rewrite) that would turn a wrong
+            answer into a right answer.
+        spoiled: Number of questions for which the policy skips a search (or rewrite) that would turn a right
+            answer into a wrong answer.
         bound: Allowed loss, in [-1, 1].
         slip: Significance level that is spent on the interval of the nuisance parameter.
 
@@ -577,9 +587,9 @@ def paired_p_value(n: int, repaired: int, spoiled: int, bound: float, slip: floa
     spread = 9 * np.sqrt(n * shares * (1 - shares)) + 9  # the probability of other outcomes is negligible
     low, high = math.floor((n * shares - spread).min()), math.ceil((n * shares + spread).max())
     counts = np.arange(max(0, low), min(n, high) + 1)
-    # The statistic is z(t, d) = (t - n bound) / sqrt(d + c - t²/n), with the difference t and the number d of
-    # discordant questions. It grows with t. So for each d, the outcomes with smaller statistics end at the
-    # smaller root of a quadratic equation.
+    # The statistic is z(t, d) = (t - n bound) / sqrt(d + c - t²/n), with the difference t, the number d of
+    # discordant questions and the pseudo-count c (``more``). For each d, z grows with t. So an outcome has a
+    # z of at most the sample's z if its t is at most the smaller root of a quadratic equation.
     more = _PRIOR_DISCORDANT * abs(expected)
     z_squared = (difference - expected) ** 2 / max(discordant + more - difference * difference / n, 1e-9)
     stretch = 1 + z_squared / n
@@ -597,14 +607,15 @@ def betting_p_value(
 ) -> float:
     """Return a p-value of the hypothesis that the mean of losses is ``bound`` or more, by betting.
 
-    A gambler bets against the hypothesis, and 1 / (the gambler's largest capital) is a p-value. The bets are
-    the predictable plug-in bets of Waudby-Smith & Ramdas (JRSSB 86, 2024). The p-value is valid for any
-    losses within ``bounds`` whose order does not depend on their values.
+    In the test by betting (Waudby-Smith & Ramdas, JRSSB 86, 2024), a gambler bets against the hypothesis on
+    one loss after another. The p-value is 1 / (the gambler's largest capital). The stakes are the paper's
+    "predictable plug-in" bets. The p-value is valid for any losses within ``bounds`` whose order does not
+    depend on their values.
 
     Args:
         losses: One loss for each question.
         bound: Allowed mean loss.
-        confidence: Confidence level for which the size of the bets is tuned, in (0, 1).
+        confidence: Confidence level for which the stakes are tuned, in (0, 1).
         bounds: Smallest and largest possible loss.
 
     Example:
@@ -634,9 +645,10 @@ def grouped_betting_p_value(
 ) -> float:
     """Return a p-value of the hypothesis that the mean of grouped losses is ``bound`` or more, by betting.
 
-    Each bet is on the loss of a whole group beyond the bound. The p-value is valid if the groups are
-    independent; losses inside a group may depend on each other in any way. The losses of a single group are
-    treated as independent. For the other arguments see :func:`betting_p_value`.
+    The test of :func:`betting_p_value` gets one value for each group: the sum over the group of the losses
+    minus ``bound``. The p-value is valid if the groups are independent; losses inside a group may depend on
+    each other in any way. If there is only one group, its losses are treated as independent. For the other
+    arguments see :func:`betting_p_value`.
 
     Example:
         >>> alone, alike = np.zeros(250), np.zeros(250)
@@ -684,10 +696,10 @@ class AbstentionPolicy(_Policy):
         n: Number of questions in the sample.
         coverage: Share of the sample's questions whose answer is shown.
         risk: Share of wrong answers among the shown answers of the sample; None if no answer is shown.
-        knots: Ascending uncertainties, at which ``probabilities`` gives the probability of a right answer.
-            Other probabilities are interpolated. Empty if the uncertainty does not separate right from wrong
-            answers: the confidence interval of ``auroc`` contains 0.5.
-        probabilities: Probability of a right answer at each knot.
+        knots: Ascending uncertainties for which ``probabilities`` has the probability of a right answer;
+            between them, the probability is interpolated. Empty if the uncertainty may not separate right
+            from wrong answers, because the confidence interval of ``auroc`` contains 0.5.
+        probabilities: Probability of a right answer at each uncertainty in ``knots``.
         auroc: AUROC of the uncertainty as a detector of wrong answers, among the non-empty answers of the
             sample; None if all of them are right or all are wrong.
         scope: The scope in which the policy is valid; see :func:`scope_of`.
@@ -784,9 +796,9 @@ class AbstentionPolicy(_Policy):
         """A sentence that states the guarantee and the coverage."""
         if self.threshold == -math.inf:
             return (
-                f"cannot be guaranteed with {counted(self.n, 'question')}: no share of them can be answered "
-                f"with at most {100 * self.max_risk:g} % wrong at confidence {self.confidence:g}. This "
-                "policy never answers."
+                f"no guarantee is possible with {counted(self.n, 'question')}: with every threshold, more "
+                f"than {100 * self.max_risk:g} % of the answers given may be wrong, at confidence "
+                f"{self.confidence:g}. This policy never answers."
             )
         return (
             f"at most {100 * self.max_risk:g} % of the answers given are wrong, at confidence "
@@ -807,9 +819,10 @@ def calibrate_abstention(
     The policy works with any pipeline. The threshold comes from Learn then Test with a fixed sequence: the
     uncertainties of the sample are tested as thresholds, in ascending order, each with a binomial test at
     90 % of the significance level, until a test fails. (Geifman & El-Yaniv, NeurIPS 2017, split the level
-    among the thresholds.) The first tested threshold shows so many answers that the test allows one wrong
-    answer. The other 10 % of the level are for one test whether all answers can be shown. The level is exact
-    if the share of wrong answers grows with uncertainty; ``python -m studies.levels`` simulates other cases.
+    among the thresholds.) The smallest thresholds are skipped if, with their few answers, one wrong answer
+    would fail the test. The other 10 % of the level are spent on one test of the policy that shows all
+    answers. The level is exact if the share of wrong answers grows with uncertainty; ``python -m
+    studies.levels`` simulates other cases.
 
     The probability that an answer is right comes from an isotonic regression. If the regression predicts
     held-out folds badly, its probabilities are shrunk towards the share of right answers. Folds keep the rows
@@ -879,7 +892,7 @@ def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
             if scope.setdefault(part, value) != value:
                 raise InputError(
                     f"the rows belong to more than one {part}: {scope[part]!r} and {value!r}",
-                    hint="calibrate each of them separately",
+                    hint="calibrate with the rows of one reader, measure and setting at a time",
                 )
     return scope
 
@@ -887,7 +900,7 @@ def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
 def _probabilities(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], area: Estimate | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the probability of a right answer at each knot, after the knots; empty if AUROC may be 0.5."""
+    """Return ``knots`` and ``probabilities`` of a policy; both are empty if the AUROC may be 0.5."""
     if area is not None and (area.interval is None or area.interval.lower <= 0.5):
         return (), ()
     n, share = len(right), float(right.mean())
@@ -895,7 +908,7 @@ def _probabilities(
     probabilities = share + _slope(uncertainty, right, groups) * (fitted - share)
     probabilities = np.clip(probabilities, 1 / (n + 2), (n + 1) / (n + 2))
     changes = np.append(True, probabilities[1:] != probabilities[:-1])
-    ends = changes | np.append(changes[1:], True)  # first and last knot of each constant stretch
+    ends = changes | np.append(changes[1:], True)  # first and last point of each constant stretch
     return tuple(knots[ends].tolist()), tuple(probabilities[ends].tolist())
 
 
@@ -943,9 +956,9 @@ def _threshold_of_risk(
         n = effective_size(wrong, groups[answered], 1 - 2 * level, alike)
         return _binomial_cdf(n * float(wrong.mean()), n, max_risk) <= level, n
 
-    all_words = math.nextafter(math.inf, 0)  # every answer except empty answers, which have infinity
-    if certified(all_words, _LEVEL_OF_ALL * level)[0]:
-        return all_words
+    largest = math.nextafter(math.inf, 0)  # shows all answers but empty ones, whose uncertainty is infinite
+    if certified(largest, _LEVEL_OF_ALL * level)[0]:
+        return largest
     level *= 1 - _LEVEL_OF_ALL
     first = 1
     while _binomial_cdf(_ERRORS_AT_FIRST, first, max_risk) > level:

@@ -282,7 +282,7 @@ def test_the_page_and_the_terminal_show_the_surest(tmp_path: Path) -> None:
     write_report(run, tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text("utf-8")
     assert text.count("right answers among the surest, %") >= 2 and "How sure is each answer?" in text
-    assert 'data-label="right of the surest 70 %"' in text and "no further call" in text
+    assert 'data-label="right in the surest 70 %"' in text and "no further call" in text
     console = Console(width=80, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
     console.print(terminal_table(run))
     assert "AUROC of" in console.export_text()

@@ -459,9 +459,9 @@ def test_the_first_sentence_of_the_demo_is_of_a_real_model() -> None:
     random = rows["at random, as often as lazy"]
     assert random["searches"] == lazy["searches"]
     assert f"{lazy['n']} questions of SQuAD 2.0, L-RAG answers {lazy['right'][0]} % right" in EVIDENCE
-    assert f"searches for {100 * lazy['searches']:.1f} % of the questions" in EVIDENCE
-    assert f"Always searching answers {always['right'][0]} % right" in EVIDENCE
-    assert f"picked at random, answers {random['right'][0]} % right" in EVIDENCE
+    assert f"calls the retriever for {100 * lazy['searches']:.1f} % of the questions" in EVIDENCE
+    assert f"always calls the retriever answers {always['right'][0]} % right" in EVIDENCE
+    assert f"picks them at random, answers {random['right'][0]} % right" in EVIDENCE
 
 
 def test_a_reference_is_measured_from_the_reading_that_the_answer_grows_from() -> None:

@@ -33,7 +33,7 @@ _WARNINGS_AS_NOTES = (
 """Classes of warnings that are printed as notes; warnings of other classes are hidden."""
 
 app = typer.Typer(
-    help="RAG that acts on its model's uncertainty. Exit codes: 0 = success. 1 = failure. 2 = an argument, "
+    help="RAG that uses its model's uncertainty. Exit codes: 0 = success. 1 = failure. 2 = an argument, "
     "an option or a file cannot be used. 3 = a requirement (--require) is not met. 4 = a requirement is "
     "undecided, calibrate found no guarantee, or the trained rewriter does not help. 130 = interrupted.",
     no_args_is_help=True,
@@ -75,7 +75,7 @@ def main() -> NoReturn:
 
 
 def _with_names_of_options(message: str) -> str:
-    """Return an error's message with options in place of the arguments of Python that "must be" something.
+    """Return an error's message with an option's name in place of a Python argument before "must be".
 
     Example:
         >>> _with_names_of_options("max_loss must be in (0, 1], got 2.0")

@@ -23,8 +23,8 @@ SystemName = Annotated[
     str,
     typer.Option(
         help="System to calibrate. With --max-risk: any system of the run; the default is plain, or the only "
-        "system. Without --max-risk: lazy or rewritten; for lazy, the run must have the systems lazy@inf and "
-        "lazy@-inf, for rewritten, rewritten@inf and rewritten@-inf."
+        "system. Without --max-risk: lazy or rewritten. For lazy, the run must have the systems lazy@inf and "
+        "lazy@-inf. For rewritten, the run must have rewritten@inf and rewritten@-inf."
     ),
 ]
 Metric = Annotated[str, typer.Option(help="Metric for the answers: contains, exact_match or f1.")]
@@ -74,7 +74,7 @@ def calibrate(
     if isinstance(policy, AbstentionPolicy) and policy.withheld:
         show(f"The policy gives no probabilities: {policy.withheld}.")
     show(f'Policy: {output}. To load the policy, call {type(policy).__name__}.load("{output}").')
-    raise typer.Exit(INFEASIBLE if policy.guarantee.startswith("cannot be guaranteed") else 0)
+    raise typer.Exit(INFEASIBLE if policy.guarantee.startswith("no guarantee") else 0)
 
 
 def _abstention_policy(
@@ -84,7 +84,9 @@ def _abstention_policy(
     system = system or ("plain" if "plain" in names else names[0] if len(names) == 1 else "")
     if system not in names:
         raise ConfigurationError(
-            f"the run has no system {system!r}" if system else f"the run has {len(names)} systems",
+            f"the run has no system {system!r}"
+            if system
+            else f"expected a system to calibrate, got none; the run has {len(names)} systems",
             hint=f"choose from {', '.join(names)} with --system",
         )
     rows = run.certainty_rows(system, metric, measure)

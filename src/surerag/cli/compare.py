@@ -197,7 +197,8 @@ def _check_references(items: Sequence[Question], path: Path, require: Sequence[s
             if (measure := parse_requirement(text).measure) in METRICS:
                 raise InputError(
                     f"the requirement {text!r} needs right answers, which {path} does not have",
-                    hint=f"name their column: --columns references=NAME; or require a cost, not {measure}",
+                    hint="name the column of right answers: --columns references=NAME; or write a "
+                    f"requirement on a cost, such as tokens, in place of {measure}",
                 )
     elif without:
         show_note(f"without a right answer in {path}, and not scored: {counted(without, 'question')}")
@@ -211,7 +212,7 @@ def _sample(items: Sequence[Question], n: int) -> list[Question]:
 
 
 def _options(model: str | None, base_url: str | None) -> Mapping[str, Mapping[str, Any]]:
-    """Return options by system: the prompt that the demo's model was trained on; empty for other models."""
+    """Return the options of systems: for the demo's model, its trained prompt; for other models, none."""
     if model != DEMO or base_url is not None:
         return {}
     from surerag.demo import EXTRACT_PROMPT

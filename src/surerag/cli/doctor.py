@@ -44,7 +44,7 @@ def doctor(base_url: BaseUrl = None, model: Model = None, dtype: Dtype = "auto")
     with step("Trying the model as a judge on ten pairs of statements"):
         judges, result = try_judge(reader)
     show(result)
-    table = Table("Method", "Runs", "How, or what to change")
+    table = Table("Method", "Runs", "How it runs, or the error")
     verdicts = check_methods(reader, judges=judges)
     for name, (runs, text) in verdicts.items():
         table.add_row(name, "yes" if runs else "no", printable(text))
@@ -99,7 +99,7 @@ def check_methods(reader: BaseReader, *, judges: bool) -> dict[str, tuple[bool, 
 def _describe(reader: BaseReader, base_url: str | None) -> str:
     if base_url is not None:
         with step(f"Sending a dozen small requests to {base_url}"):
-            return str(reader.probe())  # type: ignore[attr-defined]  # a reader of a server
+            return str(reader.probe())  # type: ignore[attr-defined]  # a reader that calls a server
     can = reader.capabilities
     rows = {
         "log-probabilities": "yes" if can.logprobs else "no",

@@ -179,7 +179,7 @@ class Corpus(NamedTuple):
         summaries: Index of the documents' summaries; None if no system needs it.
         encoder: Encoder of both indexes.
         n_passages: Number of passages in the folder.
-        skipped: Reasons by path of files that could not be read.
+        skipped: Paths of the files that could not be read, each with the reason.
     """
 
     passages: PassageIndex
@@ -298,7 +298,7 @@ def load_corpus(
         folder: The folder.
         language: ISO 639 code of the documents' language.
         dry_run_of: The questions of a dry run. If many passages have no stored vector, only the passages that
-            share most words with these questions are encoded. Empty for all passages.
+            have the most words in common with these questions are encoded. Empty for all passages.
         summarize: Whether to index summaries of the documents.
     """
     loaded = load_documents(folder, progress=f"Reading the documents in {folder}")
@@ -315,8 +315,8 @@ def load_corpus(
             names = {passage.metadata["document"] for passage in passages}
             documents = tuple(document for document in documents if document.id in names)
             show_note(
-                f"this dry run encodes only {len(passages):,} of {n_passages:,} passages, which share most "
-                "words with its questions; a complete run encodes all passages, once"
+                f"this dry run encodes {len(passages):,} of {n_passages:,} passages: the passages that have "
+                "the most words in common with its questions; a complete run encodes all passages, once"
             )
     index = PassageIndex.from_passages(passages, encoder, progress=True)
     summaries = _index_summaries(documents, encoder, language) if summarize else None
@@ -325,18 +325,18 @@ def load_corpus(
 
 def _index_summaries(documents: Sequence[Document], encoder: Encoder, language: str) -> SummaryIndex:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MissingSummariesWarning)  # its remedy is an argument of Python
+        warnings.simplefilter("ignore", MissingSummariesWarning)  # the warning recommends a Python argument
         index = SummaryIndex.from_documents(documents, encoder, summarize=LeadSummaries(language=language))
     if missing := sum(NO_SUMMARY in passage.metadata for passage in index.passages):
         show_note(
-            f"{missing} of {counted(len(documents), 'document')} have no summary, such as tables: L-RAG "
-            "(lazy) always searches if such a document is the nearest to the question"
+            f"{missing} of {counted(len(documents), 'document')}, such as tables, have no summary: L-RAG "
+            "(lazy) always searches if a document without a summary is the nearest to the question"
         )
     return index
 
 
 def _likely_passages(passages: Sequence[Passage], questions: Sequence[str]) -> list[Passage]:
-    """Return one list of the ``LIKELY`` passages that share most words with each of the questions."""
+    """Return the passages that, for a question, are among the ``LIKELY`` with the most words in common."""
     encoder = HashingEncoder()
     queries = encoder.encode(questions, "query")
     scores = [

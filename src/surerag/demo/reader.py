@@ -120,7 +120,8 @@ def _hub_answers() -> bool:
         except (OSError, ValueError):
             return
 
-    # A socket's timeout does not limit the look-up of the host's name, so the thread is not awaited longer.
+    # The timeout of urlopen does not limit the look-up of the host's name. So the request runs in a thread,
+    # and we wait for the thread no longer than the timeout.
     thread = threading.Thread(target=send_request, daemon=True)
     thread.start()
     thread.join(HUB_SECONDS)

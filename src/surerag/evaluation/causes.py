@@ -131,13 +131,13 @@ class Causes:
         return bool(settings.get("scope")) or any(row.answer.contexts for row in rows if row.answer)
 
     def are_unknown(self, system: str) -> bool:
-        """Return whether a user's own system has wrong answers, and reports no passages."""
+        """Return whether causes are unknown: a user's own system answers wrong and reports no passages."""
         if self.reports_passages(system) or pipeline_of(self.run.settings(system)) is not None:
             return False
         return any(map(self._is_wrong, self.run.answered(system).values()))
 
     def _is_wrong(self, row: Row) -> bool:
-        """Return whether an answer is wrong, and its reference can be searched for."""
+        """Return whether an answer is wrong, and its reference can be looked up in passages."""
         score = self.run.values(row.system, self.metric).get(row.question.key) if self.metric else None
         return score is not None and score < RIGHT and bool(self._references_of(row.question))
 
@@ -196,8 +196,10 @@ def remedy(causes: Causes, system: str, name: str) -> str:
         return ""
     what = {place: remedy_of(causes, place) for place in PLACES}
     shares = {place: f"{100 * counts[place] / total:.0f} %" for place in PLACES}
-    of_all = f"of {name}'s {total} wrong answers" if total > 1 else f"of {name}'s only wrong answer"
-    reason = f"for {shares[first]} {of_all}, the reference answer {what[first][1]}"
+    wrong = (
+        f"{shares[first]} of {name}'s {total} wrong answers" if total > 1 else f"{name}'s only wrong answer"
+    )
+    reason = f"for {wrong}, the reference answer {what[first][1]}"
     if (counts[first] - counts[second]) ** 2 >= _CHI_SQUARED_LIMIT * (counts[first] + counts[second]):
         return f"Improve {what[first][0]} first: {reason}."
     if not counts[second]:

@@ -20,7 +20,8 @@ SHARES = (0.5, 0.7, 0.9)
 RIGHT = 0.5
 """Minimum score of an answer that counts as right."""
 _CURVE_FROM = 10
-"""Minimum number of answers at the first point of a curve, which also has a tenth of all answers or more."""
+"""Minimum number of answers at the first point of a curve. The first point also has at least a tenth of all
+answers."""
 _CURVE_POINTS = 60
 
 

@@ -221,7 +221,7 @@ def _lacks_logprobs(run: Run, system: str) -> bool:
 
 
 def numbers_of_passages(run: Run, margin: float = MARGIN) -> list[str]:
-    """Return sentences about how few passages are enough; empty without several systems such as plain@4."""
+    """Return sentences about how few passages are enough; empty unless several systems are plain RAG."""
     counts = passage_counts(run, margin)
     if not counts:
         return []
@@ -299,7 +299,7 @@ def _recommendation(
         return []
     if len(significant) == len(can):
         return [f"Stay with {other}: every other system {wording[1]}."]
-    return [f"Stay with {other} for now: no other system is shown to {wording[2]}."]
+    return [f"Stay with {other} for now: the data do not show that another system {wording[2]}."]
 
 
 def _is_candidate(run: Run, system: str) -> bool:
@@ -307,13 +307,14 @@ def _is_candidate(run: Run, system: str) -> bool:
     return pipeline is None or pipeline.is_candidate
 
 
-_ANSWERS_BETTER = ("it answers better than", "answers worse", "answer better")
+_ANSWERS_BETTER = ("it answers better than", "answers worse", "answers better")
 _WORTH_MORE = (
     "its contexts help the model more than the contexts of",
     "helps the model less",
-    "help the model more",
+    "helps the model more",
 )
-"""Wording of recommendations: the reason for a better system, and what the other systems do or do not do."""
+"""Wording of recommendations. The three texts say why the best system is recommended, what other systems do
+if all are worse, and what the data do not show of any other system."""
 
 
 def _is_cheaper(run: Run, system: str, baseline: str, margin: float, tests: int) -> bool:
@@ -368,8 +369,8 @@ def _difference(
         verb = "answers" if right else f"has a {measure} that is"
         return f"{name} {verb} {word} than {other}: {both[0]} against {both[1]}, {reach}, {n_questions}."
     text = (
-        f"No difference in {what} is shown between {name} and {other}: {both[0]} against {both[1]}, {reach}, "
-        f"{n_questions}."
+        f"The data do not show a difference in {what} between {name} and {other}: {both[0]} against "
+        f"{both[1]}, {reach}, {n_questions}."
     )
     tests = len(run.comparable) - 1
     size = questions_to_show(*pairs(run, one.system, baseline, measure), tests=tests)
@@ -406,7 +407,7 @@ def _costs(run: Run, system: str, baseline: str) -> str:
     share, of_baseline = search_share(run, system), search_share(run, baseline)
     text = f"It takes {_as_list(parts)}" if parts else ""
     if share is not None and share != of_baseline:
-        text = f"It searches for {100 * share:.0f} % of the questions" + (
+        text = f"It calls the retriever for {100 * share:.0f} % of the questions" + (
             f", and t{text[4:]}" if text else ""
         )
     return f"{text}." if text else ""

@@ -6,12 +6,13 @@ probability of at most 1 - ``confidence``.
 
 Binary values (right answers, errors) have exact tests: the binomial test against a number, and
 :func:`surerag.calibration.paired_p_value` against another system. Graded metrics, and multiples of another
-system's metric, are tested by betting (:func:`surerag.calibration.betting_p_value`).
+system's metric, have the test by betting of Waudby-Smith and Ramdas
+(:func:`surerag.calibration.betting_p_value`).
 
 No sample can show that a mean cost is small, because rare questions with huge costs may be missing from the
 sample. So a requirement on costs has one of two forms. ``tokens(lazy) <= 2000 in 90 % of questions`` names
 the share of questions for which it must hold, and has an exact test. ``tokens(lazy) <= 0.8 * tokens(plain)
-capped at 8000`` caps large values, and the mean of the capped values is tested by betting.
+capped at 8000`` caps large values, and the mean of the capped values has the test by betting.
 """
 
 from __future__ import annotations
@@ -107,8 +108,10 @@ class Requirement:
         """Check that the requirement fits a run with these systems, measures and scores.
 
         Raises:
-            ConfigurationError: If a measure or system is unknown, the sign points in the wrong direction, or
-                the requirement concerns the mean of a cost without a share or a cap.
+            ConfigurationError: If a measure or system is unknown, or the sign points in the wrong direction.
+                Or if the measure is unbounded, such as a cost, and the requirement has neither a share of
+                questions ("in 90 % of questions") nor a cap ("capped at 8000"). Or if the measure is bounded,
+                and the requirement has a share or a cap.
         """
         if self.measure not in (*measures, *scores):
             raise ConfigurationError(
@@ -130,11 +133,16 @@ class Requirement:
         self._check_form(is_bounded)
 
     def _check_form(self, is_bounded: bool) -> None:
-        """Check that unbounded values have a share or a cap, and that bounded values have none."""
+        """Check the share of questions and the cap.
+
+        If the measure is unbounded, such as a cost, the requirement must name a share of questions or a cap.
+        If the measure is bounded, the requirement must name neither.
+        """
         has_bound = self.share is not None or self.cap is not None
         if is_bounded and has_bound:
             raise ConfigurationError(
-                f"the requirement {self.text!r}: {self.measure} takes no share of questions and no cap",
+                f"the requirement {self.text!r}: expected a requirement on the mean of {self.measure}, got a "
+                f"{'share of questions' if self.cap is None else 'cap'}",
                 hint='remove "in … % of questions" or "capped at …"',
             )
         if not is_bounded and not has_bound:
@@ -174,8 +182,8 @@ def parse_requirement(text: str) -> Requirement:
         return Requirement(text, measure, system, at_most, offset=float(number), share=share, cap=cap)
     if METRIC_ALIASES.get(other, other) != measure:
         raise ConfigurationError(
-            f"the requirement {text!r} compares {name} with {other}",
-            hint="write the same measure on both sides",
+            f"the requirement {text!r}: expected the same measure on both sides, got {name} and {other}",
+            hint=f"write {name}({system}) {sign} {name}({reference})",
         )
     offset = float(f"{direction or ''}{size or 0}")
     return Requirement(text, measure, system, at_most, reference, float(factor or 1), offset, share, cap)
@@ -195,14 +203,14 @@ def check_requirement(run: Run, text: str, confidence: float = 0.95) -> Verdict:
 
     Raises:
         ConfigurationError: If the requirement cannot be parsed, names a metric or system that the run does
-            not have, or concerns the mean of a cost without a share or a cap.
+            not have, or limits a cost without "in … % of questions" or "capped at …".
         InputError: If the systems have no question in common.
         MissingExtraError: If scipy is not installed.
     """
     requirement = parse_requirement(text)
     requirement.check(run.systems, (*run.metrics, *COSTS, "errors"), run.scores)
     both = pairs(run, requirement.system, requirement.reference or requirement.system, requirement.measure)
-    # Questions are shuffled, because bets need an order that does not depend on the answers.
+    # Questions are shuffled, because the test by betting needs an order that does not depend on the answers.
     number = group_numbers(both.groups, len(both.groups))
     order = np.argsort(np.random.default_rng(0).permutation(number.max() + 1)[number], kind="stable")
     a, b = np.array(both.first)[order], np.array(both.second)[order]

@@ -24,8 +24,8 @@ class PassageCount:
         passages: Largest number of passages in a prompt of the system.
         difference: Mean score of the system minus the mean score of the system with the most passages; None
             for the system with the most passages.
-        within_margin: Whether the interval of the difference excludes a loss of the margin, for this number
-            of passages and for each larger number in the run.
+        within_margin: Whether this system, and each system with more passages, has a mean score that is worse
+            by less than the margin: the whole interval of the difference is above minus the margin.
     """
 
     system: str
@@ -37,8 +37,8 @@ class PassageCount:
 def passage_counts(run: Run, margin: float) -> list[PassageCount]:
     """Return the plain RAG systems of a run, such as ``plain@10`` and ``plain@2``, most passages first.
 
-    Systems are tested in this order, up to the first system that may lose the margin or more. Because of the
-    fixed order, no correction for the number of tests is needed (Maurer et al. 1995).
+    Systems are tested in this order, up to the first system whose mean score may be worse by the margin or
+    more. Because of the fixed order, no correction for the number of tests is needed (Maurer et al. 1995).
 
     Args:
         run: The evaluation run.

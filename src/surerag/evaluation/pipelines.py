@@ -43,10 +43,10 @@ class Pipeline:
             pipeline uses options under its own name.
         is_step: Whether the method can also follow another pipeline, as in ``lazy+compressed``.
         limit: Meaning of a number after ``@`` in the name; empty if a number is not allowed.
-        searches: Whether the pipeline searches for every question; None if the method decides.
-        acted: Texts for reports: what the method did if it acted, and what it did if it did not act.
-        decides_by: Name of the option with the gate or metric that decides whether the method acts; empty for
-            a pipeline without this decision.
+        searches: Whether the pipeline calls the retriever for every question; None if the method decides.
+        acted: Texts for reports: what the method did if it searched (or rewrote), and what it did otherwise.
+        decides_by: Name of the option with the gate or metric that decides whether the method searches (or
+            rewrites); empty for a pipeline that has neither gate nor metric.
         title: Name of the method in reports, such as L-RAG; empty for a pipeline without a method.
         is_candidate: Whether a report may recommend the pipeline; False for a pipeline that needs contexts
             which only an evaluation has.
@@ -74,7 +74,7 @@ class Pipeline:
 
     @property
     def default_of_decision(self) -> str:
-        """Name of the method's default gate or metric; empty for a pipeline without this decision."""
+        """Name of the method's default gate or metric; empty if no gate or metric decides in the pipeline."""
         if self.method is None or not self.decides_by:
             return ""
         return str(self.method.model_fields[self.decides_by].default)

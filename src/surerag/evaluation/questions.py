@@ -51,7 +51,7 @@ _DIVIDERS = (r"\s*\n\s*", r"\|", ";")
 _ANSWER_WORDS = 8
 """Maximum number of words of an answer in a cell that is divided at line breaks or semicolons."""
 _HEADER_ROWS = 10
-"""Number of rows of a table among which its header is searched."""
+"""Number of first rows of a table in which the header is looked for."""
 _LONGEST_NAME = 200
 """Maximum length of a group's name in characters; a longer name is replaced by its hash."""
 _TEXT_KEYS = ("text", "page_content", "content", "passage", "chunk")
@@ -110,11 +110,11 @@ class Question:
 def read_questions(path: str | Path, *, columns: Mapping[str, str] | None = None) -> list[Question]:
     """Read questions from a file: ``.jsonl``, ``.json``, ``.csv``, ``.tsv``, ``.xlsx`` or ``.parquet``.
 
-    A file may have any text encoding. Cells may be separated by commas, semicolons, tabs or bars (``|``). A
-    table's header is the first of its first ten rows that holds the name of the column of questions; rows
-    above the header are skipped. Of an Excel workbook, only the first sheet with such a header is read. Upper
-    and lower case in column names count only if two columns differ in nothing else. A cell may contain
-    several answers, as a JSON list or separated by line breaks, ``|`` or ``;``.
+    A file may have any text encoding. Cells may be separated by commas, semicolons, tabs or bars (``|``). The
+    header of a table is searched among the first ten rows: it is the first row with a column of questions.
+    Rows above the header are skipped. Of an Excel workbook, only the first sheet that has a header is read.
+    The case of column names is ignored, unless two columns differ only in case. A cell may contain several
+    answers, as a JSON list or separated by line breaks, ``|`` or ``;``.
 
     Args:
         path: Path of the file.

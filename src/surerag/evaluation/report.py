@@ -190,8 +190,8 @@ def notes(run: Run) -> str:
         )
     if (at_a_time := max((row.at_a_time for row in run.rows), default=1)) > 1:
         text += (
-            f" Up to {at_a_time} questions were asked at the same time; for their seconds, their wall time "
-            "is divided by their number."
+            f" Up to {at_a_time} questions were asked at the same time; the seconds of a question are the "
+            "wall time of these questions, divided by their number."
         )
     return text
 
@@ -343,7 +343,7 @@ def certainty_columns(surest_of: Mapping[str, SurestAnswers]) -> dict[str, Mappi
         "AUROC": {system: estimate_text(surest.auroc) for system, surest in surest_of.items()}
     }
     for share in (*SHARES, 1):
-        name = "right of all" if share == 1 else f"right of the surest {100 * share:.0f} %"
+        name = "right of all" if share == 1 else f"right in the surest {100 * share:.0f} %"
         columns[name] = {system: _percent_text(surest.right[share]) for system, surest in surest_of.items()}
     columns["answers"] = {system: str(surest.n) for system, surest in surest_of.items()}
     return columns
@@ -482,7 +482,7 @@ def _skipped_files(run: Run) -> str:
 
 
 def _passages_section(run: Run, margin: float) -> str:
-    """Return the page's section on numbers of passages; empty without several systems such as plain@4."""
+    """Return the page's section on numbers of passages; empty unless several systems are plain RAG."""
     counts = passage_counts(run, margin)
     if not counts:
         return ""

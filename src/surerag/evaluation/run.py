@@ -217,7 +217,7 @@ class Run:
 
     @property
     def comparable(self) -> list[str]:
-        """Names of the systems that were asked at least 90 % as many questions as any other system."""
+        """Names of the systems whose number of questions is at least 90 % of the largest number."""
         most = max(map(len, self.table.values()), default=0)
         return [system for system, rows in self.table.items() if len(rows) >= NEARLY_ALL * most]
 
@@ -326,7 +326,8 @@ class Run:
     def calibration_rows(self, system: str = "", metric: str = "") -> list[CalibrationRow]:
         """Return rows for :func:`surerag.calibrate_threshold`, one for each question.
 
-        A row has the uncertainty of the first answer, its score, and the score if the method acts.
+        A row has the uncertainty and the score of the first answer, and the score of the answer after the
+        method's search (or rewrite).
 
         Args:
             system: Name without threshold, such as ``"lazy"`` if the run contains ``lazy@inf``, which never
@@ -341,7 +342,8 @@ class Run:
         pairs = [name.removesuffix("@inf") for name in names if name.endswith("@inf")]
         if len(pairs) > 1 and not system:
             raise ConfigurationError(
-                f"the run has {len(pairs)} systems", hint=f"choose from {', '.join(pairs)}"
+                f"expected the name of a system, got none; the run has {len(pairs)} systems to calibrate",
+                hint=f"choose from {', '.join(pairs)}",
             )
         system = system or (pairs[0] if pairs else "lazy")
         if not {f"{system}@inf", f"{system}@-inf"} <= set(names):
@@ -358,7 +360,7 @@ class Run:
             if key not in other or row.answer is None:
                 continue
             value = row.answer.uncertainty
-            # After an empty or truncated first answer, the system acts at every threshold.
+            # After an empty or truncated first answer, the system searches (or rewrites) at every threshold.
             uncertainty = math.inf if row.answer.acted or value is None else value
             asked = row.question
             rows.append(

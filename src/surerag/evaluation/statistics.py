@@ -34,7 +34,7 @@ COSTS = ("tokens", "calls", "seconds")
 SIGNIFICANCE = 0.05
 """Significance level of a difference, for p-values that are adjusted for the number of systems (Holm)."""
 POWER = 0.8
-"""Probability with which a needed number of questions shows a difference."""
+"""Probability that a test with the recommended number of questions finds a real difference (the power)."""
 _FLIPS = 10_000
 """Maximum number of sign flips in the permutation test."""
 _EXACT = 2_000

@@ -206,7 +206,7 @@ def _certainty(value: Any) -> Certainty | None:
         if isinstance(certainty, Certainty):
             return certainty
         if isinstance(certainty, Mapping):
-            with suppress(InputError):  # another object of this name
+            with suppress(InputError):  # the mapping may be of another library and only have the same name
                 return Certainty.from_dict(certainty)
     return None
 
