@@ -80,7 +80,7 @@ _EXCESS = re.compile(
 _OF_RATE = re.compile(r"per (second|minute|hour|day)|rate[ _]limit|quota")
 _NEVER_TOO_LONG = frozenset({401, 402, 403, 404, 429})
 _POINTERS = ("param", "parameter", "field", "pointer", "instance_path")
-"""Keys of a reply whose value is the field that the service rejects; ``loc`` is a list of steps."""
+"""Keys under which an error reply names the rejected field. (``loc`` is not among them: it holds a list.)"""
 _QUOTED = frozenset({"input", "inputs", "request", "body", "messages", "prompt"})
 """Keys of a reply under which a service repeats the request."""
 _WITHHELD = ("content_filter", "content filter", "content management policy", "invalid_prompt", "flagged")
@@ -188,9 +188,10 @@ def _words_of(body: object) -> str:
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a text with ``[key]`` in place of these secrets and of text that looks like a key.
 
-    A secret of eight characters or more is hidden in upper and lower case, percent-encoded (also twice), as
-    HTML entities, escaped as in JSON, in hex, over several lines, and if the text is cut off within it. A
-    secret of any length is hidden in base64 (also after a user's name, as in Basic authorization).
+    A secret of eight characters or more is also found if it is written in other letter case, percent-encoded
+    (also twice), as HTML entities, escaped as in JSON, in hex, or over several lines, and if the text is cut
+    off within the secret. A secret of five bytes or more is also found in base64 (also after a user's name,
+    as in Basic authorization). In other forms, a short secret is found only as a whole word.
 
     Example:
         >>> masked("Invalid key 9f8e7d6c; sent with Bearer abc", ["9f8e7d6c"])
@@ -241,9 +242,9 @@ def _in_base64(secret: str) -> Iterator[str]:
 
 
 def _without_beginning(text: str, secret: str) -> str:
-    """Return a text with ``[key]`` in place of the beginning of a secret that was cut off.
+    """Return a text with ``[key]`` in place of a secret's beginning at a place where the text was cut off.
 
-    A message may be cut off at its end, or before dots.
+    A text may be cut off at its end, or before an ellipsis (``…`` or ``...``).
     """
     ends = [len(text.rstrip("'\" \n")), *(dots.start() for dots in re.finditer(r"…|\.\.\.", text))]
     for end in sorted(set(ends), reverse=True):

@@ -343,6 +343,6 @@ def as_reader(reader: object) -> BaseReader:
         )
     raise ConfigurationError(
         f"expected a reader, got {type(reader).__name__}",
-        hint="use TransformersReader or OpenAIReader, or derive from BaseReader; a framework's model goes to "
-        "its own components",
+        hint="use TransformersReader or OpenAIReader, or derive from BaseReader; pass a framework's model to "
+        "surerag's components for this framework",
     )

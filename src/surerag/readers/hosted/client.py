@@ -51,7 +51,8 @@ _NOT_COMPATIBLE_HINT = "check that base_url ends with the API's root, such as ht
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _of_parent: list[object] = []
-"""Event loops and clients of the parent process; closing them here would write to its connections."""
+"""Event loops and clients of the parent process. A forked child keeps them open here, because closing them
+would write to the parent's connections."""
 
 
 def background_loop() -> asyncio.AbstractEventLoop:

@@ -1,7 +1,7 @@
 """From prompts to token ids: chat templates, switches for thinking, and document text that stays text.
 
 A document may contain ``<|im_end|>`` or other text that a tokenizer takes for a control token. The model must
-read such text as plain characters. So a conversation with such text is rendered around place-holders, each
+treat such text as plain characters. So a conversation with such text is rendered around place-holders, each
 message is encoded by itself, and any text that looks like a control token is encoded in two parts. The
 tokenizer encodes all other conversations as usual.
 """
@@ -67,7 +67,12 @@ class PromptEncoder:
         self.thinking, self.expects_thoughts = self._how_it_thinks(on, thinking)
 
     def _how_it_thinks(self, on: bool | None, requested: bool | None) -> tuple[ThinkingMode, bool]:
-        """Return ``thinking`` and ``expects_thoughts`` from the switch's value and the user's request."""
+        """Return the values of the attributes ``thinking`` and ``expects_thoughts``.
+
+        Args:
+            on: Value of the template's switch for thinking; None if the template has no switch.
+            requested: The user's setting ``thinking``.
+        """
         prompt = self._render(_QUESTION, self.options) if self._template else ""
         if on is False and not begun_thoughts(prompt):
             return "off", False
@@ -102,9 +107,10 @@ class PromptEncoder:
         return None
 
     def encode(self, prompt: Prompt) -> tuple[list[int], str]:
-        """Return a prompt's token ids, and the opening mark of thoughts with which the prompt ends.
+        """Return a prompt's token ids, and the mark that opens thoughts if the prompt ends with such a mark.
 
-        The mark is empty if the prompt does not end with one. A prompt without tokens raises InputError.
+        If the prompt ends without such a mark, return an empty text in place of the mark. If the prompt has
+        no tokens, raise InputError.
         """
         messages = as_messages(prompt)
         ids = self._encode(messages)
@@ -156,7 +162,7 @@ class PromptEncoder:
         )
 
     def _ids(self, text: str) -> list[int]:
-        # A tokenizer cannot read a lone surrogate.
+        # A tokenizer does not accept a lone surrogate.
         text = text.encode(errors="replace").decode()
         return (
             list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []

@@ -139,7 +139,7 @@ class CausalModel:
 
         Args:
             tokens: Token ids [rows, steps].
-            cache: Keys and values of the tokens that were read before; the new ones are appended.
+            cache: Keys and values of earlier tokens; the keys and values of ``tokens`` are appended.
             mask: See :meth:`padding_mask`.
             positions: Position of each token [rows, steps]; None counts on from the cache's length.
 
@@ -192,7 +192,7 @@ def load(
         reason = "there is no such folder" if absent else reason_of(error)
         raise ConfigurationError(
             f"the model {id_or_path!r} cannot be loaded: {reason}",
-            hint="give a causal model's Hugging Face id that can be reached, or a saved one's folder",
+            hint="pass a causal model's Hugging Face id (the hub must be reachable), or its folder",
         ) from error
     missing = sorted(info["missing_keys"])
     if missing:

@@ -88,7 +88,7 @@ def score_tokens(logits: Tensor, tokens: Tensor) -> list[ScoredToken]:
     if not all(math.isfinite(row.logsumexp) for row in rows):
         raise LogprobsError(
             "the model's logits are not all numbers",
-            hint="load it with the dtype bfloat16 or float32; float16 overflows in some models",
+            hint="load the model with the dtype bfloat16 or float32; float16 overflows in some models",
         )
     return rows
 
