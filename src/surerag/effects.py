@@ -266,8 +266,9 @@ class Retrieve(Effect[list[Passage]]):
         for item in passages:
             if not isinstance(item, Passage):
                 raise ConfigurationError(
-                    f"the retriever {type(service).__name__} returned a {type(item).__name__}",
-                    hint="return a list of surerag.Passage(text, id=…) from it",
+                    f"expected passages from the retriever {type(service).__name__}, "
+                    f"got {type(item).__name__}",
+                    hint="let the retriever return a list of surerag.Passage(text, id=…)",
                 )
         return passages[: self.k]
 

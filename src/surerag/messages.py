@@ -338,7 +338,7 @@ class Event:
 
 
 EVENT_SENTENCES: dict[str, str] = {}
-"""Sentences for logs by the name of the event, with fields of its data; each method adds its sentences."""
+"""For each name of an event, its sentence in a log. Slots of the sentence are fields of the event's data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,5 +282,5 @@ def queue_of(service: object) -> MergingQueue:
     except TypeError as error:
         raise ConfigurationError(
             f"{type(service).__name__} is local, but cannot have a queue",
-            hint="make it hashable by identity and weakly referable (no __slots__ without __weakref__)",
+            hint="make objects hashable by identity and weakly referable (__slots__ need __weakref__)",
         ) from error

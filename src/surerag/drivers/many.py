@@ -22,7 +22,7 @@ R = TypeVar("R")
 Work = TypeVar("Work", Future[Any], asyncio.Task[Any])
 
 _WINDOWS_AHEAD = 4
-"""At most this many times ``window`` methods are started before the oldest result has been taken."""
+"""Maximum number of methods that are started before the oldest result is taken, divided by ``window``."""
 
 
 def run_many(programs: Iterable[Program[R]], services: Services, **options: Any) -> list[R]:

@@ -216,6 +216,6 @@ def _stream_call(effect: Effect[Any]) -> tuple[Any, ...]:
 def _answered(effect: Effect[Any], generation: Generation | None) -> Any:
     if generation is None:
         raise ServiceError(
-            "the reader's stream ended without its generation", hint="the last chunk has to hold it"
+            "the reader's stream ended without its generation", hint="the last chunk must hold the generation"
         )
     return [[generation]] if isinstance(effect, Generate) else generation

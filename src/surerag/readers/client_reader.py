@@ -56,7 +56,7 @@ Thinking = bool | Literal["unmarked"]
 Keywords = dict[str, Any]
 """Settings of a request under OpenAI's names."""
 _GIVES_LOGPROBS, _GIVES_NO_LOGPROBS = "answers have log-probabilities", "answers have none"
-_WARNED_OF_LOGPROBS = "it was said that answers have no log-probabilities"
+_WARNED_OF_LOGPROBS = "a warning said that answers have no log-probabilities"
 _THINKS, CLOSES_THOUGHTS = "the model thinks before it answers", "an answer ended thoughts"
 _SEED_STEP = 0x9E3779B1
 _SEED_RANGE = 2**31
@@ -429,7 +429,7 @@ class ClientReader(BaseReader):
             else:
                 if not parts:
                     raise ServiceError(
-                        f"{self.name} returned no answer", hint="look at what its server returns"
+                        f"{self.name} returned no answer", hint="look at what the model's server returns"
                     )
                 self.learned.confirm(trial, self.name)
                 return parts
@@ -669,7 +669,9 @@ class BegunStream(BegunGeneration):
     def _end_error(self) -> SureragError:
         """Return the error to raise if the stream ended before its answer was complete."""
         if self._fate == "closed":
-            return InputError("this generation was closed while its answer was read", hint="begin it again")
+            return InputError(
+                "this generation was closed while its answer was read", hint="begin the generation again"
+            )
         return self.reading.cut_off_error()
 
     async def _advance(self) -> None:

@@ -94,14 +94,16 @@ class Trial:
         """Raise BrokenPromiseError unless two generations are the same, up to rounding."""
         _demand(one.text == other.text, f"{what}: the texts differ: {one.text!r}, {other.text!r}")
         _demand(one.finish == other.finish, f"{what}: finishes differ: {one.finish!r}, {other.finish!r}")
-        _demand((one.trace is None) == (other.trace is None), f"{what}: only one answer has a trace")
+        _demand((one.trace is None) == (other.trace is None), f"{what}: only one of two answers has a trace")
         if one.trace is not None and other.trace is not None:
             self._same_trace(what, one.trace, other.trace)
 
     def _same_trace(self, what: str, one: TokenTrace, other: TokenTrace) -> None:
         _demand(one.tokens == other.tokens, f"{what}: the tokens differ: {one.tokens}, {other.tokens}")
         self.check_close(f"{what}: log-probabilities", one.logprobs, other.logprobs)
-        _demand((one.entropy is None) == (other.entropy is None), f"{what}: only one trace has entropies")
+        _demand(
+            (one.entropy is None) == (other.entropy is None), f"{what}: only one of two traces has entropies"
+        )
         if one.entropy is not None and other.entropy is not None:
             self.check_close(f"{what}: entropies", one.entropy.lower, other.entropy.lower)
             self.check_close(f"{what}: entropies", one.entropy.upper, other.entropy.upper)

@@ -68,7 +68,7 @@ _TOO_LONG = re.compile(
 )
 """A type, a code or words of an error that say that a context is too long."""
 _TOO_LONG_CODE = "above_max_length"
-"""End of OpenAI's codes for a text or a list that is too long, whichever setting holds it."""
+"""End of each of OpenAI's error codes for a text or a list that is too long, in any field of the request."""
 _KEY_OF_REPLY = re.compile(r"['\"]\w+['\"]: ")
 """A key in a raw reply that a client includes in its message, such as ``'message':``."""
 _INPUT = re.compile(r"\b(prompts?|inputs?(_ids)?|messages?|requests?|sequences?|conversation|documents?)\b")
@@ -87,7 +87,7 @@ _WITHHELD = ("content_filter", "content filter", "content management policy", "i
 _MISUSED = ("unexpected keyword argument", "authentication method", "unknown model", "api key", "api_key")
 _HINTS = {
     ContextLengthError: "give the model fewer or shorter passages, or fewer max_tokens",
-    RefusedError: "check the model's name, the key, the address and the parameters that it was built with",
+    RefusedError: "check the model's name, the key, the address and the parameters of the reader",
     TransientServiceError: "check that the server can be reached, try again, or raise max_retries or timeout",
     ServiceError: "the server or its client returned a reply that cannot be read; ask the server directly",
 }

@@ -209,7 +209,7 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
     except ValueError as error:
         raise LogprobsError(
             f"the values of the alternatives to the token {token!r} are not log-probabilities: {error}",
-            hint="this server may return logits or probabilities; reader.probe() shows what it returns",
+            hint="the server may return logits or probabilities; reader.probe() shows its values",
         ) from None
     return bounds
 

@@ -138,7 +138,7 @@ class BegunGeneration:
 
     def _check_open(self) -> None:
         if self._fate:
-            raise InputError(f"this generation is {self._fate} already", hint="begin it again")
+            raise InputError(f"this generation is {self._fate} already", hint="begin the generation again")
 
     def _end(self, fate: Literal["completed", "closed"]) -> None:
         self._fate = self._fate or fate

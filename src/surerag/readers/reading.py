@@ -34,7 +34,7 @@ from surerag.text import TokenEstimate, prefix_of_tokens
 Json = Mapping[str, Any]
 
 _THINK = "<think>"
-THINKING_HINT = "raise max_tokens, or have the model answer at once with thinking=False, if it can"
+THINKING_HINT = "raise max_tokens, or have the model answer at once with thinking=False, if the model can"
 
 _CUT = frozenset(
     {"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"}

@@ -318,7 +318,7 @@ async def _admit(address: str, response: httpx.Response) -> None:
             raise RefusedError(
                 f"{address} redirects to another server, {target.scheme}://{target.netloc.decode()}; nothing "
                 "was sent there",
-                hint="pass that server's address as base_url, if it is to read prompts",
+                hint="if the other server may receive prompts, pass its address as base_url",
             )
     except SureragError as error:
         # The SDK takes any error that is not its own for a lost connection, and sends the request again.

@@ -98,7 +98,7 @@ async def _answered(reader: ClientReader) -> str:
             return prompt
     raise ServiceError(
         "the model's answers to all questions of the probe are empty",
-        hint="look at what its server answers to a plain question",
+        hint="look at what the model's server answers to a plain question",
     )
 
 

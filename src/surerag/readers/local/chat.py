@@ -87,13 +87,13 @@ class PromptEncoder:
         if thinking is not None and on is not None and on is not thinking:
             raise ConfigurationError(
                 f"thinking={thinking} contradicts template_options={self.options}",
-                hint="leave one of them out",
+                hint="leave out thinking or template_options",
             )
         if thinking is False and switch is None:
             raise ConfigurationError(
                 f"the chat template has no switch for thinking ({' or '.join(_SWITCHES)})",
                 hint="leave out thinking=False: the reader separates thoughts from answers. If the template "
-                "has another variable, set it, such as template_options={'reasoning_effort': 'low'}",
+                "has another variable, set the variable: template_options={'reasoning_effort': 'low'}",
             )
         return on
 
@@ -119,7 +119,8 @@ class PromptEncoder:
         if not self._template:
             return ids, ""
         rendered = self._render(messages, self.options)
-        # The template writes only the text after the last message; for some templates it depends on messages.
+        # Only the text that the template writes after the last message counts, because messages may hold
+        # marks. If this text depends on the messages, the prompt's last line counts.
         own = rendered.endswith(self._template_ending)
         return ids, begun_thoughts(self._template_ending if own else rendered.rstrip().rpartition("\n")[2])
 
@@ -152,7 +153,7 @@ class PromptEncoder:
         except Exception as error:
             raise ConfigurationError(
                 f"the tokenizer's chat template fails: {error}",
-                hint="correct the template, pass chat_template=False, or use only roles that it knows",
+                hint="correct the template, pass chat_template=False, or use only the template's roles",
             ) from error
 
     def _apply(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:

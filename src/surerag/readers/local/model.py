@@ -53,7 +53,7 @@ class CausalModel:
         if encodes or (isinstance(self.bare, PreTrainedModel) and not self.bare.can_generate()):
             reason = "has an encoder and a decoder" if encodes else "does not say which token comes next"
             raise ConfigurationError(
-                f"{type(self.bare).__name__} {reason}, and a reader is a causal language model",
+                f"{type(self.bare).__name__} {reason}, but a reader needs a causal language model",
                 hint="pass a model that AutoModelForCausalLM loads, such as LlamaForCausalLM",
             )
         model.eval()
@@ -199,7 +199,7 @@ def load(
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ConfigurationError(
             f"the model {id_or_path!r} lacks weights: {', '.join(missing[:3])}{more}",
-            hint="they would be random; save or download the whole model again",
+            hint="the missing weights would be random; save or download the whole model again",
         )
     return model, tokenizer
 

@@ -153,7 +153,7 @@ class TransformersReader(BaseReader):
         if self._settings is None:
             raise ConfigurationError(
                 "a reader around a model that was built in place cannot be pickled",
-                hint="load it with TransformersReader.from_pretrained, or pass the reader in after loading",
+                hint="use TransformersReader.from_pretrained, or pass the reader again after loading",
             )
         return partial(type(self).from_pretrained, **self._settings), ()
 
