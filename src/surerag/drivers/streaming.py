@@ -126,7 +126,7 @@ class _Streamed(Generic[R]):
 
     @property
     def announced(self) -> Any:
-        """Detail of the latest event that has one, such as a method's decision before its answer."""
+        """Detail of the latest event with a detail, such as a method's decision before its answer."""
         return next((event.detail for event in reversed(self.events) if event.detail is not None), None)
 
 

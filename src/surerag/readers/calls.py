@@ -203,7 +203,7 @@ class Blocking:
         with ThreadPoolExecutor(min(limit, len(items))) as pool:
             futures = [pool.submit(contextvars.copy_context().run, answer, item) for item in items]
             try:
-                # Calls start in order, so the first error comes from a call that ran, not from a skipped one.
+                # Calls start in order, so the first error is from a call that ran, not from a skipped call.
                 return [future.result() for future in futures]
             except BaseException:
                 failed.set()

@@ -288,7 +288,7 @@ class ClientReader(BaseReader):
         return request.top if most is None or request.top is None else min(request.top, most)
 
     def _allowed_keywords(self, request: Request, trial: Sequence[Change] = ()) -> Keywords:
-        """Return a request's settings as the model accepts them; raise if it rejects a needed setting."""
+        """Return a request's settings as the model accepts them; raise if the model rejects a needed one."""
         whole = self._keywords(request)
         if missing := sorted(self.learned.drop & set(self._needed_settings(request)) & set(whole)):
             message = f"{self.name} rejects {' and '.join(missing)}"

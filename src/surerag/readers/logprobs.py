@@ -165,8 +165,8 @@ def trace_of_answer(
 def end_logprob(behind: Sequence[Mapping[str, Any]], stop: Sequence[str] = ()) -> float | None:
     r"""Return the log-probability [nats] of the end token of an answer that ended by itself.
 
-    ``behind`` are the entries after the answer's own entries. If there is exactly one, and it is neither
-    white space nor part of a stop text, it is the end token; otherwise the result is None.
+    ``behind`` has the entries after the answer's own entries. If ``behind`` has exactly one token, and this
+    token is neither white space nor part of a stop text, the token is the end token. Otherwise, return None.
 
     Example:
         >>> end_logprob([{"token": "<|im_end|>", "logprob": -0.5}], ["\n"])

@@ -35,7 +35,7 @@ class Capabilities:
         logprobs: Whether generations carry the model's log-probability of every sampled token.
         entropy: ``"exact"`` (full vocabulary), ``"bounded"`` (an interval) or None.
         energy: Whether traces carry log-sum-exp of the raw logits.
-        begin: ``"native"`` if a generation can stop after n tokens and continue later without reading the
+        begin: ``"native"`` if a generation can stop after n tokens and continue later without processing the
             prompt again; ``"whole"`` if ``begin`` generates the whole answer and returns its first n tokens.
         stream: Whether answers can be streamed in more than one piece.
         local: Whether calls should be merged into batches (a model in this process), rather than

@@ -51,8 +51,8 @@ class TransformersReader(BaseReader):
         model: Any causal language model of ``transformers``, with PEFT adapters or without; it is put into
             evaluation mode.
         tokenizer: The tokenizer that belongs to the model.
-        chat_template: Whether to use the tokenizer's chat template, if it has one. Without one, prompts
-            are plain text, and the turns of a conversation are joined by empty lines.
+        chat_template: Whether to use the tokenizer's chat template, if it has one. Without a template,
+            prompts are plain text, and the turns of a conversation are joined by empty lines.
         template_options: Further variables for the chat template, such as ``{"reasoning_effort": "low"}``:
             plain values, as JSON has them. They are part of the reader's name.
         max_batch_tokens: Maximum tokens of one batch, prompts and answers together. None means 32,768 on a
