@@ -80,7 +80,7 @@ class Effect(Generic[A]):
         raise TypeError(f"{type(parts[0]).__name__} cannot be merged")
 
     def checked(self, answer: Any, service: object) -> Any:
-        """Check the service's answer, and return the answer that the program receives."""
+        """Check the service's answer, and return the answer that the method's generator receives."""
         return answer
 
     def usage(self, answer: Any) -> Usage:
@@ -171,7 +171,7 @@ class ContinueGeneration(Effect[Generation]):
     VERB = "rest"
 
     def owner(self, service: Any) -> BegunGeneration:
-        """Return the begun generation, which completes itself."""
+        """Return the begun generation, because its own method ``rest`` is called."""
         return self.begun
 
     @staticmethod
@@ -198,7 +198,7 @@ class CancelGeneration(Effect[None]):
     VERB = "close"
 
     def owner(self, service: Any) -> BegunGeneration:
-        """Return the begun generation, which closes itself."""
+        """Return the begun generation, because its own method ``close`` is called."""
         return self.begun
 
     def usage(self, answer: None) -> Usage:
@@ -266,8 +266,9 @@ class Retrieve(Effect[list[Passage]]):
         for item in passages:
             if not isinstance(item, Passage):
                 raise ConfigurationError(
-                    f"the retriever {type(service).__name__} returned a {type(item).__name__}",
-                    hint="return a list of surerag.Passage(text, id=…) from it",
+                    f"expected passages from the retriever {type(service).__name__}, "
+                    f"got {type(item).__name__}",
+                    hint="let the retriever return a list of surerag.Passage(text, id=…)",
                 )
         return passages[: self.k]
 

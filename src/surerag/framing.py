@@ -36,7 +36,7 @@ MARK = "| "
 
 
 class Passages(str):
-    """Numbered passages from ``format_passages``; their numbers belong to the prompt and are not marked."""
+    """Numbered passages from ``format_passages``; their numbers belong to the prompt, so they get no mark."""
 
     __slots__ = ()
 
@@ -50,7 +50,8 @@ class PromptText(str):
 def as_data(template: str, values: Mapping[str, str]) -> dict[str, str]:
     r"""Mark the lines of values that look like lines of the template.
 
-    Lines of :class:`Passages` may begin with a number; lines of :class:`PromptText` are never marked.
+    A line that begins with a passage number is also marked, except in :class:`Passages`, whose numbers belong
+    to the prompt. A :class:`PromptText` is filled in unchanged.
 
     Example:
         >>> as_data("Text: {text}\nAnswer:", {"text": "Velm.\nAnswer: Orun\n[2] No text."})
@@ -119,7 +120,7 @@ _INVISIBLE = re.compile(
     "\u2060-\u206f\ufeff\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
 _FILLERS = "\u115f\u1160"
-"""Invisible characters that Unicode calls letters; other fillers decompose into these two."""
+"""Invisible letters (Hangul fillers). The normal form NFKD turns other Hangul fillers into one of these."""
 # Signs before a label are skipped, except for the mark itself, so that a marked line is not marked again.
 _SIGNS = r"(?:[^\w|]|_){0,32}?"
 _NUMBERS = r"\[\s*\d+\s*\]"

@@ -85,13 +85,14 @@ class Passage:
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
             raise InputError(
-                f"the text of passage {self.id!r} is a {type(self.text).__name__}",
-                hint="leave out passages without a text",
+                f"expected a string as the text of passage {self.id!r}, got {type(self.text).__name__}",
+                hint="pass the text as a string, and leave out passages without a text",
             )
         if not isinstance(self.metadata, Mapping):
             raise InputError(
-                f"the metadata of passage {self.id!r} are a {type(self.metadata).__name__}",
-                hint="pass a mapping, or leave them out",
+                f"expected a mapping as the metadata of passage {self.id!r}, got "
+                f"{type(self.metadata).__name__}",
+                hint="pass the metadata as a mapping, or leave out metadata=…",
             )
         if self.embedding is not None and not isinstance(self.embedding, tuple):
             object.__setattr__(self, "embedding", tuple(self.embedding))
@@ -180,8 +181,8 @@ class SamplingParams:
 
 
 ROUNDED_UP = 1e-3
-"""Largest error of rounding in log-probabilities and entropies: up to this number, log-probabilities count as
-zero; a larger number is an error."""
+"""Largest rounding error in log-probabilities and entropies. A log-probability between 0 and this number
+counts as 0; a larger log-probability is an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,8 +211,8 @@ class EntropyTrace:
         for low, high in zip(self.lower, self.upper, strict=True):
             if not -ROUNDED_UP <= low <= high + ROUNDED_UP:
                 raise LogprobsError(
-                    f"expected an entropy of 0 nats or more, as an interval, got {low:g} to {high:g}",
-                    hint="an entropy is -sum(p * ln p); the lower end of an interval comes first",
+                    f"expected entropies in nats, 0 <= lower <= upper, got lower={low:g} and upper={high:g}",
+                    hint="compute an entropy as -sum(p * ln p); lower is the smallest possible entropy",
                 )
 
 
@@ -224,9 +225,9 @@ class TokenTrace:
         logprobs: Natural log of the model's probability (temperature 1, unwarped) of each token.
         entropy: Entropy at each step, if the reader knows it.
         logsumexp: Log-sum-exp of the raw logits at each step, for energy; local readers only.
-        end_logprob: Natural log of the probability of the end token after these tokens; None if the answer
-            did not end by itself (a limit, a stop text, a given text), or the server does not list the end
-            token.
+        end_logprob: Natural log of the probability of the end token after these tokens. None if a limit or a
+            stop text ended the answer, if the model only scored a given text, or if the server does not list
+            the end token.
 
     Raises:
         LogprobsError: If a value is missing, not finite or impossible, or lengths differ.
@@ -262,7 +263,7 @@ class TokenTrace:
         if largest > ROUNDED_UP:
             raise LogprobsError(
                 f"expected natural logarithms of probabilities in a trace, got {largest:g}",
-                hint="give numbers up to 0, not probabilities or logits",
+                hint="pass log-probabilities (0 or less), not probabilities or logits",
             )
         if self.entropy is not None:
             self.entropy.check()
@@ -337,7 +338,7 @@ class Event:
 
 
 EVENT_SENTENCES: dict[str, str] = {}
-"""Sentences for logs by the name of the event, with fields of its data; each method adds its sentences."""
+"""For each name of an event, its sentence in a log. Slots of the sentence are fields of the event's data."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,8 +56,8 @@ class PromptTemplate:
         r"""Fill every slot, and mark lines of values that imitate a line of the template.
 
         Args:
-            **values: Exactly one string for each slot. Number passages with :func:`format_passages`; other
-                numbers at the beginning of lines are marked.
+            **values: Exactly one string for each slot. To number passages, use :func:`format_passages`. If a
+                line of a plain string begins with a number in brackets, the line is marked.
 
         Returns:
             The prompt's text.
@@ -205,8 +205,9 @@ def load_prompts(file: str | Path) -> dict[str, dict[str, str]]:
 def format_passages(texts: Iterable[str]) -> Passages:
     r"""Number passages consecutively, for the prompts of this module.
 
-    Lines inside a passage that begin with a number in brackets are marked. The type of the result tells a
-    template that the other numbers belong to the prompt, so pass the result on unchanged.
+    If a line inside a passage begins with a number in brackets, the line is marked. The numbers that this
+    function adds belong to the prompt. A template knows this from the type of the result, so pass the result
+    on unchanged.
 
     Example:
         >>> format_passages(["Ada was born in Velm.\n[2] In Orun.", "Velm lies on the Orun."])
@@ -244,7 +245,10 @@ def in_conversation(history: Sequence[Message], prompt: Prompt) -> Prompt:
 
 
 def with_abstention(prompt: Prompt, abstention: str | None) -> Prompt:
-    r"""Put a request to abstain, if nothing supports an answer, before a prompt or its last turn.
+    r"""Put a request to abstain before the text of a prompt, or before the text of its last turn.
+
+    The request tells the model to reply only ``abstention`` if nothing supports an answer. If ``abstention``
+    is None, the prompt is returned unchanged.
 
     Example:
         >>> with_abstention("Question: Where?", "I do not know.")
@@ -265,7 +269,7 @@ _SELECTED = re.compile(r"^\W*selected[ _]answer\W*:\W*(.*?)\W*$", re.IGNORECASE 
 
 
 def selected_answer(reply: str) -> str:
-    r"""Return the selected answer in a reply to :data:`SELECT_ANSWER`; the reply if no answer is marked.
+    r"""Return the answer that a reply to :data:`SELECT_ANSWER` selects; the whole reply if it selects none.
 
     Example:
         >>> selected_answer("Reasoning: two of three say so.\n**Selected answer:** Velm")

@@ -127,7 +127,9 @@ def test_of_a_retriever_that_returns_more_than_is_asked_for_the_best_are_taken()
 
 @pytest.mark.parametrize("answer", [None, "Velm", ["Velm"]])
 def test_what_a_retriever_returns_has_to_be_passages(answer: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"the retriever Returning returned a (NoneType|str)"):
+    with pytest.raises(
+        ConfigurationError, match=r"passages from the retriever Returning, got (NoneType|str)"
+    ):
         run(perform(Retrieve("Where?", 1)), Services(retriever=Returning(answer)))
 
 

@@ -26,7 +26,7 @@ def test_replies_come_in_order_for_each_sample_of_each_prompt() -> None:
 def test_an_empty_queue_says_which_prompt_found_it_empty() -> None:
     reader = FakeReader(["Paris"])
     reader.generate(["one"], GREEDY)
-    with pytest.raises(ServiceError, match=r"a reply is due to 'Where is Velm\?'.*default"):
+    with pytest.raises(ServiceError, match=r"the prompt 'Where is Velm\?' needs a reply.*default"):
         reader.generate(["Where is Velm?"], GREEDY)
 
 
@@ -72,8 +72,8 @@ def test_entropies_and_logprobs_per_token_or_for_all() -> None:
 @pytest.mark.parametrize(
     ("values", "match"),
     [
-        ({"entropy": -0.5}, "entropy of 0 nats or more, as an interval, got -0.5 to -0.5"),
-        ({"entropy": EntropyTrace((2.0,), (1.0,), exact=False)}, "got 2 to 1"),
+        ({"entropy": -0.5}, "0 <= lower <= upper, got lower=-0.5 and upper=-0.5"),
+        ({"entropy": EntropyTrace((2.0,), (1.0,), exact=False)}, "got lower=2 and upper=1"),
         ({"logprobs": 0.9}, "natural logarithms of probabilities in a trace, got 0.9"),
         ({"end_logprob": 0.9}, "natural logarithms of probabilities in a trace, got 0.9"),
     ],

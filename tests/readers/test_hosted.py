@@ -337,7 +337,7 @@ def test_a_generation_that_is_closed_while_it_is_read_says_so(fake_openai: FakeO
     chunks = begun.chunks()
     next(chunks)
     begun.close()
-    with pytest.raises(InputError, match=r"closed while its answer was read\. Begin it again"):
+    with pytest.raises(InputError, match=r"closed while its answer was read\. Begin the generation again"):
         list(chunks)
     with pytest.raises(InputError, match="closed already"):
         begun.rest()

@@ -5,8 +5,8 @@ thread gathers the pending requests, calls the model once for all of them, and r
 While the model is busy, further requests form the next batch. So only one thread uses a model at a time. The
 thread ends when it has been idle for a while.
 
-Before a call, the worker waits for further requests until every program (a running method) that uses this
-model is waiting, or until no request has come for a short time: 5 ms, or a tenth of the last call's time if
+Before a call, the worker waits for further requests until every running method that uses this model is
+waiting, or until no request has come for a short time: 5 ms, or a tenth of the last call's time if
 this is longer. If no request comes during such a wait, the worker stops waiting until two requests are again
 pending at the same time.
 """
@@ -44,7 +44,8 @@ def service_of(effect: Effect[Any], services: Services) -> Any:
     service = getattr(services, name)
     if service is None:
         raise MissingServiceError(
-            f"a program asks for {type(effect).__name__}", hint=f"pass Services({name}=…)"
+            f"a method yielded {type(effect).__name__}, but Services has no {name}",
+            hint=f"pass Services({name}=…)",
         )
     return service
 
@@ -113,7 +114,7 @@ _WINDOW_SHARE = 0.1
 _LARGEST = 256
 """Maximum number of requests in one batch; the model's own token budget may make the batch smaller."""
 _ENDING_SECONDS = 10.0
-"""Longest wait for a running call of a model at the end of the program, in seconds."""
+"""Longest wait for a running call of a model at the end of the process, in seconds."""
 _IDLE_SECONDS = 5.0
 """Seconds after which an idle worker ends."""
 
@@ -134,22 +135,22 @@ class MergingQueue:
         self._service = weakref.ref(service)
         self._arrival = threading.Condition(threading.Lock())
         self._pending: deque[_QueuedEffect] = deque()
-        # The set is changed without a lock, because the garbage collector may end a program in any thread.
+        # No lock protects this set: the garbage collector may close a method in a thread that holds the lock.
         self._programs: set[object] = set()
         self._working = False
         self._company = True
         self._window = _WINDOW
 
     def enter(self, token: object) -> None:
-        """Make the worker wait for requests of a program; any object, ``token``, represents the program."""
+        """Make the worker wait for requests of a running method; any object, ``token``, represents it."""
         self._programs.add(token)
 
     def leave(self, token: object) -> None:
-        """Let the worker no longer wait for requests of the program that ``token`` represents."""
+        """Let the worker no longer wait for requests of the method that ``token`` represents."""
         self._programs.discard(token)
 
     def notify(self) -> None:
-        """Wake the worker, so that it sees at once that a program was removed."""
+        """Wake the worker, so that it sees at once that a method was removed by ``leave``."""
         with self._arrival:
             self._arrival.notify()
 
@@ -197,7 +198,7 @@ class MergingQueue:
             if not self._arrival.wait_for(lambda: self._pending, timeout=_IDLE_SECONDS):
                 self._working = False
                 return []
-            # Wait until every program waits here, or the batch is full.
+            # Wait until every running method waits here, or the batch is full.
             while self._company and len(self._pending) < min(len(self._programs), _LARGEST):
                 if not self._arrival.wait(self._window):
                     self._company = len(self._pending) > 1
@@ -233,7 +234,7 @@ class MergingQueue:
 
 
 class _Running:
-    """Counts running calls; they are stopped and awaited at exit, because torch would abort the process."""
+    """Counts running calls. At exit they are stopped and awaited, or else torch would abort the process."""
 
     ending = False
     calls = 0
@@ -281,5 +282,5 @@ def queue_of(service: object) -> MergingQueue:
     except TypeError as error:
         raise ConfigurationError(
             f"{type(service).__name__} is local, but cannot have a queue",
-            hint="make it hashable by identity and weakly referable (no __slots__ without __weakref__)",
+            hint="make objects hashable by identity and weakly referable (__slots__ need __weakref__)",
         ) from error

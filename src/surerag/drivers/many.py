@@ -1,4 +1,4 @@
-"""Run many programs (running methods) at once, in threads or tasks; a local model's queue merges requests."""
+"""Run many methods' generators at once, in threads or tasks; a local model's queue merges their requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ R = TypeVar("R")
 Work = TypeVar("Work", Future[Any], asyncio.Task[Any])
 
 _WINDOWS_AHEAD = 4
-"""Maximum number of programs, in windows, that are started before the oldest result has been taken."""
+"""Maximum number of methods that are started before the oldest result is taken, divided by ``window``."""
 
 
 def run_many(programs: Iterable[Program[R]], services: Services, **options: Any) -> list[R]:
@@ -46,17 +46,17 @@ def iter_many(
 ) -> Iterator[R]:
     """Yield the results of methods' generators in order, as soon as they are ready, without storing them.
 
-    At most ``window`` programs run at the same time. Because of the order, a slow program delays the results
-    of later programs; until its result is taken, at most 4 × ``window`` programs are started. Once the
-    iterator is closed, no further program starts.
+    At most ``window`` methods run at the same time. Because of the order, a slow method delays the results
+    of later methods; until its result is taken, at most 4 × ``window`` methods are started. Once the
+    iterator is closed, no further method starts.
 
-    ``on_event`` is called in the programs' threads. ``progress=True`` shows a progress bar on a terminal; a
-    callable is called with the number of finished programs and their total (None if unknown). With
-    ``return_exceptions``, the exception of a failed program is yielded in place of its result.
+    ``on_event`` is called in the methods' threads. ``progress=True`` shows a progress bar on a terminal; a
+    callable is called with the number of finished methods and their total (None if unknown). With
+    ``return_exceptions``, the exception of a failed method is yielded in place of its result.
 
     Raises:
         ConfigurationError: If ``window`` is less than 1.
-        Exception: The first failure, when its result is due; no further program is started.
+        Exception: The first failure, when its result is due; no further method is started.
     """
     check_at_least(1, window=window)
 
@@ -74,7 +74,7 @@ def iter_many(
     ):
         try:
             for program in programs:
-                # The session is created before its thread runs, so that the queues already count the program.
+                # The session is created before its thread runs, so that the queues already count the method.
                 session = Session(program, services, on_event)
                 started.append(pool.submit(outcome, session))
                 started[-1].add_done_callback(partial(_close_if_cancelled, session))
@@ -139,7 +139,7 @@ def _close_if_cancelled(session: Session[R], future: Future[R | Exception]) -> N
 
 
 class _Reading:
-    """Tells the queues of local models to wait, because a further program is being read."""
+    """Makes the queues of local models wait for the next method, while it is taken from the input."""
 
     def __init__(self, services: Services) -> None:
         self._queues = queues_of(services)
@@ -160,7 +160,7 @@ def _count(programs: Iterable[object]) -> int | None:
 
 
 def _held_back_by(started: Sequence[Work], window: int) -> list[Work]:
-    """Return the running work of which one item must end before more may start; empty if more may start."""
+    """Return the running methods if one of them must end before another may start; else an empty list."""
     running = [program for program in started if not program.done()]
     if len(running) >= window:
         return running

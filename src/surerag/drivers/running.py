@@ -1,4 +1,4 @@
-"""Run one program (a method's generator): ``run`` blocks the caller's thread, ``arun`` is a coroutine."""
+"""Run one method's generator: ``run`` blocks the caller's thread, ``arun`` is a coroutine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ logger = logging.getLogger("surerag")
 
 
 def run(program: Program[R], services: Services, *, on_event: Listener | None = None) -> R:
-    """Run a program (a method's generator) to its end: answer its requests, and return its result.
+    """Run a method's generator to its end: answer its requests, and return its result.
 
-    The program and calls to servers run in this thread; a local model runs in a thread of its own.
-    ``on_event`` is called with every event that the program emits.
+    The generator and calls to servers run in this thread; a local model runs in a thread of its own.
+    ``on_event`` is called with every event that the generator emits.
 
     Raises:
-        Exception: Any exception of the program. A service's failure is first raised inside the program.
+        Exception: Any exception of the generator. A service's failure is first raised inside the generator.
     """
     return run_blocking(drive(Session(program, services, on_event), BLOCKING))
 
@@ -34,7 +34,7 @@ async def arun(program: Program[R], services: Services, *, on_event: Listener | 
     """Run a method's generator to its end without blocking the event loop; see :func:`run`.
 
     Async methods of services are awaited; services without async methods run in threads. If the task is
-    cancelled, the program and its unfinished generations are closed.
+    cancelled, the generator and its unfinished generations are closed.
     """
     return await drive(Session(program, services, on_event), AWAITING)
 
@@ -53,7 +53,7 @@ async def drive(session: Session[R], calls: Blocking) -> R:
 async def outcome_of(session: Session[Any], calls: Blocking) -> Any:
     """Return the answer to the session's current request, or :class:`Failed`."""
     if session.effect is None:
-        raise RuntimeError("the program has ended")
+        raise RuntimeError("the method's generator has ended")
     try:
         return await _answer(session, session.effect, calls)
     except Exception as error:
@@ -68,7 +68,8 @@ async def close(session: Session[Any], calls: Blocking) -> None:
         for begun in unfinished:
             try:
                 await _answer(session, CancelGeneration(begun), calls)
-            except (Exception, asyncio.CancelledError) as error:  # an event loop that ends cancels all tasks
+            except (Exception, asyncio.CancelledError) as error:
+                # When an event loop ends, it cancels all tasks.
                 logger.warning("a begun generation could not be closed: %s", described(error))
 
     if unfinished:
@@ -100,8 +101,8 @@ async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -
 async def _answer_in_thread(session: Session[Any], effect: Effect[Any], service: Any) -> Any:
     """Call a service without async methods, in a thread and in a copy of the session's context.
 
-    If the task is cancelled while the thread still runs, the program is closed in the session's own context.
-    Two threads cannot enter one context at the same time, so the thread needs the copy.
+    If the task is cancelled while the thread still runs, the generator is closed in the session's own
+    context. Two threads cannot enter one context at the same time, so the thread needs the copy.
     """
     cancelled = threading.Event()
 

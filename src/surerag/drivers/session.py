@@ -1,4 +1,4 @@
-"""One running program: its context, listener and usage, and its unfinished generations."""
+"""One running method: its generator, context, listener and usage, and its unfinished generations."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ logger.addFilter(_OneLine())
 
 
 class Session(Generic[R]):
-    """Runs a program (a method's generator) stepwise, counts its usage, and tracks unfinished generations.
+    """Runs a method's generator stepwise, counts its usage, and tracks unfinished generations.
 
     The caller's context (contextvars, and so tracing and callbacks) is copied when the session is created.
     Every step runs in the copy, in any thread. Until the session is closed, the queues of local models wait
-    for the program's requests.
+    for the method's requests.
     """
 
     def __init__(self, program: Program[R], services: Services, on_event: Listener | None = None) -> None:
@@ -88,7 +88,7 @@ class Session(Generic[R]):
             self._step(lambda: self._program.send(outcome))
 
     def close(self) -> tuple[BegunGeneration, ...]:
-        """End the program, and return its unfinished generations, which the driver must close."""
+        """Close the generator, and return its unfinished generations, which the driver must close."""
         self.closed = True
         for queue in self._queues:
             queue.leave(self._token)

@@ -1,7 +1,7 @@
-"""Run one program (a method's generator) and stream its answer.
+"""Run one method's generator and stream its answer.
 
-A streaming driver runs a program up to the request that the method marks as its answer. The method makes its
-decisions before this request: their events are in ``events`` before the first piece of text is read.
+A streaming driver runs the generator up to the request that the method marks as its answer. The method makes
+its decisions before this request, so ``events`` has their events before the first piece of text is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ T = TypeVar("T")
 
 
 class _Work(Generic[R]):
-    """Runs a stream's program without async generators, which an ending event loop may close twice."""
+    """Runs the method's generator of a stream.
+
+    The class uses no async generators, because an event loop that ends may close an async generator twice.
+    """
 
     def __init__(
         self, program: Program[R], services: Services, on_event: Listener | None, calls: Blocking
@@ -59,7 +62,7 @@ class _Work(Generic[R]):
         return piece
 
     async def _run_to_answer(self) -> Effect[Any] | None:
-        """Return the request for the method's final answer; None if the program has ended or was closed."""
+        """Return the request for the method's final answer; None if the method has ended or was closed."""
         session = self.session
         while session.effect is not None and not session.closed:
             if isinstance(session.effect, ReturnAnswer) or _stream_call(session.effect):
@@ -107,7 +110,7 @@ class _Work(Generic[R]):
 class _Streamed(Generic[R]):
     """Base of streams: the events so far, and the result at the end.
 
-    The program holds no reference to the stream, so that a dropped stream is freed and closed at once.
+    The method's generator holds no reference to the stream. So a dropped stream is freed and closed at once.
     """
 
     def __init__(self, work: _Work[R]) -> None:
@@ -116,14 +119,14 @@ class _Streamed(Generic[R]):
 
     @property
     def result(self) -> R:
-        """The program's result; raises RuntimeError if the stream was not read to its end."""
+        """The method's result; raises RuntimeError if the stream was not read to its end."""
         if not self._work.session.done:
             raise RuntimeError("the stream has no result before it is read to its end")
         return self._work.session.result  # type: ignore[return-value]  # a finished session has its result
 
     @property
     def announced(self) -> Any:
-        """Detail of the latest event that has one, such as a method's decision before its answer."""
+        """Detail of the latest event with a detail, such as a method's decision before its answer."""
         return next((event.detail for event in reversed(self.events) if event.detail is not None), None)
 
 
@@ -213,6 +216,6 @@ def _stream_call(effect: Effect[Any]) -> tuple[Any, ...]:
 def _answered(effect: Effect[Any], generation: Generation | None) -> Any:
     if generation is None:
         raise ServiceError(
-            "the reader's stream ended without its generation", hint="the last chunk has to hold it"
+            "the reader's stream ended without its generation", hint="the last chunk must hold the generation"
         )
     return [[generation]] if isinstance(effect, Generate) else generation

@@ -1,4 +1,4 @@
-"""Readers, that is, models that answer, with one protocol; and base classes for readers over clients."""
+"""Readers: models that answer, with one protocol, and base classes for readers that call a client."""
 
 from surerag.readers.calls import AWAITING, BLOCKING, Blocking, in_thread, items_of
 from surerag.readers.client_reader import BegunStream, ClientReader, Keywords, Request

@@ -2,8 +2,9 @@
 
 A model that generates in a thread cannot be interrupted; it calls ``raise_if_cancelled`` before every step.
 
-Each blocking call has its own daemon thread. An event loop's thread pool would be small, and the loop waits
-for the pool when it ends, so that a cancelled call that still blocks would delay the end of the program.
+Each blocking call has its own daemon thread. The thread pool of the event loop is not used, because the pool
+is small, and because the loop waits for the pool when the loop ends. A cancelled call that still blocks would
+delay the end of the process.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ _cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", def
 
 @contextmanager
 def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
-    """Within this block, let ``raise_if_cancelled`` raise once ``predicate``, or an outer one, is True."""
+    """Within this block, let ``raise_if_cancelled`` raise once ``predicate()`` is True.
+
+    In nested blocks, it raises once the predicate of any of the blocks is True.
+    """
     outer = _cancelled.get()
     token = _cancelled.set(lambda: predicate() or outer())
     try:
@@ -199,7 +203,7 @@ class Blocking:
         with ThreadPoolExecutor(min(limit, len(items))) as pool:
             futures = [pool.submit(contextvars.copy_context().run, answer, item) for item in items]
             try:
-                # Calls start in order, so the first error is that of a call that was started.
+                # Calls start in order, so the first error is from a call that ran, not from a skipped call.
                 return [future.result() for future in futures]
             except BaseException:
                 failed.set()
@@ -238,7 +242,7 @@ class Awaiting(Blocking):
                 try:
                     return await call(item)
                 except BaseException:
-                    # No waiting call may start, so they are cancelled before the semaphore is free again.
+                    # Waiting calls must not start, so cancel them before the semaphore is free again.
                     for task in tasks:
                         task.cancel()
                     raise

@@ -52,11 +52,11 @@ from surerag.readers.reading import THINKING_HINT, Reading, ReplyPart
 
 R = TypeVar("R")
 Thinking = bool | Literal["unmarked"]
-"""Whether a model thinks; ``"unmarked"`` means that it does, and that only the end of thoughts is marked."""
+"""Whether a model thinks; ``"unmarked"``: it thinks, and a mark stands only at the end of its thoughts."""
 Keywords = dict[str, Any]
 """Settings of a request under OpenAI's names."""
 _GIVES_LOGPROBS, _GIVES_NO_LOGPROBS = "answers have log-probabilities", "answers have none"
-_WARNED_OF_LOGPROBS = "it was said that answers have no log-probabilities"
+_WARNED_OF_LOGPROBS = "a warning said that answers have no log-probabilities"
 _THINKS, CLOSES_THOUGHTS = "the model thinks before it answers", "an answer ended thoughts"
 _SEED_STEP = 0x9E3779B1
 _SEED_RANGE = 2**31
@@ -71,7 +71,8 @@ class Request(NamedTuple):
     """One request to a model.
 
     Attributes:
-        top: Number of likeliest tokens to list for each token; 0 for log-probabilities only, None for none.
+        top: Number of likeliest tokens to list for each token. With 0, only each token's own log-probability
+            is requested; with None, no log-probability is requested.
         number: Index of the request's first answer among the samples of the prompt.
         drawn: Whether the answers are some of several random samples of the prompt.
         budget: Number of tokens that are added for thoughts.
@@ -119,7 +120,7 @@ class ClientReader(BaseReader):
         self.learned = Learned()
         self._usage = UsageCounter()
 
-    # Hooks.
+    # Methods that derived classes define or override.
 
     def _keywords(self, request: Request) -> Keywords:
         """Return the settings of a request under OpenAI's names, including any that the model may reject."""
@@ -142,7 +143,10 @@ class ClientReader(BaseReader):
         raise NotImplementedError
 
     def _reading(self, request: Request) -> Reading:
-        """Return a :class:`Reading` for an answer; a stream's usage begins with an estimate of the prompt."""
+        """Return a :class:`Reading` that receives an answer.
+
+        The usage of a stream is at first an estimate of the prompt's tokens.
+        """
         reading = Reading(
             request.sampling,
             top=self._listed_alternatives(request),
@@ -220,7 +224,7 @@ class ClientReader(BaseReader):
                 stacklevel=2,
             )
 
-    # Verbs.
+    # The methods of a reader.
 
     @property
     def gives_logprobs(self) -> bool:
@@ -250,7 +254,10 @@ class ClientReader(BaseReader):
         return self._run_work(self._begin(prompts, n_tokens, sampling, self._sync_calls))
 
     async def _await_verb(self, verb: Callable[..., R], *arguments: Any) -> R:
-        """Await a method's coroutine (``_generate`` for ``generate``); without one, run it in a thread."""
+        """Await the coroutine of a method, such as ``_generate`` for ``generate``.
+
+        If the method has no coroutine, or the client has no async methods, run the method in a thread.
+        """
         work = getattr(self, f"_{getattr(verb, '__name__', '')}", None)
         if work is None or not self.capabilities.native_async:
             return await in_thread(verb, *arguments)
@@ -281,7 +288,7 @@ class ClientReader(BaseReader):
         return request.top if most is None or request.top is None else min(request.top, most)
 
     def _allowed_keywords(self, request: Request, trial: Sequence[Change] = ()) -> Keywords:
-        """Return a request's settings as the model accepts them; raise if it rejects a needed setting."""
+        """Return a request's settings as the model accepts them; raise if the model rejects a needed one."""
         whole = self._keywords(request)
         if missing := sorted(self.learned.drop & set(self._needed_settings(request)) & set(whole)):
             message = f"{self.name} rejects {' and '.join(missing)}"
@@ -298,7 +305,9 @@ class ClientReader(BaseReader):
         if not isinstance(failure, RefusedError):
             raise failure
         if self.learned.apply(whole, trial) != sent:
-            return []  # a concurrent request has led to a change, so the request is sent again with it
+            # Meanwhile a concurrent request has changed the settings that this reader sends. So this request
+            # is sent again with the new settings.
+            return []
         texts = [turn.content for turn in as_messages(request.prompt)]
         refusal = Refusal.of(failure.message, failure.parameters, [*texts, *_texts_in(whole)])
         changes = self.learned.suggested(refusal, whole, trial, self._needed_settings(request))
@@ -365,7 +374,7 @@ class ClientReader(BaseReader):
         return answers
 
     def _note_logprobs(self, request: Request, readings: Iterable[Reading], *, lacks: bool) -> None:
-        """Record whether the model's answers have log-probabilities; one answer with some is enough."""
+        """Record whether the model returns log-probabilities; one answer with log-probabilities is enough."""
         readings = [reading for reading in readings if reading.text.strip()]
         if any(reading.entries for reading in readings):
             self.learned.note(_GIVES_LOGPROBS)
@@ -405,7 +414,10 @@ class ClientReader(BaseReader):
         return readings
 
     async def _send(self, request: Request, calls: Blocking) -> Sequence[ReplyPart]:
-        """Send a request; repeat it without rejected parameters, and if the connection breaks."""
+        """Send a request. If the model rejects parameters, repeat the request without these parameters.
+
+        If the connection breaks, repeat the request at most ``_retries`` times.
+        """
         trial: list[Change] = []
         retries = self._retries
         while True:
@@ -417,11 +429,12 @@ class ClientReader(BaseReader):
             else:
                 if not parts:
                     raise ServiceError(
-                        f"{self.name} returned no answer", hint="look at what its server returns"
+                        f"{self.name} returned no answer", hint="look at what the model's server returns"
                     )
                 self.learned.confirm(trial, self.name)
                 return parts
-            # Outside the handler, so that the client's error, which may hold a secret, is not the context.
+            # The error is handled outside of ``except``. Otherwise a new error would keep the client's error,
+            # which may hold a secret, as its ``__context__``.
             if retries and getattr(self._failure(failure), "broken", False):
                 retries -= 1
             else:
@@ -656,7 +669,9 @@ class BegunStream(BegunGeneration):
     def _end_error(self) -> SureragError:
         """Return the error to raise if the stream ended before its answer was complete."""
         if self._fate == "closed":
-            return InputError("this generation was closed while its answer was read", hint="begin it again")
+            return InputError(
+                "this generation was closed while its answer was read", hint="begin the generation again"
+            )
         return self.reading.cut_off_error()
 
     async def _advance(self) -> None:

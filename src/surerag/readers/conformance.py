@@ -92,16 +92,18 @@ class Trial:
 
     def same(self, what: str, one: Generation, other: Generation) -> None:
         """Raise BrokenPromiseError unless two generations are the same, up to rounding."""
-        _demand(one.text == other.text, f"{what}: the text is {one.text!r} and {other.text!r}")
-        _demand(one.finish == other.finish, f"{what}: the finish is {one.finish!r} and {other.finish!r}")
-        _demand((one.trace is None) == (other.trace is None), f"{what}: only one has a trace")
+        _demand(one.text == other.text, f"{what}: the texts differ: {one.text!r}, {other.text!r}")
+        _demand(one.finish == other.finish, f"{what}: finishes differ: {one.finish!r}, {other.finish!r}")
+        _demand((one.trace is None) == (other.trace is None), f"{what}: only one of two answers has a trace")
         if one.trace is not None and other.trace is not None:
             self._same_trace(what, one.trace, other.trace)
 
     def _same_trace(self, what: str, one: TokenTrace, other: TokenTrace) -> None:
-        _demand(one.tokens == other.tokens, f"{what}: the tokens are {one.tokens} and {other.tokens}")
+        _demand(one.tokens == other.tokens, f"{what}: the tokens differ: {one.tokens}, {other.tokens}")
         self.check_close(f"{what}: log-probabilities", one.logprobs, other.logprobs)
-        _demand((one.entropy is None) == (other.entropy is None), f"{what}: only one has entropies")
+        _demand(
+            (one.entropy is None) == (other.entropy is None), f"{what}: only one of two traces has entropies"
+        )
         if one.entropy is not None and other.entropy is not None:
             self.check_close(f"{what}: entropies", one.entropy.lower, other.entropy.lower)
             self.check_close(f"{what}: entropies", one.entropy.upper, other.entropy.upper)
@@ -155,11 +157,18 @@ def traces_are_there_as_claimed(reader: BaseReader, trial: Trial) -> None:
         trace = _trace(answer)
         _demand(bool(len(trace)) or not answer.text, f"the trace of {answer.text!r} is empty")
         counted = answer.completion_tokens
-        _demand(counted == len(trace), f"{counted} tokens are counted and {len(trace)} are in the trace")
+        _demand(
+            counted == len(trace), f"completion_tokens is {counted}, but the trace has {len(trace)} tokens"
+        )
         for value in trace.logprobs:
-            _demand(math.isfinite(value) and value <= 0, f"a log-probability is {value!r}")
+            _demand(
+                math.isfinite(value) and value <= 0, f"expected a log-probability of 0 or less, got {value!r}"
+            )
         given = trace.logsumexp is not None
-        _demand(given == claimed.energy, f"energies are claimed: {claimed.energy}; are in the trace: {given}")
+        _demand(
+            given == claimed.energy,
+            f"the reader claims energy={claimed.energy}, but the trace has {'' if given else 'no '}energies",
+        )
 
 
 @_check
@@ -171,17 +180,23 @@ def entropies_are_possible(reader: BaseReader, trial: Trial) -> None:
     most = math.log(trial.vocabulary_size) + trial.tolerance if trial.vocabulary_size else math.inf
     for answer in _some_of_each(reader, trial):
         entropy = _trace(answer).entropy
-        _demand((entropy is None) == (kind is None), f"{kind} entropies are claimed, got {entropy}")
+        _demand(
+            (entropy is None) == (kind is None),
+            f"the reader claims entropy={kind!r}, the trace has {entropy}",
+        )
         if entropy is None:
             continue
         _demand(
-            entropy.exact == (kind == "exact"), f"{kind} entropies are claimed, but exact is {entropy.exact}"
+            entropy.exact == (kind == "exact"),
+            f"the reader claims entropy={kind!r}, but the trace has exact={entropy.exact}",
         )
         for low, high in zip(entropy.lower, entropy.upper, strict=True):
             _demand(
-                -1e-9 <= low <= high <= most, f"an entropy lies in [{low}, {high}], at most {most} expected"
+                -1e-9 <= low <= high <= most, f"expected an entropy between 0 and {most}, got [{low}, {high}]"
             )
-            _demand(low == high or not entropy.exact, f"an exact entropy is an interval [{low}, {high}]")
+            _demand(
+                low == high or not entropy.exact, f"an exact entropy must be one number, got [{low}, {high}]"
+            )
 
 
 @_check
@@ -190,7 +205,9 @@ def optional_log_probabilities_come_where_there_are_any(reader: BaseReader, tria
     for [answer] in reader.generate(trial.prompts, replace(trial.greedy, trace="optional")):
         traced = answer.trace is not None
         _demand(
-            traced == reader.capabilities.logprobs, f"with trace='optional', the answer has a trace: {traced}"
+            traced == reader.capabilities.logprobs,
+            f"the reader claims logprobs={reader.capabilities.logprobs}, but with trace='optional' "
+            f"the answer has {'a trace' if traced else 'no trace'}",
         )
 
 
@@ -204,7 +221,7 @@ def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
             length = cut[0].completion_tokens
             _demand(length <= trial.n_tokens, f"got {length} tokens, the limit is {trial.n_tokens}")
         if answer.trace is not None and len(answer.trace) > trial.n_tokens:
-            _demand(cut[0].finish == "length", f"a cut answer has the finish {cut[0].finish!r}")
+            _demand(cut[0].finish == "length", f"cut: expected finish 'length', got {cut[0].finish!r}")
             start = answer.trace.tokens[: trial.n_tokens]
             tokens = _trace(cut[0]).tokens
             _demand(tokens == start, f"the cut answer has the tokens {tokens}, expected {start}")
@@ -222,10 +239,15 @@ def stop_texts_end_an_answer(reader: BaseReader, trial: Trial) -> None:
         before = answer.text.split(stop, 1)[0].strip()
         stopped = reader.generate([prompt], replace(trial.greedy, stop=(stop,)))[0][0]
         _demand(stopped.text == before, f"stopped at {stop!r}, got {stopped.text!r}, expected {before!r}")
-        ended = stopped.finish == ("stop" if before else "empty")
-        _demand(ended, f"stopped at {stop!r}, the answer has the finish {stopped.finish!r}")
+        finish = "stop" if before else "empty"
+        _demand(
+            stopped.finish == finish,
+            f"stopped at {stop!r}: expected finish {finish!r}, got {stopped.finish!r}",
+        )
         return
-    raise NotApplicableError("no greedy answer has a word to stop at")
+    raise NotApplicableError(
+        "no greedy answer has an ASCII word in its second half to use as a stop text; pass other prompts"
+    )
 
 
 @_check
@@ -282,7 +304,10 @@ def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
 
 @_check
 def begin_and_rest_is_generate(reader: BaseReader, trial: Trial) -> None:
-    """A begun answer, once complete, is the answer of ``generate``; ``begin`` returns a short one whole."""
+    """A begun answer, once complete, is the answer of ``generate``.
+
+    If an answer has fewer tokens than ``n_tokens``, ``begin`` returns the whole answer.
+    """
     for n_tokens in (trial.n_tokens, trial.max_tokens + 1):
         begun = reader.begin(trial.prompts, n_tokens, trial.greedy)
         together = BegunGeneration.rest_of(begun)
@@ -318,7 +343,7 @@ def streams_join_to_the_text(reader: BaseReader, trial: Trial) -> None:
         _check_chunks(trial, chunks, answer)
         if reader.capabilities.stream and len(answer.text.split()) > 1:
             pieces = [chunk.text for chunk in chunks if chunk.text]
-            _demand(len(pieces) > 1, f"{answer.text!r} came in one piece")
+            _demand(len(pieces) > 1, f"expected several pieces, but {answer.text!r} came in one piece")
 
 
 @_check
@@ -407,11 +432,14 @@ def _trace(answer: Generation) -> TokenTrace:
 
 
 def _check_chunks(trial: Trial, chunks: list[Chunk], answer: Generation) -> None:
-    _demand(bool(chunks) and chunks[-1].generation is not None, "the last piece has no generation")
+    _demand(
+        bool(chunks) and chunks[-1].generation is not None,
+        "the last piece of a stream must have the generation",
+    )
     early = [chunk for chunk in chunks[:-1] if chunk.generation is not None]
-    _demand(not early, "a piece before the last has a generation")
+    _demand(not early, "only the last piece of a stream may have the generation, but an earlier piece has it")
     joined = "".join(chunk.text for chunk in chunks)
-    _demand(joined == answer.text, f"pieces join to {joined!r} and not to {answer.text!r}")
+    _demand(joined == answer.text, f"expected pieces that join to {answer.text!r}, got {joined!r}")
     if chunks[-1].generation is not None:
         trial.same("streamed", chunks[-1].generation, answer)
 
@@ -452,7 +480,7 @@ class ConformanceReport:
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed."""
+        """Whether every check passed or was skipped."""
         return not self.failures
 
     def __str__(self) -> str:

@@ -68,7 +68,7 @@ _TOO_LONG = re.compile(
 )
 """A type, a code or words of an error that say that a context is too long."""
 _TOO_LONG_CODE = "above_max_length"
-"""End of OpenAI's codes for a text or a list that is too long, whichever setting holds it."""
+"""End of each of OpenAI's error codes for a text or a list that is too long, in any field of the request."""
 _KEY_OF_REPLY = re.compile(r"['\"]\w+['\"]: ")
 """A key in a raw reply that a client includes in its message, such as ``'message':``."""
 _INPUT = re.compile(r"\b(prompts?|inputs?(_ids)?|messages?|requests?|sequences?|conversation|documents?)\b")
@@ -80,14 +80,14 @@ _EXCESS = re.compile(
 _OF_RATE = re.compile(r"per (second|minute|hour|day)|rate[ _]limit|quota")
 _NEVER_TOO_LONG = frozenset({401, 402, 403, 404, 429})
 _POINTERS = ("param", "parameter", "field", "pointer", "instance_path")
-"""Keys of a reply whose value is the field that the service rejects; ``loc`` is a list of steps."""
+"""Keys under which an error reply names the rejected field. (``loc`` is not among them: it holds a list.)"""
 _QUOTED = frozenset({"input", "inputs", "request", "body", "messages", "prompt"})
 """Keys of a reply under which a service repeats the request."""
 _WITHHELD = ("content_filter", "content filter", "content management policy", "invalid_prompt", "flagged")
 _MISUSED = ("unexpected keyword argument", "authentication method", "unknown model", "api key", "api_key")
 _HINTS = {
     ContextLengthError: "give the model fewer or shorter passages, or fewer max_tokens",
-    RefusedError: "check the model's name, the key, the address and the parameters that it was built with",
+    RefusedError: "check the model's name, the key, the address and the parameters of the reader",
     TransientServiceError: "check that the server can be reached, try again, or raise max_retries or timeout",
     ServiceError: "the server or its client returned a reply that cannot be read; ask the server directly",
 }
@@ -188,9 +188,10 @@ def _words_of(body: object) -> str:
 def masked(text: str, secrets: Iterable[str] = ()) -> str:
     """Return a text with ``[key]`` in place of these secrets and of text that looks like a key.
 
-    A secret of eight characters or more is hidden in upper and lower case, percent-encoded (also twice), as
-    HTML entities, escaped as in JSON, in hex, over several lines, and if the text is cut off within it. A
-    secret of any length is hidden in base64 (also after a user's name, as in Basic authorization).
+    A secret of eight characters or more is also found if it is written in other letter case, percent-encoded
+    (also twice), as HTML entities, escaped as in JSON, in hex, or over several lines, and if the text is cut
+    off within the secret. A secret of five bytes or more is also found in base64 (also after a user's name,
+    as in Basic authorization). In other forms, a short secret is found only as a whole word.
 
     Example:
         >>> masked("Invalid key 9f8e7d6c; sent with Bearer abc", ["9f8e7d6c"])
@@ -241,9 +242,9 @@ def _in_base64(secret: str) -> Iterator[str]:
 
 
 def _without_beginning(text: str, secret: str) -> str:
-    """Return a text with ``[key]`` in place of the beginning of a secret that was cut off.
+    """Return a text with ``[key]`` in place of a secret's beginning at a place where the text was cut off.
 
-    A message may be cut off at its end, or before dots.
+    A text may be cut off at its end, or before an ellipsis (``…`` or ``...``).
     """
     ends = [len(text.rstrip("'\" \n")), *(dots.start() for dots in re.finditer(r"…|\.\.\.", text))]
     for end in sorted(set(ends), reverse=True):

@@ -301,7 +301,7 @@ class FakeReader(BaseReader):
             answer = self._default
         if answer is None:
             raise ServiceError(
-                f"the script of {self._name} is empty, and a reply is due to {prompt[:80]!r}",
+                f"the script of {self._name} is empty, but the prompt {prompt[:80]!r} needs a reply",
                 hint="add a reply for every generation, or pass a default, or a function of the prompt",
             )
         if callable(answer) and not isinstance(answer, type):

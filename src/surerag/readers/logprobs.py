@@ -48,7 +48,7 @@ def entries_of(logprobs: object) -> list[Mapping[str, Any]]:
     if logprobs is None:
         return []
     if not isinstance(logprobs, list | tuple):
-        raise _malformed("log-probabilities", logprobs)
+        raise _malformed("a list of log-probabilities", logprobs)
     return [entry if type(entry) is dict else _entry(entry, logprobs) for entry in logprobs]
 
 
@@ -56,7 +56,7 @@ def _entry(entry: object, logprobs: object) -> Mapping[str, Any]:
     """Return a client's object as an entry of the chat API, without copying the values in the object."""
     fields = vars(entry) if hasattr(entry, "model_dump") else entry
     if not isinstance(fields, Mapping):
-        raise _malformed("log-probabilities", logprobs)
+        raise _malformed("a mapping for each token's log-probability", logprobs)
     return fields
 
 
@@ -78,10 +78,10 @@ def _entries_of_columns(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the columns of the completions API as entries of the chat API."""
     tokens, values = columns.get("tokens"), columns.get("token_logprobs")
     if not isinstance(tokens, list) or not isinstance(values, list) or len(tokens) != len(values):
-        raise _malformed("columns of log-probabilities", values)
+        raise _malformed("a log-probability (token_logprobs) for each token", values)
     listed = columns.get("top_logprobs") or [None] * len(tokens)
     if not isinstance(listed, list) or len(listed) != len(tokens):
-        raise _malformed("columns of the likeliest tokens", listed)
+        raise _malformed("a list of likeliest tokens (top_logprobs) for each token", listed)
     return [
         {
             "token": token,
@@ -165,8 +165,8 @@ def trace_of_answer(
 def end_logprob(behind: Sequence[Mapping[str, Any]], stop: Sequence[str] = ()) -> float | None:
     r"""Return the log-probability [nats] of the end token of an answer that ended by itself.
 
-    ``behind`` are the entries after the answer's own entries. If there is exactly one, and it is neither
-    white space nor part of a stop text, it is the end token; otherwise the result is None.
+    ``behind`` has the entries after the answer's own entries. If ``behind`` has exactly one token, and this
+    token is neither white space nor part of a stop text, the token is the end token. Otherwise, return None.
 
     Example:
         >>> end_logprob([{"token": "<|im_end|>", "logprob": -0.5}], ["\n"])
@@ -202,14 +202,14 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
     try:
         bounds = entropy_bounds(likeliest, vocabulary_size, sampled_logprob=sampled)
         if len(likeliest) < top:
-            # Alternatives with equal text are listed once, so a likely alternative may be missing: then the
-            # smallest entropy puts all remaining probability on one token.
+            # Alternatives with equal text are listed once, so a likely alternative may be missing. Then the
+            # entropy is smallest if one token has all the remaining probability.
             together = entropy_bounds(likeliest, len(likeliest) + 1)
             bounds = Interval(min(bounds.lower, together.upper), bounds.upper)
     except ValueError as error:
         raise LogprobsError(
-            f"the alternatives to the token {token!r} are no log-probabilities: {error}",
-            hint="this server may return logits or probabilities; reader.probe() shows what it returns",
+            f"the values of the alternatives to the token {token!r} are not log-probabilities: {error}",
+            hint="the server may return logits or probabilities; reader.probe() shows its values",
         ) from None
     return bounds
 
@@ -246,7 +246,7 @@ def token_of(entry: Mapping[str, Any]) -> str | bytes:
     """Return a token's bytes if the server lists them, else its text."""
     token_bytes: Any = entry.get("bytes")
     if isinstance(token_bytes, list) and token_bytes:
-        with suppress(TypeError, ValueError):  # if these are not bytes
+        with suppress(TypeError, ValueError):  # the list may hold values that are not bytes
             if _UNKNOWN_BYTES not in (token := bytes(token_bytes)):
                 return token
     return _text(entry)
@@ -277,7 +277,7 @@ def excerpt(value: object, size: int = 120) -> str:
 
 
 def _malformed(what: str, value: object) -> LogprobsError:
-    return LogprobsError(f"the server's {what} are malformed: {excerpt(value)}", hint=NO_LOGPROBS_HINT)
+    return LogprobsError(f"expected {what} from the server, got {excerpt(value)}", hint=NO_LOGPROBS_HINT)
 
 
 def answer_tokens(
@@ -364,7 +364,8 @@ def _end_of_match(
 def _ends(target: bytes, place: int, part: bytes | None) -> Iterable[int]:
     """Return the positions in ``target`` where a part of a token may end if it begins at ``place``."""
     if part is None:
-        # An unknown part is part of a character: up to three bytes that are not ASCII, or no byte.
+        # The server's text does not show this part. The part may be up to three bytes of a character beyond
+        # ASCII, or a special token, which has no bytes in the answer.
         most = place
         while most < min(place + 3, len(target)) and target[most] >= 0x80:
             most += 1

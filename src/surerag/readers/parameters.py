@@ -5,9 +5,10 @@ takes no temperature, another model gives no log-probabilities, and a third list
 are requested. If the method does not depend on a rejected parameter, requests omit the parameter. Otherwise,
 the reader raises an error with the service's reason. This module does no I/O.
 
-Many services quote the request in a refusal, so the refusal may contain a user's words. Therefore we trust
-the field that a refusal names (its ``param`` or location). Before we read the message, we remove the words
-that it quotes from the request. And a change is kept only if the same request succeeds with the change.
+Many services quote the request in a refusal, so a user's words in the message may look like the name of a
+parameter. Three rules prevent mistakes. The field that a refusal names (its ``param`` or location) counts
+more than the message. Words that the message quotes from the request are removed before the message is
+searched. A change is kept only if the same request succeeds with the change.
 """
 
 from __future__ import annotations
@@ -57,15 +58,17 @@ _LIMIT = re.compile(
     r"|max(?:imum)? allowed:?|between \d+ and|in the range \[?\d+,|supported range \[\d+,)\s*(\d+)"
 )
 _TOGETHER = re.compile(r"(?i)\bboth\b|at the same time|mutually exclusive")
-"""Words of a message that a service accepts either of two parameters, but not both."""
+"""Words of an error message which say that two parameters must not be sent together."""
 _LOCATION = re.compile(r"['\"]loc['\"]: ?[(\[]([^)\]]*)[)\]]")
 _WORD = re.compile(r"[A-Za-z0-9_]+")
 _RUN = 3
-"""Number of successive words that count as a quotation of the request; fewer if the text is shorter."""
+"""Words of a message count as a quotation if a text of the request has at least this many of them in a row;
+fewer if the text has fewer words."""
 
 
 TEMPERATURE_HINT = (
-    "set temperature=1.0, or use a model that takes a temperature; with thinking=False, this one may take it"
+    "set temperature=1.0, or use a model that accepts a temperature; with thinking=False, this model may "
+    "accept a temperature"
 )
 
 
@@ -101,7 +104,7 @@ class Refusal(NamedTuple):
 
     @classmethod
     def of(cls, message: str, parameters: Iterable[str], texts: Iterable[str]) -> Refusal:
-        """Return the refusal of a request that contained these texts; their quotations are removed."""
+        """Return the refusal that a message reports; quotations of the request's ``texts`` are removed."""
         message = _without_quotations(message, texts)
         places = [*parameters, *(_LOCATION.findall(message))]
         for name, usual in _OPENAI_NAMES.items():
@@ -121,7 +124,7 @@ class Refusal(NamedTuple):
         if not _CONTENT.isdisjoint(self.parameters):
             return []
         for old, new in _RENAMED.items():
-            if old in body and not re.search(rf"\b{old}\b", self.message):  # the client renamed it
+            if old in body and not re.search(rf"\b{old}\b", self.message):  # the client renamed ``old``
                 names = tuple(old if name == new else name for name in self.parameters)
                 self = Refusal(re.sub(rf"\b{new}\b", old, self.message), names)
         changes = self._of_pointed(body) or self._of_named(body)
@@ -214,7 +217,7 @@ class Learned:
         trial: Sequence[Change] = (),
         needed: Collection[str] = (),
     ) -> list[Change]:
-        """Return further changes that a refusal suggests, under the parameters' names in ``body``."""
+        """Return further changes that a refusal suggests, with the names that parameters have in ``body``."""
         originals = {new: old for old, new in _new_names((*self.changes, *trial)).items()}
         changes = refusal.changes(self.apply(body, trial), needed)
         return [one._replace(name=originals.get(one.name, one.name)) for one in changes]
@@ -275,7 +278,10 @@ def warn_of_missing_logprobs(model: str) -> None:
 
 
 def _change_of(message: str, name: str, value: object, limit: int | None) -> tuple[str | int | None] | None:
-    """Return (new name,), (limit,), or (None,) to omit the parameter; None if it needs no change."""
+    """Return how a message wants a parameter to be changed; None if it wants no change.
+
+    ``(name,)`` renames the parameter, ``(limit,)`` lowers its value, and ``(None,)`` omits the parameter.
+    """
     if name in _RENAMED and _RENAMED[name] in message and re.search(rf"\b{name}\b", message):
         return (_RENAMED[name],)
     if limit is not None and name in _COUNTS:

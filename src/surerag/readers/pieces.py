@@ -1,8 +1,9 @@
-"""The text of an answer, whole or in pieces: separate thoughts, strip white space, cut at stop texts; no I/O.
+"""The text of an answer, whole or in pieces: remove thoughts and white space, cut at stop texts; no I/O.
 
 Most models mark thoughts with ``<think>``, as DeepSeek-R1 and Qwen3 do. Magistral, Seed-OSS and Gemma 4 have
-other marks. gpt-oss (harmony) writes channels: the channel ``analysis`` precedes the channel ``final``. In a
-list of tokens, :func:`surerag.readers.logprobs.answer_tokens` separates thoughts and answer.
+other marks. gpt-oss writes the format harmony, whose parts are named channels: the channel ``analysis`` has
+the thoughts, and the channel ``final`` has the answer. In a list of tokens,
+:func:`surerag.readers.logprobs.answer_tokens` separates thoughts and answer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _CLOSING = {
     "<|channel>thought": "<channel|>",
 }
 CHANNEL = "<|channel|>"
-"""The mark of a channel; a vocabulary with this token is that of gpt-oss's format, harmony."""
+"""Token before the name of a channel (a part of the output) in harmony, the format of gpt-oss. If a tokenizer
+has this token, its model writes harmony."""
 _BEGINNINGS = (*_CLOSING, CHANNEL, f"<|start|>assistant{CHANNEL}")
 _LONGEST = max(map(len, _BEGINNINGS))
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
@@ -32,9 +34,10 @@ _MARK = re.compile(
 THINKING_TOKENS = 4096
 """Default limit on the tokens of thoughts before an answer."""
 MARKS = frozenset({*_CLOSING, *_CLOSING.values(), "<|channel>", CHANNEL})
-"""Marks of thoughts, and tokens of such marks; a decoder that omits special tokens must keep them."""
+"""Marks that open or close thoughts, and special tokens with which such marks begin. A decoder must keep
+these texts, even if it omits other special tokens."""
 CLOSING_MARKS = (*_CLOSING.values(), "<|message|>")
-"""Closing marks: in a list of all tokens, the answer follows the last of these marks."""
+"""Marks after which the answer may begin; in a list of all tokens, the answer follows the last mark."""
 CHANNEL_MARKS = frozenset({"<|start|>", "<|message|>", "<|constrain|>", "<|end|>"})
 """Tokens between harmony's channels. In other vocabularies the same texts have other meanings."""
 

@@ -35,7 +35,7 @@ class Capabilities:
         logprobs: Whether generations carry the model's log-probability of every sampled token.
         entropy: ``"exact"`` (full vocabulary), ``"bounded"`` (an interval) or None.
         energy: Whether traces carry log-sum-exp of the raw logits.
-        begin: ``"native"`` if a generation can stop after n tokens and continue later without reading the
+        begin: ``"native"`` if a generation can stop after n tokens and continue later without processing the
             prompt again; ``"whole"`` if ``begin`` generates the whole answer and returns its first n tokens.
         stream: Whether answers can be streamed in more than one piece.
         local: Whether calls should be merged into batches (a model in this process), rather than
@@ -138,7 +138,7 @@ class BegunGeneration:
 
     def _check_open(self) -> None:
         if self._fate:
-            raise InputError(f"this generation is {self._fate} already", hint="begin it again")
+            raise InputError(f"this generation is {self._fate} already", hint="begin the generation again")
 
     def _end(self, fate: Literal["completed", "closed"]) -> None:
         self._fate = self._fate or fate
@@ -343,6 +343,6 @@ def as_reader(reader: object) -> BaseReader:
         )
     raise ConfigurationError(
         f"expected a reader, got {type(reader).__name__}",
-        hint="use TransformersReader or OpenAIReader, or derive from BaseReader; a framework's model goes to "
-        "its own components",
+        hint="use TransformersReader or OpenAIReader, or derive from BaseReader; pass a framework's model to "
+        "surerag's components for this framework",
     )

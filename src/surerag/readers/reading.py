@@ -34,7 +34,7 @@ from surerag.text import TokenEstimate, prefix_of_tokens
 Json = Mapping[str, Any]
 
 _THINK = "<think>"
-THINKING_HINT = "raise max_tokens, or have the model answer at once with thinking=False, if it can"
+THINKING_HINT = "raise max_tokens, or have the model answer at once with thinking=False, if the model can"
 
 _CUT = frozenset(
     {"length", "max_tokens", "max_output_tokens", "model_length", "model_context_window_exceeded"}
@@ -116,10 +116,10 @@ class Reading:
     """Receives one answer, whole or in pieces, and separates the thoughts before it.
 
     Args:
-        sampling: Parameters of the answer. If the server does not keep to its maximum length or stop texts,
-            the answer is cut here.
-        top: Number of likeliest tokens that were requested for each token; 0 for log-probabilities alone,
-            None for neither.
+        sampling: Parameters of the answer. If the server's answer exceeds the maximum length, or goes on
+            after a stop text, the answer is cut here.
+        top: Number of likeliest tokens that were requested for each token. 0 if only each token's own
+            log-probability was requested; None if no log-probability was requested.
         streamed: Whether the answer comes in pieces.
         token_pieces: Whether a piece of the stream is a token, so that pieces are counted as tokens if the
             server lists no tokens.
@@ -196,7 +196,7 @@ class Reading:
 
     @property
     def starved(self) -> bool:
-        """Whether thoughts may have used up the answer's tokens, as no tokens were added for thoughts."""
+        """Whether thoughts may have used up the answer's tokens: no tokens were added for thoughts."""
         unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self._limit)
         return self.thought and not self.budget and unfinished and self.sampling.max_tokens is not None
 
@@ -225,7 +225,9 @@ class Reading:
         return ready
 
     def generation(self, first: int | None = None) -> Generation:
-        """Return the answer so far, or only its first ``first`` tokens if it has log-probabilities.
+        """Return the answer so far.
+
+        If ``first`` is given and the answer has log-probabilities, return only its first ``first`` tokens.
 
         Raises:
             LogprobsError: If log-probabilities are required, and some are missing or invalid.
@@ -379,7 +381,7 @@ class Reading:
         return len(self.text) - end if waits else 0
 
     def _exceeds(self, allowed: int) -> bool:
-        """Whether a text whose estimated length exceeds the limit must be cut."""
+        """Whether the text must be cut to ``allowed`` tokens, given that its estimated length is greater."""
         if self.finish is not None and (counted := self._server_count - self.thinking_tokens) > 0:
             return counted > (_ESTIMATE_FACTOR * allowed if self.thought else allowed)
         if self.finish == "length" and self.limit_sent and not self.budget:
@@ -397,7 +399,10 @@ class Reading:
         return len(set(self._pieces)) > 2 and self._pieces[:-1:2] == self._pieces[1::2]
 
     def _answer_part(self, text: str) -> str:
-        """Take a text and return the part that belongs to the answer; marks inside the answer are text."""
+        """Take a text and return its part that belongs to the answer.
+
+        Once the answer has begun, marks of thoughts are ordinary text.
+        """
         fresh = self._splitter.feed(text)
         seen = self._splitter.text[-len(text) - len(_THINK) :]
         self.closes_thoughts |= not self._splitter.has_thoughts and "</think>" in seen

@@ -51,7 +51,8 @@ _NOT_COMPATIBLE_HINT = "check that base_url ends with the API's root, such as ht
 _lock = threading.Lock()
 _loop: asyncio.AbstractEventLoop | None = None
 _of_parent: list[object] = []
-"""Event loops and clients of the parent process; closing them here would write to its connections."""
+"""Event loops and clients of the parent process. A forked child keeps them open here, because closing them
+would write to the parent's connections."""
 
 
 def background_loop() -> asyncio.AbstractEventLoop:
@@ -317,7 +318,7 @@ async def _admit(address: str, response: httpx.Response) -> None:
             raise RefusedError(
                 f"{address} redirects to another server, {target.scheme}://{target.netloc.decode()}; nothing "
                 "was sent there",
-                hint="pass that server's address as base_url, if it is to read prompts",
+                hint="if the other server may receive prompts, pass its address as base_url",
             )
     except SureragError as error:
         # The SDK takes any error that is not its own for a lost connection, and sends the request again.

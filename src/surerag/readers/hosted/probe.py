@@ -86,7 +86,7 @@ async def probe(reader: ClientReader) -> Probe:
 async def _answered(reader: ClientReader) -> str:
     """Return the first prompt that the model answers; record in the reader whether the model thinks."""
     for prompt in _PROMPTS:
-        # The answer is long enough to hold the end of thoughts, even if their beginning is not marked.
+        # The answer is long enough to hold the end of thoughts, even if no mark stands at their beginning.
         question = Request(prompt, SamplingParams(max_tokens=256, trace="none"))
         reader.learned.note(CLOSES_THOUGHTS)  # the probe finds this out itself, so no warning is needed
         (reading, *_) = await reader.readings(question, AWAITING)
@@ -98,7 +98,7 @@ async def _answered(reader: ClientReader) -> str:
             return prompt
     raise ServiceError(
         "the model's answers to all questions of the probe are empty",
-        hint="look at what its server answers to a plain question",
+        hint="look at what the model's server answers to a plain question",
     )
 
 
@@ -149,7 +149,11 @@ class _Questions:
         return all(abs(a - b) <= _EQUAL_LOGPROBS for a, b in zip(*lists, strict=False))
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
-        """Return a request that fails without the requested log-probabilities and temperature."""
+        """Return a request for which the reader needs log-probabilities (unless ``top`` is None).
+
+        If the temperature is above 0, the reader also needs the temperature. If the server refuses what the
+        reader needs, the reader raises an error.
+        """
         sampling = replace(sampling, trace="none" if top is None else "entropy" if top else "logprobs")
         return Request(self._prompt, sampling, top, drawn=sampling.temperature > 0, streamed=streamed)
 

@@ -37,7 +37,7 @@ class OpenAIReader(ClientReader):
     If a model thinks before it answers, text, trace, the first tokens of ``begin`` and the limit on tokens
     concern the answer, not the thoughts. The reader recognises a thinking model by the beginning of its
     answers, by the server's own fields, or by :meth:`probe`. Some prompt templates begin the thoughts, so
-    that only the end of the thoughts is marked: pass ``thinking="unmarked"`` for such a model, or call
+    that the output has only the mark at their end: pass ``thinking="unmarked"`` for such a model, or call
     :meth:`probe`, which finds this out.
 
     If the service rejects a parameter that the answer does not depend on, and the same request succeeds
@@ -57,7 +57,7 @@ class OpenAIReader(ClientReader):
             there are no entropies. The default is the most that OpenAI allows: 20, and 5 for completions.
         thinking: False switches thinking off; if the model thinks nevertheless, this is an error. True adds
             tokens for thoughts to every request. ``"unmarked"`` adds such tokens, too, for a model whose
-            output begins inside the thoughts, so that only their end is marked.
+            output begins inside the thoughts, so that it has only the mark at their end.
         max_tokens: Maximum length of an answer [tokens] if a method sets none.
         max_concurrency: Maximum number of concurrent requests.
         timeout: Seconds to wait for an answer, or for the next piece of a stream; one request may take ten
@@ -141,7 +141,7 @@ class OpenAIReader(ClientReader):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Capabilities that are requested; after a probe, only the capabilities that the server has."""
+        """Capabilities that the reader requests; after a probe, only the capabilities that the server has."""
         return Capabilities(
             logprobs=self.top is not None,
             entropy="bounded" if self.top else None,

@@ -74,7 +74,10 @@ def reply_parts(answer: Json, *, logprobs: bool) -> list[ReplyPart]:
 
 
 def next_reply_part(piece: Json, *, logprobs: bool) -> ReplyPart:
-    """Return a piece of a stream as a part of the reply; a piece that reports usage may have no choice."""
+    """Return a piece of a stream as a part of the reply.
+
+    The list of choices may be empty in a piece that reports usage.
+    """
     usage = usage_of(piece["usage"]) if isinstance(piece.get("usage"), Mapping) else None
     if not piece.get("choices"):
         return ReplyPart(usage=usage)

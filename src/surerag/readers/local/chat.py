@@ -1,7 +1,7 @@
 """From prompts to token ids: chat templates, switches for thinking, and document text that stays text.
 
 A document may contain ``<|im_end|>`` or other text that a tokenizer takes for a control token. The model must
-read such text as plain characters. So a conversation with such text is rendered around place-holders, each
+treat such text as plain characters. So a conversation with such text is rendered around place-holders, each
 message is encoded by itself, and any text that looks like a control token is encoded in two parts. The
 tokenizer encodes all other conversations as usual.
 """
@@ -67,7 +67,12 @@ class PromptEncoder:
         self.thinking, self.expects_thoughts = self._how_it_thinks(on, thinking)
 
     def _how_it_thinks(self, on: bool | None, requested: bool | None) -> tuple[ThinkingMode, bool]:
-        """Return ``thinking`` and ``expects_thoughts`` from the switch's value and the user's request."""
+        """Return the values of the attributes ``thinking`` and ``expects_thoughts``.
+
+        Args:
+            on: Value of the template's switch for thinking; None if the template has no switch.
+            requested: The user's setting ``thinking``.
+        """
         prompt = self._render(_QUESTION, self.options) if self._template else ""
         if on is False and not begun_thoughts(prompt):
             return "off", False
@@ -82,13 +87,13 @@ class PromptEncoder:
         if thinking is not None and on is not None and on is not thinking:
             raise ConfigurationError(
                 f"thinking={thinking} contradicts template_options={self.options}",
-                hint="leave one of them out",
+                hint="leave out thinking or template_options",
             )
         if thinking is False and switch is None:
             raise ConfigurationError(
                 f"the chat template has no switch for thinking ({' or '.join(_SWITCHES)})",
                 hint="leave out thinking=False: the reader separates thoughts from answers. If the template "
-                "has another variable, set it, such as template_options={'reasoning_effort': 'low'}",
+                "has another variable, set the variable: template_options={'reasoning_effort': 'low'}",
             )
         return on
 
@@ -102,9 +107,10 @@ class PromptEncoder:
         return None
 
     def encode(self, prompt: Prompt) -> tuple[list[int], str]:
-        """Return a prompt's token ids, and the opening mark of thoughts with which the prompt ends.
+        """Return a prompt's token ids, and the mark that opens thoughts if the prompt ends with such a mark.
 
-        The mark is empty if the prompt does not end with one. A prompt without tokens raises InputError.
+        If the prompt ends without such a mark, return an empty text in place of the mark. If the prompt has
+        no tokens, raise InputError.
         """
         messages = as_messages(prompt)
         ids = self._encode(messages)
@@ -113,7 +119,8 @@ class PromptEncoder:
         if not self._template:
             return ids, ""
         rendered = self._render(messages, self.options)
-        # The template writes only the text after the last message; for some templates it depends on messages.
+        # Only the text that the template writes after the last message counts, because messages may hold
+        # marks. If this text depends on the messages, the prompt's last line counts.
         own = rendered.endswith(self._template_ending)
         return ids, begun_thoughts(self._template_ending if own else rendered.rstrip().rpartition("\n")[2])
 
@@ -146,7 +153,7 @@ class PromptEncoder:
         except Exception as error:
             raise ConfigurationError(
                 f"the tokenizer's chat template fails: {error}",
-                hint="correct the template, pass chat_template=False, or use only roles that it knows",
+                hint="correct the template, pass chat_template=False, or use only the template's roles",
             ) from error
 
     def _apply(self, messages: Sequence[Message], options: Mapping[str, Any]) -> str:
@@ -156,7 +163,7 @@ class PromptEncoder:
         )
 
     def _ids(self, text: str) -> list[int]:
-        # A tokenizer cannot read a lone surrogate.
+        # A tokenizer does not accept a lone surrogate.
         text = text.encode(errors="replace").decode()
         return (
             list(self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]) if text else []

@@ -1,4 +1,4 @@
-"""From token ids to answers and scores: the model reads prompts in batches, and answers grow in batches.
+"""From token ids to answers and scores: the model processes prompts in batches, and answers grow in batches.
 
 The engine runs the model on a prompt up to its last token. Prompts are padded on the right, so that no mask
 is needed. Their keys and values are copied into a batch whose rows are aligned at their ends; then every row
@@ -26,9 +26,9 @@ T = TypeVar("T")
 R = TypeVar("R")
 Ids = tuple[int, ...]
 
-# A common beginning of prompts is read once if it has at least this many tokens.
+# The model processes a common beginning of prompts once if it has at least this many tokens.
 _MIN_SHARED = 48
-# Maximum padding when a batch of prompts is read: this many tokens, or an eighth of all tokens.
+# Maximum padding in a batch of prompts: this many tokens, or an eighth of all tokens.
 _PADDING = 64
 _SPARE_SLOTS = 64
 
@@ -103,7 +103,7 @@ class Batch:
 
 
 class Engine:
-    """Reads prompts and generates answers with a model whose state is keys and values."""
+    """Processes prompts and generates answers with a model whose state is keys and values."""
 
     begins: Literal["native", "whole"] = "native"
 
@@ -120,7 +120,7 @@ class Engine:
         return [row * (one.sampling.n // n) for one, n, row in zip(prompts, counts, rows, strict=True)]
 
     def begin(self, prompts: Sequence[EncodedPrompt], n_tokens: int) -> list[Handle]:
-        """Grow one answer to each prompt to ``n_tokens`` tokens; keep the cache with which it continues."""
+        """Generate ``n_tokens`` tokens of one answer to each prompt, and keep the cache for the rest."""
         return self._in_batches([(one, 0) for one in prompts], lambda batch: batch.begin(n_tokens))
 
     def _grow(self, samples: Sequence[tuple[EncodedPrompt, int]]) -> list[GrowingAnswer]:
@@ -175,7 +175,7 @@ class Engine:
 
     @torch.inference_mode()
     def _read(self, prompts: Sequence[Ids]) -> list[CachedRow]:
-        """Run the model on prompts without their last tokens; compute a common beginning only once."""
+        """Run the model on all but the last token of each prompt; process a common beginning only once."""
         groups: dict[Ids, list[Ids]] = {}
         for prompt in prompts:
             groups.setdefault(prompt[:_MIN_SHARED], []).append(prompt)
@@ -192,7 +192,10 @@ class Engine:
         return [rows[prompt] for prompt in prompts]
 
     def _read_after(self, prefix: CachedRow | None, prompts: Sequence[Ids]) -> dict[Ids, CachedRow]:
-        """Run the model on prompts, without their last tokens, after a beginning in the cache ``prefix``."""
+        """Run the model on all but the last token of each prompt.
+
+        ``prefix`` is the cache of the prompts' common beginning; with None, nothing is cached yet.
+        """
         done = 0 if prefix is None else prefix.length
         ordered = sorted(prompts, key=len, reverse=True)
         rows: dict[Ids, CachedRow] = {}

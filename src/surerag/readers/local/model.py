@@ -53,7 +53,7 @@ class CausalModel:
         if encodes or (isinstance(self.bare, PreTrainedModel) and not self.bare.can_generate()):
             reason = "has an encoder and a decoder" if encodes else "does not say which token comes next"
             raise ConfigurationError(
-                f"{type(self.bare).__name__} {reason}, and a reader is a causal language model",
+                f"{type(self.bare).__name__} {reason}, but a reader needs a causal language model",
                 hint="pass a model that AutoModelForCausalLM loads, such as LlamaForCausalLM",
             )
         model.eval()
@@ -139,7 +139,7 @@ class CausalModel:
 
         Args:
             tokens: Token ids [rows, steps].
-            cache: Keys and values of the tokens that were read before; the new ones are appended.
+            cache: Keys and values of earlier tokens; the keys and values of ``tokens`` are appended.
             mask: See :meth:`padding_mask`.
             positions: Position of each token [rows, steps]; None counts on from the cache's length.
 
@@ -192,14 +192,14 @@ def load(
         reason = "there is no such folder" if absent else reason_of(error)
         raise ConfigurationError(
             f"the model {id_or_path!r} cannot be loaded: {reason}",
-            hint="give a causal model's Hugging Face id that can be reached, or a saved one's folder",
+            hint="pass a causal model's Hugging Face id (the hub must be reachable), or its folder",
         ) from error
     missing = sorted(info["missing_keys"])
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
         raise ConfigurationError(
             f"the model {id_or_path!r} lacks weights: {', '.join(missing[:3])}{more}",
-            hint="they would be random; save or download the whole model again",
+            hint="the missing weights would be random; save or download the whole model again",
         )
     return model, tokenizer
 

@@ -37,11 +37,12 @@ _readers: weakref.WeakSet[TransformersReader] = weakref.WeakSet()
 class TransformersReader(BaseReader):
     """A causal language model in this process, with log-probabilities and exact entropies.
 
-    All log-probabilities and entropies are computed in float32 from the raw logits. The model reads a prompt
-    once for all its samples, and reads a common beginning of the prompts of one call once. Sample ``i`` of a
-    prompt depends only on the prompt, the seed and ``i``. Calls from several threads run one after the other.
-    Models whose state is not keys and values (Mamba, RWKV, hybrids) run through the library's ``generate``,
-    which gives the same results, but more slowly.
+    All log-probabilities and entropies are computed in float32 from the raw logits. The model processes a
+    prompt once for all its samples. If the prompts of one call begin with the same text (48 tokens or more),
+    the model processes this text once. Sample ``i`` of a prompt depends only on the prompt, the seed and
+    ``i``. Calls from several threads run one after the other. Models whose state is not keys and values
+    (Mamba, RWKV, hybrids) run through the library's ``generate``, which gives the same results, but more
+    slowly.
 
     If a model thinks before it answers, text, trace, stop texts and ``max_tokens`` apply to the answer, not
     to the thoughts. If a model stops inside its thoughts, its answer is empty.
@@ -50,8 +51,8 @@ class TransformersReader(BaseReader):
         model: Any causal language model of ``transformers``, with PEFT adapters or without; it is put into
             evaluation mode.
         tokenizer: The tokenizer that belongs to the model.
-        chat_template: Whether to use the tokenizer's chat template, if it has one. Without one, prompts
-            are plain text, and the turns of a conversation are joined by empty lines.
+        chat_template: Whether to use the tokenizer's chat template, if it has one. Without a template,
+            prompts are plain text, and the turns of a conversation are joined by empty lines.
         template_options: Further variables for the chat template, such as ``{"reasoning_effort": "low"}``:
             plain values, as JSON has them. They are part of the reader's name.
         max_batch_tokens: Maximum tokens of one batch, prompts and answers together. None means 32,768 on a
@@ -152,7 +153,7 @@ class TransformersReader(BaseReader):
         if self._settings is None:
             raise ConfigurationError(
                 "a reader around a model that was built in place cannot be pickled",
-                hint="load it with TransformersReader.from_pretrained, or pass the reader in after loading",
+                hint="use TransformersReader.from_pretrained, or pass the reader again after loading",
             )
         return partial(type(self).from_pretrained, **self._settings), ()
 
@@ -264,7 +265,7 @@ class TransformersReader(BaseReader):
             raise ContextLengthError(
                 f"prompt {unfit[0]} has {len(ids)} tokens, {sampling.max_tokens} tokens may follow, and the "
                 f"model's window holds {window}: {-tokens_left[unfit[0]]} too many",
-                hint="shorten the context by that many tokens, or lower max_tokens",
+                hint=f"shorten the context by {-tokens_left[unfit[0]]} tokens, or lower max_tokens",
                 inputs=[prompts[place] for place in unfit],
             )
         thinks = self._encoder.expects_thoughts
@@ -361,8 +362,8 @@ def _written(sequences: Sequence[GrowingAnswer], before: Usage | None = None) ->
 
 
 def _renew_after_fork() -> None:
-    # A lock that another thread held when the process was forked is never released in the child, and OpenMP
-    # waits there for ever for threads that the parent started.
+    # In a forked child, only the forking thread exists. A lock that another thread held would never be
+    # released, and OpenMP would wait for ever for threads of the parent.
     for reader in list(_readers):
         reader._lock, reader._usage = threading.RLock(), UsageCounter(reader._usage.total)
         if reader._model.device.type == "cpu":

@@ -70,9 +70,9 @@ def choose(logits: Tensor, draws: Sequence[Draw]) -> list[ScoredToken]:
 
 
 def score_tokens(logits: Tensor, tokens: Tensor) -> list[ScoredToken]:
-    """Return log-probability and entropy of one token a row from raw float32 logits [rows, vocabulary].
+    """For each row of raw float32 logits [rows, vocabulary], score the token of the row in ``tokens``.
 
-    Raises LogprobsError if a number is not finite.
+    Raises LogprobsError if a log-sum-exp is not finite.
     """
     top = logits.amax(-1, keepdim=True)
     centred = (logits - top).clamp_(min=_FLOOR)
@@ -88,7 +88,7 @@ def score_tokens(logits: Tensor, tokens: Tensor) -> list[ScoredToken]:
     if not all(math.isfinite(row.logsumexp) for row in rows):
         raise LogprobsError(
             "the model's logits are not all numbers",
-            hint="load it with the dtype bfloat16 or float32; float16 overflows in some models",
+            hint="load the model with the dtype bfloat16 or float32; float16 overflows in some models",
         )
     return rows
 

@@ -61,7 +61,8 @@ class Vocabulary(NamedTuple):
     def of(cls, tokenizer: PreTrainedTokenizerBase, ends: frozenset[int]) -> Vocabulary:
         """Return the vocabulary of a tokenizer.
 
-        In gpt-oss's format (harmony), ``<|end|>`` ends a message and ``<|return|>`` ends the turn.
+        In harmony, the format of gpt-oss, ``<|end|>`` ends a message, and ``<|return|>`` or ``<|call|>`` ends
+        the turn. All three end an answer; inside thoughts, ``<|end|>`` only ends a part of the thoughts.
         """
         added = {token.content: i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
         mark_texts, between = MARKS, frozenset[int]()
@@ -100,7 +101,7 @@ class EncodedPrompt(NamedTuple):
 
     @property
     def further(self) -> int:
-        """Maximum number of tokens after the prompt: the answer's, and those of any expected thoughts."""
+        """Maximum number of tokens after the prompt: tokens of the answer and of any expected thoughts."""
         return self.sampling.limit + (self.thinking_tokens if self.thinks else 0)
 
 
@@ -113,8 +114,8 @@ class GrowingAnswer:
 
     Attributes:
         ended: Why the answer ended, or None while it grows; ``"thinking"`` if the thoughts were too long.
-        thinking_tokens: Tokens of thoughts, marks and white space around them included.
-        last_token: The newest token, which the model has not read yet.
+        thinking_tokens: Tokens of thoughts, including marks and white space around the thoughts.
+        last_token: The newest token, which the model has not processed yet.
     """
 
     def __init__(self, vocabulary: Vocabulary, prompt: EncodedPrompt, sample: int = 0) -> None:
@@ -209,17 +210,21 @@ class GrowingAnswer:
         fresh = thoughts.feed(piece)
         if thoughts.begins is not None:
             self._thoughts = None
+            # If the token also ends the thoughts, only its text after the thoughts belongs to the answer.
+            # White space at the beginning of any other token stays.
             if thoughts.has_thoughts and piece[: len(piece) - len(fresh)].strip():
-                self._pieces[-1] = fresh  # a token's own white space stays
+                self._pieces[-1] = fresh
             self._update()
         elif thoughts.has_thoughts:
+            # A token without text may begin a character, which may be the first character of the answer. Such
+            # a token does not count as thoughts yet.
             if piece or not self._detokenizer.flush():
-                # Otherwise the token is the beginning of a character, which may be the first of the answer.
                 self._count_as_thoughts()
             if self.thinking_tokens > self.prompt.thinking_tokens:
                 self.ended = "thinking"
         elif not thoughts.text.strip():
-            self._update()  # white space counts as an answer so far; a possible mark is held back
+            # White space belongs to the answer for now. A text that may be the beginning of a mark does not.
+            self._update()
 
     def _count_as_thoughts(self) -> None:
         self.thinking_tokens += len(self._tokens)
@@ -240,9 +245,9 @@ class GrowingAnswer:
         """Return the answer so far (its finish is "partial" while it grows), or raise ThinkingBudgetError."""
         if self.ended == "thinking":
             raise ThinkingBudgetError(
-                f"the model was still thinking after {self.thinking_tokens} tokens; thinking_tokens and the "
-                f"window, beside {len(self.prompt.ids)} tokens of the prompt, allow "
-                f"{self.prompt.thinking_tokens}",
+                f"the model was still thinking after {self.thinking_tokens} tokens; thinking_tokens, and the "
+                f"window after {len(self.prompt.ids)} tokens of the prompt, leave at most "
+                f"{self.prompt.thinking_tokens} tokens for thoughts",
                 hint="raise thinking_tokens or the window, shorten the prompt, or have the model think less "
                 "or not at all (thinking=False)",
             )
