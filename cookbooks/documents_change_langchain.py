@@ -4,9 +4,9 @@
     python cookbooks/documents_change_langchain.py FAISS Qdrant
 
 LangChain's own ``index`` updates two stores: the store of chunks, which the retriever searches, and the store
-of summaries, which L-RAG reads first. A record manager in a file remembers the contents of both stores. So
-nothing is added anew after a restart, and a model writes each summary once. Replace the model, the embeddings
-and the documents by your own.
+of summaries, from which L-RAG answers first. A record manager in a file records the contents of both stores.
+So nothing is added anew after a restart, and a model writes each summary once. Replace the model, the
+embeddings and the documents by your own.
 
 Needs ``pip install 'surerag[langchain]' langchain-classic sqlalchemy``, and for the stores
 ``langchain-community faiss-cpu``, ``langchain-qdrant`` or ``langchain-chroma``.
@@ -42,7 +42,7 @@ SUPPORT = "Support answers on weekdays from 9 to 17. Call the number on the rece
 
 
 class HashedWords(Embeddings):
-    """Replaces an embedding model without a download: texts that share words are similar."""
+    """Stands in for an embedding model, so that nothing is downloaded: texts that share words are similar."""
 
     def __init__(self) -> None:
         self._encoder = HashingEncoder(DIMENSIONS)
@@ -57,7 +57,7 @@ class HashedWords(Embeddings):
 
 
 def answer_or_summarize(prompt: str) -> str:
-    """Replace a model: answer with the number of days in the prompt, or summarize the prompt."""
+    """Stand in for a model: answer with the number of days in the prompt, or summarize the prompt."""
     days = next((days for days in ("30 days", "14 days") if days in prompt), None)
     if "Summar" in prompt:
         return f"Customers get money back within {days}." if days else "About lunch or support."
@@ -155,7 +155,7 @@ class Application:
 
 
 class Row(NamedTuple):
-    """The state after a step: number of summaries, of model calls that wrote one, and L-RAG's answer."""
+    """After a step: number of summaries, number of summaries that the model wrote, and L-RAG's answer."""
 
     step: str
     summaries: int

@@ -39,7 +39,7 @@ from surerag.messages import NO_SUMMARY
 DIMENSIONS = 8
 EMBED_MODEL = MockEmbedding(DIMENSIONS)
 READER = FakeReader(default="An answer.", entropy=0.1)
-QUESTION = "How long may I return it?"
+QUESTION = "Within how many days may I return a kettle?"
 REFUND = Document(id_="refund.md", text="Money back within 30 days. Bring the bill.")
 CHANGED = Document(id_="refund.md", text="Money back within 14 days. Bring the bill.")
 LUNCH = Document(id_="lunch.md", text="Lunch is at noon. It is hot.")
@@ -144,11 +144,11 @@ class Ingested:
         return made[0], made[1]
 
     def summarize(self) -> None:
-        """Bring the summaries up to date: only what is new or changed is summarized and embedded."""
+        """Update the summaries; only new and changed documents are summarized and embedded."""
         self.of_summaries.run(documents=self.documents)
 
     def hold(self, documents: list[Document]) -> None:
-        """Add, change and delete, so that the store holds these documents."""
+        """Add, change and delete passages, so that the store holds exactly these documents."""
         self.documents = documents
         self.passages.run(documents=documents)
 
@@ -160,7 +160,7 @@ class Ingested:
         self.passages, self.of_summaries = self.pipelines()
 
     def close(self) -> None:
-        """Release what one process alone may open."""
+        """Release the files that only one process at a time may open, if the store has such files."""
 
 
 class Qdrant(Ingested):

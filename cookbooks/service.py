@@ -10,9 +10,9 @@ The answer arrives as events named ``token``. The last event is ``end``, with th
 If ``shown`` is false, the page that displays the tokens must replace them by ``answer``, which then is
 "I do not know.". ``probability`` is the probability that the answer is right; without a policy it is null.
 With ``{"question": …, "draft": false}`` the service sends no word before it knows whether to show the answer.
-After a failure, the service sends an event ``error``, without details of its servers. Until an answer has
-shown that the policy fits, the service sends no word before the end; if the policy does not fit, ``error``
-says so.
+After a failure, the service sends an event ``error``, without details of its servers. With a policy,
+the service streams only after one answer has confirmed that the policy fits the chain. Until then, the
+service sends an answer when the answer is complete. If the policy does not fit, ``error`` says so.
 
 Settings are environment variables:
 
@@ -36,8 +36,8 @@ This code makes such a file, from questions whose right answers you know::
         rows.append(CalibrationRow.of(output["certainty"], score))
     calibrate_abstention(rows, max_risk=0.1).save("policy.json")
 
-``surerag calibrate run.db`` calibrates the prompts of ``surerag compare`` instead, and its policies record no
-prompt. So the service cannot notice that such a policy does not fit.
+``surerag calibrate run.db`` calibrates for the prompts of ``surerag compare`` instead. Its policies record no
+prompt, so the service cannot notice that a policy of ``surerag calibrate`` does not fit the service's prompt.
 
 Replace the documents, the embeddings and the prompt in ``load_chain`` by your own. The output of the chain
 may be a message, a text, or a mapping with ``answer`` or ``messages``. If the chain needs only one input,
@@ -97,7 +97,7 @@ def load_chain() -> Runnable[Any, Any]:
 
     if address := os.environ.get("BASE_URL"):
         if not (name := os.environ.get("MODEL")):
-            raise ConfigurationError("MODEL is not set", hint="set it to the name of a model at BASE_URL")
+            raise ConfigurationError("MODEL is not set", hint="set MODEL to the name of a model at BASE_URL")
         # with_certainty asks the server for log-probabilities; a ChatReader gives them without it.
         model: Any = with_certainty(ChatOpenAI(model=name, base_url=address, timeout=SECONDS))
     else:
@@ -147,7 +147,7 @@ def create_app(load: Callable[[], Runnable[Any, Any]] = load_chain, seconds: flo
         chain = await asyncio.to_thread(load)
         app.state.chain = chain if isinstance(chain, CertaintyChain) else CertaintyChain(chain)
         app.state.input = name_input(chain)
-        app.state.policy_fits = policy is None  # an answer shows whether a policy fits
+        app.state.policy_fits = policy is None  # with a policy: unknown until the first answer
         yield
 
     app = FastAPI(title="Answers, and how sure the model is of them", lifespan=lifespan)
