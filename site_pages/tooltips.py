@@ -10,6 +10,7 @@ _ROW = re.compile(r"^\| (?P<word>[^|]+) \| (?P<meaning>[^|]+) \|$", re.MULTILINE
 _EVERYDAY = {
     "Calibrate",
     "Chunk",
+    "Cluster",
     "Context",
     "Interval",
     "Reference",
