@@ -11,6 +11,7 @@ _EVERYDAY = {
     "Calibrate",
     "Chunk",
     "Cluster",
+    "Cluster",
     "Context",
     "Interval",
     "Reference",
@@ -18,6 +19,7 @@ _EVERYDAY = {
     "Search",
     "System",
     "Token",
+    "Trace",
     "word",
 }
 """Rows without a tooltip: the table's own title, and words that pages also use in their everyday meaning."""

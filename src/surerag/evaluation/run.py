@@ -330,8 +330,9 @@ class Run:
         method's search (or rewrite).
 
         Args:
-            system: Name without threshold, such as ``"lazy"`` if the run contains ``lazy@inf``, which never
-                retrieves, and ``lazy@-inf``, which always retrieves. Empty means the only such system.
+            system: Name without threshold, such as ``"lazy"`` if the run contains ``lazy@inf``, which
+                retrieves only after an abstention, and ``lazy@-inf``, which always retrieves. Empty means the
+                only such system.
             metric: Name of the metric that scores the answers; empty means the first metric of the run.
 
         Raises:
