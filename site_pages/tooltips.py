@@ -11,7 +11,6 @@ _EVERYDAY = {
     "Calibrate",
     "Chunk",
     "Cluster",
-    "Cluster",
     "Context",
     "Interval",
     "Reference",
