@@ -48,8 +48,8 @@ CAPTIONS = {
     ),
     "understanding-demo": (
         "Each row of the table is a score that should be higher for wrong answers. With the fine-tuned "
-        "SmolLM2-135M, neither DSE (DENSE-RAG's score) nor asking the model “Is this answer right?” finds "
-        "wrong answers."
+        "SmolLM2-135M, there is no evidence that DSE (DENSE-RAG's score) or the question “Is this answer "
+        "right?” finds wrong answers."
     ),
     "understanding-smollm2": (
         "Each row of the table is a score that should be higher for wrong answers. With so few questions, "
@@ -182,8 +182,9 @@ CAPTIONS = {
     ),
     "compression-qwen": (
         "Each row of the table is a component that shortens the context. If a component has an option for "
-        "the length of the context, we set the option to three passages, or to half of the sentences. EDC² "
-        "with its defaults gave the most right answers on these questions, so we chose it as the default."
+        "the length of the context, we set the option to three passages, or to half of the sentences. Of the "
+        'components, EDC² with `variant="whole"` gives the most right answers, so we chose `"whole"` as the '
+        "default. The row *EDC² with its defaults* has this variant."
     ),
     "edc2-elsewhere": (
         "Each row of the table is a study. The last two columns have the right answers with EDC² minus the "
