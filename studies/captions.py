@@ -261,7 +261,7 @@ CAPTIONS = {
     "worthdev-demo": (
         "Each row of the table is a measure of how useful passages are. ΔSePer also correlates with the "
         "usefulness of the passages for the fine-tuned SmolLM2-135M, but there is no evidence that the "
-        "model's own judgement in words correlates."
+        "model's own rating correlates."
     ),
     "worthdev-smollm2": (
         "Each row of the table is a measure of how useful passages are. The long answers of this model never "
@@ -493,7 +493,10 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
         "originals returned, %",
         "contexts that EDC² returned unchanged, because nothing was extracted",
     ),
-    "gold_shown": ("gold passages shown, %", "gold passages that are in the last prompt; higher is better"),
+    "gold_shown": (
+        "gold passages in the prompt, %",
+        "gold passages that are in the last prompt; higher is better",
+    ),
     "searches": ("searches", "mean number of searches per question"),
     "calls": ("calls", "mean number of model calls per question"),
     "further calls": ("further calls", "model calls in addition to plain RAG's calls, mean per question"),
@@ -563,7 +566,7 @@ ROWS = {
     "semantic entropy": "semantic entropy of 5 samples",
     "DSE": "DSE, answers compared by their words",
     "DSE, the reader judges": "DSE, answers compared by the model",
-    "LLM judge": "the model as a judge, in words",
+    "LLM judge": "the model's own rating of the passages (a number from 0 to 10, divided by 10)",
     "hit": "a reference answer occurs in the passages",
     "difference of right answers": "right answers, with the passages minus without passages",
     "difference of token F1": "token F1, with the passages minus without passages",
