@@ -12,14 +12,15 @@ CAPTIONS = {
         "that several questions are about the same paragraph."
     ),
     "certaintyhotpot-qwen": (
-        "Each row of the table is a measure of uncertainty. The prompt shows five passages, two of which "
-        "are needed to answer the question. Measures that average over all tokens are not shown to find "
+        "Each row of the table is a measure of uncertainty. The prompt shows five passages, two of which are "
+        "needed to answer the question. There is no evidence that averages over all tokens find "
         "wrong answers on HotpotQA."
     ),
     "certaintyasked-qwen": (
-        "Each row of the table is a measure of uncertainty. The mean of the three greatest entropies and "
-        "the perplexity come from the answer itself. The other measures of the table ask or sample the "
-        "model again, which costs calls, and are not shown to find wrong answers better."
+        "Each row of the table is a measure of uncertainty. The mean of the three greatest entropies and the "
+        "perplexity come from the answer itself. For the other measures of the table, we asked the model "
+        "again or sampled further answers, which costs calls. There is no evidence that the further calls "
+        "find wrong answers better."
     ),
     "certaintytraces-llama": (
         "The authors of AdaRAGUE (s-nlp/AdaRAGUE) asked Llama-3.1-8B-Instruct five hundred questions of "
@@ -27,37 +28,39 @@ CAPTIONS = {
         "wrong answers in both data sets."
     ),
     "certainty2wiki-qwen": (
-        "Each row of the table is a measure of uncertainty. The prompt shows five passages. The default "
-        "measure, the mean of the three greatest entropies, hardly finds wrong answers, and the other "
-        "measures of the table are not shown to find wrong answers."
+        "Each row of the table is a measure of uncertainty. The prompt shows five passages. There is weak "
+        "evidence that the default measure, the mean of the three greatest entropies, finds wrong answers. "
+        "There is no evidence that the other measures of the table find wrong answers."
     ),
     "certainty-qwen.promise": (
         "Each row of the table is a limit for the share of wrong answers among the shown answers. "
         "`calibrate_abstention` chose a threshold on a random half of the questions, and we counted wrong "
-        "answers on the other half. Each cell of the table is a mean over two hundred random halves. "
-        "Questions about the same paragraph were in the same half. The guarantee has a confidence of 95 % "
-        "and concerns all questions of the same kind. The half on which we counted is only a sample, and a "
-        "sample can exceed the limit by chance. At the lowest limit the policy shows almost no answer."
+        "answers on the other half. Each cell of the table is a mean over two hundred random splits of the "
+        "questions into two halves. Questions about the same paragraph were in the same half. The guarantee "
+        "has a confidence of 95 % and concerns all questions of the same kind. The half of the questions on "
+        "which we counted wrong answers is only a sample, and a sample can exceed the limit by chance. At "
+        "the lowest limit, the policy shows almost no answer."
     ),
     "understanding-qwen": (
         "Each row of the table is a score that should be higher for wrong answers. The prompt shows three "
-        "passages. The entropy and the log-perplexity need no further call, and no other score is shown to "
-        "find plain RAG's wrong answers better."
+        "passages. The entropy and the log-perplexity need no further call. There is no evidence that "
+        "another score finds plain RAG's wrong answers better."
     ),
     "understanding-demo": (
         "Each row of the table is a score that should be higher for wrong answers. With the fine-tuned "
-        "SmolLM2-135M, neither DSE (DENSE-RAG's score) nor asking the model “Is this answer right?” finds "
-        "wrong answers."
+        "SmolLM2-135M, there is no evidence that DSE (DENSE-RAG's score) or the question “Is this answer "
+        "right?” finds wrong answers."
     ),
     "understanding-smollm2": (
         "Each row of the table is a score that should be higher for wrong answers. With so few questions, "
-        "no score is shown to find wrong answers of plain RAG."
+        "there is no evidence that any score finds wrong answers of plain RAG."
     ),
     "understandingjudged-qwen": (
         "Each row of the table is a score that should be higher for wrong answers. In the last row, Qwen "
         "also decides which answers mean the same, as in appendix B.2 of the paper. The table does not count "
-        "the calls with which Qwen decides which answers mean the same. DSE, the score of DENSE-RAG, is not "
-        "shown to find wrong answers, no matter whether words or Qwen decide which answers mean the same."
+        "the calls with which Qwen decides which answers mean the same. There is no evidence that DSE, the "
+        "score of DENSE-RAG, finds wrong answers, no matter whether words or Qwen decide which answers mean "
+        "the same."
     ),
     "dense-world.Accuracy by DSE": (
         "Each row of the table is a range of DSE, the score of DENSE-RAG. Contexts with a low DSE give more "
@@ -66,8 +69,8 @@ CAPTIONS = {
     "dense-readers": (
         "Each cell of the table is the AUROC of a score: the probability that the score is higher for a "
         "wrong answer than for a right answer (one half is chance). The entropy of plain RAG's answer finds "
-        "wrong answers of both models. DSE finds only Qwen's wrong answers to DENSE's own prompt. The "
-        "questions are from SQuAD 2.0."
+        "wrong answers of both models. DSE finds wrong answers in one case only: Qwen's answers to DENSE's "
+        "own prompt. The questions are from SQuAD 2.0."
     ),
     "dense-world.Claims": (
         "Each row of the table is a claim of DENSE-RAG's paper, with our result on two hundred questions."
@@ -76,7 +79,7 @@ CAPTIONS = {
         "Each row of the table is a system. Plain RAG shows the three nearest of ten passages. DENSE-RAG's "
         "refiner begins with the three nearest passages (the default is five), and replaces some of them. "
         "*Uncertain questions* are questions for which the passages before the refinement had a DSE above "
-        "the threshold. The refiner is not shown to add right answers."
+        "the threshold. There is no evidence that the refiner adds right answers."
     ),
     "refiningdev-qwen": (
         "Each row of the table is a system. *Uncertain questions* are questions for which the passages "
@@ -84,17 +87,21 @@ CAPTIONS = {
         "DENSE-RAG's refiner gives as many right answers as plain RAG."
     ),
     "rewriting-qwen": (
-        "Each row of the table is a way to search for a question with slips. For `MultiQueryRetriever`, the "
-        "prompt shows the first three of the passages that the retriever returns. No way to rewrite is "
-        "shown to answer better than plain RAG."
+        "The questions contain slips of the tongue, except in the row *plain RAG with the clean question*. "
+        "Each row of the table is a way to search. For `MultiQueryRetriever`, the prompt shows the first "
+        "three of the passages that the retriever returns. There is no evidence that any way to rewrite the "
+        "question gives more right answers than plain RAG."
     ),
     "rewriting-demo": (
-        "Each row of the table is a way to search for a question with slips. Only the clean question is "
-        "shown to give more right answers than the question with slips."
+        "The questions contain slips of the tongue, except in the row *plain RAG with the clean question*. "
+        "Each row of the table is a way to search. The clean question gives more right answers than the "
+        "question with slips. There is no evidence that any other row gives more right answers than plain "
+        "RAG."
     ),
     "rewriting-smollm2": (
-        "Each row of the table is a way to search for a question with slips. With so few questions, no "
-        "difference is shown between the ways to search."
+        "The questions contain slips of the tongue, except in the row *plain RAG with the clean question*. "
+        "Each row of the table is a way to search. With so few questions, there is no evidence that the ways "
+        "to search differ."
     ),
     "prompts-qwen": (
         "Each row of the table is a prompt for the answer, and all prompts show the same passages. The "
@@ -110,8 +117,8 @@ CAPTIONS = {
         "many right answers as a system that rewrites every question."
     ),
     "dynqr-world.By kind of question": (
-        "Each row of the table is a kind of question. DynQR helps with under-specified questions, and is "
-        "not shown to help with other questions."
+        "Each row of the table is a kind of question. DynQR helps with under-specified questions. There is "
+        "no evidence that DynQR helps with two-hop or single-hop questions."
     ),
     "dynqr-world.Claims": (
         "Each row of the table is a claim of DynQR's paper, with our result on three hundred questions."
@@ -119,28 +126,28 @@ CAPTIONS = {
     "compressiondev-qwen": (
         "Each row of the table is a way to choose the passages of the final prompt. We did not use the "
         "questions of this table to choose a default. EDC² gives more right answers than LangChain's "
-        "`EmbeddingsFilter`, and is not shown to be better than plain RAG."
+        "`EmbeddingsFilter`. There is no evidence that EDC² gives more right answers than plain RAG."
     ),
     "compressionprices-qwen": (
         "Each row of the table is a way to choose passages. The row *EDC² with its defaults* runs surerag's "
-        "component. The row *one call for each passage* makes the same choice in the code of the study. We "
-        "measured how likely the reference answer is after the final prompt, which does not require the "
-        "model to generate an answer. No cheaper way keeps as many gold passages as the default. With so "
-        "few questions, the ways to choose passages are not shown to differ in the likelihood of the "
-        "reference answer."
+        "component. In the row *one call for each passage*, code of the study chooses passages by the same "
+        "rule. We measured how likely the reference answer is after the final prompt, which does not require "
+        "the model to generate an answer. No cheaper way keeps as many gold passages as the default. The "
+        "reference answer is more likely with the gold passages alone than with EDC². With so few questions, "
+        "there is no evidence of any other difference in the likelihood of the reference answer."
     ),
     "compressionpaper-qwen": (
-        "Each row of the table is a way to choose passages. With the paper's prompt EDC² returns most "
-        "contexts unchanged, so it gives as many right answers as plain RAG."
+        "Each row of the table is a way to choose passages. With the paper's prompt, EDC² returns most "
+        "contexts unchanged, and gives as many right answers as plain RAG."
     ),
     "compression20-qwen": (
         "Each row of the table is a way to choose passages. EDC² keeps six passages. We had used the "
-        "questions of this table to choose the default. No difference in right answers is shown between "
-        "EDC², LangChain's `EmbeddingsFilter` and plain RAG."
+        "questions of this table to choose the default. There is no evidence that EDC², LangChain's "
+        "`EmbeddingsFilter` and plain RAG differ in right answers."
     ),
     "compression2wiki-qwen": (
-        "Each row of the table is a way to choose passages. Even a perfect selection of passages is not "
-        "shown to help on these questions."
+        "Each row of the table is a way to choose passages. On these questions, there is no evidence that a "
+        "selection of passages helps, not even that a perfect selection helps."
     ),
     "compressionsquad-qwen": (
         "Each row of the table is a way to choose among the ten paragraphs that the search returned. Plain "
@@ -148,13 +155,13 @@ CAPTIONS = {
         "expected to help."
     ),
     "compression5-qwen": (
-        "Each row of the table is a way to choose among five passages. No difference between the rows is "
-        "shown."
+        "Each row of the table is a way to choose among five passages. There is no evidence that the rows "
+        "differ in right answers."
     ),
     "compressionrepeats-qwen": (
         "Each row of the table is a way to choose passages. A repeat is an excerpt of another passage. EDC² "
         "removes repeats before it asks the model about each passage. LangChain's `EmbeddingsFilter` keeps "
-        "repeats, and so drops gold passages."
+        "repeats, which take the places of gold passages."
     ),
     "compressionrepeatsnew-qwen": (
         "In the data set, these questions follow the questions of the table above. Each row of the table is "
@@ -162,27 +169,29 @@ CAPTIONS = {
         "`EmbeddingsFilter`."
     ),
     "compressiondev-demo": (
-        "Each row of the table is a way to choose among ten passages. With a perfect selection of passages "
+        "Each row of the table is a way to choose among ten passages. With a perfect selection of passages, "
         "the fine-tuned SmolLM2-135M gives more right answers, but EDC² does not find the perfect selection."
     ),
     "compressionrepeats-demo": (
         "Each row of the table is a way to choose among five passages and five repeats of these passages. "
-        "No difference between EDC² and LangChain's `EmbeddingsFilter` is shown."
+        "There is no evidence that EDC² and LangChain's `EmbeddingsFilter` differ in right answers."
     ),
     "compressiondev-smollm2": (
-        "Each row of the table is a way to choose among ten passages. With a perfect selection of passages "
+        "Each row of the table is a way to choose among ten passages. With a perfect selection of passages, "
         "SmolLM2-135M gives more right answers, but EDC² does not find the perfect selection."
     ),
     "compression-qwen": (
         "Each row of the table is a component that shortens the context. If a component has an option for "
-        "the length of the context, we set the option to three passages, or to half of the sentences. EDC² "
-        "with its defaults gave the most right answers on these questions, so we chose it as the default."
+        "the length of the context, we set the option to three passages, or to half of the sentences. Of the "
+        'components, EDC² with `variant="whole"` gives the most right answers, so we chose `"whole"` as the '
+        "default. The row *EDC² with its defaults* has this variant."
     ),
     "edc2-elsewhere": (
-        "Each row of the table is a study. The columns have the right answers with EDC² minus the right "
-        "answers of plain RAG, and minus the right answers of LangChain's `EmbeddingsFilter`. A difference "
-        "above zero means that EDC² is better. In this table, EDC² is shown to be better than LangChain's "
-        "`EmbeddingsFilter` only if passages repeat other passages."
+        "Each row of the table is a study. The last two columns have the right answers with EDC² minus the "
+        "right answers of plain RAG, and minus the right answers of LangChain's `EmbeddingsFilter`. A "
+        "difference above zero means that EDC² is better. For Qwen and passages that repeat other passages, "
+        "EDC² is better than LangChain's `EmbeddingsFilter`. In the other rows, there is no evidence of a "
+        "difference."
     ),
     "gatescores-qwen.scores": (
         "The first two rows of the table are systems. Each further row is a measure of the uncertainty of "
@@ -246,13 +255,13 @@ CAPTIONS = {
     "worth-qwen": (
         "Each row of the table is a measure of how useful passages are. The measure that checks whether a "
         "reference answer occurs in the passages correlates most with the usefulness of the passages. "
-        "Answers are compared by their words, so the soft and the hard kernel (two ways to compare answers) "
-        "give the same values."
+        'Answers are compared by their words, so the options `kernel="soft"` (the default) and '
+        '`kernel="hard"` give the same values.'
     ),
     "worthdev-demo": (
         "Each row of the table is a measure of how useful passages are. ΔSePer also correlates with the "
-        "usefulness of the passages for the fine-tuned SmolLM2-135M, but the model's own judgement in words "
-        "is not shown to correlate."
+        "usefulness of the passages for the fine-tuned SmolLM2-135M, but there is no evidence that the "
+        "model's own rating correlates."
     ),
     "worthdev-smollm2": (
         "Each row of the table is a measure of how useful passages are. The long answers of this model never "
@@ -262,8 +271,8 @@ CAPTIONS = {
         "Each row of the table is a way to weigh ten samples. Each cell of the table has the root mean "
         "square error and the mean error of SePer over four hundred random models. For each model, we "
         "computed the true probability of the right answer from all possible answers. Smaller errors are "
-        "better. The larger α is (the concentration of the next token's distribution), the more uncertain "
-        "are the models."
+        "better. α is the parameter of the Dirichlet distribution from which we drew the probabilities of "
+        "the next token. With a larger α, the random models are more uncertain."
     ),
     "levels.intervals": (
         "Each row of the table is a kind of difference between two systems on n questions. Values of 95 % "
@@ -343,28 +352,40 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     ),
     "exact": ("exact, %", "answers that equal a reference answer; higher is better"),
     "reference": (
-        "log-probability of the reference",
-        "nats per token; the less negative, the more likely is the reference answer",
+        "log-probability of the reference answer",
+        (
+            "log-probability of the reference answer after the last prompt, in nats per token; the closer to "
+            "zero, the more likely is the reference answer"
+        ),
     ),
     "reference_difference": (
         "log-probability minus plain RAG's",
-        "nats per token; above zero, the reference answer is more likely than with plain RAG",
+        (
+            "how much higher the log-probability of the reference answer is in this row than with plain "
+            "RAG, in nats per token"
+        ),
     ),
     "reference_ahead": (
         "EDC²'s log-probability minus this row's",
-        "nats per token, of EDC² with its defaults; above zero, EDC² is better than the row",
+        (
+            "how much higher the log-probability of the reference answer is with EDC² (defaults) than in "
+            "this row, in nats per token; above zero, EDC² is better"
+        ),
     ),
     "gold_kept": ("gold passages kept, %", "gold passages that the row keeps; higher is better"),
     "gold_difference": (
         "gold passages kept, difference, points",
-        "gold passages kept minus those that one call for each passage keeps; above zero is better",
+        (
+            "gold passages kept, minus the gold passages that one call for each passage keeps; above zero is "
+            "better"
+        ),
     ),
-    "all_gold_shown": ("all gold passages kept, %", "questions of which the row keeps all gold passages"),
-    "kept": ("passages kept", "passages in the last prompt, mean of a question"),
-    "words": ("words", "words of an answer, mean"),
+    "all_gold_shown": ("all gold passages kept, %", "questions for which the row keeps all gold passages"),
+    "kept": ("passages kept", "mean number of passages in the last prompt, per question"),
+    "words": ("words", "mean number of words per answer"),
     "ahead": (
         "EDC² minus this row, points",
-        "right answers of EDC² with its defaults minus those of the row; above zero, EDC² is better",
+        "right answers of EDC² (defaults) minus right answers of the row; above zero, EDC² is better",
     ),
     "gate_ahead": (
         "gate minus random, points",
@@ -379,7 +400,10 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     ),
     "own_auroc": (
         "AUROC, own answers",
-        "the AUROC for the answers that the score itself generated, instead of plain RAG's answers",
+        (
+            "AUROC for the answers that were generated while the score was computed, instead of plain RAG's "
+            "answers"
+        ),
     ),
     "auroc_ahead": (
         "AUROC minus AUROC of the paper's score",
@@ -433,22 +457,28 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
         ),
     ),
     "surest 50%": (
-        "right among the most certain half, %",
-        "right answers among the 50 % with the lowest uncertainty; higher is better",
+        "right answers among the most certain half of the answers, in %",
+        "right answers among the 50 % of the answers with the lowest uncertainty; higher is better",
     ),
     "surest 70%": (
-        "right among the most certain 70 %, %",
-        "right answers among the 70 % with the lowest uncertainty",
+        "right answers among the most certain 70 % of the answers, in %",
+        "right answers among the 70 % of the answers with the lowest uncertainty",
     ),
     "surest 90%": (
-        "right among the most certain 90 %, %",
-        "right answers among the 90 % with the lowest uncertainty",
+        "right answers among the most certain 90 % of the answers, in %",
+        "right answers among the 90 % of the answers with the lowest uncertainty",
     ),
-    "answered": ("answers shown, %", "answers that the policy shows; the others become abstentions"),
-    "wrong among them": ("wrong among the shown, %", "wrong answers among those shown; lower is better"),
+    "answered": ("answers shown, %", "answers that the policy shows; all other answers become abstentions"),
+    "wrong among them": (
+        "wrong among the shown answers, %",
+        "wrong answers among the shown answers; lower is better",
+    ),
     "broken": (
-        "limit exceeded, % of 200 halves",
-        "random halves on which more shown answers are wrong than the limit allows; lower is better",
+        "limit exceeded, % of 200 random splits",
+        (
+            "random splits of the questions into two halves, with more wrong answers among the shown answers "
+            "of the counted half than the limit allows; lower is better"
+        ),
     ),
     "r": (
         "Pearson's r",
@@ -458,12 +488,15 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "half": ("one gold passage", "mean value of the measure for one gold passage (usefulness ½)"),
     "distractors": ("two distractors", "mean value of the measure for two distractors (usefulness 0)"),
     "hit": ("gold passage found, %", "questions for which the search finds the gold passage"),
-    "context_share": ("context kept, %", "text of the passages that is left in the last prompt"),
+    "context_share": ("context kept, %", "share of the passages' text that is left in the last prompt"),
     "fell_back": (
         "originals returned, %",
-        "contexts that come back as they were, because nothing was extracted",
+        "contexts that EDC² returned unchanged, because nothing was extracted",
     ),
-    "gold_shown": ("gold passages shown, %", "gold passages that are in the last prompt; higher is better"),
+    "gold_shown": (
+        "gold passages in the prompt, %",
+        "gold passages that are in the last prompt; higher is better",
+    ),
     "searches": ("searches", "mean number of searches per question"),
     "calls": ("calls", "mean number of model calls per question"),
     "further calls": ("further calls", "model calls in addition to plain RAG's calls, mean per question"),
@@ -471,7 +504,7 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
     "tokens": ("tokens", "mean number of prompt and generated tokens per question, over all model calls"),
     "read": (
         "tokens with prefix cache",
-        "tokens of all calls of a question, where a server processes a shared beginning of prompts once",
+        "mean number of tokens per question, if a server processes a shared beginning of prompts only once",
     ),
     "break_even_ms": (
         "break-even, ms",
@@ -493,6 +526,10 @@ ROWS = {
     "RePhraseQuery": "LangChain's `RePhraseQueryRetriever`",
     "MultiQuery": "LangChain's `MultiQueryRetriever`",
     "HyDE": "LlamaIndex's `HyDEQueryTransform`",
+    "DENSE refined": "DENSE-RAG's refiner",
+    "at most 10% wrong": "limit: 10 % of the shown answers are wrong",
+    "at most 20% wrong": "limit: 20 % of the shown answers are wrong",
+    "at most 30% wrong": "limit: 30 % of the shown answers are wrong",
     "EDC² top 3 whole": "EDC² with its defaults",
     "EDC² top 6 whole": "EDC² with its defaults",
     "EDC² extract": 'EDC² with `variant="copy"`',
@@ -500,8 +537,8 @@ ROWS = {
     "EDC² answer": 'EDC² with `task="answer"`',
     "EDC² each": "one call for each passage",
     "EDC² together": "one call for all passages",
-    "EDC² each in sight": "one call for each passage, which shows all passages",
-    "EDC² nearest": "no call, the nearest passages",
+    "EDC² each in sight": "one call for each passage; each call shows all passages",
+    "EDC² nearest": "no call; the nearest passages are kept",
     "clean question": "plain RAG with the clean question",
     "DynQR answering the rewrite": 'DynQR with `answer="rewrite"`',
     "rewritten always": "rewriting every question",
@@ -529,9 +566,14 @@ ROWS = {
     "semantic entropy": "semantic entropy of 5 samples",
     "DSE": "DSE, answers compared by their words",
     "DSE, the reader judges": "DSE, answers compared by the model",
-    "LLM judge": "the model as a judge, in words",
+    "LLM judge": "the model's own rating of the passages (a number from 0 to 10, divided by 10)",
     "hit": "a reference answer occurs in the passages",
+    "difference of right answers": "right answers, with the passages minus without passages",
+    "difference of token F1": "token F1, with the passages minus without passages",
     "ΔSePer": "ΔSePer with its defaults (10 samples)",
+    "ΔSePer, hard kernel": 'ΔSePer with `kernel="hard"`',
+    "ΔSePer, official variant": 'ΔSePer with `variant="official"`',
+    "ΔSePer, paper's variant": 'ΔSePer with `variant="paper"`',
 }
 """Rows whose names in the summaries are short, and what stands in the tables."""
 

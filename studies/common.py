@@ -258,8 +258,8 @@ def print_table(
 
 
 def print_claims(claims: Sequence[Claim]) -> None:
-    """Print the claims of a paper, including claims that could not be shown."""
-    rows = [(item.claim, item.evidence, "holds" if item.holds else "not shown") for item in claims]
+    """Print the claims of a paper, including claims without evidence."""
+    rows = [(item.claim, item.evidence, "holds" if item.holds else "no evidence") for item in claims]
     print_table("Claims", ("Claim", "measured", "verdict"), rows)
 
 

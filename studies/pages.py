@@ -287,9 +287,13 @@ _ELSEWHERE = {
     "Qwen, SQuAD 2.0, 10 paragraphs that a search found": "compressionsquad-qwen / EDC² top 3 whole",
     "Qwen, HotpotQA, 5 passages": "compression5-qwen / EDC² top 3 whole",
     "Qwen, HotpotQA, 5 repeats in 10 passages": "compressionrepeats-qwen / EDC² top 3 whole",
-    "Qwen, HotpotQA, 5 repeats, fresh questions": "compressionrepeatsnew-qwen / EDC² top 3 whole",
+    "Qwen, HotpotQA, 5 repeats in 10 passages, fresh questions": (
+        "compressionrepeatsnew-qwen / EDC² top 3 whole"
+    ),
     "fine-tuned SmolLM2-135M, HotpotQA": "compressiondev-demo / EDC² top 3 whole",
-    "fine-tuned SmolLM2-135M, HotpotQA, 5 repeats": "compressionrepeats-demo / EDC² top 3 whole",
+    "fine-tuned SmolLM2-135M, HotpotQA, 5 repeats in 10 passages": (
+        "compressionrepeats-demo / EDC² top 3 whole"
+    ),
     "SmolLM2-135M, HotpotQA": "compressiondev-smollm2 / EDC² top 3 whole",
 }
 _READERS = {"Qwen2.5-Coder-1.5B": "understanding-qwen", "fine-tuned SmolLM2-135M": "understanding-demo"}

@@ -65,9 +65,13 @@ RULES: Mapping[str, Callable[[Samples], Floats]] = {
     "Horvitz-Thompson (default)": lambda s: answer_weights(s.answers, s.total),
     "probability (paper)": lambda s: answer_weights(s.answers, s.total, "probability"),
     "probability, scaled to sum to one": lambda s: weigh_distinct(s.answers, s.total),
-    "probability, the missing rest divided equally": weigh_rest_by_frequency,
-    "mean token, distinct answers": lambda s: weigh_distinct(s.answers, s.mean),
-    "mean token, every sample (authors' code)": lambda s: answer_weights(s.answers, s.mean, "official"),
+    "probability, plus an equal share of what is missing to one": weigh_rest_by_frequency,
+    "geometric mean of the token probabilities, distinct answers": (
+        lambda s: weigh_distinct(s.answers, s.mean)
+    ),
+    "geometric mean of the token probabilities, every sample (authors' code)": (
+        lambda s: answer_weights(s.answers, s.mean, "official")
+    ),
     "frequency among the samples": lambda s: answer_weights(s.answers, None, "frequency"),
 }
 """Rules that give weights to sampled answers."""
