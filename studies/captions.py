@@ -302,8 +302,7 @@ CAPTIONS = {
         "value is clearly better than the limit, so more passed samples are better. With *in 98 % of "
         "questions*, at least 98 % of the questions must keep the limit. With *capped at 61*, costs above 61 "
         "count as 61, and the mean must keep the limit. In the last four rows, a simulated cost is usually "
-        "about 1, and rarely 61. At the limit, only `accuracy(a) >= 0.7` with 100 questions passes clearly "
-        "more often than 5 %."
+        "about 1, and rarely 61. At the limit, no requirement passes clearly more often than 5 %."
     ),
     "levels.power": (
         "Each row of the table is a true difference between two systems. The number of questions that "
