@@ -63,8 +63,8 @@ _NEITHER_WORSE, _NEITHER_LIKELIER = 0.03, 0.1
 """Maximum differences between guesses that count as equally good: in disorder (charset-normalizer's ``chaos``
 plus :func:`_strangeness`) and in likeness to a language (charset-normalizer's ``coherence``)."""
 _FEW_FOREIGN = 0.05
-"""Share of the bytes beyond ASCII. A guess with this many foreign letters more than the guess with the fewest,
-plus one letter, counts as equally good, because names may be foreign."""
+"""Share of the bytes beyond ASCII. A guess may have this many foreign letters, plus one, more than the
+guess with the fewest, and counts as equally good, because names may be foreign."""
 
 _ALPHABETS = (
     "äöüß", "àâæçéèêëîïôœùûüÿ", "éèêëïóöü", "áéíñóúü", "àáâãçéêíóôõúü", "àçèéíïòóúü",
