@@ -218,7 +218,7 @@ def _negated_words(tokens: Sequence[_Token], claim: Sequence[_Token] | None = No
 def _in_place(claim: Sequence[_Token], unit: Sequence[_Token]) -> bool:
     """Return whether names, numbers and letters have the same neighbours in a source as in a claim.
 
-    Letters are those of scripts without spaces between words.
+    Here, letters are the characters of scripts without spaces between words.
     """
     beside = set(pairwise(unit))
     for at, token in enumerate(claim):
