@@ -78,7 +78,7 @@ class Component(Options, Generic[R]):
 
     @property
     def services(self) -> Services:
-        """The models and retrievers of the method; a driver of your own runs :meth:`program` with them."""
+        """The models and retrievers of the method; your own driver uses them to run :meth:`program`."""
         return self._services
 
     @property

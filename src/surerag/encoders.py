@@ -107,7 +107,8 @@ class SentenceTransformerEncoder:
         else:
             if device is not None:
                 raise ConfigurationError(
-                    "a loaded model already has a device", hint="leave device out, or call model.to(…)"
+                    f"expected no device, because a loaded model has a device already, got device={device!r}",
+                    hint="leave out device; to move the model, call model.to(…) first",
                 )
             self.name = name or model.model_card_data.base_model or type(model).__name__
             self._model = model
@@ -185,7 +186,7 @@ class CachedEncoder:
             assert self._probe is not None  # noqa: S101  # _stored_vectors() set it
             vectors = np.asarray(self._encoder.encode([by_key[key] for key in new], kind), dtype=np.float32)
             if vectors.shape != (len(new), self._probe.size):
-                return self._encoder.encode(texts, kind)  # the caller reports the wrong shape
+                return self._encoder.encode(texts, kind)  # the caller raises the error
             fresh = dict(zip(new, vectors, strict=True))
             self._keep(fresh)
             held |= fresh

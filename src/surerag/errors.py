@@ -190,7 +190,7 @@ Install it with: pip install "surerag[faiss]".
             message, how = f"the package {package!r} is not installed", "install it with: pip install"
         else:
             message = f"the package {package!r} does not have what is needed ({error})"
-            how = "another version does: pip install --upgrade"
+            how = "install a version that has it: pip install --upgrade"
         raise MissingExtraError(message, hint=f'{how} "surerag[{name}]"') from error
 
 

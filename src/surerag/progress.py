@@ -69,7 +69,7 @@ def _bar(total: int | None, description: str) -> Iterator[Advance]:
         nonlocal done, before, started, printed_tenth, printed_at
         done += items
         now = time.monotonic()
-        if not started:  # items of an earlier call took no time in this call
+        if not started:  # the first items may come from an earlier run, so they do not count for the speed
             before, started = done, now
         if total and (10 * done // total != printed_tenth or now - printed_at >= _SILENCE):
             printed_tenth, printed_at = 10 * done // total, now

@@ -10,8 +10,8 @@ class and plain arguments, and each actor calls the factory once::
         fn_constructor_kwargs={"settings": {"model": "Qwen/Qwen3-0.6B"}}, batch_size=256,
     )
 
-With a local model, results depend slightly on the batch: if Ray's batches equal the batches of a single
-process, so do the results; otherwise results may differ in the fifth decimal.
+With a local model, results depend slightly on the batch. If Ray forms the same batches as a single process,
+the results are the same. Otherwise they may differ in the fifth decimal.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class MapMethod:
         if missing:
             raise ConfigurationError(
                 f"the table has no column {missing[0]!r}",
-                hint=f"it has {', '.join(table.column_names)}; name other columns with arguments=…",
+                hint=f"the table has {', '.join(table.column_names)}; name other columns with arguments=…",
             )
         rows = table.select(list(self._arguments)).to_pylist()
         outcomes = run_many(
@@ -146,7 +146,7 @@ def _attribute(value: Any, path: str) -> Any:
         if not isinstance(value, Mapping) or name not in value:
             raise ConfigurationError(
                 f"a result has no {path!r}",
-                hint=f"at {name!r} it has {', '.join(value) if value else 'nothing'}",
+                hint=f"instead of {name!r}, the result has {', '.join(value) if value else 'nothing'}",
             )
         value = value[name]
     return value

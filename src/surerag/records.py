@@ -21,7 +21,7 @@ _CELLS = Lock()
 
 
 class Record(NamedTuple):
-    """A row or value of a file, with the number of the last line, or with the position in an array."""
+    """A row or value of a file, with the number of its last line, or its position in an array or table."""
 
     number: int
     value: Any
@@ -157,7 +157,7 @@ def parse_json(text: str, name: str, line: int = 1) -> Any:
     except json.JSONDecodeError as error:
         raise InputError(
             f"{name}, line {line + error.lineno - 1}, column {error.colno}: not JSON: {error.msg}",
-            hint="correct it there; in JSON Lines, each line is one value",
+            hint="correct the file at this place; in a JSON Lines file, each line is one JSON value",
         ) from error
     except RecursionError:
         raise InputError(

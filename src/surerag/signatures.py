@@ -68,14 +68,14 @@ class PlainHelp(ModelMetaclass):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        # Instances have no such attribute, because they may be functions of their own.
+        # A property of the metaclass is hidden from instances: a callable instance has another signature.
         if (lazy := vars(self).get("__pydantic_signature__")) is None:
             raise AttributeError("__signature__")
         return _without_validators(lazy.__get__(None, self), self)  # type: ignore[arg-type]  # its classes are models
 
     @__signature__.setter
     def __signature__(self, lazy: Any) -> None:
-        # Pydantic sets it, and sets it again when it rebuilds the class.
+        # Pydantic sets the signature when it builds the class, and again when it rebuilds the class.
         self.__pydantic_signature__ = lazy
 
     def __dir__(self) -> list[str]:
@@ -249,7 +249,8 @@ def takes_options(kind: type[BaseModel]) -> Callable[[F], F]:
     """
 
     def show(function: F) -> F:
-        # A class passes its attributes on to derived classes, whose constructors may differ.
+        # Set the signature on __init__: derived classes inherit a class's attributes, but may have other
+        # constructors.
         call: Any = vars(function)["__init__"] if isinstance(function, type) else function
         signature = inspect.signature(call)
         own = [item for item in signature.parameters.values() if item.kind is not item.VAR_KEYWORD]

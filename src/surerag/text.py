@@ -58,19 +58,25 @@ _LEGACY = (
 """Encodings that are guessed, the commonest first; other encodings are subsets of these, or too rare."""
 
 _SAMPLE = 2**16
-"""Number of bytes from which an encoding is guessed."""
+"""Number of bytes that are examined to guess an encoding, unless a line is longer."""
 _NEITHER_WORSE, _NEITHER_LIKELIER = 0.03, 0.1
-"""Two guesses are equally good if their disorder and their likeness to a language differ by less."""
+"""Maximum differences between guesses that count as equally good: in disorder (charset-normalizer's ``chaos``
+plus :func:`_strangeness`) and in likeness to a language (charset-normalizer's ``coherence``)."""
 _FEW_FOREIGN = 0.05
-"""Share of the letters beyond ASCII that, plus one letter, may belong to other languages, as in names."""
+"""Share of the bytes beyond ASCII. A guess may have this many foreign letters, plus one, more than the
+guess with the fewest, and counts as equally good, because names may be foreign."""
 
 _ALPHABETS = (
-    "äöüß", "àâæçéèêëîïôœùûüÿ", "éèêëïóöü", "áéíñóúü", "àáâãçéêíóôõúü", "àçèéíïòóúü",  # de fr nl es pt ca
-    "àèéìíîòóùú", "æøåéèêòóô", "åäöéšž", "áðéíóúýþæö", "áðíóúýæø", "äöõüšž", "çë",  # it da sv is fo et sq
-    "âçğıiîöşüû", "áéíóöőúüű", "ăâîşţșț", "ąćęłńóśźż", "áčďéěíňóřšťúůýž",  # tr hu ro pl cs  # noqa: RUF001
-    "áäčďéíĺľňóôŕšťúýž", "čćđšž",  # sk hr
+    "äöüß", "àâæçéèêëîïôœùûüÿ", "éèêëïóöü", "áéíñóúü", "àáâãçéêíóôõúü", "àçèéíïòóúü",
+    "àèéìíîòóùú", "æøåéèêòóô", "åäöéšž", "áðéíóúýþæö", "áðíóúýæø", "äöõüšž", "çë",
+    "âçğıiîöşüû", "áéíóöőúüű", "ăâîşţșț", "ąćęłńóśźż", "áčďéěíňóřšťúůýž",  # noqa: RUF001
+    "áäčďéíĺľňóôŕšťúýž", "čćđšž",
 )  # fmt: skip
-"""Letters beyond ASCII, in lower case, of languages in Latin script."""
+"""Letters beyond ASCII, in lower case, of languages in Latin script. The languages are, line by line:
+German, French, Dutch, Spanish, Portuguese, Catalan;
+Italian, Danish, Swedish, Icelandic, Faroese, Estonian, Albanian;
+Turkish, Hungarian, Romanian, Polish, Czech;
+Slovak, Croatian."""
 
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _BINARY = re.compile(r"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
@@ -136,7 +142,9 @@ def _likely_encodings(data: bytes) -> list[str]:
     if b"\r" in data and b"\n" not in data:  # line ends of old Macintosh systems
         order = ("mac_roman", *(name for name in order if name != "mac_roman"))
     sample = data
-    if len(data) > _SAMPLE:  # only lines beyond ASCII help to guess; whole lines cut no letter in two
+    # Only lines with bytes beyond ASCII help to guess. Whole lines are taken, because the end of the sample
+    # could otherwise cut a letter of several bytes in two.
+    if len(data) > _SAMPLE:
         lines = b"\n".join(line for line in data.split(b"\n") if not line.isascii())
         sample = lines if len(lines) <= _SAMPLE else lines[:_SAMPLE].rpartition(b"\n")[0] or data
     western = sample.decode("cp1252", "replace")
@@ -244,7 +252,7 @@ _CHARACTER_WEIGHTS = np.array([0, 0, 0, 1, 0, 1, *_WEIGHTS.values()])
 
 @cache
 def _kinds() -> NDArray[np.uint8]:
-    """Return the kind of every character below U+10000, and one more entry for all characters above."""
+    """Return the kind (letter, digit, …) of each character below U+10000; the last is for all others."""
     kinds = np.full(2**16 + 1, _OTHER, np.uint8)
     kinds[[code for code in range(2**16) if code < 128 or chr(code).isspace()]] = _SPACE
     for kind, characters in (
@@ -326,9 +334,9 @@ class TokenEstimate:
 
 
 def prefix_of_tokens(text: str, tokens: int) -> int:
-    """Return the length in characters of the beginning of a text that has at most ``tokens`` tokens.
+    """Return how many characters of a text fit into ``tokens`` estimated tokens.
 
-    The beginning ends after a whole word, if at least one word fits.
+    The number is reduced to whole words if at least one word fits.
 
     Example:
         >>> text = "Ada was born in Velm."

@@ -207,7 +207,7 @@ def load_documents(
         message = f"skipped {counted(len(skipped), 'file')}: {_listing(skipped)}"
         warnings.warn(message, SkippedFilesWarning, stacklevel=2)
     if notes:
-        message = f"check {counted(len(notes), 'file')}, read with doubts: {_listing(notes)}"
+        message = f"{counted(len(notes), 'file')} may have been read wrongly; check: {_listing(notes)}"
         warnings.warn(message, FileNotesWarning, stacklevel=2)
     return LoadedDocuments(tuple(documents), skipped, notes)
 
@@ -439,7 +439,7 @@ def _first_heading(text: str) -> str:
 
 
 def _main_records(records: Sequence[Record]) -> Sequence[Record]:
-    """Return the rows of a JSON object's only list of rows, after a record of the object's other values.
+    """Return the rows of a JSON object's only list, preceded by one record with the object's other values.
 
     Records of any other form are returned unchanged.
     """

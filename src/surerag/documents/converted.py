@@ -1,4 +1,7 @@
-"""Convert HTML, PDF and office files to Markdown with markitdown, and correct its tables in PDF files."""
+"""Convert HTML, PDF and office files to Markdown with markitdown.
+
+The tables that markitdown extracts from PDF files are corrected.
+"""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ multiples of the line's height."""
 LEAST_ROWS = 3
 """Minimum number of rows of a table."""
 SHORT_CELL = 25
-"""Maximum median length of cells, in characters, that at least half of a table's columns must have."""
+"""In at least half of a table's columns, the median length of cells is at most this number of characters."""
 MARK = 3
 """Maximum length, in characters, of the number or bullet of a list item."""
 MOST_COLUMNS_OF_PROSE = 0.3

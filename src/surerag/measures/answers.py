@@ -80,7 +80,8 @@ def _f1_of(answer: str, reference: str) -> float:
     if is_closed(reference):
         if not says(answer, reference):
             return 0.0
-        words += [word for word in right if word not in words]  # "an A" lost its letter as an article
+        # In "an A", the answer A was removed as if it were an article.
+        words += [word for word in right if word not in words]
     return _f1(words, right)
 
 

@@ -93,8 +93,11 @@ def negative_log_likelihood(logprobs: ArrayLike) -> float:
 def indication(area: Estimate | None) -> Indication:
     """Return what high uncertainty indicates, by the confidence interval of its AUROC.
 
-    The result is ``"too few answers"`` if the interval contains 0.5 (chance) and 0.7, and ``"nothing"`` if it
-    contains only 0.5.
+    - The interval lies above 0.5, which is chance: ``"wrong answers"``.
+    - The interval lies below 0.5: ``"the opposite"``.
+    - The interval contains 0.5 and ends below 0.7: ``"nothing"``.
+    - The interval contains 0.5 and 0.7: ``"too few answers"``.
+    - There is no AUROC: ``"not known"``.
     """
     if area is None:
         return "not known"
@@ -147,7 +150,8 @@ def auroc(
     uncertain than a right answer; 0.5 is chance. The confidence interval is computed on the scale of
     log(A / (1 − A)), with the variance of DeLong, DeLong & Clarke-Pearson (Biometrics 44, 1988). For grouped
     answers, it uses the variance of Obuchowski (Biometrics 53, 1997, Eq. 4) and Student's quantile. If A is 0
-    or 1, it is :func:`~surerag.measures.statistics.constant_interval` for the size of the smaller class.
+    or 1, the interval is :func:`~surerag.measures.statistics.constant_interval` for the size of the smaller
+    class.
 
     Args:
         uncertainty: Uncertainty of each answer, shape [answers]; larger means less certain, and infinity is

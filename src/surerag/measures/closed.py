@@ -1,8 +1,9 @@
-# ruff: noqa: RUF001 - words of other scripts are meant
-"""Recognise closed answers: yes or no, true or false, a single letter, an article, "I do not know.".
+# ruff: noqa: RUF001 - letters of other scripts are intended
+"""Recognise closed answers: yes or no, true or false, a single letter, "I do not know.".
 
-The words of closed answers also occur with another meaning, as in "There is no information." and "It is a
-river." So a text is divided into clauses, and each clause is checked.
+An article, such as "the", is also a closed answer. The words of closed answers also occur with another
+meaning, as in "There is no information." and "It is a river." So a text is divided into clauses, and each
+clause is checked.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _FILLERS = frozenset(
 )
 """Words that may precede the answer yes or no in a clause, as in "I would say no"."""
 _BEHIND_A_LETTER = frozenset("is was and or because since".split())
-"""Words that can follow a letter that is an answer, but not an article."""
+"""Words that can follow the answer A, but cannot follow the article "a"."""
 _WORDS_OF_ONE_LETTER = frozenset("aeioyuàéèêòóасвикояуіηο")
 """Letters that are also words in English, Greek, Romance or Slavic languages."""
 _BETWEEN_SCRIPTS = re.compile("(?<=[A-Za-z])(?=[\uac00-\ud7af])")

@@ -56,7 +56,7 @@ def normalize_answer(text: str) -> str:
 def unify_characters(text: str) -> str:
     """Return a text in which letters, accents, digits and minus signs have uniform characters.
 
-    The signs of single letters (C++) become private-use characters, so that they do not count as punctuation.
+    Signs behind a single letter, as in C++, become private-use characters, so that they are not punctuation.
     """
     narrow = _WIDE_FORMS.sub(lambda wide: unicodedata.normalize("NFKC", wide[0]), text).translate(_SPELLINGS)
     composed = unicodedata.normalize("NFC", narrow)

@@ -13,7 +13,7 @@ Weights = Literal["horvitz-thompson", "probability", "official", "frequency"]
 References = Literal["max", "mean", "any"]
 
 _ROUNDING = 0.05
-"""Tolerance for the sum of the probabilities of distinct answers above one, because of half precision."""
+"""By how much the probabilities of distinct answers may sum to more than 1, because half precision rounds."""
 _SMALLEST_LOG = -700.0
 """Minimum of a weight's logarithm, because all weights could otherwise underflow to 0."""
 
@@ -142,7 +142,9 @@ def seper_hard(
     labels = np.asarray(clusters, dtype=np.intp)
     matched = np.asarray(matches, dtype=np.float64)
     if matched.ndim != 2 or (len(labels) and not 0 <= labels.min() <= labels.max() < len(matched)):
-        raise ValueError(f"cluster numbers must be rows of matches, which has the shape {matched.shape}")
+        raise ValueError(
+            f"each cluster number must be the index of a row of matches, whose shape is {matched.shape}"
+        )
     return seper_soft(weights, matched[labels], references)
 
 

@@ -23,7 +23,7 @@ _EQUAL_WITHIN = 1e-9
 _WIDTH_BY_CHANCE = 0.005
 """Maximum width of an interval, as a share of the range of values, at which all values count as equal."""
 _CAUTION = 1.0
-"""Weight of the expected correlation in :func:`group_correlation`, in numbers of values."""
+"""The expected correlation in :func:`group_correlation` weighs as much as this number of values."""
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]
 Groups = Sequence[object] | NDArray[np.intp] | None
@@ -192,7 +192,8 @@ def group_correlation(values: ArrayLike, groups: Groups, expected: float = 1.0) 
     sums = np.bincount(number, residuals)
     effect = float((sums**2).sum()) * len(sums) / (len(sums) - 1) * (n - 1) / n / square
     estimate = min(max((effect - 1) / (_mean_group_size(number) - 1), 0.0), 1.0)
-    # The weight of the estimate. For binary values it is about the size of the smaller class.
+    # The estimate weighs as much as this number of values. If few of the values are 1 and all others are 0,
+    # the weight is about the number of ones.
     weight = min(square**2 / float((residuals**4).sum()), len(sums) - 1)
     return (weight * estimate + _CAUTION * expected) / (weight + _CAUTION)
 
@@ -291,7 +292,7 @@ def bootstrap_interval(
 def _not_below_exact(
     ends: Bounds, value: float, n: float, bounds: Bounds | None, confidence: float
 ) -> Interval | None:
-    """Widen an interval so that it includes ``value`` and, if it is very narrow, the exact interval."""
+    """Widen an interval to include ``value``; if it is very narrow, include :func:`constant_interval`."""
     points = [*ends, value]
     narrow = _WIDTH_BY_CHANCE * (bounds[1] - bounds[0]) if bounds else _EQUAL_WITHIN * max(map(abs, points))
     if ends[1] - ends[0] <= narrow:

@@ -29,7 +29,7 @@ _REPLY_TOKENS = 3
 
 @dataclass(frozen=True)
 class SecondOpinion(ABC):
-    """Base of the measures of an answer's certainty that call the model again.
+    """Base class of the certainty measures that call the model again after its answer.
 
     Attributes:
         model: The model to call: a reader, or a model of LangChain or LlamaIndex.

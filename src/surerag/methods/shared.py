@@ -130,7 +130,7 @@ def trace_of(generation: Generation, of_text: str) -> TokenTrace:
     if generation.trace is None:
         raise LogprobsError(
             "an answer came back without log-probabilities",
-            hint=f"use a reader that reports them, or {of_text}",
+            hint=f"use a reader that reports log-probabilities, or {of_text}",
         )
     return generation.trace
 
@@ -151,7 +151,7 @@ class CalibratedThreshold(Protocol):
 def _checked_threshold(value: Any) -> Any:
     if hasattr(value, "select"):
         raise ConfigurationError(
-            f"a {type(value).__name__} decides which answers to withhold, not when to act",
+            f"a {type(value).__name__} decides which answers to withhold, not when to retrieve or rewrite",
             hint="pass a ThresholdPolicy, from surerag.calibrate_threshold",
         )
     if value is None or isinstance(value, CalibratedThreshold):
@@ -161,7 +161,7 @@ def _checked_threshold(value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float | np.number) or math.isnan(value):
         raise ConfigurationError(
             f"threshold must be a number, a ThresholdPolicy or None, got {value!r}",
-            hint="with a threshold of math.inf the method never acts, with -math.inf it always does",
+            hint="with math.inf the method never retrieves or rewrites, with -math.inf it always does",
         )
     return float(value)
 

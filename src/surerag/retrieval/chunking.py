@@ -15,7 +15,8 @@ Span = tuple[int, int]
 _WHOLE_ROWS = 4
 """Maximum length of a table row that is not cut, as a multiple of the length of a chunk."""
 
-# As for a model, a long word counts as several tokens; without spaces between words, each letter is a token.
+# As in a model's tokenizer, a long word counts as several tokens. In scripts without spaces between words,
+# each letter is a token.
 _TOKEN = re.compile(rf"[{UNSPACED}]|[^\W{UNSPACED}]{{1,12}}|[^\w\s]")
 
 
@@ -79,7 +80,7 @@ def chunk_documents(documents: Iterable[Document], tokens: int = 100, overlap: i
         and the keys ``document`` (the document's id), ``title``, ``start`` and ``end``.
     """
     documents = list(documents)
-    check_items(Document, documents, "make one of a text with surerag.documents.Document(id, text)")
+    check_items(Document, documents, "make a Document from a text: surerag.documents.Document(id, text)")
     return [
         Passage(
             chunk.text,

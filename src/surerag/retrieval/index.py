@@ -72,7 +72,7 @@ class PassageIndex:
         k: int = DEFAULT_K,
         progress: Progress = False,
     ) -> Self:
-        """Embed passages, and return an index of them; errors are those of the class.
+        """Embed passages, and return an index of them; raises the same errors as the class.
 
         With a :class:`~surerag.encoders.CachedEncoder`, known passages are not embedded again.
 
@@ -187,7 +187,7 @@ class SummaryIndex(PassageIndex):
                 f"expected at most {MAX_IN_MEMORY:,} documents for an index in memory, got {len(corpus):,}",
                 hint="store the summaries in a vector store, and pass its retriever",
             )
-        check_items(Document, corpus, "make one of a text with surerag.documents.Document(id, text)")
+        check_items(Document, corpus, "make a Document from a text: surerag.documents.Document(id, text)")
         passages = [
             Passage(one.text, id=one.id, metadata={**one.metadata, "title": one.title})
             for one in with_summaries(corpus, (summarize or LeadSummaries())(corpus))
@@ -215,7 +215,7 @@ def _checked(passages: object) -> tuple[Passage, ...]:
     corpus = tuple(passages)
     if not corpus:
         raise InputError("there is no passage to index", hint="pass at least one passage")
-    check_items(Passage, corpus, "make one of a text with surerag.Passage(text)")
+    check_items(Passage, corpus, "make a Passage from a text: surerag.Passage(text)")
     for place, passage in enumerate(corpus):
         if not passage.text.strip():
             raise InputError(

@@ -39,9 +39,9 @@ _SENTENCE_WORDS, _UNPUNCTUATED_WORDS = 5, 25
 _LONGEST = 1000
 """Maximum length of a sentence in a summary, in characters; a text without punctuation is one sentence."""
 _SEARCHED_CHARACTERS = 1000
-"""Number of characters of a document without a summary that are indexed in place of a summary."""
+"""If a document has no summary, this number of its first characters is indexed in place of a summary."""
 _DECIDING_CHARACTERS = 4000
-"""Number of characters of a paragraph that decide whether it is prose."""
+"""Whether a paragraph is prose is decided from this number of its first characters."""
 _LINK = re.compile(r"!?\[[^\[\]]*\]\([^()]*\)")
 _WORD = re.compile(rf"[{UNSPACED}]{{2}}|[^\W\d_{UNSPACED}]+")
 _END = re.compile(r"[.!?…。！？؟۔।]['\")\]*_»”’]*\Z")  # noqa: RUF001

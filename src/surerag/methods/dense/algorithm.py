@@ -105,11 +105,11 @@ def measure(
 
 
 def label(session: DenseSession, result: DenseResult, most: int | None = None) -> Program[DenseResult]:
-    """Label uncertain chunks as necessary or unnecessary, by the answer without each chunk (Eq. 9).
+    """Label uncertain chunks as necessary or unnecessary: answer without each chunk, and compare (Eq. 9).
 
     A chunk is unnecessary if the answers with and without the chunk entail each other (Algorithm 3, line 24).
-    By Eq. 10, entailment in one direction would be enough. Only the first ``most`` uncertain chunks are
-    labelled; None means all.
+    Eq. 10 demands entailment in one direction only. Only the first ``most`` uncertain chunks are labelled;
+    None means all.
     """
     before = session.budget.spent, session.unusable
     context = [chunk.passage.text for chunk in result.chunks]

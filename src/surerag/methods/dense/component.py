@@ -30,7 +30,7 @@ def _judge(reader: Reader, entailer: Entailer | Reader | None, prompt: Template)
         if prompt.text != DenseOptions.PROMPTS["entailment"].text:
             raise ConfigurationError(
                 f"{type(judge).__name__} takes no prompt, but prompts has 'entailment'",
-                hint="remove this prompt, or let a reader judge in words",
+                hint="remove this prompt, or pass a reader as entailer",
             )
         return judge
     return JudgeEntailer(judge, prompt=prompt)
@@ -195,8 +195,8 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
     question, for four times ``top_n`` passages."""
 
     chunker: Service[SemanticChunker | None] = None
-    """Cuts the documents of :meth:`program` into new chunks if the reader does not understand the first
-    context."""
+    """Cuts the documents that are passed to :meth:`program` into new chunks if the reader does not understand
+    the first context."""
 
     rephrasings: Service[Rephrasings] = Field(default_factory=Rephrasings)
     """Cache of rephrased chunks. Pass the same cache to several components to rephrase each chunk once."""

@@ -90,7 +90,10 @@ def rewrite_when_uncertain(
 
 
 class _NoRewriteError(Exception):
-    """Raised if no rewritten query can be tried; ``expected`` is False if all rewrites are unusable."""
+    """Raised if no rewritten query can be tried.
+
+    ``expected`` is True if the rewrites are usable, but change nothing. Otherwise a warning follows.
+    """
 
     def __init__(self, reason: str, *, expected: bool) -> None:
         super().__init__(reason)
@@ -106,7 +109,7 @@ def _choose_answer(original: Attempt, candidates: Sequence[Attempt], verify: boo
         return best, "post-verification is off"
     if best.uncertainty < original.uncertainty:
         return best, "the rewrite's answer is less uncertain"
-    return original, "the original answer is no less certain"
+    return original, "the original answer is at least as certain as the rewrite's answer"
 
 
 class _Steps:

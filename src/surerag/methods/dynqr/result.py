@@ -15,8 +15,8 @@ class Attempt:
     """A query, its retrieved passages, and the answer that the reader generated from the passages.
 
     Attributes:
-        query: The query that was searched for. With the option ``answer="rewrite"``, it is also the question
-            in the answer's prompt.
+        query: The query that was sent to the retriever. With the option ``answer="rewrite"``, it is also the
+            question in the answer's prompt.
         passages: Passages in the prompt, best first.
         generation: The answer with its tokens and log-probabilities, as the reader returned it.
         uncertainty: Uncertainty of the answer; infinite if the answer is empty or an abstention.

@@ -90,7 +90,7 @@ def compress_clusters(
                 )
         attempted = [report for report in reports if report.reason not in (_SHORT, _LESS_RELEVANT)]
         fell_back = bool(attempted) and all(report.outcome == "dropped" for report in attempted)
-        if fell_back:  # section 4.4
+        if fell_back:  # if nothing is relevant, the passages are kept (section 4.4 of the paper)
             yield from emit("edc2.fallback", warning=True, query=query, clusters=len(attempted))
             reports = [work.report(report.members, "nothing was relevant") for report in reports]
     context, reports = _fill_context(reports, passages, options.token_limit, measure)
@@ -249,7 +249,10 @@ class _Compression(NamedTuple):
         return report
 
     def _copied(self, sentence: SupportedSentence, report: ClusterReport) -> SupportedSentence:
-        """Return the most similar sentence of the sources; if none is similar, the source is None."""
+        """Replace a sentence by the most similar sentence of the sources.
+
+        If no sentence of the sources is similar, only set ``source=None``.
+        """
         if sentence.source is None:
             return sentence
         judged = self.options.guard == "entailment"
@@ -262,7 +265,7 @@ class _Compression(NamedTuple):
 
 
 class _Candidate(NamedTuple):
-    rank: int  # position in the input of the best passage that the candidate was made from
+    rank: int  # input position of the best passage among the candidate's sources
     cluster: int
     forms: Sequence[Passage]  # the whole text, then shorter forms of it
 

@@ -65,7 +65,7 @@ def _says_nothing(sentence: str) -> bool:
 _NUMBER = r"\[\d{1,2}(?:, ?\d{1,2})*\]"
 _NUMBERS = re.compile(rf"[^\S\n]*{_NUMBER}|^[^\S\n]*(?:\d{{1,2}}[.)]|[-*•])[^\S\n]+", re.MULTILINE)
 _SAME_WORDS = 8
-"""Number of characters after a list mark that must also follow the mark in a source."""
+"""A list mark is kept only if a source has the same mark, followed by this number of the same characters."""
 _ONLY_NUMBERS = re.compile(
     rf"(?:\W*(?:and|(?:the )?(?:passages?|documents?))?\W*{_NUMBER})+\W*", re.IGNORECASE
 )

@@ -57,9 +57,9 @@ class EDC2Options(Options):
     - section 4.3: ``variant="paper", guard="off", min_tokens=0``
     - appendix C.1: ``task="verify", variant="paper", guard="off", min_tokens=0, first_cluster_size="auto"``,
       and ``person=…`` for C.1.2
-    - appendix C.2: ``task="answer", guard="off"``. Its last step chooses among the clusters' answers with the
-      prompt ``surerag.prompts.SELECT_ANSWER``, as the system ``answered`` of
-      :func:`surerag.evaluation.build_system` does.
+    - appendix C.2: ``task="answer", guard="off"``. The last step chooses among the clusters' answers with the
+      prompt ``surerag.prompts.SELECT_ANSWER``. ``surerag.evaluation.build_system("answered", …)`` includes
+      this step.
 
     Our prompts lack the examples of sections 4.3, C.1 and C.2, because the paper prints few of them; you can
     add examples with ``prompts``. There are also no prompts that judge a statement of HaluEval or WikiBio by
@@ -94,9 +94,9 @@ class EDC2Options(Options):
 
     top_n: int | None = Field(None, ge=1)
     """Maximum number of passages to keep. The most relevant passages are chosen by their similarity to the
-    query, and by asking the reader whether each passage helps. None keeps a third of the passages, but at
-    least three, with ``variant="whole"``, and all passages otherwise. If passages are removed, so is each
-    passage whose text is contained in another passage."""
+    query, and by asking the reader whether each passage helps. With ``variant="whole"``, None
+    keeps a third of the passages, but at least three. With other variants, None keeps all passages. If
+    passages are removed, each passage whose text is contained in another passage is removed first."""
 
     first_cluster_size: Annotated[int, Field(ge=1)] | Literal["auto"] = 3
     """Number of passages in the first cluster (the paper's τ); each later cluster is twice as large.
@@ -109,15 +109,15 @@ class EDC2Options(Options):
 
     min_tokens: int = Field(32, ge=0)
     """A cluster with at most this number of tokens is not compressed, because a call would save too little.
-    It has no effect for ``task="answer"``."""
+    This option has no effect for ``task="answer"``."""
 
     guard: Guard = "overlap"
     """How to detect sentences of a compression that no passage supports; such sentences are removed.
     ``"overlap"`` compares words, names, numbers and negations, ``"entailment"`` asks the entailer, and
     ``"off"`` removes nothing. For ``task="answer"``, only sentences with quotations are checked. If no
     sentence of a compression is supported, the cluster's passages are kept. With ``variant="copy"``, each
-    sentence of the model is replaced by the most similar sentence of the passages; with ``"overlap"``, that
-    sentence must contain half of its words."""
+    sentence of the model is replaced by the most similar sentence of the passages; with ``"overlap"``, the
+    passages' sentence must contain at least half of the words of the model's sentence."""
 
     token_limit: int | None = Field(None, ge=1)
     """Maximum number of tokens of the new context; a compression may be cut to its first sentences."""
@@ -135,7 +135,8 @@ class EDC2Options(Options):
     """Templates by name: ``extract`` and ``answer`` (slots ``question`` and ``passages``), ``verify`` (slots
     ``statement`` and ``passages``), ``verify_about_person`` (slots ``statement``, ``passages`` and
     ``person``), ``relevant`` (slots ``question`` and ``passage``) and ``relevant_to_statement`` (slots
-    ``statement`` and ``passage``). The option ``person`` stands before this statement."""
+    ``statement`` and ``passage``). In ``relevant_to_statement``, the statement begins with the person, if the
+    option ``person`` is set."""
 
     @model_validator(mode="after")
     def _check_task(self) -> Self:

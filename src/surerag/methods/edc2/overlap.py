@@ -108,7 +108,7 @@ class _Reading(NamedTuple):
     sentences: tuple[str, ...]
     words: frozenset[str]
     all: frozenset[str]  # the words in lower case
-    begin: frozenset[str]  # the first words of sentences in lower case
+    begin: frozenset[str]  # the first words of sentences, in lower case
     names: frozenset[str]  # in lower case
 
 
@@ -124,7 +124,7 @@ def _read(text: str) -> _Reading:
 
 
 def _plain(text: str) -> str:
-    """Return a text with uniform spelling: Unicode NFKC, numbers without groups, and "not" for "n't"."""
+    """Return a text with uniform spelling: Unicode NFKC, no thousands separators, and "not" for "n't"."""
     composed = _CONTRACTED.sub(" not", _composed(text))
     return _GROUPED.sub(lambda number: re.sub(r"\D", "", number[0]), composed)
 
@@ -216,7 +216,10 @@ def _negated_words(tokens: Sequence[_Token], claim: Sequence[_Token] | None = No
 
 
 def _in_place(claim: Sequence[_Token], unit: Sequence[_Token]) -> bool:
-    """Return whether names, numbers and letters of unspaced scripts have the same neighbours in a source."""
+    """Return whether names, numbers and letters have the same neighbours in a source as in a claim.
+
+    Here, letters are the characters of scripts without spaces between words.
+    """
     beside = set(pairwise(unit))
     for at, token in enumerate(claim):
         if token.kind == "letter" and at and claim[at - 1].kind == "letter":
@@ -256,7 +259,10 @@ def _names_after(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
 
 
 def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
-    """Return whether the name before this name is the same in claim and source, with no word in between."""
+    """Return whether the name before ``claim[at]`` also precedes ``claim[at]`` in a source.
+
+    No word may stand between the two names. The same holds for two numbers.
+    """
 
     def before(tokens: Sequence[_Token], place: int) -> str:
         for token in reversed(tokens[:place]):
@@ -273,9 +279,9 @@ def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
 
 
 def _is_subject(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
-    """Return whether a name that precedes a claim's first word also precedes this word in a source.
+    """Return whether the name ``claim[at]`` precedes the claim's next word in a source, too.
 
-    Return True if no name precedes the word in the source.
+    Also return True if the source lacks this word, or no name precedes the word in the source.
     """
     token = claim[at]
     word = next((one.text for one in claim[at + 1 :] if one.kind == "word"), None)

@@ -190,8 +190,8 @@ class EntropyGate(_BoundedGate):
             III-A). ``"greatest_3"``: the mean of the three greatest entropies of all tokens, as in
             :class:`surerag.Certainty`; the paper lacks it. ``"max"`` and ``"greatest_3"`` need the whole
             answer, unless its first n tokens already open the gate.
-        estimate: The number that is compared with the threshold if an entropy is only known as an interval:
-            its ``"lower"`` end, ``"middle"`` or ``"upper"`` end.
+        estimate: If an entropy is only known as an interval, the point of the interval that is compared with
+            the threshold: ``"lower"``, ``"middle"`` or ``"upper"``.
         threshold: Entropy in nats, above which the gate opens.
         n_tokens: Number of tokens of the first answer (n of Eq. 3).
         n_samples: Leave it at 0, because the score needs a greedy answer.
@@ -223,7 +223,7 @@ class EntropyGate(_BoundedGate):
         if trace.entropy is None:
             raise LogprobsError(
                 "the first pass came back without entropies",
-                hint="use a reader that reports them, or a server that returns top log-probabilities",
+                hint="use a reader that reports entropies, or a server that returns top log-probabilities",
             )
         if len(trace) == 0:
             return None
@@ -254,8 +254,8 @@ class MarginGate(_BoundedGate):
     score is known as an interval.
 
     Attributes:
-        estimate: The number that is compared with the threshold: the ``"lower"`` end of the interval, which
-            is the mean of 1 − p₁, the ``"middle"`` or the ``"upper"`` end.
+        estimate: The point of the interval that is compared with the threshold: ``"lower"`` (the mean of
+            1 − p₁), ``"middle"`` or ``"upper"``.
         threshold: Mean of 1 − margin, in [0, 1], above which the gate opens.
         n_tokens: Number of tokens of the first answer over which the mean is taken.
         n_samples: Leave it at 0, because the score needs a greedy answer.
@@ -329,7 +329,10 @@ class AbstentionGate(Gate):
     def decide(
         self, score: float | None, interval: Interval | None, threshold: float, flaw: str = ""
     ) -> GateDecision:
-        """Return the decision of :meth:`Gate.decide`, with another reason if the gate stays closed."""
+        """Return the decision of :meth:`Gate.decide`, but with a reason of its own if the gate stays closed.
+
+        The reason is that the first answer does not abstain.
+        """
         decision = super().decide(score, interval, threshold, flaw)
         return (
             decision if decision.retrieve else replace(decision, reason="the first answer does not abstain")
@@ -351,7 +354,8 @@ def gate_of_text(gate: Gate, abstention: str | None) -> AbstentionGate:
     if abstention is None:
         raise CapabilityError(
             f"the gate {gate.name} needs log-probabilities, but an answer came without them",
-            hint="set abstention to None, so that the gate abstention can decide; or use another reader",
+            hint="leave out abstention=False, so that the method retrieves if the reader abstains; or use a "
+            "reader that returns log-probabilities",
         )
     return AbstentionGate()
 

@@ -38,9 +38,9 @@ class LazyRAGOptions(Options):
 
     threshold: ThresholdOption = None
     """The method retrieves if the gate's score is above this number (τ). None means the gate's own threshold:
-    0.5 nats of entropy, 0.2 of 1 − margin, or 0.3 nats of semantic entropy. After an abstention the method
-    always retrieves. A calibrated ``ThresholdPolicy`` is also accepted; it raises an error if it was
-    calibrated for another reader, gate, retriever or prompt."""
+    0.5 nats for the entropy, 0.2 for 1 − margin, or 0.3 nats for the semantic entropy. After an abstention
+    the method always retrieves. A calibrated ``ThresholdPolicy`` is also accepted; it raises an error if it
+    was calibrated for another reader, gate, retriever or prompt."""
 
     n_tokens: int = Field(default=N_TOKENS, ge=1)
     """Number of the first answer's tokens from which the gates ``"entropy"`` and ``"margin"`` compute their

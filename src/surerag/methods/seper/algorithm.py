@@ -93,8 +93,8 @@ def _measure(
 def _check_references(references: object) -> None:
     if isinstance(references, str) or not isinstance(references, Sequence):
         raise InputError(
-            f"references are a list of answers, got a {type(references).__name__}",
-            hint="pass all answers that are right, or [answer]",
+            f"expected a list of right answers as references, got a {type(references).__name__}",
+            hint="pass a list of all right answers; for a single answer, pass [answer]",
         )
     for reference in references:
         if not isinstance(reference, str):
@@ -187,7 +187,7 @@ def _answers_of(samples: Sequence[Generation]) -> list[Hashable]:
 
 def _can_weigh(samples: Sequence[Generation], weights: Weights) -> bool:
     """Return whether every answer has a probability, and the probabilities sum to at most 1."""
-    # A larger sum means that the server reports probabilities after applying temperature or top-p.
+    # A sum above 1 means that the server reports probabilities after applying temperature or top-p.
     logs = [log_likelihood(sample, weights) for sample in samples]
     if any(log is None for log in logs):
         return False

@@ -21,13 +21,13 @@ class Rules(NamedTuple):
 
     Attributes:
         weights: How sampled answers are weighted; see :func:`surerag.measures.answer_weights`.
-        both_directions: Whether the soft kernel uses the larger entailment probability of both directions.
+        both_directions: Whether ``kernel="soft"`` uses the larger entailment probability of both directions.
         with_question: Whether the question stands before each statement that the entailer judges.
         question_mark: Whether a missing question mark is added to this question.
-        linkage: For the hard kernel: whether an answer joins a cluster if it has the meaning of ``"all"``
+        linkage: With ``kernel="hard"``: whether an answer joins a cluster if it has the meaning of ``"all"``
             members of the cluster, or of the ``"first"`` member.
-        strict: For the hard kernel: whether an answer matches a reference only if each entails the other. If
-            False, no direction may be a contradiction, and at most one may be neutral.
+        strict: With ``kernel="hard"``: whether an answer matches a reference only if each entails the other.
+            If False, no direction may be a contradiction, and at most one may be neutral.
     """
 
     weights: Weights
@@ -62,7 +62,7 @@ class SePerOptions(Options):
     reference; ``"hard"`` counts 1 if the answer's meaning cluster matches the reference, else 0 (Eq. 8)."""
 
     threshold: float | None = Field(None, ge=0, le=1)
-    """For the hard kernel: the minimum probability of entailment, in both directions, with which an answer
+    """With ``kernel="hard"``: the minimum probability of entailment, in both directions, with which an answer
     matches a reference (the paper's τ, Definition 2). None: the most likely labels decide."""
 
     variant: Variant = "default"
