@@ -89,8 +89,8 @@ def certainty_curves(path: Path, summaries: Sequence[tuple[str, str]]) -> None:
             alpha=0.15,
             linewidth=0,
         )
-    axes.set_xlabel("answers shown, the most certain first, %")
-    axes.set_ylabel("right answers among them, %")
+    axes.set_xlabel("share of answers shown (most certain first), %")
+    axes.set_ylabel("shown answers that are right, %")
     axes.set_xlim(20, 100)
     legend = axes.legend(frameon=False, loc="best")
     for text in legend.get_texts():
