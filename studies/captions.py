@@ -456,15 +456,15 @@ COLUMNS: Mapping[str, tuple[str, str]] = {
         ),
     ),
     "surest 50%": (
-        "right answers among the most certain half of the answers, in %",
+        "surest half: right answers, %",
         "right answers among the 50 % of the answers with the lowest uncertainty; higher is better",
     ),
     "surest 70%": (
-        "right answers among the most certain 70 % of the answers, in %",
+        "surest 70 %: right answers, %",
         "right answers among the 70 % of the answers with the lowest uncertainty",
     ),
     "surest 90%": (
-        "right answers among the most certain 90 % of the answers, in %",
+        "surest 90 %: right answers, %",
         "right answers among the 90 % of the answers with the lowest uncertainty",
     ),
     "answered": ("answers shown, %", "answers that the policy shows; all other answers become abstentions"),
