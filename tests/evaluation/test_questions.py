@@ -116,7 +116,7 @@ def test_columns_are_named_by_the_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("q.jsonl", '{"question": "a"}\n{', "line 2, column 2: not JSON.*each line is one value"),
+        ("q.jsonl", '{"question": "a"}\n{', "line 2, column 2: not JSON.*each line is one JSON value"),
         ("q.jsonl", '["a"]', "element 1 is a str"),
         ("q.jsonl", "[[1]]", "element 1 is a list, not an object with columns. Write"),
         ("q.jsonl", "", "contains no questions. Write one question per line"),

@@ -21,9 +21,9 @@ ANY_VOCABULARY = 300_000
 """Assumed size of an unknown vocabulary: larger than any in use, so that entropy intervals are correct."""
 
 NO_LOGPROBS_HINT = (
-    "reader.probe() shows what this server and model return; a thinking model may return log-probabilities "
-    'with thinking=False. gate="abstention" (L-RAG) and metric="semantic_entropy" (DynQR) need only the '
-    "answers' texts"
+    "`surerag doctor` (in Python: reader.probe()) tests what the server and model return; a thinking model "
+    'may return log-probabilities with thinking=False. gate="abstention" (L-RAG) and '
+    'metric="semantic_entropy" (DynQR) need only the answers\' texts'
 )
 
 _LAST_MARK = re.compile("|".join(map(re.escape, CLOSING_MARKS)).encode())
