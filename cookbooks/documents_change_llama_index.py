@@ -121,7 +121,7 @@ class Ingested:
         raise NotImplementedError
 
     def pipelines(self) -> tuple[IngestionPipeline, IngestionPipeline]:
-        """Return both pipelines; files in the folder record which documents they have seen."""
+        """Return the pipelines of passages and of summaries; the file of each records its documents."""
         made = []
         for name, transformations in (
             ("passages", [SentenceSplitter(), EMBED_MODEL]),
@@ -203,7 +203,7 @@ STORES: dict[str, tuple[str, Callable[[Path], Any]]] = {
     "Qdrant": ("llama_index.vector_stores.qdrant", Qdrant),
     "Chroma": ("llama_index.vector_stores.chroma", Chroma),
 }
-"""By name: the module that must be installed, and the class that holds passages and summaries."""
+"""For the name of each store: the module to install, and the class that holds passages and summaries."""
 
 
 def is_installed(module: str) -> bool:
@@ -245,7 +245,7 @@ def steps(make: Callable[[Path], Any], folder: Path) -> Iterator[tuple[str, list
 
 def main() -> int:
     """Run all steps with each store; return 1 if a step showed the wrong summaries, else 0."""
-    logging.getLogger("surerag").setLevel(logging.ERROR)  # the warnings of outdated summaries
+    logging.getLogger("surerag").setLevel(logging.ERROR)  # hide warnings about outdated summaries
     failed = False
     for name, (module, make) in STORES.items():
         print(f"\n{name}" if is_installed(module) else f"\n{name}: {module} is not installed")

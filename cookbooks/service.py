@@ -116,10 +116,10 @@ def load_chain() -> Runnable[Any, Any]:
 
 
 def name_input(chain: Runnable[Any, Any]) -> str:
-    """Return the name of the only input that a chain needs; empty if the chain takes the question alone.
+    """Return the key of the only input that a chain needs; empty if the chain takes the question as a text.
 
     Raises:
-        ConfigurationError: If the chain needs several inputs, or ends in something without an answer.
+        ConfigurationError: If the chain needs several inputs, or its output has no answer.
     """
     ends = chain.get_output_jsonschema()
     keys, kind = [*ends.get("properties", ())], ends.get("type")
