@@ -1,4 +1,4 @@
-"""surerag for LangChain: act on the uncertainty of a pipeline's reader."""
+"""surerag for LangChain: measures how sure a model is, and retrieves, rewrites or abstains accordingly."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -30,7 +30,7 @@ class Part(Options, ABC):
     learned: Annotated[InstanceOf[dict[str, Any]], INTERNAL] = Field(
         default_factory=dict, exclude=True, repr=False
     )
-    """What the reader has learned about its model's API, such as rejected settings; copies share it."""
+    """What the reader has learned about its model's API, such as rejected settings; shared by all copies."""
     _core: Any = PrivateAttr(None)
 
     @property

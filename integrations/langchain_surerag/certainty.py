@@ -145,7 +145,8 @@ def _listing_leaf(model: Any, top_logprobs: int, handler: CertaintyHandler) -> A
     family, keywords = Leaf(model, {}).family, {}
     if not isinstance(model, ChatReader):
         if family.logprobs is None:
-            responses = "build it with use_responses_api=False; or " if family.advice == OPENAI.advice else ""
+            is_openai = family.advice == OPENAI.advice
+            responses = "build the model with use_responses_api=False; or " if is_openai else ""
             raise CapabilityError(
                 f"{type(model).__name__} returns no log-probabilities", hint=responses + WITHOUT_LOGPROBS
             )
@@ -552,8 +553,8 @@ class SelectiveAnswer(CertaintyChain):
         text = answer if isinstance(answer, str) else None if recorded is None else recorded.text
         if text is None:
             raise InputError(
-                f"no model answered, and the output has no answer that is a text: {type(answer).__name__}",
-                hint='end the chain in a model or a text, or return it under the key "answer"',
+                f"expected an answer as text, found a {type(answer).__name__}, and no model answered",
+                hint='end the chain with a model, or return the text of the answer under the key "answer"',
             )
         abstention = self._abstention(value) if callable(self._abstention) else self._abstention
         selected = self._selects.select(text, certainty, abstention)

@@ -23,7 +23,7 @@ from surerag.signatures import PlainHelp
 
 
 class ChatReader(BaseChatModel, metaclass=PlainHelp):
-    """A chat model for any chain, around a reader of surerag such as a Hugging Face model in this process.
+    """Makes a reader of surerag, such as a Hugging Face model in this process, a chat model for any chain.
 
     Concurrent requests are generated in one batch. The message of each answer has the certainty of the
     answer in ``response_metadata["certainty"]``. The certainty is computed from exact entropies if the reader

@@ -142,10 +142,10 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
 
     The returned documents are copies with their ids and metadata. Documents without text (images, say) among
     the first ``top_n`` are returned at the end. Each document's metadata have, under ``refinement_key``:
-    ``score`` (entropy of the answers, in nats), ``certain``, ``label`` (``"necessary"``, say), ``rounds``
-    (number of contexts measured), ``stopped`` (why no further context was measured), ``answer`` and ``calls``
-    (number of model calls). If a model fails, the best context so far is returned, or else the first
-    ``top_n`` documents, with a warning.
+    ``score`` (entropy of the answers, in nats), ``certain`` (whether the score is at most the threshold),
+    ``label`` (``"necessary"``, say), ``rounds`` (number of contexts measured), ``stopped`` (why no further
+    context was measured), ``answer`` and ``calls`` (number of model calls). If a model fails, the best
+    context so far is returned, or else the first ``top_n`` documents, with a warning.
 
     Raises:
         ConfigurationError: If an option is out of bounds, or ``llm`` is not a model.
@@ -161,12 +161,12 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         "A retriever that is called once for more documents when no candidates are left."
     )
     parents: Any = service_field(
-        "The chunks' original documents: a ParentDocumentRetriever or MultiVectorRetriever, its docstore (if "
-        "the chunks have the key of their document under doc_id), or a function or runnable that takes "
-        "chunks and returns documents."
+        "Where to find the chunks' original documents: a ParentDocumentRetriever or MultiVectorRetriever; "
+        "its docstore, if each chunk has its document's key under doc_id; or a function or runnable that "
+        "takes chunks and returns documents."
     )
     splitter: SemanticTextSplitter | None = service_field(
-        "The splitter that cuts parents into new chunks; by default a SemanticTextSplitter with embeddings."
+        "The splitter that cuts the original documents; by default a SemanticTextSplitter with embeddings."
     )
     refinement_key: str | None = "dense"
     """Key of the result in a document's metadata; None leaves the metadata unchanged."""
@@ -183,7 +183,7 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
             self.parents is None or isinstance(self.parents, BaseStore | Runnable) or callable(self.parents)
         ):
             raise ConfigurationError(
-                f"parents is a {type(self.parents).__name__}",
+                f"expected a retriever, store or function as parents, got a {type(self.parents).__name__}",
                 hint="pass a ParentDocumentRetriever, its docstore, or a function from chunks to documents",
             )
         return CoreRefiner(
@@ -212,7 +212,7 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         if not isinstance(parents, list | tuple):
             kind = type(parents).__name__
             raise ConfigurationError(
-                f"expected parents to return a list of documents, got a {kind}",
+                f"parents must return a list of documents, but returned a {kind}",
                 hint="pass a function that returns the original documents of the chunks",
             )
         parents = passages_of(parent for parent in parents if parent is not None)
@@ -224,9 +224,9 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         keys = list(dict.fromkeys(one.metadata[name] for one in documents if name in one.metadata))
         if not keys:
             raise ConfigurationError(
-                f"no document has {name!r} in its metadata, and parents is a store of documents; the keys of "
-                f"the first document are {sorted(documents[0].metadata)}",
-                hint="pass the retriever that filled the store, parents=retriever, which knows its id_key",
+                f"no chunk has the id of its original document under the metadata key {name!r}; the keys of "
+                f"the first chunk are {sorted(documents[0].metadata)}",
+                hint="pass parents=retriever: the retriever that filled the store knows the key (id_key)",
             )
         return keys
 
@@ -259,7 +259,7 @@ def _request(value: Mapping[str, Any]) -> tuple[Sequence[Document], str]:
     missing = {"documents", "query"} - value.keys()
     if missing:
         raise InputError(
-            f"there is no {' and no '.join(sorted(missing))} to compress",
+            f"the input lacks {' and '.join(sorted(missing))}",
             hint='pass {"documents": …, "query": …}',
         )
     return value["documents"], value["query"]

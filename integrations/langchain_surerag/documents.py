@@ -67,7 +67,7 @@ def _document(passage: Passage) -> Document:
         return Document(id=passage.id or None, page_content=passage.text, metadata=metadata)
     if origin.page_content == passage.text:
         return origin.model_copy(update={"metadata": metadata})
-    # The text has changed: further fields of a subclass, such as an embedding, no longer fit it.
+    # The text has changed: further fields of a subclass, such as an embedding, no longer fit the text.
     return Document(id=origin.id, page_content=passage.text, metadata=metadata)
 
 

@@ -39,7 +39,7 @@ class ExampleEvaluator(Part):
     """The method's name in events."""
 
     SUFFIX: ClassVar[str] = ""
-    """Text after ``key`` in the name of the first feedback."""
+    """Text that is appended to ``key`` to name an example's first piece of feedback."""
 
     NEEDS: ClassVar[tuple[str, ...]]
     """Parts of an example that the method takes, in the order of the method's arguments."""
@@ -81,7 +81,7 @@ class ExampleEvaluator(Part):
         return run_blocking(self._feedback(BLOCKING, run, example, inputs, outputs, reference_outputs))
 
     async def acall(self, run: Any = None, example: Any = None, **mappings: Any) -> dict[str, Any]:
-        """Measure one example without blocking the event loop; it takes the arguments of :meth:`__call__`."""
+        """Measure an example, with the arguments of :meth:`__call__`, without blocking the event loop."""
         names = ("inputs", "outputs", "reference_outputs")
         return await self._feedback(AWAITING, run, example, *map(mappings.get, names))
 
@@ -132,7 +132,7 @@ class ExampleEvaluator(Part):
         return list(answers)
 
     def _passages(self, outputs: Json, inputs: Json) -> list[Passage]:
-        """Return the documents that have text as passages, from the outputs, or else from the inputs."""
+        """Take the documents with text from the outputs, or else the inputs; return them as passages."""
         value = self._contexts(outputs)
         value = self._contexts(inputs) if value is None else value
         items = [value] if isinstance(value, str | Document) else value
@@ -222,17 +222,17 @@ class DenseEvaluator(ExampleEvaluator, DenseOptions):
     def _results(self, result: DenseResult) -> list[dict[str, Any]]:
         outcomes = [chunk.outcome for chunk in result.chunks]
         if "rephrased" not in outcomes:
-            # Equal contexts give equal answers: a score of 0 would look like perfect understanding.
+            # Without a rephrasing all answers are equal: DSE would be 0, as if the reader were certain.
             raise InputError(
-                f"no document could be tested: the rephrasings are {', '.join(sorted({*outcomes}))}",
+                f"no document could be rephrased: the rephrasings are {', '.join(sorted({*outcomes}))}",
                 hint="use a reader that can rephrase, or increase rephrase_max_tokens",
             )
         largest = math.log(len(result.answers))
         changed = [label for label in result.labels if label not in ("certain", "untested")]
         comment = (
             f"DSE is {result.score:.3f} of at most {largest:.3f} nats (lower is better): "
-            f"{'certain' if result.certain else 'uncertain'}. The answer {result.answer!r} changes if one of "
-            f"{len(changed)} of {len(result.labels)} documents is rephrased."
+            f"{'certain' if result.certain else 'uncertain'}. Rephrasing changed the answer "
+            f"{result.answer!r} for {len(changed)} of {len(result.labels)} documents."
         )
         parts = {**result.to_dict(), "largest": largest, "rephrasings": outcomes}
         return [

@@ -25,8 +25,6 @@ WAYS_OUT = (
     'surerag.OpenAIReader("model", base_url=…) or '
     "surerag.TransformersReader(model, tokenizer) in the model's place"
 )
-
-
 _LIMITS = (
     "max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "max_tokens_to_sample",
     "num_predict",
@@ -137,7 +135,8 @@ OPENAI = ModelFamily(
     "logprobs",
     takes_n=True,
     has_finish=True,
-    advice=f"build it with use_responses_api=False: the Responses API drops log-probabilities; or {WAYS_OUT}",
+    advice="build the model with use_responses_api=False: the Responses API drops log-probabilities; or "
+    f"{WAYS_OUT}",
 )
 COMPLETIONS = ModelFamily(
     ("langchain_openai.llms.base.BaseOpenAI",),
@@ -201,7 +200,7 @@ def _family_of_class(kind: Any, later: str | None) -> ModelFamily:
 
 @dataclass(frozen=True)
 class Leaf:
-    """A model inside its wrappers, with the keywords bound to it, and whether a wrapper retries it."""
+    """A model inside its wrappers, with its bound keywords, and whether a wrapper retries the model."""
 
     model: Any
     bound: Mapping[str, Any]
@@ -253,7 +252,7 @@ class Leaf:
 
     @property
     def retries(self) -> int:
-        """How often the model's client repeats a failed request; ``max_retries=None`` is OpenAI's default."""
+        """How often the model's client repeats a failed request; ``max_retries=None`` means twice."""
         own = getattr(self.model, "max_retries", 0)
         return _USUAL_RETRIES if own is None else own if isinstance(own, int) else 0
 

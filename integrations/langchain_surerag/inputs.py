@@ -90,7 +90,8 @@ def query_of(value: Any) -> Query:
     key = next((name for name in _KEYS if value.get(name) is not None), None)
     if key is None:
         raise InputError(
-            f"there is no question among {sorted(map(str, value))}", hint='pass it under the key "question"'
+            f"the input has no question; its keys are {sorted(map(str, value))}",
+            hint='pass the question under the key "question"',
         )
     query = _query(value[key])
     return Query(query.question, (*_history(value, key, query.question), *query.history))
@@ -156,7 +157,7 @@ def turns_of(messages: Sequence[Any]) -> tuple[Message, ...]:
         if lost := sorted(kinds.difference(_TEXT_BLOCKS)):
             raise InputError(
                 f"the user's message holds {', '.join(lost)}, but only text can be used",
-                hint="remove it, or use LazyRetrievalMiddleware, which passes the whole message to the model",
+                hint="pass text only, or use LazyRetrievalMiddleware, which gives the model whole messages",
             )
     return spoken_turns(converted)
 

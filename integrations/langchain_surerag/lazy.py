@@ -57,8 +57,6 @@ logger = logging.getLogger("surerag")
 ChainOutput = dict[str, Any]
 SUMMARY_KEY = "is_summary"
 """Metadata key that marks a summary in the output; passages do not have this key."""
-
-
 _PROMPTS: dict[str, Any] = {**LazyRAGOptions.PROMPTS, "rewrite_in_conversation": REWRITE_IN_CONVERSATION}
 
 
@@ -79,7 +77,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     - ``finish``: ``"stop"``, ``"length"``, ``"content_filter"``, or ``"empty"`` for no answer;
     - ``message``: the answer as a message, for a graph's ``messages``, with the id under which it was
       streamed, so that LangGraph's ``stream_mode="messages"`` shows it once;
-    - with ``return_details``: ``question`` (the text that was searched), ``summaries``, ``passages``,
+    - with ``return_details``: ``question`` (the query of the search), ``summaries``, ``passages``,
       ``abstained`` and ``usage``.
 
     ``stream`` yields context and decision first, then the answer in pieces. The events ``lazy_rag.gate`` and
@@ -117,7 +115,7 @@ class LazyRetrievalChain(SerializablePart, LazyRAGOptions, RunnableSerializable[
     only the search uses the rewritten question."""
 
     summaries_are_public: bool = False
-    """Whether every user may see every summary, even if the retriever's filter excludes its document."""
+    """Whether every user may see every summary, also of documents that the retriever's filter excludes."""
 
     return_details: bool = False
     """Whether the output also has ``question``, ``summaries``, ``passages``, ``abstained`` and ``usage``."""

@@ -88,7 +88,7 @@ class AgentReader(ModelReader):
         super().__init__(model, None, None, vocabulary_size, 8, THINKING_TOKENS)
         self._together = False
         self._agent, self._handler = request, handler
-        # A tool call in the first response ends the program, unless this response is a sample for the gate.
+        # A tool call in the first response ends the method, unless this response is a sample for the gate.
         self._may_call_tools = bool(options.resolved_gate.n_samples)
         self._abstention = options.first_abstention
         self._is_first = True
@@ -147,7 +147,7 @@ class AgentReader(ModelReader):
         return [part]
 
     def _with_fields(self, part: ReplyPart, fields: Any) -> ReplyPart:
-        """Put a structured answer into a reply as JSON, or only the abstention if a field abstains."""
+        """Put a structured answer into a reply as JSON, or the abstention if a field has the abstention."""
         if any(is_abstention(text, self._abstention) for text in _texts_in(fields)):
             token = {"token": self._abstention, "logprob": 0.0}
             entries = [{**token, "top_logprobs": [token]}] if self.capabilities.logprobs else []
@@ -186,11 +186,11 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     own seed, at most ``max_concurrency`` at a time. If the agent has tools, it first answers once at its own
     temperature; if this answer calls a tool, the tool runs, and no samples are drawn.
 
-    The agent's state gets ``context`` and ``retrieval`` (see :class:`LazyRetrievalState`). The message has
-    the decision in ``response_metadata["surerag"]["retrieval"]``. Callback handlers receive the events of
-    :class:`~langchain_surerag.LazyRetrievalChain`. Images and files in the user's message are kept. If the
-    first answer is returned, it is streamed as one message, because LangChain gives only whole answers to
-    middleware.
+    The agent's state gets ``context`` and ``retrieval`` (see :class:`LazyRetrievalState`). The answer's
+    message has the decision in ``response_metadata["surerag"]["retrieval"]``. Callback handlers receive the
+    events of :class:`~langchain_surerag.LazyRetrievalChain`. Images and files in the user's message are kept.
+    If the first answer is returned, it is streamed as one message, because LangChain gives only whole answers
+    to middleware.
 
     Args:
         retriever: A retriever, or a runnable from a question to documents.
@@ -208,8 +208,8 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
     Raises:
         ConfigurationError: If an option is unknown or out of bounds, or ``retriever`` is not a retriever.
         MissingServiceError: If ``retriever`` is None.
-        CapabilityError: If the gate needs log-probabilities that the model does not return; it is raised
-            when the model first answers.
+        CapabilityError: When the model first answers, if the gate needs log-probabilities that the model does
+            not return.
     """
 
     state_schema = LazyRetrievalState
@@ -309,7 +309,7 @@ class LazyRetrievalMiddleware(AgentMiddleware[Any, Any, Any]):
 
 @contextmanager
 def _client_errors() -> Iterator[None]:
-    """Raise the client's own error, so that other middleware may retry or change the model."""
+    """Raise the client's own error, so that other middleware may retry the call or change the model."""
     try:
         yield
     except SureragError as error:

@@ -62,8 +62,8 @@ def reader_from_model(
     and ChatHuggingFace, return only text. With several models (fallbacks, alternatives), the reader has the
     capabilities that all of them share.
 
-    If the model, a binding or the config sets a maximum length, the reader respects this length. It also
-    respects a temperature that they set, except for samples. If the model rejects a setting that the method
+    If the model, a binding or the config sets a maximum length, the reader respects this length. The reader
+    also respects their temperature, except for samples. If the model rejects a setting that the method
     does not need, the reader stops sending this setting. Samples bypass LangChain's LLM cache, which would
     return the same answer for every sample.
 
@@ -77,9 +77,9 @@ def reader_from_model(
         max_concurrency: Maximum number of simultaneous requests of one call; a smaller number in the caller's
             config takes precedence.
         thinking_tokens: Tokens that a model may spend on thoughts, in addition to the tokens of the answer.
-            The reader requests them as soon as it has seen the model think.
-        thinking: True to request these tokens from the first request on. ``"unmarked"`` does the same for a
-            model whose output starts inside the thoughts, with a mark only at their end.
+            The reader allows them as soon as it has seen the model think.
+        thinking: True to allow ``thinking_tokens`` from the first request on. ``"unmarked"`` does the same
+            for a model whose output begins with thoughts, and has a mark only at the end of the thoughts.
 
     Warns:
         UserWarning: If the model is a Hugging Face pipeline, because LangChain returns only its text.
@@ -289,7 +289,7 @@ class ModelReader(ClientReader):
         past_cache: bool,
     ) -> LLMResult:
         """Call the innermost model with the keywords of its bindings, to get all samples in one request."""
-        # Only completions skip the cache: a chat model's cache keeps samples apart by their number.
+        # The cache tells samples apart by their number, which a chat prompt has and a text prompt lacks.
         uncached = past_cache and self._completes
         owner = self._bare.model_copy(update={"cache": False}) if uncached else self._bare
         config = merge_configs(*self._configs, config)

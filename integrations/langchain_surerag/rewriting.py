@@ -95,8 +95,8 @@ class UncertaintyRewriteRetriever(_RewritingPart, BaseRetriever):
     documents), ``uncertainty`` (of the answer from these documents), ``original_answer``,
     ``original_uncertainty``, ``threshold``, ``acted`` (whether the first answer was uncertain), ``rewritten``
     (whether these documents were found by the rewritten query), ``finish`` (why the answer ended) and
-    ``reason`` (of the decision). Documents that differ only in their decisions are equal. The cost is one
-    search and one answer; if the reader is uncertain, the cost is two searches, two answers and one rewrite.
+    ``reason`` (of the decision). Documents that differ only in their decisions compare as equal. The cost is
+    one search and one answer; if the reader is uncertain, two searches, two answers and one rewrite.
 
     Options can be set for one call (``invoke(query, top_n=3)``). LangChain's usual name ``k`` may be used for
     ``top_n``, in the constructor and in calls. LangChain's ``dumps`` and ``loads`` support the retriever.

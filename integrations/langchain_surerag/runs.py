@@ -63,7 +63,7 @@ def purpose_of(effect: Effect[Any]) -> Purpose:
 
 
 def end_of_program(error: BaseException) -> BaseException | None:
-    """Return the error, or its cause, that closes a generator or interrupts a LangGraph graph; else None."""
+    """Return ``error`` or its cause, whichever closes a generator or interrupts LangGraph; else None."""
     graphs: Any = sys.modules.get("langgraph.errors")
     kinds = GeneratorExit if graphs is None else (GeneratorExit, graphs.GraphBubbleUp)
     return next((one for one in (error, error.__cause__) if isinstance(one, kinds)), None)
@@ -164,7 +164,7 @@ class AnswerRun:
 
     @property
     def is_watched(self) -> bool:
-        """Whether a handler may show the text while it is streamed; tracers do not show it."""
+        """Whether a handler that is not a tracer may show the text while the text is streamed."""
         handlers = manager_of(self._config, self._calls).handlers
         return any(
             hasattr(one, "tap_output_iter") or not isinstance(one, BaseTracer | AsyncBaseTracer)
@@ -261,9 +261,9 @@ def has_run(config: RunnableConfig) -> bool:
 
 @contextmanager
 def errors_of_client_class() -> Iterator[None]:
-    """Turn an error of surerag into an error that is also of the class of the failed client's error.
+    """Give an error of surerag a second class: the class of the client's error that caused it.
 
-    ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` and ``with_retry`` then catch this error.
+    ``with_fallbacks(…, exceptions_to_handle=(RateLimitError,))`` and ``with_retry`` then catch the error.
     """
     try:
         yield

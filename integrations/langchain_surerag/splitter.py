@@ -24,8 +24,8 @@ _AT_ONCE = 64
 class SemanticTextSplitter(TextSplitter):
     """Cuts texts between dissimilar sentences, into chunks of at most ``chunk_size`` tokens.
 
-    Each chunk is a verbatim part of its text. A sentence is added to the chunk before it if it is similar to
-    the sentence before it, and if the chunk stays within ``chunk_size``. A sentence that is longer than
+    Each chunk is a verbatim part of its text. A sentence joins the preceding chunk if the sentence is similar
+    to the preceding sentence, and if the chunk stays within ``chunk_size``. A sentence that is longer than
     ``chunk_size`` is cut at line breaks, or else at white space. Chunks do not overlap.
 
     Args:

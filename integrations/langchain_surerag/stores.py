@@ -63,7 +63,7 @@ def hash_of(text: str) -> str:
 
 
 class MemoryStore(VectorStore):
-    """An in-memory store that keeps a matrix of vectors; LangChain's store builds it in each search."""
+    """An in-memory store that keeps a matrix of vectors; LangChain's store builds a matrix in each search."""
 
     def __init__(self, embeddings: Any) -> None:
         self._embeddings = embeddings
@@ -168,7 +168,7 @@ class SummaryStore(VectorStore):
     no summary is written again.
 
     A document without prose has no summary: the store holds the document's beginning instead, with the key
-    ``no_summary`` in the metadata. If this beginning is nearest to a question, the chain searches passages.
+    ``no_summary`` in the metadata. If this beginning is nearest to a question, the chain retrieves passages.
 
     Args:
         store: A vector store for nothing but the summaries; or an embedding model, to hold them in memory.
@@ -396,7 +396,6 @@ def id_of(document: Document) -> str:
 
 
 def _describe_way(summarize: Summarize) -> str:
-    """Return a text that identifies the summarizer."""
     if isinstance(summarize, Runnable | Reader):
         return str(reader_of(summarize).name)
     return getattr(summarize, "__qualname__", None) or repr(summarize)

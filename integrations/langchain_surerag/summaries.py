@@ -68,9 +68,9 @@ def summaries_of(
     the store that this function returns.
 
     Args:
-        documents: Whole documents, not cut into passages; with ``store``, a generator of any length. A
-            document without an id gets a UUID made from its text and metadata; so, if it changes, its old
-            summary remains beside the new summary.
+        documents: Whole documents, not cut into passages; if ``store`` is passed, they may come from a
+            generator of any length. A document without an id gets a UUID made from its text and metadata. If
+            such a document changes, its old summary remains beside the new summary.
         summarize: A number of sentences to take from the beginning, a metadata key, a function of the
             document, or a model. If ``store`` is a ``SummaryStore``, the setting of that store applies.
         embeddings: The embedding model that searches summaries in memory; it is needed without ``store``.
@@ -127,7 +127,10 @@ def summary_tier(summaries: Any, retriever: Any, *, public: bool = False) -> Any
 
 
 def _check_same_visibility(summaries: Any, retriever: Any) -> None:
-    """Check that both retrievers can return the same documents, or that the user wrote the first one."""
+    """Check that ``summaries`` and ``retriever`` have the same filter, unless the user wrote ``summaries``.
+
+    If we cannot analyse ``retriever``, any filter of ``summaries`` is accepted, but not its absence.
+    """
     visibility, why = _visibility_and_reason(retriever)
     of_summaries, own = _visibility_and_reason(summaries)
     if isinstance(summaries, PassageIndex):
@@ -138,7 +141,7 @@ def _check_same_visibility(summaries: Any, retriever: Any) -> None:
 
 
 class _CheckedRetriever:
-    """A retriever of summaries that runs a check at each question, because filters may change."""
+    """A retriever of summaries that compares the filters at each question, because filters may change."""
 
     def __init__(self, tier: Retriever, check: Callable[[], None]) -> None:
         self._tier, self._check = tier, check
@@ -165,11 +168,11 @@ def _visibility_and_reason(retriever: Any) -> tuple[Visibility, str]:
         visibility = visibility_of(retriever)
     except UnknownVisibilityError as error:
         return Visibility(), str(error)
-    return visibility, "it searches its own list, which may lack documents" if visibility.is_list else ""
+    return visibility, "the retriever's own list may lack documents" if visibility.is_list else ""
 
 
 def _refusal(why: str, hint: str = _REMEDIES) -> ConfigurationError:
-    return ConfigurationError(f"it cannot be known which summaries may be shown: {why}", hint=hint)
+    return ConfigurationError(f"we cannot know which summaries a user may see: {why}", hint=hint)
 
 
 def _in_words(visibility: Visibility, others: Visibility) -> str:
@@ -212,8 +215,8 @@ class SummaryTier:
             _check_filter(visibility_of(retriever).condition, inner.passages)
         if self._in_memory and not snapshots:
             _warn(
-                "summaries in memory cannot follow this retriever's documents: if documents are deleted or "
-                "changed, keep the summaries in a vector store, and update it with LangChain's index"
+                "summaries in memory become outdated if this retriever's documents are deleted or changed: "
+                "to update them, keep the summaries in a vector store, and use LangChain's index"
             )
 
     def _current_visibility(self) -> tuple[dict[str, Any], list[tuple[Snapshot, Any]]]:
@@ -279,8 +282,8 @@ class SummaryTier:
                 )
             elif since and all(since):
                 _warn(
-                    f"the document {passage.id} was {since[0]} since it was summarized: the chain searches "
-                    "instead of showing its summary"
+                    f"the document {passage.id} was {since[0]} since it was summarized: the chain calls the "
+                    "retriever instead of showing the summary to the model"
                 )
                 passages.append(replace(passage, metadata={**passage.metadata, NO_SUMMARY: True}))
             else:
@@ -325,11 +328,11 @@ def _check_filter(condition: Any, passages: Sequence[Passage]) -> None:
         try:
             _, lacking = apply_filter(condition, metadata_to_show(passage.metadata))
         except Exception:
-            return  # the filter may work only during a web request, which identifies the user
+            return  # we cannot check a filter that works only during a web request, which identifies the user
         if not lacking:
             return
         missing |= lacking
-    raise _refusal(f"its filter reads {', '.join(sorted(missing))}, which no summary has")
+    raise _refusal(f"the retriever's filter reads {', '.join(sorted(missing))}, which no summary has")
 
 
 def _warn(text: str) -> None:

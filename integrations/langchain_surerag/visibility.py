@@ -1,4 +1,4 @@
-"""Finds out which documents a LangChain retriever can return, for example with its filter.
+"""Finds out which documents a LangChain retriever can return; a filter, for example, hides documents.
 
 L-RAG may show a summary only if the retriever could return the summarized document. So we accept a retriever
 only if its class (not a subclass) is listed below, and if each setting that the user changed is listed with
@@ -88,7 +88,7 @@ class _Document:
 
 
 class _WatchedMetadata(Mapping[Any, Any]):
-    """Metadata that add the name of each missing value that a filter reads to the set ``missing``."""
+    """Metadata that collect, in the set ``missing``, the names of values that a filter reads in vain."""
 
     def __init__(self, values: Mapping[Any, Any], missing: set[str]) -> None:
         self._values, self.missing = values, missing
@@ -303,7 +303,7 @@ _BYTE_STORES = (
 
 
 def _visibility_of_merged(retriever: Any) -> Visibility:
-    """Return what merged retrievers can return; all that may hide documents must hide the same documents."""
+    """Return what merged retrievers can return; raise an error if several have filters, and these differ."""
     parts = [visibility_of(one) for one in retriever.retrievers]
     limited = [one for one in parts if one.hides_documents]
     if limited:
@@ -313,9 +313,9 @@ def _visibility_of_merged(retriever: Any) -> Visibility:
 
 
 def _common_visibility(equal: Sequence[Visibility], parts: Sequence[Visibility] = ()) -> Visibility:
-    """Return the value that all of ``equal`` must have, with the stores of all ``parts``."""
+    """Check that ``equal`` are equal; return the first, with the parts' stores if each part has a store."""
     if any(one != equal[0] for one in equal):
-        raise UnknownVisibilityError("the retrievers inside it do not all return the same documents")
+        raise UnknownVisibilityError("the inner retrievers do not all return the same documents")
     groups = [one.stores for one in parts or equal]
     local = all(groups)
     return replace(equal[0], stores=tuple(one for stores in groups for one in stores) if local else ())
@@ -368,9 +368,8 @@ def _visibility_of_alternatives(retriever: Any, keywords: Mapping[str, Any]) -> 
         [visibility_of(one, keywords) for one in (retriever.default, *retriever.alternatives.values())]
     )
     if visibility.at_call:
-        raise UnknownVisibilityError(
-            "the config of a call chooses the retriever, and so which documents it hides"
-        )
+        names = ", ".join(name for _, name in visibility.at_call)
+        raise UnknownVisibilityError(f"the configurable field {names} of an alternative may hide documents")
     return visibility
 
 

@@ -28,7 +28,7 @@ METADATA_KEY = "certainty"
 """Key of a message's certainty in ``response_metadata``."""
 NO_LOGPROBS_REQUESTED = "the model was not asked for log-probabilities"
 UNREADABLE = "the log-probabilities of the answer could not be read"
-SEVERAL = 'the output holds answers of several calls; return the answer that counts under the key "answer"'
+SEVERAL = 'the output holds answers of several calls; put the answer to measure under the key "answer"'
 NO_ANSWER = "no model finished an answer in this run"
 
 _KEYS = tuple(dict.fromkeys(family.logprobs for family in FAMILIES))
@@ -97,12 +97,11 @@ class RunTree:
             at = self.parents.get(at)
 
     def shown_answer(self, output: Any) -> SeenAnswer | None:
-        """Return the answer that an output contains; None if it contains none, or several.
+        """Return the answer that an output contains; None if it contains none, or several different texts.
 
-        Answers with the same text count as one answer, because a component of surerag may report its answer
-        in a second run without log-probabilities. The newest answer counts. If several answers were written
-        at the same time, the least certain answer counts, because we cannot know which of them the output
-        contains.
+        If runs have the same text, return the newest answer with log-probabilities, because a component of
+        surerag may report its answer in a second run without log-probabilities. If several of these runs were
+        simultaneous, return the least certain answer, because we cannot know which one the output contains.
         """
         answers = self._answers_in(output)
         if len({one.text.strip() for one in answers}) != 1:
@@ -156,7 +155,7 @@ def _parsed_from(candidates: Sequence[SeenAnswer], texts: Collection[str]) -> li
 
 
 class Watcher(BaseCallbackHandler):
-    """Records every answer of models in the runs to which it is attached, separately for each run.
+    """Records every answer of models in the runs to which the handler is attached, separately for each run.
 
     The message of an answer gets the certainty in ``response_metadata``; in a stream, the last chunk gets it.
     """
@@ -350,10 +349,8 @@ def _note(message: BaseMessage, certainty: Certainty) -> None:
 
 def _alternatives(settings: Mapping[str, Any]) -> int | None:
     """Return how many alternatives were requested for each token, or None if unknown."""
-    for name in (
-        "top_logprobs",
-        "logprobs",
-    ):  # the chat API has a number top_logprobs, the completions API a number logprobs
+    # The chat API has a number top_logprobs, the completions API a number logprobs.
+    for name in ("top_logprobs", "logprobs"):
         if isinstance(number := settings.get(name), int) and not isinstance(number, bool):
             return number
     return None

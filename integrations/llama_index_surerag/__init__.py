@@ -1,4 +1,4 @@
-"""surerag for LlamaIndex: act on the uncertainty of a pipeline's reader."""
+"""surerag for LlamaIndex: measures how sure an LLM is, and retrieves, rewrites or abstains accordingly."""
 
 from surerag.errors import extra
 

@@ -173,8 +173,8 @@ class _Selecting(Shareable):
         self._second_opinion = opinion and replace(opinion, model=reader_of(opinion.model))
         if policy is not None and policy.scope.get("gate") and not policy.scope.get("measure"):
             warnings.warn(
-                "the policy does not name the measure of its calibration; if this was the score of a "
-                "gate, the guarantee does not hold. Calibrate with rows from "
+                "the policy does not say by which measure it was calibrated; if it was calibrated on a "
+                "gate's score, the guarantee does not hold. Calibrate with rows from "
                 "CalibrationRow.of(certainty_in(response), score)",
                 CalibrationWarning,
                 stacklevel=3,

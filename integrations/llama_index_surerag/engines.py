@@ -64,14 +64,15 @@ SUMMARY_KEY = "is_summary"
 C = TypeVar("C", bound=Component[Any])
 M = TypeVar("M", bound=Options)
 
-
 _ALTERNATIVES = {
     "output_cls": "the answer is a text; convert it to an object with "
     "llm.structured_predict(Answer, PromptTemplate('{text}'), text=str(response))",
-    "response_synthesizer": "the engine writes the answer itself; pass prompts={…}",
-    "refine_template": "the engine answers in one prompt and never refines an answer; pass prompts={…}",
-    "summary_template": "the engine answers in one prompt; pass prompts={…}",
-    "simple_template": "for answers without passages pass prompts={'closed_book': …}",
+    "response_synthesizer": "the engine writes the answer itself; to change its prompts, pass prompts={…}",
+    "refine_template": "the engine puts all passages into one prompt and never refines an answer; to change "
+    "this prompt, pass prompts={…}",
+    "summary_template": "the engine puts all passages into one prompt and never summarizes them; to change "
+    "this prompt, pass prompts={…}",
+    "simple_template": "to change the prompt for answers without passages, pass prompts={'closed_book': …}",
     "use_async": "call await engine.aquery(question)",
 }
 """Arguments of LlamaIndex's engines that these engines reject, each with the hint in its error."""
@@ -95,7 +96,7 @@ def _without_llama_arguments(kind: type[Options], options: Mapping[str, Any]) ->
     mode = ours.pop("response_mode", ResponseMode.COMPACT)
     if mode not in (ResponseMode.COMPACT, ResponseMode.SIMPLE_SUMMARIZE):
         raise ConfigurationError(
-            f"this engine answers in one prompt, but response_mode={mode!r} needs several calls or none",
+            f"this engine puts all passages into one prompt; response_mode={mode!r} needs several or none",
             hint="omit response_mode: the prompt has the passages that fit, as with 'simple_summarize'",
         )
     if "text_qa_template" in ours:
@@ -196,7 +197,7 @@ class MethodPart(Shareable, Generic[C]):
 
 
 class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
-    """A query engine around a method that answers questions."""
+    """Base class of query engines that answer questions with a method of surerag."""
 
     SIGNAL: ClassVar[str]
     """Key of the uncertainty in ``response.metadata``."""
@@ -299,7 +300,7 @@ class MethodEngine(MethodPart[C], BaseQueryEngine, Generic[C]):
         metadata, nodes = self._decision_metadata(answer.announced), self._nodes(answer.announced)
 
         def end(result: Any) -> None:
-            # The chosen answer may have been empty; then the engine searched and answered again.
+            # After an empty first answer, the engine has searched and answered again: all of this differs.
             metadata.update({**self._decision_metadata(result), **self._final_metadata(result)})
             nodes[:] = self._nodes(result)
 
@@ -412,9 +413,10 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
             node_postprocessors: Applied to retrieved nodes, in order. LlamaIndex's postprocessors that mask
                 personal data or drop low scores are also applied to summaries; rerankers are not. If you use
                 other postprocessors, such as an access list, pass ``summary_postprocessors``, too.
-            summary_postprocessors: The only postprocessors of summaries, usually masks and access lists.
+            summary_postprocessors: Applied to summaries in place of ``node_postprocessors``; usually masks
+                and access lists.
             summaries_are_public: Whether everybody may see every summary. If False, construction fails if we
-                cannot analyse which nodes the settings of ``retriever`` or of a postprocessor exclude.
+                cannot know which nodes are hidden by ``retriever`` or by a postprocessor.
             streaming: Whether ``query`` returns a stream.
             callback_manager: Receives LlamaIndex's callbacks.
             **options: Options of :class:`surerag.LazyRAGOptions`; prompts may be LlamaIndex templates.
@@ -461,7 +463,7 @@ class LazyRetrievalQueryEngine(MethodEngine[LazyRAG]):
 
 
 def _as_summary(node: NodeWithScore) -> NodeWithScore:
-    """Mark a node as a summary in its metadata, hidden from all models, and return the node."""
+    """Mark a node as a summary by a metadata entry that no model sees, and return the node."""
     for hidden in (node.node.excluded_llm_metadata_keys, node.node.excluded_embed_metadata_keys):
         hidden.append(SUMMARY_KEY)
     node.node.metadata[SUMMARY_KEY] = True

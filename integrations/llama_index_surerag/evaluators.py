@@ -108,7 +108,6 @@ class MethodEvaluator(WithoutKeys, WithPrompts, BaseEvaluator):
     async def _measure_item(
         self, query: Any, response: Any, contexts: Any, others: Mapping[str, Any], run: Callable[..., Any]
     ) -> MethodEvaluationResult:
-        """Measure one item; the function ``run`` runs the method, and blocks or is async."""
         try:
             program = self._core.program(*self._case(*_check_item(query, contexts), others))
             result = await maybe_await(run(program, self._core.services, on_event=dispatch))
@@ -152,11 +151,11 @@ def _parts(response: Any) -> tuple[str | None, list[str] | None]:
 class DenseEvaluator(MethodEvaluator, DenseOptions):
     """Rephrases one context at a time, and measures whether the LLM's answer stays the same (DSE).
 
-    Each item needs ``query`` and ``contexts``, but no reference. ``score`` is 1 − DSE / log(k + 1) for k
-    contexts: 1 means that no rephrasing changed the answer, and 0 that all answers differ. ``result.score``
-    is DSE in nats. ``passing`` is True if DSE is at most ``threshold`` and no answer is empty or cut off.
-    Without an ``entailer``, the LLM judges whether two answers mean the same. Prompts are texts or LlamaIndex
-    templates.
+    Each item needs ``query`` and ``contexts``, but no reference. The evaluation's ``score`` is
+    1 − DSE / log(k + 1) for k contexts: 1 means that no rephrasing changed the answer, and 0 that all answers
+    differ. Its ``result`` is the method's own result, whose ``score`` is DSE in nats. ``passing`` is True if
+    DSE is at most ``threshold`` and no answer is empty or cut off. Without an ``entailer``, the LLM judges
+    whether two answers mean the same. Prompts are texts or LlamaIndex templates.
 
     Raises:
         ConfigurationError: If an option is unknown, of the wrong kind or out of bounds, or ``llm`` is no LLM.

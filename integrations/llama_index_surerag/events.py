@@ -109,7 +109,8 @@ def _loop_of(ctx: Context) -> asyncio.AbstractEventLoop:
     with suppress(RuntimeError):
         return asyncio.get_running_loop()
     task: Any = ctx
-    for name in ("_face", "_internal_adapter", "_queues", "complete"):  # no public attribute has the loop
+    # LlamaIndex has no public attribute for the event loop.
+    for name in ("_face", "_internal_adapter", "_queues", "complete"):
         task = getattr(task, name, None)
     if isinstance(task, asyncio.Task):
         return task.get_loop()

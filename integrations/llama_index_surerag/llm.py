@@ -1,8 +1,8 @@
 """Any LlamaIndex LLM as a reader, which is surerag's interface to language models.
 
 The reader calls only ``chat`` or ``complete`` and their streaming and async variants, with OpenAI's keywords.
-It keeps no copy of the LLM's settings, so that callbacks and a later change of ``llm.model`` take effect. It
-takes answers and log-probabilities from ``response.raw``, or log-probabilities from ``response.logprobs``.
+It keeps no copy of the LLM's settings, so that callbacks and a later change of ``llm.model`` take effect. The
+log-probabilities are taken from ``response.raw``, or else from ``response.logprobs``.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _COUNTS = {
     "completion_tokens": ("completion_tokens", "candidates_token_count", "output_tokens", "eval_count"),
     "total_tokens": ("total_tokens", "total_token_count"),
 }
-"""Our names of token counts, each with the names that various services use for it."""
+"""Our names of token counts, each with the names that various services use for this count."""
 
 Judge = Entailer | Reader | LLM | None
 """Judges whether two answers mean the same: an entailer of surerag, or an LLM, which judges in a prompt."""
@@ -92,7 +92,7 @@ class ModelFamily(NamedTuple):
 def _gemini_keywords(keywords: Keywords) -> Keywords:
     """Return OpenAI's keywords as a ``generation_config``.
 
-    The maximum length is left out, because the class raises an error when an answer reaches it.
+    The maximum length is left out, because GoogleGenAI raises an error when an answer reaches this length.
     """
     names = {
         "temperature": "temperature",
@@ -441,7 +441,7 @@ def _inner_streams(stream: Any) -> list[Any]:
     """Return the generators that a generator reads from."""
     referents = gc.get_referents(stream) if isgenerator(stream) or isasyncgen(stream) else []
     referents += [cell.cell_contents for cell in referents if isinstance(cell, CellType)]
-    # A stream of OpenAI's client reads from its own generator.
+    # A stream of OpenAI's client is no generator, but holds the generator that it reads from.
     referents += [getattr(item, "_iterator", None) for item in referents]
     return [item for item in referents if isgenerator(item) or isasyncgen(item)]
 

@@ -1,4 +1,4 @@
-"""Finds the LLM call that wrote an engine's answer, and measures how sure the LLM was; wraps no engine.
+"""Finds the LLM call that wrote an engine's answer, and measures how sure the LLM was, without a wrapper.
 
 LlamaIndex reports LLM calls and spans to its dispatcher. Each call is stored with the spans around it, so
 that concurrent queries of one engine, in tasks or in threads, are never mixed up. If a span returns a
@@ -133,7 +133,7 @@ class Source:
         listener()
 
     def certainty(self, shown: str | None) -> Mapping[str, Any] | None:
-        """Return the certainty of the text ``shown`` as plain values; None if another source wrote it.
+        """Return the certainty of the text ``shown`` as plain values; None if this source did not write it.
 
         If ``shown`` is None, return the certainty of this source's whole text.
         """
@@ -330,22 +330,20 @@ class Call(Source):
 
 
 def _shown_of(whole: str, shown: str | None) -> str | None:
-    """Return ``shown`` without white space around it, or ``whole`` if ``shown`` is None.
+    """Return ``shown`` without white space around it if a call's text ``whole`` ends with it; else None.
 
-    Return None if ``whole`` does not end with ``shown``: then another call wrote the text. Thoughts or the
-    steps of an agent may precede the text in ``whole``.
+    Thoughts or the steps of an agent may precede ``shown``. If ``shown`` is None, return ``whole``.
     """
     if shown is None or (not whole and shown == _EMPTY_RESPONSE):
         return whole
     shown = shown.strip()
     before = whole.removesuffix(shown)
     if not whole.endswith(shown) or bool(shown) != bool(whole) or before[-1:].isalnum():
-        return None  # "12" is not an answer inside "312"
+        return None  # "312" does not end with the answer "12"
     return shown
 
 
 def _parts_in(piece: Any) -> Sequence[ReplyPart]:
-    """Parse a stored response, or a stored piece of a stream."""
     if isinstance(piece, ReplyPart):
         return [piece]
     if isinstance(piece, ChatResponse | CompletionResponse):
@@ -381,7 +379,7 @@ class _Span:
         around: The span around this span; None for an outermost span.
         instance: The object whose method opened the span.
         keywords: The keywords of the method's call.
-        sources: The newest LLM calls and engines' answers that wrote texts while the span was open.
+        sources: The newest LLM calls, and answers of inner engines, while the span was open.
     """
 
     def __init__(self, around: _Span | None, instance: Any, keywords: Mapping[str, Any]) -> None:
@@ -540,9 +538,9 @@ class _Events(BaseEventHandler):
 _SPANS, _EVENTS = _Spans(), _Events()
 _OPEN: dict[str, _Span] = {}
 _CALLS: WeakValueDictionary[str, Call] = WeakValueDictionary()
-"""Running calls, by the ids of their spans; the open spans and streams of a call keep it in memory."""
+"""Running calls, by the ids of their spans; a call stays in memory while its span or stream is open."""
 _STREAMS: WeakKeyDictionary[Any, Source] = WeakKeyDictionary()
-"""Sources of the streams that may still be read, by stream."""
+"""Streams that may still be read, each with the source of its text."""
 _STREAM_SPAN: ContextVar[_Span | None] = ContextVar("surerag_stream_span", default=None)
 """The span of the response whose stream is being read; LlamaIndex calls some LLMs only during this time."""
 _NOTED: ContextVar[list[Call] | None] = ContextVar("surerag_noted", default=None)
@@ -553,8 +551,8 @@ _WISHES: dict[int, tuple[ReferenceType[LLM], Wishes]] = {}
 def observe(llm: LLM | None = None, wishes: Wishes = Wishes()) -> None:  # noqa: B008 (it is immutable)
     """Add the handlers to LlamaIndex's dispatcher, unless they are there already, and register an LLM.
 
-    A response of a registered LLM without log-probabilities gets the reason in its certainty. A response of
-    another LLM without log-probabilities stays unchanged.
+    If a response of a registered LLM has no log-probabilities, its certainty says why. If a response of
+    another LLM has none, it gets no certainty.
     """
     if llm is not None:
         _WISHES[id(llm)] = ref(llm), wishes
@@ -573,7 +571,7 @@ def _wishes_for(llm: LLM) -> Wishes | None:
 
 @contextmanager
 def noted_calls() -> Iterator[list[Call]]:
-    """Collect the LLM calls that write answers in the block; the last call wrote the outermost answer."""
+    """Collect the calls that write answers in a ``with`` block; the last call wrote the returned answer."""
     calls: list[Call] = []
     token = _NOTED.set(calls)
     try:

@@ -51,7 +51,7 @@ class MethodPostprocessor(WithoutKeys, WithPrompts, BaseNodePostprocessor, Gener
     """The method's name in events."""
 
     llm: Service[LLM | Reader | None] = None
-    """A LlamaIndex LLM (log-probabilities are not needed) or a reader of surerag; None: ``Settings.llm``."""
+    """A LlamaIndex LLM or a reader of surerag (without log-probabilities, too); ``Settings.llm`` if None."""
 
     @classmethod
     def class_name(cls) -> str:
@@ -148,7 +148,7 @@ class ClusterCompressorPostprocessor(MethodPostprocessor[EDC2Result], EDC2Option
     METHOD = "edc2"
 
     embed_model: Service[BaseEmbedding | Encoder | None] = None
-    """Embeds nodes without embeddings, and the query; ``Settings.embed_model`` if None."""
+    """Computes the query's embedding and those that nodes lack; ``Settings.embed_model`` if None."""
 
     entailer: Service[Entailer | None] = None
     """Checks compressed texts, if ``guard="entailment"``."""
@@ -222,13 +222,13 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
     """Judges whether two answers mean the same: an entailer of surerag, or an LLM with a prompt."""
 
     embed_model: Service[BaseEmbedding | Encoder | None] = None
-    """Embeds nodes without embeddings; ``Settings.embed_model`` if None."""
+    """Computes the embeddings that nodes lack; ``Settings.embed_model`` if None."""
 
     retriever: Service[BaseRetriever | BaseIndex[Any] | None] = None
-    """Is called when no candidate is left, at most once for each query, for four times ``top_n`` nodes."""
+    """Retrieves 4 · ``top_n`` nodes when no candidate is left, at most once for each query."""
 
     documents: Service[BaseDocumentStore | Sequence[BaseNode] | None] = None
-    """Complete documents, found by the nodes' ``ref_doc_id``; if the LLM is uncertain, new chunks are cut."""
+    """Complete documents, found by ``ref_doc_id``; if the LLM is uncertain, new chunks are cut from them."""
 
     chunker: Service[SemanticChunker | None] = None
     """Cuts ``documents`` into chunks; by default a chunker with default options."""
@@ -274,7 +274,7 @@ class DenseRefinerPostprocessor(MethodPostprocessor[DenseRefinerResult], DenseRe
         return program
 
     def _nodes_of(self, result: DenseRefinerResult, nodes: Sequence[NodeWithScore]) -> list[NodeWithScore]:
-        """Return the best context as nodes, and then the nodes without text among the first ``top_n``."""
+        """Return the best context as nodes, then those of the first ``top_n`` input nodes without text."""
         best = next((item.measured for item in reversed(result.rounds) if item.best), None)
         refined = nodes_of(result.passages)
         if best is not None:

@@ -38,7 +38,7 @@ class TemplatePrompt:
         return self.template.get_template()
 
     def require(self, *slots: str) -> TemplatePrompt:
-        """Return this prompt with aliases for LlamaIndex's slot names.
+        """Check the template's slots, which may have LlamaIndex's names, and return the prompt.
 
         Raises:
             PromptError: If the template's slots differ from ``slots``.

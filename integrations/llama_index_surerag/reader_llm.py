@@ -33,7 +33,7 @@ class ReaderLLM(LLM, metaclass=PlainHelp):
     """An LLM of LlamaIndex that calls a reader of surerag.
 
     ``response.raw`` is a :class:`surerag.messages.Generation` with the log-probabilities and entropies of the
-    answer's tokens. In a stream, only the last response has it.
+    answer's tokens. In a stream, ``raw`` is None for all responses but the last.
 
     Attributes:
         reader: The reader, such as a :class:`surerag.TransformersReader`.

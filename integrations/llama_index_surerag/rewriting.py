@@ -91,9 +91,9 @@ class UncertaintyRewriteTransform(MethodPart[UncertaintyRewriter], BaseQueryTran
 class UncertaintyRewriteRetriever(MethodPart[UncertaintyRewriter], BaseRetriever):
     """Retrieves with the query and, if the LLM's answer is uncertain, also with a rewritten query (DynQR).
 
-    The retriever works in any engine, chat engine or agent, sync and async. If the LLM is certain, it costs
-    one search and one answer. Otherwise it costs two searches, two answers and the rewriting. The pipeline
-    then generates its own answer; an :class:`UncertaintyRewriteQueryEngine` needs no further answer.
+    The retriever works in any engine, chat engine or agent, sync and async. It costs one search and one
+    answer if the LLM is certain, and two searches, two answers and the rewriting if not. The pipeline then
+    generates its own answer; an :class:`UncertaintyRewriteQueryEngine` needs no further answer.
 
     The decision is in the :class:`MethodEvent` ``dynqr.gate``, and in the field ``decision`` of each node.
     Nodes without text are left out. If a model fails, the nodes of the original query are returned, with a

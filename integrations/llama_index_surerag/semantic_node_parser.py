@@ -34,7 +34,7 @@ class SemanticNodeParser(WithoutKeys, SemanticChunkerOptions, NodeParser):
     are right even if a sentence occurs twice. A document without words has no chunks. ``chunk_size`` limits
     the text of a chunk, without the metadata that a pipeline may put before the text.
 
-    ``to_dict`` holds every setting and the name of the embedding model, for the cache of ingestion pipelines.
+    ``to_dict`` returns all settings and the embedding model's name, for the cache of ingestion pipelines.
 
     Raises:
         ConfigurationError: If an option is unknown or out of bounds, or ``embed_model`` has a wrong type.

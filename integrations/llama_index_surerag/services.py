@@ -253,8 +253,10 @@ def retriever_of(source: BaseRetriever | BaseIndex[Any], k: int | None = None) -
 
 # The prompt of an engine has as many retrieved passages as fit into the LLM's context window.
 
-_MARGIN, _LEAST = 256, 32
-"""Tokens reserved for the prompt's own words and the chat template, and the minimum tokens of a passage."""
+_MARGIN = 256
+"""Tokens reserved for the prompt's own words and the chat template."""
+_LEAST = 32
+"""Tokens of the first passage that are kept in any case."""
 
 
 class EmptyIndexError(InputError):
@@ -340,7 +342,7 @@ class QueryRetriever:
         """Return at most ``k`` passages, best first.
 
         Raises:
-            EmptyIndexError: If neither the retriever nor the other retrievers find anything.
+            EmptyIndexError: If ``required``, and neither ``retriever`` nor ``others`` find anything.
         """
         passages = self._retriever.retrieve(query, k)
         return self._fit(passages, passages or [other.retrieve(query, 1) for other in self._others])

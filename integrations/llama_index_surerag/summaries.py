@@ -142,7 +142,7 @@ def summary_index(
     embed_model: BaseEmbedding | str | None = None,
     persist_dir: str | os.PathLike[str] | None = None,
 ) -> VectorStoreIndex:
-    """Return an index of the documents' summaries; call it again when documents have changed.
+    """Return an index of the documents' summaries; call this function again when documents have changed.
 
     Args:
         source: Documents, their nodes, or an index with the nodes in its docstore.
@@ -437,7 +437,6 @@ def _embed_again(index: VectorStoreIndex, embed_model: BaseEmbedding | None) -> 
 
 
 def _encoder_name(model: BaseEmbedding) -> str:
-    """Return a text that identifies the embedding model and its number of dimensions."""
     parts = [type(model).__name__, EmbeddingEncoder(model).name, getattr(model, "dimensions", None)]
     return " ".join(str(part) for part in parts if part is not None)
 
@@ -464,8 +463,8 @@ def summary_id(document: str, part: str = "") -> str:
 def _join_chunks(nodes: Sequence[BaseNode]) -> str:
     """Join chunks to the text of their document; text in which two neighbours overlap appears once.
 
-    Chunks are sorted by their offsets, unless two chunks have the same offset. Offsets repeat if they count
-    from the start of larger chunks, as a hierarchical parser sets them.
+    Chunks are sorted by their offsets. If two chunks have the same offset, the given order is kept, because a
+    hierarchical parser counts offsets from the start of a larger chunk.
     """
     chunks = [
         (getattr(node, "start_char_idx", None) or 0, node.get_content(metadata_mode=MetadataMode.NONE))

@@ -76,9 +76,7 @@ def tier_one(
         postprocessors = _postprocessors_for_summaries(postprocessors, own=own, are_public=are_public)
     reason = reason_unknown(source)
     if reason and not (own or are_public):
-        raise ConfigurationError(
-            f"it is not known which summaries the user may see: {reason}", hint=_REMEDIES
-        )
+        raise ConfigurationError(f"we cannot know which summaries a user may see: {reason}", hint=_REMEDIES)
     if summaries is None:
         summaries = _updated_retriever(source, n_summaries, embed_model)
     elif isinstance(summaries, BaseIndex):
@@ -106,7 +104,7 @@ def _postprocessors_for_summaries(
     if "unknown" in uses and not (own or are_public):
         kind = type(postprocessors[uses.index("unknown")]).__name__
         raise ConfigurationError(
-            f"it is not known which summaries a {kind} would drop or change",
+            f"we cannot know which summaries a {kind} would drop or change",
             hint=f"{_REMEDIES}; or pass postprocessors for summaries: summary_postprocessors=[…]",
         )
     accepted = ("apply", "unknown") if own else ("apply",)
@@ -182,7 +180,7 @@ class _VisibleSummaries(InnerRetriever):
     def _current(self) -> BaseRetriever:
         """Return the retriever of summaries; a retriever made from an index gets the search's filters."""
         if self._search is not None and (reason := self._search.unknown()):
-            raise ConfigurationError(f"it is no longer known which summaries the user may see: {reason}")
+            raise ConfigurationError(f"we can no longer know which summaries a user may see: {reason}")
         if isinstance(self._summaries, BaseRetriever):
             return self._summaries
         filters, documents = (self._search.filters, self._search.doc_ids) if self._search else (None, None)

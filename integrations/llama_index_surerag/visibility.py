@@ -1,7 +1,8 @@
 """Finds out which chunks of an index a search may return.
 
 L-RAG puts a summary into the prompt only if the search may return every chunk that the summary was made from.
-The analysis rejects classes of the user, unknown settings, and vector stores that cannot list their nodes.
+The analysis rejects classes that a user wrote, unknown settings, and vector stores that cannot list their
+nodes.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ _RANKING = (
     AutoPrevNextNodePostprocessor,
     SentenceEmbeddingOptimizer,
 )
-"""Postprocessors that rank nodes, select by relevance or add neighbours, but hide no confidential text."""
+"""Postprocessors that rank nodes, select by relevance or add neighbours; none checks access rights."""
 _RANKING_ELSEWHERE = {
     f"llama_index.postprocessor.{name}"
     for name in (
@@ -131,7 +132,7 @@ def reason_unknown(source: BaseRetriever | BaseIndex[Any]) -> str:
 
 
 def _unknown_in_filters(store: Any, filters: MetadataFilters | None) -> str:
-    """Return why we cannot know which nodes filters exclude; an empty text if we can know it."""
+    """Return why we cannot know which nodes are excluded by filters; an empty text if we can know it."""
     if filters is None or isinstance(store, SimpleVectorStore):
         return ""
     for item in filters.filters:
@@ -152,7 +153,7 @@ def _unknown_in_store(store: Any) -> str:
         and kind.get_nodes is not BasePydanticVectorStore.get_nodes
     )
     if _has_own_methods(store):
-        return f"a method of the {kind.__name__} was replaced, so that a search may exclude documents"
+        return f"a method of the {kind.__name__} was replaced, and the new method may exclude documents"
     if kind is SimpleVectorStore or name in _FAISS or can_list_nodes:
         return ""
     return (
@@ -359,8 +360,8 @@ def _has_all_neighbours(chunks: Sequence[BaseNode]) -> bool:
 def matches(node: BaseNode, filters: MetadataFilters) -> bool | None:
     """Return whether a node passes filters in every vector store; None if vector stores may disagree.
 
-    Vector stores may disagree if the node lacks a key, if the types of the two values differ, or if an
-    operator compares parts of texts or lists.
+    Vector stores may disagree if the node lacks a filter's key, if the value in the node and the value in the
+    filter have different types, or if an operator compares parts of texts or lists.
     """
     metadata = {"doc_id": node.ref_doc_id, "ref_doc_id": node.ref_doc_id, **node.metadata}
     results = {

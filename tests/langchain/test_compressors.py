@@ -327,9 +327,11 @@ async def test_parents_are_cut_anew(documents: list[Document]) -> None:
             assert any(document.page_content in parent.page_content for document in refined)
             assert any(document.metadata.get("book") == 1 for document in refined)
     assert len(calls) == 4
-    with pytest.raises(ConfigurationError, match="parents is a int"):
+    with pytest.raises(
+        ConfigurationError, match="expected a retriever, store or function as parents, got a int"
+    ):
         refiner(parents=7)
-    with pytest.raises(ConfigurationError, match="expected parents to return a list of documents"):
+    with pytest.raises(ConfigurationError, match="parents must return a list of documents"):
         refiner(parents=lambda chunks: 7).compress_documents(chunks, QUERY)
 
 
@@ -352,9 +354,11 @@ async def test_the_parents_of_a_multi_vector_retriever(id_key: str, caplog: pyte
     assert with_key.invoke(QUERY) == await with_key.ainvoke(QUERY) != []
     assert "no_parents" not in caplog.text
     if id_key != "doc_id":
-        with pytest.raises(ConfigurationError, match=r"no document has 'doc_id'.*'book', 'shelf'.*parents="):
+        with pytest.raises(
+            ConfigurationError, match=r"under the metadata key 'doc_id'.*'book', 'shelf'.*parents="
+        ):
             around().invoke(QUERY)
-        with pytest.raises(ConfigurationError, match="no document has 'doc_id'"):
+        with pytest.raises(ConfigurationError, match="under the metadata key 'doc_id'"):
             await around().ainvoke(QUERY)
     else:
         assert around().invoke(QUERY) == with_key.invoke(QUERY)

@@ -332,9 +332,7 @@ async def test_summaries_are_filtered_as_the_retriever_is(name: str, tier: str) 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_may_leave_documents_out_unseen_is_refused(name: str) -> None:
     for summaries in (TIERS["memory"](), in_memory().as_retriever()):
-        with pytest.raises(
-            ConfigurationError, match=r"cannot be known which summaries.*summaries_are_public"
-        ):
+        with pytest.raises(ConfigurationError, match=r"cannot know which summaries.*summaries_are_public"):
             LazyRetrievalChain(FakeReader(["?"]), REFUSED[name](), summaries)
     public = LazyRetrievalChain(
         reader(0.1), REFUSED[name](), TIERS["memory"](), summaries_are_public=True, threshold=9.0
@@ -356,7 +354,7 @@ def test_what_is_filtered_in_part_is_filtered_so() -> None:
 
 def test_the_middleware_has_the_same_rule() -> None:
     for summaries in (TIERS["memory"](), in_memory().as_retriever()):
-        with pytest.raises(ConfigurationError, match="cannot be known which summaries"):
+        with pytest.raises(ConfigurationError, match="cannot know which summaries"):
             LazyRetrievalMiddleware(OfUser(), summaries)
     assert LazyRetrievalMiddleware(OfUser(), TIERS["memory"](), summaries_are_public=True)
 
@@ -397,7 +395,7 @@ def test_a_filter_that_is_set_later_holds_from_then_on(tier: str) -> None:
         assert SECRET in shown_by(lazy)
         retriever.search_kwargs["filter"] = of_tenant_a
         if tier == "retriever":
-            with pytest.raises(ConfigurationError, match="cannot be known which summaries"):
+            with pytest.raises(ConfigurationError, match="cannot know which summaries"):
                 shown_by(lazy)
         else:
             prompts = shown_by(lazy)
@@ -455,7 +453,7 @@ def test_summaries_of_another_filter_are_refused() -> None:
         (plain(), of_a()),
         (of_a(), plain(filter=lambda _: True)),
     ):
-        with pytest.raises(ConfigurationError, match="cannot be known which summaries"):
+        with pytest.raises(ConfigurationError, match="cannot know which summaries"):
             LazyRetrievalChain(reader(0.1), retriever, summaries)
     with pytest.raises(ConfigurationError, match="the summaries do not have the same"):
         LazyRetrievalChain(
@@ -474,7 +472,7 @@ def test_a_store_of_summaries_is_filtered_where_it_is_searched_by_itself() -> No
 
 def test_without_a_place_to_look_at_the_user_is_told_that_memory_does_not_follow() -> None:
     search = RunnableLambda(lambda query: DOCUMENTS)
-    with pytest.warns(StaleSummariesWarning, match="in memory cannot follow"):
+    with pytest.warns(StaleSummariesWarning, match="in memory become outdated"):
         LazyRetrievalChain(reader(0.1), search, TIERS["memory"](), summaries_are_public=True)
 
 
@@ -498,7 +496,7 @@ def test_filters_of_chroma_and_qdrant_go_to_stores_of_the_same_kind() -> None:
         ({"filter": {"tenant": {"$in": ["A"]}}}, TIERS["memory"]()),
         ({"filter": {"tenant": "A"}}, TIERS["plain"]().as_retriever()),
     ):
-        with pytest.raises(ConfigurationError, match="cannot be known which summaries"):
+        with pytest.raises(ConfigurationError, match="cannot know which summaries"):
             LazyRetrievalChain(reader(0.1), chunks.as_retriever(search_kwargs=search), tier)
 
 
@@ -534,7 +532,7 @@ def test_filters_of_qdrant_that_name_what_they_admit() -> None:
         models.Filter(must=models.Filter(must_not=[tenant])),
     ):
         retriever = chunks.as_retriever(search_kwargs={"filter": condition})
-        with pytest.raises(ConfigurationError, match="cannot be known which summaries"):
+        with pytest.raises(ConfigurationError, match="cannot know which summaries"):
             LazyRetrievalChain(reader(0.1), retriever, summaries)
 
 

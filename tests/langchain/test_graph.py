@@ -320,7 +320,7 @@ async def test_what_is_certain_enough_is_answered() -> None:
             assert output["answer"] == DRAFT
             assert not output["abstained"]
             assert output["probability"] == pytest.approx(0.9, abs=0.02)
-        with pytest.raises(InputError, match="no answer that is a text"):
+        with pytest.raises(InputError, match="expected an answer as text"):
             SelectiveAnswer(RunnableLambda(lambda _: {"text": "a"}), policy(0.5)).invoke("?")
 
 

@@ -445,8 +445,8 @@ def test_a_constructor_refuses_what_cannot_work_and_names_from_args(kind: Any) -
     ("option", "value", "named"),
     [
         ("output_cls", BaseModel, "structured_predict"),
-        ("response_mode", "tree_summarize", "in one prompt"),
-        ("response_mode", "refine", "in one prompt"),
+        ("response_mode", "tree_summarize", "into one prompt"),
+        ("response_mode", "refine", "into one prompt"),
         ("response_synthesizer", object(), "prompts="),
         ("refine_template", PromptTemplate("{query_str}"), "prompts="),
         ("simple_template", PromptTemplate("{query_str}"), "closed_book"),

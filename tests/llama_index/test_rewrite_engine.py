@@ -282,7 +282,7 @@ def test_a_policy_of_another_reader_is_refused(wrap: Any) -> None:
     with pytest.raises(ConfigurationError, match="calibrated for the reader 'other'"):
         AbstainingQueryEngine(wrap(inner), other)
     of_the_gate = replace(policy(0.5), scope=scope_of(inner.core))
-    with pytest.warns(CalibrationWarning, match="does not name the measure"):
+    with pytest.warns(CalibrationWarning, match="does not say by which measure"):
         AbstainingQueryEngine(wrap(inner), of_the_gate)
     assert scope_of(inner.core)["retriever"] == "VectorIndexRetriever"
 

@@ -238,7 +238,7 @@ def test_what_is_not_understood_is_refused_with_two_remedies(make: Callable[[Any
     index = corpus.index()
     source = make(index)
     summaries = summary_index(index, embed_model=HashEmbedding())
-    with pytest.raises(ConfigurationError, match=r"not known.*summaries=RETRIEVER.*are_public=True"):
+    with pytest.raises(ConfigurationError, match=r"cannot know.*summaries=RETRIEVER.*are_public=True"):
         LazyRetrievalQueryEngine.from_args(
             source, knowing(), summaries=None if given == "nothing" else summaries
         )
@@ -282,7 +282,7 @@ def test_postprocessors_of_chunks_and_summaries(make: Callable[[], Any], effect:
         assert bool(lazy.core.services.summaries.retrieve(KNOWN, 3)) is (effect == "none")
         return
     summaries = summary_index(index, embed_model=HashEmbedding())
-    with pytest.raises(ConfigurationError, match=r"not known.*are_public=True.*summary_postprocessors"):
+    with pytest.raises(ConfigurationError, match=r"cannot know.*are_public=True.*summary_postprocessors"):
         built(index, index, node_postprocessors=[part])
     for settings in ({"summaries_are_public": True}, {"summary_postprocessors": []}):
         assert built(index, index, node_postprocessors=[part], **settings)
@@ -399,7 +399,7 @@ def test_summaries_are_filtered_as_a_store_that_holds_the_texts(store: Any, made
         "lake",
     }
     assert shown(doc_ids=["lake"]) == {"lake"}
-    with pytest.raises(ConfigurationError, match=r"not known.*'text_match'"):
+    with pytest.raises(ConfigurationError, match=r"cannot know.*'text_match'"):
         shown(filters=filters(("tenant", "text_match", "a")))
     if made_of == "documents":
         # Tier 1 follows the documents of the pipeline's own docstore.
