@@ -144,7 +144,7 @@ def certainty_in(response: Any) -> Certainty:
     values = response if isinstance(response, AgentOutput) else getattr(response, "metadata", None) or {}
     if KEY not in values:
         raise InputError(
-            "the response carries no certainty",
+            "the response has no certainty",
             hint="build the LLM of the engine with with_certainty(llm); read streams to their end first",
         )
     certainty: Any = values.get(KEY)

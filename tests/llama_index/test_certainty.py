@@ -172,7 +172,7 @@ async def test_behind_the_stream_of_a_query_engine(server: FakeOpenAI, chat: boo
     pieces = [piece async for piece in response.async_response_gen()]
     assert len(pieces) > 2
     check(response.metadata["certainty"], "".join(pieces))
-    with pytest.raises(InputError, match="carries no certainty"):
+    with pytest.raises(InputError, match="has no certainty"):
         certainty_in(observed.query(QUESTION))
 
 
