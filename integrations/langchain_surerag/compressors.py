@@ -223,10 +223,13 @@ class DenseRefiner(Compressor, DenseRefinerOptions):
         name = getattr(self.parents, "id_key", "doc_id")
         keys = list(dict.fromkeys(one.metadata[name] for one in documents if name in one.metadata))
         if not keys:
+            knows_key = hasattr(self.parents, "id_key")
             raise ConfigurationError(
                 f"no chunk has the id of its original document under the metadata key {name!r}; the keys of "
                 f"the first chunk are {sorted(documents[0].metadata)}",
-                hint="pass parents=retriever: the retriever that filled the store knows the key (id_key)",
+                hint="compress chunks from the vector store that this retriever filled"
+                if knows_key
+                else "pass parents=retriever: the retriever that filled the store knows the key (id_key)",
             )
         return keys
 

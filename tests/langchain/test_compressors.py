@@ -353,6 +353,8 @@ async def test_the_parents_of_a_multi_vector_retriever(id_key: str, caplog: pyte
     with_key = around(parents=writer)
     assert with_key.invoke(QUERY) == await with_key.ainvoke(QUERY) != []
     assert "no_parents" not in caplog.text
+    with pytest.raises(ConfigurationError, match="from the vector store that this retriever filled"):
+        refiner(FakeReader(confused), parents=writer).compress_documents([Document(LONG)], QUERY)
     if id_key != "doc_id":
         with pytest.raises(
             ConfigurationError, match=r"under the metadata key 'doc_id'.*'book', 'shelf'.*parents="
