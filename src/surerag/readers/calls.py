@@ -3,8 +3,8 @@
 A thread cannot be interrupted. A model in a thread calls ``raise_if_cancelled`` before every step.
 
 Each blocking call has its own daemon thread. The thread pool of the event loop is not used, because the pool
-is small, and because the loop waits for the pool when the loop ends. A cancelled call that still blocks would
-delay the end of the process.
+is small, and because the loop waits for the pool when the loop ends. So a cancelled call that still blocks in
+the pool would delay the end of the process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", def
 def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
     """Within this block, let ``raise_if_cancelled`` raise once ``predicate()`` is True.
 
-    In nested blocks, it raises once the predicate of any of the blocks is True.
+    In nested blocks, ``raise_if_cancelled`` raises once the predicate of any of the blocks is True.
     """
     outer = _cancelled.get()
     token = _cancelled.set(lambda: predicate() or outer())

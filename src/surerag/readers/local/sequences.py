@@ -163,7 +163,7 @@ class GrowingAnswer:
 
     @property
     def certain_text(self) -> str:
-        """Text that is certain to be part of the answer, white space not yet stripped."""
+        """Text that is sure to belong to the answer; white space around the text is not stripped yet."""
         held = 0 if self.ended else held_for_stop(self._text, self.prompt.sampling.stop)
         return self._text[: len(self._text) - held]
 
