@@ -52,7 +52,7 @@ class Effect(Generic[A]):
         SERVICE: Name of the service that answers the effect, in :class:`~surerag.services.Services`.
         VERB: Name of the service's method.
         ARGUMENTS: Names of the fields that are passed to this method, in order.
-        SAME: Names of the fields that must be equal in several effects for one call to answer them.
+        SAME: Names of the fields that must be equal if one call is to answer several effects.
     """
 
     __slots__ = ()
@@ -84,7 +84,7 @@ class Effect(Generic[A]):
         return answer
 
     def usage(self, answer: Any) -> Usage:
-        """Return the model calls and tokens of the answer; none by default, as for retrieval."""
+        """Return the model calls and tokens that the answer took; by default 0, as for a retriever."""
         return Usage()
 
 
@@ -171,7 +171,7 @@ class ContinueGeneration(Effect[Generation]):
     VERB = "rest"
 
     def owner(self, service: Any) -> BegunGeneration:
-        """Return the begun generation, because its own method ``rest`` is called."""
+        """Return the begun generation; ``rest`` is its method, not the reader's."""
         return self.begun
 
     @staticmethod
@@ -198,7 +198,7 @@ class CancelGeneration(Effect[None]):
     VERB = "close"
 
     def owner(self, service: Any) -> BegunGeneration:
-        """Return the begun generation, because its own method ``close`` is called."""
+        """Return the begun generation; ``close`` is its method, not the reader's."""
         return self.begun
 
     def usage(self, answer: None) -> Usage:
@@ -299,7 +299,7 @@ class Entail(Effect[NDArray[np.float64]]):
         return _rows(service.entail, [part.pairs for part in parts])
 
     def usage(self, answer: Any) -> Usage:
-        """Return one call per pair."""
+        """Return the usage: one call for each pair."""
         return Usage(requests=len(self.pairs))
 
 
@@ -334,9 +334,9 @@ def handled(
 ) -> Program[R]:
     """Run a method's generator, and answer each of its requests (effects) with ``handle(effect)``.
 
-    ``handle`` is a generator itself: it may yield requests, and returns the answer. An error in ``handle`` is
-    raised inside ``program``. But if ``ends(error)`` returns an exception, ``program`` is closed and this
-    exception is raised.
+    ``handle(effect)`` is a generator, too: it may yield requests, and returns the answer. An error in
+    ``handle`` is raised inside ``program``. But if ``ends(error)`` returns an exception, ``program`` is
+    closed and this exception is raised.
     """
     resume: Callable[[], Effect[Any]] = lambda: next(program)  # noqa: E731
     while True:

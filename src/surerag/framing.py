@@ -1,7 +1,7 @@
 r"""Mark lines of untrusted texts that imitate lines of the prompt into which the texts are filled.
 
 A prompt is a frame of lines (``Question: …``, ``Documents:``, ``[2] …``) around untrusted texts. A text that
-contains lines like the frame's could pretend to end, and add a question and an answer of its own. So every
+contains such lines could pretend that it has ended, and add a question and an answer of its own. So every
 line of a text that begins like a line of the frame gets a mark before it::
 
     [1] Ada was born in Velm.
@@ -36,7 +36,7 @@ MARK = "| "
 
 
 class Passages(str):
-    """Numbered passages from ``format_passages``; their numbers belong to the prompt, so they get no mark."""
+    """Numbered passages from ``format_passages``; ``as_data`` puts no mark before these numbers."""
 
     __slots__ = ()
 

@@ -54,7 +54,7 @@ class Template(Protocol):
 
 
 NO_SUMMARY = "no_summary"
-"""Metadata key of a passage that L-RAG searches in place of a missing summary; no prompt contains it."""
+"""Metadata key of a passage that represents a document without a summary in L-RAG's search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,6 @@ class Pair(NamedTuple):
 
 ANSWER_TOKENS = 256
 """Maximum length of an answer in tokens, if neither the user nor the model sets a limit."""
-
 
 TraceKind = Literal[
     "none", "optional", "optional_entropy", "expected", "expected_entropy", "logprobs", "entropy"

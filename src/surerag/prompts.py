@@ -205,9 +205,9 @@ def load_prompts(file: str | Path) -> dict[str, dict[str, str]]:
 def format_passages(texts: Iterable[str]) -> Passages:
     r"""Number passages consecutively, for the prompts of this module.
 
-    If a line inside a passage begins with a number in brackets, the line is marked. The numbers that this
-    function adds belong to the prompt. A template knows this from the type of the result, so pass the result
-    on unchanged.
+    If a line inside a passage begins with a number in brackets, a mark is put before the line. Pass the
+    result on unchanged: by its type, a template knows the numbers that this function adds, and puts no mark
+    before them.
 
     Example:
         >>> format_passages(["Ada was born in Velm.\n[2] In Orun.", "Velm lies on the Orun."])

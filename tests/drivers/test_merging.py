@@ -109,7 +109,7 @@ def test_a_service_without_identity_is_refused() -> None:
     class Slotted:
         __slots__ = ()
 
-    with pytest.raises(ConfigurationError, match="weakly referable"):
+    with pytest.raises(ConfigurationError, match="accepts weak references"):
         queue_of(Slotted())
 
 

@@ -7,8 +7,8 @@ thread ends when it has been idle for a while.
 
 Before a call, the worker waits for further requests until every running method that uses this model is
 waiting, or until no request has come for a short time: 5 ms, or a tenth of the last call's time if
-this is longer. If no request comes during such a wait, the worker stops waiting until two requests are again
-pending at the same time.
+this is longer. After a wait that ends with only one pending request, the worker calls the model without
+waiting, until two requests are pending at the same time.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def close_begun(call: Future[Any]) -> None:
 def answer_effects(effects: Sequence[Effect[Any]], service: Any) -> list[Any]:
     """Answer several requests to one service in as few calls as possible; equal requests are sent once.
 
-    If a merged call fails, each half of its requests gets a call of its own, so that only the request that
-    causes the failure fails.
+    If a merged call fails, its requests are halved again and again, with a call for each half, until only the
+    requests that cause the failure fail.
 
     Returns:
         For each request, in order, the answer or :class:`Failed`.
@@ -120,8 +120,6 @@ _IDLE_SECONDS = 5.0
 
 
 class _QueuedEffect:
-    """A request in the queue, and the future of its answer."""
-
     def __init__(self, effect: Effect[Any]) -> None:
         self.effect = effect
         self.future: Future[Any] = Future()
@@ -135,7 +133,7 @@ class MergingQueue:
         self._service = weakref.ref(service)
         self._arrival = threading.Condition(threading.Lock())
         self._pending: deque[_QueuedEffect] = deque()
-        # No lock protects this set: the garbage collector may close a method in a thread that holds the lock.
+        # Used without the lock: the garbage collector may close a method in the thread that holds the lock.
         self._programs: set[object] = set()
         self._working = False
         self._company = True
@@ -146,7 +144,7 @@ class MergingQueue:
         self._programs.add(token)
 
     def leave(self, token: object) -> None:
-        """Let the worker no longer wait for requests of the method that ``token`` represents."""
+        """Tell the worker that the method with this ``token`` will send no more requests."""
         self._programs.discard(token)
 
     def notify(self) -> None:
@@ -185,7 +183,6 @@ class MergingQueue:
         return queued
 
     def _work(self) -> None:
-        """Answer batch after batch, until no request has come for a while."""
         while batch := self._next_batch():
             started = time.monotonic()
             self._answer([queued for queued in batch if queued.future.set_running_or_notify_cancel()])
@@ -276,11 +273,12 @@ def queues_of(services: Services) -> list[MergingQueue]:
 
 
 def queue_of(service: object) -> MergingQueue:
-    """Return the queue of a local service, or raise ConfigurationError if the service cannot have a queue."""
+    """Return the queue of a service whose calls are merged, or raise ConfigurationError."""
     try:
         return _queues.get(service) or _queues.setdefault(service, MergingQueue(service))
     except TypeError as error:
         raise ConfigurationError(
-            f"{type(service).__name__} is local, but cannot have a queue",
-            hint="make objects hashable by identity and weakly referable (__slots__ need __weakref__)",
+            f"requests to a {type(service).__name__} cannot be merged into batches: expected an object that "
+            "is hashable and accepts weak references",
+            hint="let the class hash its objects by identity, and add __weakref__ to its __slots__",
         ) from error

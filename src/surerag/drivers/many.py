@@ -22,7 +22,7 @@ R = TypeVar("R")
 Work = TypeVar("Work", Future[Any], asyncio.Task[Any])
 
 _WINDOWS_AHEAD = 4
-"""Maximum number of methods that are started before the oldest result is taken, divided by ``window``."""
+"""Maximum number of methods that start before the oldest result is taken, as a multiple of ``window``."""
 
 
 def run_many(programs: Iterable[Program[R]], services: Services, **options: Any) -> list[R]:
@@ -139,7 +139,7 @@ def _close_if_cancelled(session: Session[R], future: Future[R | Exception]) -> N
 
 
 class _Reading:
-    """Makes the queues of local models wait for the next method, while it is taken from the input."""
+    """Makes the queues of local models wait while the next method is being taken from the input."""
 
     def __init__(self, services: Services) -> None:
         self._queues = queues_of(services)
@@ -168,7 +168,6 @@ def _held_back_by(started: Sequence[Work], window: int) -> list[Work]:
 
 
 def _take(started: deque[Work], advance: Callable[[], object], return_exceptions: bool) -> Any:
-    """Take the oldest result; raise its exception unless ``return_exceptions`` is true."""
     result = started.popleft().result()
     advance()
     if isinstance(result, Exception) and not return_exceptions:

@@ -69,7 +69,7 @@ async def close(session: Session[Any], calls: Blocking) -> None:
             try:
                 await _answer(session, CancelGeneration(begun), calls)
             except (Exception, asyncio.CancelledError) as error:
-                # When an event loop ends, it cancels all tasks.
+                # An event loop that ends cancels its tasks, so this may be a CancelledError.
                 logger.warning("a begun generation could not be closed: %s", described(error))
 
     if unfinished:
@@ -81,7 +81,8 @@ async def _answer(session: Session[Any], effect: Effect[Any], calls: Blocking) -
     service = service_of(effect, session.services)
     merged = is_merged(service) and not (calls.prefix and hasattr(service, "aretrieve"))
     if isinstance(effect, CancelGeneration) and (merged or not calls.prefix):
-        return answer_effect(effect, service)  # not in the session's context, which may be in use
+        # The session's context is not entered, because another thread may still be in this context.
+        return answer_effect(effect, service)
     if merged:
         return await calls.call(queue_of(service), "answer", effect)
     if not calls.prefix:

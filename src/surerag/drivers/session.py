@@ -79,7 +79,7 @@ class Session(Generic[R]):
         self._step(lambda: next(self._program))
 
     def advance(self, outcome: Any) -> None:
-        """Send the answer, or raise the failure, in the method's generator; run to the next request."""
+        """Send an answer to the method's generator, or raise a failure in it; run to the next request."""
         if isinstance(outcome, Failed):
             error = self._failure = outcome.error
             self._step(lambda: self._program.throw(error))

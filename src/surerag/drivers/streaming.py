@@ -1,7 +1,7 @@
 """Run one method's generator and stream its answer.
 
-A streaming driver runs the generator up to the request that the method marks as its answer. The method makes
-its decisions before this request, so ``events`` has their events before the first piece of text is read.
+A streaming driver runs the generator up to the request for the method's answer. The method makes its
+decisions before this request. So ``events`` of the stream has the decisions before any text is read.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class _Work(Generic[R]):
-    """Runs the method's generator of a stream.
+    """Runs a method's generator while its answer is streamed.
 
     The class uses no async generators, because an event loop that ends may close an async generator twice.
     """
@@ -126,7 +126,7 @@ class _Streamed(Generic[R]):
 
     @property
     def announced(self) -> Any:
-        """Detail of the latest event with a detail, such as a method's decision before its answer."""
+        """The ``detail`` of the latest event that has any, such as a method's decision before its answer."""
         return next((event.detail for event in reversed(self.events) if event.detail is not None), None)
 
 
@@ -152,7 +152,7 @@ class AnswerStream(_Streamed[R]):
         self.close()
 
     def close(self) -> None:
-        """Stop the program, and close its connections and generations. Closing again does nothing."""
+        """Stop the method, and close its connections and generations. Closing again does nothing."""
         run_blocking(self._work.close())
 
 
@@ -179,7 +179,7 @@ class AsyncAnswerStream(_Streamed[R]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop the program, and close its connections and generations. Closing again does nothing."""
+        """Stop the method, and close its connections and generations. Closing again does nothing."""
         await self._work.close()
 
 

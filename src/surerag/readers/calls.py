@@ -1,10 +1,10 @@
 """Ways to call methods (blocking, awaited or in threads), so that sync and async code is written once.
 
-A model that generates in a thread cannot be interrupted; it calls ``raise_if_cancelled`` before every step.
+A thread cannot be interrupted. A model in a thread calls ``raise_if_cancelled`` before every step.
 
 Each blocking call has its own daemon thread. The thread pool of the event loop is not used, because the pool
-is small, and because the loop waits for the pool when the loop ends. A cancelled call that still blocks would
-delay the end of the process.
+is small, and because the loop waits for the pool when the loop ends. So a cancelled call that still blocks in
+the pool would delay the end of the process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _cancelled: ContextVar[Callable[[], bool]] = ContextVar("surerag_cancelled", def
 def cancel_when(predicate: Callable[[], bool]) -> Iterator[None]:
     """Within this block, let ``raise_if_cancelled`` raise once ``predicate()`` is True.
 
-    In nested blocks, it raises once the predicate of any of the blocks is True.
+    In nested blocks, ``raise_if_cancelled`` raises once the predicate of any of the blocks is True.
     """
     outer = _cancelled.get()
     token = _cancelled.set(lambda: predicate() or outer())
@@ -97,7 +97,7 @@ def run_blocking(coroutine: Coroutine[Any, Any, R]) -> R:
         coroutine.send(None)
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]  # what the coroutine returned
-    raise RuntimeError("a blocking call waited for an event loop")
+    raise RuntimeError("expected a coroutine that makes only blocking calls, but it waits for an event loop")
 
 
 async def maybe_await(result: Any) -> Any:
@@ -106,7 +106,7 @@ async def maybe_await(result: Any) -> Any:
 
 
 def renew_after_fork(callback: Callable[[], object]) -> None:
-    """Call a function first in every forked process, where locks of the parent may stay held for ever."""
+    """Call a function first in every forked process, to replace locks that another thread may have held."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=callback)
 
@@ -216,7 +216,7 @@ class Awaiting(Blocking):
     prefix = "a"
 
     async def next(self, items: Any, context: contextvars.Context) -> Any:
-        """Await the next item of an asynchronous iterator, which runs in the task's context."""
+        """Await the next item of an async iterator, which runs in the task's context, not in ``context``."""
         return await anext(items, None)
 
     async def shielded(self, work: Coroutine[Any, Any, R]) -> R:

@@ -73,9 +73,9 @@ class Request(NamedTuple):
     Attributes:
         top: Number of likeliest tokens to list for each token. With 0, only each token's own log-probability
             is requested; with None, no log-probability is requested.
-        number: Index of the request's first answer among the samples of the prompt.
-        drawn: Whether the answers are some of several random samples of the prompt.
-        budget: Number of tokens that are added for thoughts.
+        number: Index of this request's first sample among all samples of the prompt.
+        drawn: Whether the caller wants several random samples, of which this request may get only some.
+        budget: Number of tokens for thoughts, besides the maximum length of the answer.
         context: Data of the caller that the client's framework needs.
     """
 
@@ -583,7 +583,9 @@ class BegunStream(BegunGeneration):
         self._open()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an answer that is still generated cannot be copied or pickled; call rest() first")
+        raise TypeError(
+            "an answer that is still being generated cannot be copied or pickled; call rest() first"
+        )
 
     def _open(self) -> None:
         self.reading = self._reader._reading(self._request)

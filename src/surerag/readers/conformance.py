@@ -59,6 +59,7 @@ class Trial:
     Attributes:
         prompts: At least two questions; different answers to them make the checks stricter.
         max_tokens: Maximum length of answers [tokens], a few tokens more than ``n_tokens``.
+        n_tokens: Length of answers that are begun, or cut short [tokens].
         tolerance: Log-probabilities and entropies [nats] that differ by at most this number count as equal.
         vocabulary_size: Number of tokens that the model can emit, if known: entropies cannot exceed its
             logarithm.
@@ -221,7 +222,9 @@ def max_tokens_is_kept(reader: BaseReader, trial: Trial) -> None:
             length = cut[0].completion_tokens
             _demand(length <= trial.n_tokens, f"got {length} tokens, the limit is {trial.n_tokens}")
         if answer.trace is not None and len(answer.trace) > trial.n_tokens:
-            _demand(cut[0].finish == "length", f"cut: expected finish 'length', got {cut[0].finish!r}")
+            _demand(
+                cut[0].finish == "length", f"expected finish 'length' for a cut answer, got {cut[0].finish!r}"
+            )
             start = answer.trace.tokens[: trial.n_tokens]
             tokens = _trace(cut[0]).tokens
             _demand(tokens == start, f"the cut answer has the tokens {tokens}, expected {start}")
@@ -294,11 +297,13 @@ def begin_shows_the_first_tokens(reader: BaseReader, trial: Trial) -> None:
                 trial.same("begun and done", item.partial, whole)
             elif whole.trace is not None:
                 head = _trace(item.partial)
-                _demand(len(head) == trial.n_tokens, f"begun: {len(head)} tokens, expected {trial.n_tokens}")
+                _demand(
+                    len(head) == trial.n_tokens, f"got {len(head)} begun tokens, expected {trial.n_tokens}"
+                )
                 start = whole.trace.tokens[: len(head)]
-                _demand(start == head.tokens, f"begun: the tokens {head.tokens}, expected {start}")
+                _demand(start == head.tokens, f"got the begun tokens {head.tokens}, expected {start}")
                 trial.check_close(
-                    "begun: log-probabilities", head.logprobs, whole.trace.logprobs[: len(head)]
+                    "begun tokens: log-probabilities", head.logprobs, whole.trace.logprobs[: len(head)]
                 )
 
 
@@ -317,7 +322,8 @@ def begin_and_rest_is_generate(reader: BaseReader, trial: Trial) -> None:
             trial.same("begun and completed alone", single, other)
             if n_tokens > trial.max_tokens:
                 _demand(
-                    item.partial.text == other.text, f"begun: {item.partial.text!r}, expected {other.text!r}"
+                    item.partial.text == other.text,
+                    f"got the begun text {item.partial.text!r}, expected {other.text!r}",
                 )
 
 

@@ -2,7 +2,7 @@
 
 A method may fall back after a temporary failure (overload, time-out, a lost connection), and after a failure
 of one request alone (too long, a strange reply). It must not fall back if a service refuses every request
-(wrong key, address, model or parameter): then every answer would be worse, and only a log would show it.
+(wrong key, address, model or parameter): a fallback would worsen every answer, and only a log would say why.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SECRET_NAME = re.compile(
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]*://\S+\Z", re.IGNORECASE)
 _USER = re.compile(r"(?<=://)[^/@]*@")
 _SHORTEST_BEGINNING = 6
-"""Minimum length of a secret's beginning that is hidden at the place where a message is cut off."""
+"""Minimum length of a part of a secret that is hidden: its beginning before a cut, or its base64 text."""
 _PASSING_STATUSES = frozenset({408, 409, 425, 429})
 _PASSING_ERRORS = (
     "Timeout",
@@ -70,7 +70,7 @@ _TOO_LONG = re.compile(
 _TOO_LONG_CODE = "above_max_length"
 """End of each of OpenAI's error codes for a text or a list that is too long, in any field of the request."""
 _KEY_OF_REPLY = re.compile(r"['\"]\w+['\"]: ")
-"""A key in a raw reply that a client includes in its message, such as ``'message':``."""
+"""A JSON key, such as ``'message':``, in a reply that an error quotes; it does not mean the prompt."""
 _INPUT = re.compile(r"\b(prompts?|inputs?(_ids)?|messages?|requests?|sequences?|conversation|documents?)\b")
 _MEASURE = re.compile(r"\b(tokens?|length|max_(seq|model|input)_len(gth)?|too long)\b")
 _EXCESS = re.compile(
@@ -191,7 +191,8 @@ def masked(text: str, secrets: Iterable[str] = ()) -> str:
     A secret of eight characters or more is also found if it is written in other letter case, percent-encoded
     (also twice), as HTML entities, escaped as in JSON, in hex, or over several lines, and if the text is cut
     off within the secret. A secret of five bytes or more is also found in base64 (also after a user's name,
-    as in Basic authorization). In other forms, a short secret is found only as a whole word.
+    as in Basic authorization). In plain text, a secret of fewer than eight characters is found only as a
+    whole word in its own letter case.
 
     Example:
         >>> masked("Invalid key 9f8e7d6c; sent with Bearer abc", ["9f8e7d6c"])
@@ -260,8 +261,8 @@ def without_secrets(error: E, secrets: Iterable[str]) -> E:
     """Return an error without secrets, also in its causes and in the errors of its group.
 
     An error that shows a secret is replaced by a copy without the secret. The copy has the same class and
-    notes. Of the attributes of a client's error, the copy has only texts and numbers. If an error of the
-    client's class cannot be made, the copy is an ``Exception`` whose text begins with the name of the class.
+    notes. If the class is not one of surerag's, the copy keeps only those attributes that are texts or
+    numbers. If the class cannot be copied, an ``Exception`` is made, whose text begins with the class's name.
 
     Example:
         >>> without_secrets(ValueError("Invalid key 9f8e7d6c"), ["9f8e7d6c"])

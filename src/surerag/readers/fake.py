@@ -124,8 +124,6 @@ _LATEST = 10_000
 
 
 class _BegunReply(BegunGeneration):
-    """A begun reply; the reader that began the reply records its calls and counts its words."""
-
     def __init__(self, reader: FakeReader, prompt: str, whole: Generation, emitted: int) -> None:
         super().__init__(replace(_head(whole, emitted), finish="partial"))
         if emitted == whole.completion_tokens:
@@ -178,7 +176,7 @@ class FakeReader(BaseReader):
             log-probabilities, and so without entropies.
         end_logprob: Log-probability [nats] of the end token of plain-text replies; None for a reader without
             log-probabilities of end tokens.
-        default: Reply once the queue is empty; without a default, an empty queue is an error.
+        default: Reply if the queue is empty, or the prompt contains no key; None makes this an error.
         name: Identity of the model.
         capabilities: Capabilities that the reader claims; by default they follow from ``entropy`` and
             ``logprob``. The generations omit whatever the reader does not claim.

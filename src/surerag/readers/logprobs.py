@@ -61,7 +61,6 @@ def _entry(entry: object, logprobs: object) -> Mapping[str, Any]:
 
 
 def _entries_of_gemini(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return Gemini's result as entries of the chat API."""
     chosen = result.get("chosen_candidates") or []
     tops = result.get("top_candidates") or [{}] * len(chosen)
 
@@ -75,7 +74,7 @@ def _entries_of_gemini(result: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _entries_of_columns(columns: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the columns of the completions API as entries of the chat API."""
+    """Return the parallel lists of the completions API as a list of entries of the chat API."""
     tokens, values = columns.get("tokens"), columns.get("token_logprobs")
     if not isinstance(tokens, list) or not isinstance(values, list) or len(tokens) != len(values):
         raise _malformed("a log-probability (token_logprobs) for each token", values)
@@ -130,7 +129,7 @@ def trace_of_answer(
     top_logprobs: int | None = None,
     thought: bool = False,
 ) -> TokenTrace:
-    """Return the trace of an answer from the entries of a reply that other code than surerag requested.
+    """Return the trace of an answer from the entries of a reply that surerag did not request itself.
 
     Args:
         entries: All entries of the reply; some servers also list the tokens of thoughts and stop texts.
@@ -187,7 +186,7 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
     """Return the interval [nats] of the entropy at one step, computed from the step's likeliest tokens."""
     if not isinstance(listed, list) or not listed:
         raise LogprobsError(
-            f"the server listed no alternatives to the token {token!r}, but {excerpt(listed)}",
+            f"expected a list of alternatives to the token {token!r} from the server, got {excerpt(listed)}",
             hint="pass top_logprobs=0 if you need no entropies, or use another server or api",
         )
     # This runs for every alternative to every token, and isinstance with an abstract class is slow.
@@ -202,8 +201,8 @@ def _bounds(token: str, value: float, listed: object, top: int, vocabulary_size:
     try:
         bounds = entropy_bounds(likeliest, vocabulary_size, sampled_logprob=sampled)
         if len(likeliest) < top:
-            # Alternatives with equal text are listed once, so a likely alternative may be missing. Then the
-            # entropy is smallest if one token has all the remaining probability.
+            # Alternatives with equal text are listed once, so a likely alternative may be missing. The lower
+            # bound is then the entropy with all the remaining probability on one unlisted token.
             together = entropy_bounds(likeliest, len(likeliest) + 1)
             bounds = Interval(min(bounds.lower, together.upper), bounds.upper)
     except ValueError as error:
@@ -328,7 +327,7 @@ def _spell_only(texts: Sequence[bytes], target: bytes) -> bool:
 def _starts(parts: Sequence[list[bytes | None]], *, thought: bool) -> Iterable[int]:
     """Yield token indices at which the answer may begin, the likeliest first.
 
-    These are the index after the last mark of thoughts, 0, and then all indices from the last backwards.
+    First comes the index after the last mark of thoughts, then index 0, then all indices from last to first.
     """
     texts = [b"".join(part or b"" for part in token) for token in parts]
     offsets, joined = list(accumulate(map(len, texts), initial=0)), b"".join(texts)

@@ -1,11 +1,11 @@
 """Parameters that a model rejects: once a changed request has succeeded, later requests are changed, too.
 
 Services reject different parameters, in their own words, and differently for each model: a reasoning model
-takes no temperature, another model gives no log-probabilities, and a third lists five alternatives if twenty
-are requested. If the method does not depend on a rejected parameter, requests omit the parameter. Otherwise,
-the reader raises an error with the service's reason. This module does no I/O.
+takes no temperature, another model gives no log-probabilities, and a third model lists at most five
+alternatives to a token. If the method does not depend on a rejected parameter, requests omit the parameter.
+Otherwise, the reader raises an error with the service's reason. This module does no I/O.
 
-Many services quote the request in a refusal, so a user's words in the message may look like the name of a
+Many services quote the request in a refusal, so a user's words in the refusal may look like the name of a
 parameter. Three rules prevent mistakes. The field that a refusal names (its ``param`` or location) counts
 more than the message. Words that the message quotes from the request are removed before the message is
 searched. A change is kept only if the same request succeeds with the change.
@@ -65,7 +65,6 @@ _RUN = 3
 """Words of a message count as a quotation if a text of the request has at least this many of them in a row;
 fewer if the text has fewer words."""
 
-
 TEMPERATURE_HINT = (
     "set temperature=1.0, or use a model that accepts a temperature; with thinking=False, this model may "
     "accept a temperature"
@@ -73,7 +72,7 @@ TEMPERATURE_HINT = (
 
 
 class LeftOutWarning(UserWarning):
-    """For a while requests omit a setting that the model rejects or ignores, so results may differ."""
+    """The model rejects or ignores a setting, so requests omit it for some time; results may differ."""
 
 
 class Change(NamedTuple):
@@ -88,7 +87,7 @@ class Change(NamedTuple):
         if self.to is not None:
             return f"takes a {self.name} of at most {self.to}"
         effect = ", and the service chooses the temperature" if self.name == "temperature" else ""
-        return f"rejects {self.name}, so that requests omit it{effect}"
+        return f"rejects {self.name}; requests now omit it{effect}"
 
 
 class Refusal(NamedTuple):
@@ -146,7 +145,7 @@ class Refusal(NamedTuple):
         return changes
 
     def _of_named(self, body: Mapping[str, Any]) -> list[Change]:
-        """Return changes of the parameters whose names are close to words of refusal in the message."""
+        """Return changes of the parameters that the message names beside words of refusal or a limit."""
         changes = [
             Change(name, change[0])
             for name, value in body.items()
@@ -217,7 +216,7 @@ class Learned:
         trial: Sequence[Change] = (),
         needed: Collection[str] = (),
     ) -> list[Change]:
-        """Return further changes that a refusal suggests, with the names that parameters have in ``body``."""
+        """Return further changes that a refusal suggests, under the parameters' names in ``body``."""
         originals = {new: old for old, new in _new_names((*self.changes, *trial)).items()}
         changes = refusal.changes(self.apply(body, trial), needed)
         return [one._replace(name=originals.get(one.name, one.name)) for one in changes]
@@ -248,7 +247,7 @@ def _new_names(changes: Iterable[Change]) -> dict[str, str]:
 def needed_parameters(sampling: SamplingParams) -> frozenset[str]:
     """Return the parameters without which an answer is useless.
 
-    The temperature is needed only if several answers are sampled and it is not 1. The number of answers, stop
+    A temperature is needed only if it is not 1 and several answers are sampled. The number of answers, stop
     texts and seeds are never needed: the reader can request answers one by one, and cut them at stop texts
     itself.
     """

@@ -26,7 +26,7 @@ _BEGINNINGS = (*_CLOSING, CHANNEL, f"<|start|>assistant{CHANNEL}")
 _LONGEST = max(map(len, _BEGINNINGS))
 _FINAL = re.compile(r"<\|channel\|>final[^<]*<\|message\|>")
 _END = re.compile(r"<\|(?:return|end|call)\|>\s*\Z")
-"""End tokens of harmony that a server may include at the end of an answer's text."""
+"""End tokens of harmony (the format of gpt-oss) that a server may leave at the end of an answer's text."""
 _MARK = re.compile(
     r"</?(?:think|thinking|seed:think|thought|reasoning)>|\[/?THINK\]|<\|(?:channel|start)\|>\w*|<\|\w+\|>"
 )
@@ -53,7 +53,7 @@ class ThoughtSplitter:
     Attributes:
         begins: Index in the text at which the answer begins, which is the first character after the thoughts
             that is not white space; 0 if there are no thoughts; None while this is not known.
-        closed: Whether thoughts have ended; if ``begins`` is still None, only white space follows so far.
+        closed: Whether thoughts have ended; ``begins`` stays None until more than white space follows.
 
     Example:
         >>> splitter = ThoughtSplitter()
@@ -88,7 +88,7 @@ class ThoughtSplitter:
 
     @property
     def unclosed(self) -> bool:
-        """Whether the text is inside thoughts that need a closing mark; harmony's channels need none."""
+        """Whether the text is inside thoughts that need a closing mark, unlike the thoughts of gpt-oss."""
         return self.thinking and not self.closed and self._closing not in (None, CHANNEL)
 
     @property
@@ -180,7 +180,7 @@ def begun_thoughts(text: str) -> str:
 
 
 def mentions_thoughts(template: str) -> bool:
-    """Return whether a chat template contains marks of thoughts, so that its model may write them.
+    """Return whether a chat template contains marks of thoughts; if so, its model may think.
 
     Example:
         >>> mentions_thoughts("{{ content.split('</think>')[-1] }}"), mentions_thoughts("{{ content }}")

@@ -75,8 +75,9 @@ class UsageCounter:
 class BegunGeneration:
     """A begun answer with its first tokens. Complete it by ``rest`` or ``chunks``, or else ``close`` it.
 
-    This class is for a reader that has generated the whole answer. A reader that can stop and go on derives
-    its own class, and overrides ``rest``, ``chunks`` and ``close``; a local reader also ``_rest_together``.
+    This base class serves readers that always generate the whole answer. If your reader can pause an answer,
+    derive a class that overrides ``rest``, ``chunks`` and ``close``, and for a local reader
+    ``_rest_together``.
 
     Attributes:
         partial: The generation so far.
@@ -258,7 +259,7 @@ def in_groups(
     samplings: Sequence[SamplingParams],
     call: Callable[[Sequence[Prompt], SamplingParams], Sequence[R]],
 ) -> list[R]:
-    """Call ``call`` once for all prompts with equal sampling parameters; return the results in order."""
+    """Call ``call`` once for each set of prompts with equal sampling parameters; keep the order."""
     members: dict[SamplingParams, list[int]] = {}
     for index, sampling in enumerate(samplings):
         members.setdefault(sampling, []).append(index)

@@ -43,7 +43,6 @@ _WITHHELD = frozenset(
     {"content_filter", "safety", "prohibited_content", "blocklist", "recitation", "refusal"}
 )
 
-
 _ESTIMATE_FACTOR = 2.2
 """Largest factor by which an estimated length is wrong (:func:`surerag.text.estimated_tokens`)."""
 _CACHED = ("cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
@@ -113,7 +112,7 @@ def _token_count(value: object) -> int:
 
 @dataclass(eq=False)
 class Reading:
-    """Receives one answer, whole or in pieces, and separates the thoughts before it.
+    """Receives one answer, whole or in pieces, and separates the answer from the thoughts before it.
 
     Args:
         sampling: Parameters of the answer. If the server's answer exceeds the maximum length, or goes on
@@ -123,12 +122,13 @@ class Reading:
         streamed: Whether the answer comes in pieces.
         token_pieces: Whether a piece of the stream is a token, so that pieces are counted as tokens if the
             server lists no tokens.
-        budget: Number of tokens that were added for thoughts.
+        budget: Number of tokens that the request added for thoughts.
         in_thoughts: Whether the prompt's template begins the thoughts, so that the text begins inside them.
         limit_sent: Whether the request contained the maximum length of the answer.
         vocabulary_size: Number of tokens in the model's vocabulary, or any larger number.
-        name: Name of the model, for errors. Errors advise ``hint`` if log-probabilities are missing, and
-            ``thinking_hint`` if the thoughts used up all tokens.
+        name: Name of the model, for errors.
+        hint: The error's hint if log-probabilities are missing.
+        thinking_hint: The error's hint if the thoughts used up all tokens.
 
     Attributes:
         text: The text so far, exactly as it came.
@@ -196,7 +196,7 @@ class Reading:
 
     @property
     def starved(self) -> bool:
-        """Whether thoughts may have used up the answer's tokens: no tokens were added for thoughts."""
+        """Whether thoughts may have used up the answer's tokens; False if tokens were added for thoughts."""
         unfinished = self.finish is None or (self.finish != "stop" and self.tokens < self._limit)
         return self.thought and not self.budget and unfinished and self.sampling.max_tokens is not None
 
@@ -365,9 +365,9 @@ class Reading:
         return max(pieces, len(self.entries) - self.budget) > self._limit
 
     def _held_at_the_limit(self, fresh: str) -> int:
-        """Cut a text that is too long; return how many last characters may have to be cut later.
+        """Cut a text that is too long; return how many characters at its end must wait for the next piece.
 
-        Without log-probabilities, lengths are estimates; the server's own count takes precedence.
+        Without log-probabilities, the length is an estimate, unless the server counts the tokens.
         """
         allowed = self._limit
         if self.entries or self.full or self._length.feed(fresh) <= allowed:
@@ -381,7 +381,7 @@ class Reading:
         return len(self.text) - end if waits else 0
 
     def _exceeds(self, allowed: int) -> bool:
-        """Whether the text must be cut to ``allowed`` tokens, given that its estimated length is greater."""
+        """Whether a text whose estimated length exceeds ``allowed`` tokens must be cut."""
         if self.finish is not None and (counted := self._server_count - self.thinking_tokens) > 0:
             return counted > (_ESTIMATE_FACTOR * allowed if self.thought else allowed)
         if self.finish == "length" and self.limit_sent and not self.budget:
@@ -422,7 +422,7 @@ class Reading:
 
 
 def _text_of_tokens(entries: Sequence[Json], text: str) -> str:
-    """Return the beginning of a text that these tokens spell, without an incomplete last character."""
+    """Return the beginning of ``text`` that the tokens of ``entries`` spell, in whole characters."""
     tokens = [token if isinstance(token, bytes) else token.encode() for token in map(token_of, entries)]
     start = b"".join(tokens).decode("utf-8", "ignore").strip()
     return start if text.startswith(start) else text[: len(start)].strip()

@@ -154,10 +154,12 @@ def test_too_long_a_thought_is_an_error_with_numbers() -> None:
             lambda: reader.begin(["x"], 2, SAMPLED),
             lambda: list(reader.stream("x", SAMPLED)),
         ):
-            with pytest.raises(ThinkingBudgetError, match=r"after 21 tokens.*leave at most 20 tokens"):
+            with pytest.raises(ThinkingBudgetError, match=r"after 21 tokens.*allow at most 20 tokens"):
                 work()
         assert (reader.usage.completion_tokens, reader.usage.thinking_tokens) == (0, 21 * (3 + 1 + 1))
-        with pytest.raises(ThinkingBudgetError, match=r"window after \d+ tokens of the prompt"):
+        with pytest.raises(
+            ThinkingBudgetError, match=r"window, which also holds the \d+ tokens of the prompt"
+        ):
             qwen3(model, window=40).generate(["x"], SAMPLED)
 
 

@@ -326,7 +326,7 @@ async def _admit(address: str, response: httpx.Response) -> None:
 
 
 def _limited(response: httpx.Response) -> httpx.Response:
-    """Limit the bytes that may be read of a response; decompress them here, one step at a time."""
+    """Limit the decompressed bytes of a response, by decompressing them in small steps in place of httpx."""
     import httpx
 
     if "x-limited" in response.extensions:

@@ -149,10 +149,10 @@ class _Questions:
         return all(abs(a - b) <= _EQUAL_LOGPROBS for a, b in zip(*lists, strict=False))
 
     def _request(self, sampling: SamplingParams, top: int | None, *, streamed: bool = False) -> Request:
-        """Return a request for which the reader needs log-probabilities (unless ``top`` is None).
+        """Return a request whose answer needs log-probabilities, unless ``top`` is None.
 
-        If the temperature is above 0, the reader also needs the temperature. If the server refuses what the
-        reader needs, the reader raises an error.
+        A temperature above 0 is needed, too. If the server refuses a needed setting, the reader raises an
+        error, and does not omit the setting.
         """
         sampling = replace(sampling, trace="none" if top is None else "entropy" if top else "logprobs")
         return Request(self._prompt, sampling, top, drawn=sampling.temperature > 0, streamed=streamed)

@@ -28,16 +28,16 @@ class OpenAIReader(ClientReader):
     """A model on an OpenAI-compatible server.
 
     The server computes the log-probabilities. Most servers compute them before temperature, top-p and
-    penalties, as a reader should; some servers compute them afterwards. :meth:`probe` finds out which, and
-    afterwards ``capabilities`` list only what the server can do.
+    penalties, as a reader should; some servers compute them after these steps. :meth:`probe` tests this.
+    After the probe, ``capabilities`` list only what the server can do.
 
     Entropies are intervals (``"bounded"``), computed from the likeliest tokens, their total probability and
     the size of the largest vocabulary in use.
 
     If a model thinks before it answers, text, trace, the first tokens of ``begin`` and the limit on tokens
     concern the answer, not the thoughts. The reader recognises a thinking model by the beginning of its
-    answers, by the server's own fields, or by :meth:`probe`. Some prompt templates begin the thoughts, so
-    that the output has only the mark at their end: pass ``thinking="unmarked"`` for such a model, or call
+    answers, by the server's own fields, or by :meth:`probe`. Some prompt templates open the thoughts, so
+    that the output contains only the closing mark: pass ``thinking="unmarked"`` for such a model, or call
     :meth:`probe`, which finds this out.
 
     If the service rejects a parameter that the answer does not depend on, and the same request succeeds
@@ -56,8 +56,8 @@ class OpenAIReader(ClientReader):
         top_logprobs: Number of likeliest tokens that the server lists for each token of the answer; with 0
             there are no entropies. The default is the most that OpenAI allows: 20, and 5 for completions.
         thinking: False switches thinking off; if the model thinks nevertheless, this is an error. True adds
-            tokens for thoughts to every request. ``"unmarked"`` adds such tokens, too, for a model whose
-            output begins inside the thoughts, so that it has only the mark at their end.
+            tokens for thoughts to every request. So does ``"unmarked"``; it is for a model whose output
+            begins inside the thoughts, and contains only their closing mark.
         max_tokens: Maximum length of an answer [tokens] if a method sets none.
         max_concurrency: Maximum number of concurrent requests.
         timeout: Seconds to wait for an answer, or for the next piece of a stream; one request may take ten
@@ -179,7 +179,7 @@ class OpenAIReader(ClientReader):
     def _retries(self) -> int:
         return self._client.max_retries
 
-    _sync_calls = AWAITING  # in the client's own event loop
+    _sync_calls = AWAITING  # sync methods await the client, too, on the background event loop
 
     def _run_work(self, work: Coroutine[Any, Any, R]) -> R:
         return run(self._without_secrets(work))

@@ -52,7 +52,7 @@ def _with_spare_slots(states: Tensor, needed: int) -> Tensor:
 
 
 def new_cache() -> Cache:
-    """Return an empty cache, whose layers hold every token."""
+    """Return an empty cache that will keep every token, even of a model with a sliding window."""
     return Cache(layer_class_to_replicate=GrowingLayer)
 
 

@@ -98,7 +98,7 @@ class PromptEncoder:
         return on
 
     def _switch(self) -> str | None:
-        """Return the first template variable for thinking that changes a rendered conversation, or None."""
+        """Return the template variable that changes whether the model thinks; None if there is none."""
         for name in _SWITCHES:
             if re.search(rf"\b{name}\b", self._template):
                 on, off = (self._render(_QUESTION, {**self.options, name: value}) for value in (True, False))
@@ -107,10 +107,9 @@ class PromptEncoder:
         return None
 
     def encode(self, prompt: Prompt) -> tuple[list[int], str]:
-        """Return a prompt's token ids, and the mark that opens thoughts if the prompt ends with such a mark.
+        """Return a prompt's token ids, and the opening mark of thoughts with which the prompt ends.
 
-        If the prompt ends without such a mark, return an empty text in place of the mark. If the prompt has
-        no tokens, raise InputError.
+        Without such a mark, the second value is an empty text. If the prompt has no tokens, raise InputError.
         """
         messages = as_messages(prompt)
         ids = self._encode(messages)

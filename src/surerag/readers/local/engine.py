@@ -1,9 +1,9 @@
 """From token ids to answers and scores: the model processes prompts in batches, and answers grow in batches.
 
-The engine runs the model on a prompt up to its last token. Prompts are padded on the right, so that no mask
-is needed. Their keys and values are copied into a batch whose rows are aligned at their ends; then every row
-grows by one token a step. An answer that is to be continued later keeps a view of its row, which is copied
-into its next batch in the same way.
+The engine runs the model on all tokens of a prompt except the last. Prompts are padded on the right, so that
+no mask is needed. The prompts' keys and values are copied into a batch whose rows are aligned at their ends;
+then every row grows by one token a step. An answer that is to be continued later keeps a view of its row.
+This row is later copied into another batch in the same way.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ class PlainEngine(Engine):
 
     @torch.inference_mode()
     def _generate(self, answers: Sequence[GrowingAnswer]) -> None:
-        """Extend answers to prompts of equal length by ``model.generate``; ``choose`` picks the tokens."""
+        """Let ``model.generate`` answer prompts of equal length; ``choose`` picks the tokens."""
 
         def take(ids: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
             raise_if_cancelled()

@@ -81,7 +81,7 @@ class CausalModel:
 
     @property
     def batch_tokens(self) -> int:
-        """Default tokens of a batch: 32,768 on a CPU; on CUDA, as many as half the free memory holds."""
+        """Default limit on tokens of a batch: 32,768, or what half the free CUDA memory holds if more."""
         if self.device.type != "cuda":
             return _BATCH_TOKENS
         heads = getattr(self._config, "num_attention_heads", None) or 1
@@ -141,7 +141,7 @@ class CausalModel:
             tokens: Token ids [rows, steps].
             cache: Keys and values of earlier tokens; the keys and values of ``tokens`` are appended.
             mask: See :meth:`padding_mask`.
-            positions: Position of each token [rows, steps]; None counts on from the cache's length.
+            positions: Position of each token [rows, steps]; by default, the tokens follow the cached tokens.
 
         Returns:
             Raw logits of the last step [rows, vocabulary] in float32.

@@ -55,8 +55,8 @@ class TransformersReader(BaseReader):
             prompts are plain text, and the turns of a conversation are joined by empty lines.
         template_options: Further variables for the chat template, such as ``{"reasoning_effort": "low"}``:
             plain values, as JSON has them. They are part of the reader's name.
-        max_batch_tokens: Maximum tokens of one batch, prompts and answers together. None means 32,768 on a
-            CPU, and on a GPU as many as fit into half of its free memory. If a batch does not fit, it is
+        max_batch_tokens: Maximum tokens of one batch, prompts and answers together. None means 32,768; with
+            CUDA, as many as fit into half of the free memory if these are more. A batch that does not fit is
             halved.
         window: Maximum tokens of prompt and answer together; None takes the limit from the model's config.
         max_tokens: Maximum length of an answer [tokens] if neither the method nor the caller sets another.
@@ -152,8 +152,8 @@ class TransformersReader(BaseReader):
         """
         if self._settings is None:
             raise ConfigurationError(
-                "a reader around a model that was built in place cannot be pickled",
-                hint="use TransformersReader.from_pretrained, or pass the reader again after loading",
+                "a reader whose model was passed in as an object cannot be pickled",
+                hint="make it with TransformersReader.from_pretrained, or pass a reader after unpickling",
             )
         return partial(type(self).from_pretrained, **self._settings), ()
 
@@ -162,7 +162,6 @@ class TransformersReader(BaseReader):
         return self
 
     def __repr__(self) -> str:
-        """Show the model's name, its device, and whether it thinks."""
         thinking = "" if self._encoder.thinking == "none" else f", thinking={self._encoder.thinking!r}"
         return f"TransformersReader({self.name!r}, device={str(self._model.device)!r}{thinking})"
 
@@ -341,7 +340,7 @@ class _BegunAnswer(BegunGeneration):
 
     def close(self) -> None:
         """Free the answer's memory; this does not stop an answer that is being completed."""
-        # No lock is used, because the garbage collector may call this while a thread holds it.
+        # This takes no lock: the garbage collector may call it in a thread that must not wait for the model.
         self._end("closed")
 
     async def aclose(self) -> None:

@@ -36,7 +36,7 @@ class ScoredToken(NamedTuple):
 
 
 class Draw(NamedTuple):
-    """The inputs of a token's random choice: sampling parameters, the sequence's key, the step's number."""
+    """The inputs of a random choice: sampling parameters, the sequence's random key, the step's number."""
 
     sampling: SamplingParams
     key: int

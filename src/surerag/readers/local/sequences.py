@@ -108,9 +108,9 @@ class EncodedPrompt(NamedTuple):
 class GrowingAnswer:
     """One sampled answer to a prompt, which receives one token at a time.
 
-    If a token begins before a stop text and reaches into the stop text, the token belongs to the answer, and
-    its text is cut. The answer begins at the first token after the thoughts with a character that is not
-    white space. Stop texts and ``max_tokens`` apply to the answer, not to the thoughts.
+    After the thoughts, the answer begins at the first token that has more than white space. If a token begins
+    before a stop text and reaches into the stop text, the token belongs to the answer, and its text is cut.
+    Stop texts and ``max_tokens`` apply to the answer, not to the thoughts.
 
     Attributes:
         ended: Why the answer ended, or None while it grows; ``"thinking"`` if the thoughts were too long.
@@ -163,7 +163,7 @@ class GrowingAnswer:
 
     @property
     def certain_text(self) -> str:
-        """Text that is certain to be part of the answer, white space not yet stripped."""
+        """Text that is sure to belong to the answer; white space around the text is not stripped yet."""
         held = 0 if self.ended else held_for_stop(self._text, self.prompt.sampling.stop)
         return self._text[: len(self._text) - held]
 
@@ -245,9 +245,9 @@ class GrowingAnswer:
         """Return the answer so far (its finish is "partial" while it grows), or raise ThinkingBudgetError."""
         if self.ended == "thinking":
             raise ThinkingBudgetError(
-                f"the model was still thinking after {self.thinking_tokens} tokens; thinking_tokens, and the "
-                f"window after {len(self.prompt.ids)} tokens of the prompt, leave at most "
-                f"{self.prompt.thinking_tokens} tokens for thoughts",
+                f"the model was still thinking after {self.thinking_tokens} tokens; the option "
+                f"thinking_tokens and the window, which also holds the {len(self.prompt.ids)} tokens of the "
+                f"prompt, allow at most {self.prompt.thinking_tokens} tokens for thoughts",
                 hint="raise thinking_tokens or the window, shorten the prompt, or have the model think less "
                 "or not at all (thinking=False)",
             )
