@@ -1,4 +1,4 @@
-"""How sure a model is of its answers, and five methods from recent papers that act on it.
+"""Measure how sure a model is of its answers; five methods from recent papers use this certainty.
 
 The model that answers is called the reader. ``help`` of a class lists its options: ``help(surerag.LazyRAG)``.
 """

@@ -34,7 +34,8 @@ from surerag.services import Services
 R = TypeVar("R")
 T = TypeVar("T")
 Service = Annotated[T, SkipValidation, Field(exclude=True, repr=False)]
-"""Type of a field for a model, retriever or encoder. Copies of a component share it; it is not serialised."""
+"""Type of a field for a model, retriever or encoder. Copies of a component share the object. It is not
+serialised."""
 Function = Annotated[T, Field(exclude=True, repr=False)]
 """Type of a field for a function or None; pydantic checks that the value is callable."""
 
@@ -58,7 +59,8 @@ class Component(Options, Generic[R]):
     """Whether the method needs a judge of entailment, such as an NLI model or a reader."""
 
     on_event: Function[Listener | None] = None
-    """Function that is called with each decision and warning at once, in the caller's context variables."""
+    """Function that is called with each decision and each warning as soon as they occur. It sees the context
+    variables (``contextvars``) of the caller."""
 
     _services: Services = PrivateAttr()
 
@@ -78,7 +80,7 @@ class Component(Options, Generic[R]):
 
     @property
     def services(self) -> Services:
-        """The models and retrievers of the method; your own driver uses them to run :meth:`program`."""
+        """The models and retrievers of the method; code of your own can run :meth:`program` with them."""
         return self._services
 
     @property

@@ -186,7 +186,7 @@ class CachedEncoder:
             assert self._probe is not None  # noqa: S101  # _stored_vectors() set it
             vectors = np.asarray(self._encoder.encode([by_key[key] for key in new], kind), dtype=np.float32)
             if vectors.shape != (len(new), self._probe.size):
-                return self._encoder.encode(texts, kind)  # the caller raises the error
+                return self._encoder.encode(texts, kind)  # the caller's checked_vectors raises the error
             fresh = dict(zip(new, vectors, strict=True))
             self._keep(fresh)
             held |= fresh

@@ -61,7 +61,7 @@ class JudgeEntailer:
     """Asks a reader to reply ``entailment``, ``contradiction`` or ``neutral`` (DENSE-RAG, appendix B.2).
 
     The label in the reply gets the probability that the reader reports for the label's tokens. The other two
-    labels share the rest, but each gets at most half of the first label's probability. Without
+    labels share the rest, but each gets at most half of the probability of the label in the reply. Without
     log-probabilities, the label in the reply gets probability 1. A reply that names no label, several labels,
     or a negated label ("not entailment") gives a row of zeros.
 
@@ -134,7 +134,7 @@ class JudgeEntailer:
             return [0.0] * len(LABELS)
         trace = reply.trace
         probability = math.exp(math.fsum(_label_logprobs(trace))) if trace and len(trace) else 1.0
-        # Labels that the judge did not write are less likely, even if it was unsure how to spell its label.
+        # The written label stays the likeliest, even if other spellings of this label had a probability, too.
         other = min(1 - probability, probability) / 2
         return [probability if at == label else other for at in range(len(LABELS))]
 

@@ -1,7 +1,7 @@
 """Run methods on Ray Data: a class for ``Dataset.map_batches`` that builds its method inside each actor.
 
-Models and retrievers cannot be sent to another process, but their settings can. So ``map_batches`` takes the
-class and plain arguments, and each actor calls the factory once::
+Models and retrievers cannot be sent to another process, but their settings can. So ``map_batches`` takes a
+class, the name of your function that builds the method, and settings. Each actor calls this function once::
 
     def lazy(model: str) -> LazyRAG: ...
 

@@ -106,7 +106,8 @@ def csv_records(rows: Sequence[Record]) -> list[Record]:
     r"""Return rows as mappings from column names to cells.
 
     The names come from the header: the first row with more than half of its cells filled. Names such as
-    ``column 2`` are used in rows before the header, in cells beyond the header, and in a table of one row.
+    ``column 2`` are used in rows before the header, in cells to the right of the header's last cell, and in
+    a table of one row.
 
     Example:
         >>> [record.value for record in csv_records(csv_rows("name,town\nAda,Velm\n"))]

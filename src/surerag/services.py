@@ -55,14 +55,14 @@ def normalised_rows(vectors: Sequence[Sequence[float]], texts: int) -> NDArray[n
     """Return the vectors of an embedding model for ``texts`` texts as L2-normalised rows [texts, dimensions].
 
     Raises:
-        ServiceError: If the numbers of vectors and texts differ, or a vector has length 0.
+        ServiceError: If the numbers of vectors and texts differ, or a vector consists of zeros.
     """
     if len(vectors) != texts:
         raise ServiceError(f"the embedding model returned {len(vectors)} vectors for {texts} texts")
     rows = np.asarray(vectors, dtype=np.float32).reshape(texts, -1)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     if not (lengths > 0).all():
-        raise ServiceError("the embedding model returned a vector of length 0", hint="leave empty texts out")
+        raise ServiceError("the embedding model returned a vector of zeros", hint="leave empty texts out")
     normalised: NDArray[np.float32] = rows / lengths
     return normalised
 

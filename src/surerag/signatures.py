@@ -41,7 +41,7 @@ _BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), L
 
 _PYDANTIC = frozenset(dir(BaseModel))
 _OPTIONS_ENTRY = re.compile(r"^( +)\*\*options: .*(?:\n\1 +\S.*)*", re.MULTILINE)
-"""The entry of a docstring for ``**options``, with its further lines."""
+"""Pattern of the entry for ``**options`` in a docstring, with its continuation lines."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +68,15 @@ class PlainHelp(ModelMetaclass):
 
     @property
     def __signature__(self) -> inspect.Signature:
-        # A property of the metaclass is hidden from instances: a callable instance has another signature.
+        # Unlike a class attribute, a property of the metaclass is hidden from instances: the signature of a
+        # callable instance is that of __call__.
         if (lazy := vars(self).get("__pydantic_signature__")) is None:
             raise AttributeError("__signature__")
         return _without_validators(lazy.__get__(None, self), self)  # type: ignore[arg-type]  # its classes are models
 
     @__signature__.setter
     def __signature__(self, lazy: Any) -> None:
-        # Pydantic sets the signature when it builds the class, and again when it rebuilds the class.
-        self.__pydantic_signature__ = lazy
+        self.__pydantic_signature__ = lazy  # pydantic assigns __signature__ when it builds a class
 
     def __dir__(self) -> list[str]:
         """Return the names that the class and its bases define, without those of pydantic's own classes.
@@ -95,7 +95,7 @@ class PlainHelp(ModelMetaclass):
 
 
 def _is_machinery(kind: type, name: str) -> bool:
-    """Return whether a class's name comes from pydantic and is not redefined as a function or property."""
+    """Return whether pydantic defined an attribute of a class, and no function or property redefines it."""
     owner = next((base for base in kind.__mro__ if name in vars(base)), None)
     if owner is None:
         return False
@@ -109,7 +109,7 @@ def _is_machinery(kind: type, name: str) -> bool:
 
 
 def type_text(annotation: Any) -> str:
-    """Return the text of a type for people, without validators.
+    """Return a type as readable text, without validators.
 
     Example:
         >>> type_text(Literal["entropy", "margin"] | Annotated[int, Ge(1)] | None)
@@ -138,7 +138,7 @@ def type_text(annotation: Any) -> str:
 
 
 def field_type(field: FieldInfo) -> str:
-    """Return the text of a field's type for people; empty for a field that no user sets."""
+    """Return the type of a field as readable text; empty for a field that no user sets."""
     texts = [item.text for item in field.metadata if isinstance(item, TypeText)]
     return texts[0] if texts else type_text(field.annotation)
 

@@ -25,7 +25,7 @@ UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff"  # Thai, Lao, Burmese, Khmer
     "\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"  # Japanese, Chinese
 )
-"""Letters, as a class of a regular expression, of scripts that put no spaces between words."""
+"""Letters of scripts that put no spaces between words, for a character class of a regular expression."""
 
 _UNSPACED_LETTER = re.compile(f"[{UNSPACED}]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -60,11 +60,11 @@ _LEGACY = (
 _SAMPLE = 2**16
 """Number of bytes that are examined to guess an encoding, unless a line is longer."""
 _NEITHER_WORSE, _NEITHER_LIKELIER = 0.03, 0.1
-"""Maximum differences between guesses that count as equally good: in disorder (charset-normalizer's ``chaos``
-plus :func:`_strangeness`) and in likeness to a language (charset-normalizer's ``coherence``)."""
+"""Two guesses of an encoding count as equally good if they differ by at most these numbers: in disorder
+(charset-normalizer's ``chaos`` plus :func:`_strangeness`), and in likeness to a language (``coherence``)."""
 _FEW_FOREIGN = 0.05
-"""Share of the bytes beyond ASCII. A guess may have this many foreign letters, plus one, more than the
-guess with the fewest, and counts as equally good, because names may be foreign."""
+"""Foreign letters are tolerated, because names may be foreign: a guess may have more than the guess with the
+fewest, by at most this share of the bytes beyond ASCII, plus 1."""
 
 _ALPHABETS = (
     "äöüß", "àâæçéèêëîïôœùûüÿ", "éèêëïóöü", "áéíñóúü", "àáâãçéêíóôõúü", "àçèéíïòóúü",
@@ -106,8 +106,9 @@ def decode(data: bytes, declared: str = "") -> DecodedText:
     for mark, encoding in _MARKS:
         if data.startswith(mark):
             return DecodedText(data.decode(encoding, "replace"), encoding)
-    # ISO-2022-JP, used in Japanese mail, consists of ASCII bytes; the web reads Latin-1 as Windows-1252.
+    # ISO-2022-JP, used in Japanese mail, consists of ASCII bytes, and would pass as UTF-8.
     certain = ["iso2022_jp"] if b"\x1b$" in data else []
+    # As in browsers, a text that is declared as Latin-1 is decoded as Windows-1252.
     certain += ["utf-8", "cp1252" if declared.lower() in ("latin-1", "iso-8859-1") else declared]
     for encoding in filter(None, certain):
         try:
@@ -149,7 +150,7 @@ def _likely_encodings(data: bytes) -> list[str]:
         sample = lines if len(lines) <= _SAMPLE else lines[:_SAMPLE].rpartition(b"\n")[0] or data
     western = sample.decode("cp1252", "replace")
     marks = not any(one.isalpha() or one == "\ufffd" for one in _NOT_ASCII.findall(western))
-    if marks and not _strangeness(western):  # only quotation marks, dashes and currency signs
+    if marks and not _strangeness(western):  # beyond ASCII only quotation marks, dashes, currency signs
         return ["cp1252"]
     return _by_plausibility(sample, order)
 
@@ -158,9 +159,10 @@ def _by_plausibility(sample: bytes, encodings: Sequence[str]) -> list[str]:
     """Return the encodings that charset-normalizer accepts; the most plausible encoding comes first."""
     from charset_normalizer import from_bytes
 
+    # Each encoding gets its own call: from_bytes skips encodings similar to an encoding that does not fit.
     guesses = [
         (guess.chaos + _strangeness(str(guess)), guess.coherence, _foreign_letters(str(guess)), name)
-        for name in encodings  # one by one, since from_bytes skips encodings similar to one that does not fit
+        for name in encodings
         for guess in from_bytes(sample, cp_isolation=[name])
     ]
     least = min((disorder for disorder, *_ in guesses), default=0.0) + _NEITHER_WORSE
@@ -365,7 +367,7 @@ _LANGUAGE = re.compile(r"[a-z]{2,3}([-_][A-Za-z0-9]+)*")
 
 
 def check_language(language: str) -> str:
-    """Return an ISO 639 code unchanged, such as "de" or "pt-br"; the splitter reads other texts as English.
+    """Return an ISO 639 code, such as "de"; the sentence splitter would treat another text as English.
 
     Raises:
         ConfigurationError: If the text is not a code, such as "german".
@@ -459,7 +461,7 @@ def may_become_abstention(beginning: str, abstention: str | None) -> bool:
 
 
 def _ends_sentence(gap: str, last: str) -> bool:
-    """Whether the gap after a letter ends a sentence: punctuation, or a space in scripts without spaces."""
+    """Whether punctuation or a line end (in Thai or Chinese, also a space) after a letter ends a sentence."""
     return gap != "-" and any(
         letter == "\n"
         or (letter == " " and _UNSPACED_LETTER.match(last))
@@ -481,10 +483,9 @@ def _for_comparison(text: str) -> str:
 # Control codes
 
 _SEQUENCE = re.compile(
-    # Colours, cursor and screen; titles, links and the clipboard; all others.
-    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"
-    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\|\x9c)"
-    r"|\x1b[ -/]*[0-Z\\^-~]"
+    r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # colours, cursor, screen
+    r"|(?:\x1b[\]PX^_]|[\x9d\x90\x98\x9e\x9f])[^\x07\x1b\x80-\x9f]*(?:\x07|\x1b\\|\x9c)"  # titles, links
+    r"|\x1b[ -/]*[0-Z\\^-~]"  # all other escape sequences
 )
 _CONTROL = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f"

@@ -19,7 +19,7 @@ from tests.servers.fake_openai import FakeOpenAI
 KEY = "sk-very-secret"
 SUMMARY = "Ada was born in Velm."
 SURE, UNSURE = -0.001, -0.7
-"""Log-probabilities by which the entropy gate stays shut, or (at a threshold of 0.5) opens."""
+"""Log-probabilities with which L-RAG does not search, or searches (entropy gate, threshold 0.5)."""
 
 
 class HashEmbeddings(Embeddings):

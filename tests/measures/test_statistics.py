@@ -135,7 +135,9 @@ def test_paired_tests_and_holm() -> None:
 
 
 def test_a_score_that_is_missing_is_named_with_what_to_do() -> None:
-    message = r"expected finite values, but 1 of 3 .* at index 1: leave these cases out .of pairs, both"
+    message = (
+        r"expected finite values, but 1 of 3 .* at index 1: leave these cases out; of a pair, leave out both"
+    )
     for first, second in (([1, None, 0], [1, 1, 0]), ([1, 1, 0], [1, None, 0])):
         with pytest.raises(ValueError, match=message):
             paired_difference(first, second)

@@ -452,7 +452,7 @@ def _main_records(records: Sequence[Record]) -> Sequence[Record]:
 
 
 def _take_records(file: _File, records: Iterable[Record], name: str, stem: str) -> None:
-    """Add a document for each row that has a text column; without such a column, make rows paragraphs."""
+    """Add a document for each row; without a text column, make each row a paragraph of the file's text."""
     rows = [(record.number, dict(_fields(record.value))) for record in records]
     columns = {column for _, row in rows for column in row}
     key = next((key for key in _TEXT_KEYS if key in columns), None)

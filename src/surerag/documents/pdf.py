@@ -25,8 +25,7 @@ SHORT_CELL = 25
 MARK = 3
 """Maximum length, in characters, of the number or bullet of a list item."""
 MOST_COLUMNS_OF_PROSE = 0.3
-"""Maximum share of lines with several cells among the lines outside tables; above it, the page is taken for
-prose in columns."""
+"""If more than this share of the lines outside tables have several cells, the page is prose in columns."""
 
 
 class Character(NamedTuple):

@@ -62,7 +62,7 @@ _BEGINNING = 4096
 
 
 def kind_by_content(data: bytes) -> str:
-    r"""Detect the format of a file by its contents, and return the usual suffix; ``.txt`` if unknown.
+    r"""Return the usual suffix of a file, detected by its contents; ``.txt`` if the format is unknown.
 
     Raises:
         InputError: If the file is a ZIP archive, but not an Office file or an EPUB book.

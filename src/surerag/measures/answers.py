@@ -43,8 +43,9 @@ def contains(answer: str, references: Sequence[str]) -> bool:
 def same_answer(first: str, second: str) -> bool:
     """Return whether the words of one short answer occur in the other answer as one sequence.
 
-    Words are compared as in :func:`contains`. For answers of a few words, this replaces entailment by a model
-    (Farquhar et al. 2024), but it recognises neither synonyms nor negations. Two empty answers are the same.
+    Words are compared as in :func:`contains`. For answers of a few words, the function takes the place of an
+    entailment model (Farquhar et al. 2024). It recognises no synonyms and no negations. Two empty answers are
+    the same.
 
     Example:
         >>> same_answer("Velm.", "in the town of Velm"), same_answer("Velm", "Orun"), same_answer("", "Velm")
@@ -60,8 +61,8 @@ def token_f1(answer: str, references: Sequence[str]) -> float:
     """Return the largest token F1 of an answer over the references, in [0, 1].
 
     Token F1 is the harmonic mean of token precision and recall. In scripts without spaces between words, each
-    letter is a token (as in CMRC 2018 and MLQA). For a closed reference, such as yes, no or "I do not know.",
-    F1 is 0 if the answer does not say it (as in HotpotQA).
+    letter is a token (as in CMRC 2018 and MLQA). If the reference is a closed answer, such as yes, no or "I
+    do not know.", F1 is 0 unless the answer says the same (as in HotpotQA).
 
     Example:
         >>> token_f1("river Orun", ["Orun"]), token_f1("no one", ["no"])

@@ -29,7 +29,7 @@ from surerag.text import counted
 Indication = Literal["wrong answers", "nothing", "the opposite", "too few answers", "not known"]
 """What high uncertainty indicates; see :func:`indication`."""
 _USEFUL = 0.7
-"""AUROC of a useful uncertainty; an interval that contains this value and 0.5 means too few answers."""
+"""Smallest AUROC of a useful uncertainty. If an interval contains 0.5 and this value, answers are too few."""
 
 
 def mean_entropy(entropies: ArrayLike, first: int | None = None) -> float:
@@ -55,7 +55,7 @@ def mean_entropy(entropies: ArrayLike, first: int | None = None) -> float:
 def greatest_entropy(entropies: ArrayLike, count: int = 1) -> float:
     """Return the mean of the ``count`` greatest entropies of an answer's tokens.
 
-    With ``count=1`` it is max H(t) (L-RAG, section III-A).
+    With ``count=1``, the result is max H(t) (L-RAG, section III-A).
 
     Args:
         entropies: Entropy of the next-token distribution at each step, in nats, shape [tokens].
@@ -108,12 +108,12 @@ def indication(area: Estimate | None) -> Indication:
 
 
 def indication_text(area: Estimate, n: int, name: str = "") -> str:
-    """Return :func:`indication` as a sentence without a full stop, with the AUROC.
+    """Return a sentence, without its full stop, that says what high uncertainty indicates, with the AUROC.
 
     Args:
         area: The AUROC of the uncertainty.
         n: Number of answers.
-        name: Name of the system whose answers they are; may be empty.
+        name: Name of the system that gave the answers; may be empty.
 
     Example:
         >>> indication_text(Estimate(0.5, Interval(0.45, 0.55), 900), 900)[:66]
@@ -149,7 +149,7 @@ def auroc(
     The area is A = P(U_wrong > U_right) + P(U_wrong = U_right)/2, the probability that a wrong answer is more
     uncertain than a right answer; 0.5 is chance. The confidence interval is computed on the scale of
     log(A / (1 − A)), with the variance of DeLong, DeLong & Clarke-Pearson (Biometrics 44, 1988). For grouped
-    answers, it uses the variance of Obuchowski (Biometrics 53, 1997, Eq. 4) and Student's quantile. If A is 0
+    answers, the variance is Obuchowski's (Biometrics 53, 1997, Eq. 4), and the quantile Student's. If A is 0
     or 1, the interval is :func:`~surerag.measures.statistics.constant_interval` for the size of the smaller
     class.
 

@@ -1,9 +1,9 @@
 # ruff: noqa: RUF001 - letters of other scripts are intended
 """Recognise closed answers: yes or no, true or false, a single letter, "I do not know.".
 
-An article, such as "the", is also a closed answer. The words of closed answers also occur with another
-meaning, as in "There is no information." and "It is a river." So a text is divided into clauses, and each
-clause is checked.
+A lone article, such as "the", also counts, because a comparison of words would ignore the article. The words
+of closed answers also occur with another meaning, as in "There is no information." and "It is a river." So a
+text is divided into clauses, and each clause is checked.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def is_closed(answer: str) -> bool:
 
 
 def says(answer: str, closed: str) -> bool:
-    """Return whether an answer says ``closed``, and does not also say the opposite or another letter.
+    """Return whether an answer says ``closed``, and says neither the opposite nor another letter (A, B, …).
 
     Args:
         answer: The answer, such as a sentence.

@@ -54,7 +54,7 @@ def semantic_entropy(weights: ArrayLike, clusters: ArrayLike) -> float:
 
     Args:
         weights: Weight p(r|q) of each sampled answer, shape [N]; the weights sum to one.
-        clusters: Number of each answer's meaning cluster, from 0, shape [N].
+        clusters: Index of each answer's meaning cluster, from 0, shape [N].
 
     Returns:
         The entropy in nats, in [0, log N].
@@ -77,11 +77,11 @@ def semantic_entropy(weights: ArrayLike, clusters: ArrayLike) -> float:
 def discrete_semantic_entropy(clusters: ArrayLike) -> float:
     """Return the discrete semantic entropy −Σ_C (n_C/N) log(n_C/N), with n_C answers in cluster C.
 
-    It needs no log-probabilities (Farquhar et al., "Detecting hallucinations in large language models using
-    semantic entropy", Nature 630, 2024).
+    The entropy needs no log-probabilities (Farquhar et al., "Detecting hallucinations in large language
+    models using semantic entropy", Nature 630, 2024).
 
     Args:
-        clusters: Number of the meaning cluster of each of N sampled answers, from 0, shape [N].
+        clusters: Index of each sampled answer's meaning cluster, from 0, shape [N].
 
     Returns:
         The entropy in nats: 0 if all answers have the same meaning, log N if all meanings differ.
@@ -95,7 +95,9 @@ def discrete_semantic_entropy(clusters: ArrayLike) -> float:
     """
     labels = np.asarray(clusters, dtype=np.intp)
     if labels.ndim != 1 or labels.size == 0:
-        raise ValueError(f"expected the cluster of at least one answer, got shape {labels.shape}")
+        raise ValueError(
+            f"expected the cluster index of each answer, at least one answer, got shape {labels.shape}"
+        )
     # Sorted, so that samples with the same cluster sizes have exactly the same entropy.
     shares = np.sort(np.bincount(labels)) / labels.size
     return math.fsum(-share * math.log(share) for share in shares if share > 0) + 0.0

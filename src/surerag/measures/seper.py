@@ -13,7 +13,7 @@ Weights = Literal["horvitz-thompson", "probability", "official", "frequency"]
 References = Literal["max", "mean", "any"]
 
 _ROUNDING = 0.05
-"""By how much the probabilities of distinct answers may sum to more than 1, because half precision rounds."""
+"""Tolerance: the probabilities of distinct answers may sum to 1 plus this value, as half precision rounds."""
 _SMALLEST_LOG = -700.0
 """Minimum of a weight's logarithm, because all weights could otherwise underflow to 0."""
 
@@ -125,7 +125,7 @@ def seper_hard(
 
     Args:
         weights: Weight of each sampled answer, shape [N]; the weights sum to at most one.
-        clusters: Number of each answer's meaning cluster, 0 to C − 1, shape [N].
+        clusters: Index of each answer's meaning cluster, 0 to C − 1, shape [N].
         matches: Whether each cluster has the meaning of each reference answer, shape [C, references].
         references: How the beliefs in several reference answers are combined; see :func:`seper_soft`.
 

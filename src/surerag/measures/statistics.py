@@ -23,7 +23,7 @@ _EQUAL_WITHIN = 1e-9
 _WIDTH_BY_CHANCE = 0.005
 """Maximum width of an interval, as a share of the range of values, at which all values count as equal."""
 _CAUTION = 1.0
-"""The expected correlation in :func:`group_correlation` weighs as much as this number of values."""
+"""Weight of the argument ``expected`` of :func:`group_correlation`, as a number of observed values."""
 Floats = NDArray[np.float64]
 Bounds = tuple[float, float]
 Groups = Sequence[object] | NDArray[np.intp] | None
@@ -142,9 +142,10 @@ def effective_size(
 ) -> float:
     """Return the effective size of a sample: the number of independent values with an equally precise mean.
 
-    For groups of m values with correlation ρ, it is n / (1 + (m - 1) ρ) (Kish 1965). A factor corrects for
-    the number of groups G: the squared ratio of the normal quantile to Student's quantile with G - 1 degrees
-    of freedom. Values of a single group count as independent; the sample then describes only this group.
+    For groups of m values with correlation ρ, the size is n / (1 + (m - 1) ρ) (Kish 1965), times a factor
+    for the number of groups G: the squared ratio of the normal quantile to Student's quantile with G - 1
+    degrees of freedom. Values of a single group count as independent; the sample then describes only the
+    group.
 
     Args:
         values: The sample, shape [n].
@@ -292,7 +293,7 @@ def bootstrap_interval(
 def _not_below_exact(
     ends: Bounds, value: float, n: float, bounds: Bounds | None, confidence: float
 ) -> Interval | None:
-    """Widen an interval to include ``value``; if it is very narrow, include :func:`constant_interval`."""
+    """Widen an interval to include ``value``; also widen a very narrow interval to the exact interval."""
     points = [*ends, value]
     narrow = _WIDTH_BY_CHANCE * (bounds[1] - bounds[0]) if bounds else _EQUAL_WITHIN * max(map(abs, points))
     if ends[1] - ends[0] <= narrow:
@@ -400,10 +401,10 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def _sample(values: ArrayLike) -> Floats:
     sample = np.asarray(values, dtype=np.float64)  # None becomes NaN
     if sample.ndim != 1 or not len(sample):
-        raise ValueError(f"expected at least one finite value, got shape {sample.shape}")
+        raise ValueError(f"expected a list with at least one finite value, got shape {sample.shape}")
     if len(others := np.flatnonzero(~np.isfinite(sample))):
         raise ValueError(
             f"expected finite values, but {len(others)} of {len(sample)} values are missing or not finite, "
-            f"the first at index {others[0]}: leave these cases out (of pairs, both values)"
+            f"the first at index {others[0]}: leave these cases out; of a pair, leave out both values"
         )
     return sample

@@ -104,7 +104,7 @@ def checked_number(value: object, owner: str) -> float:
 def check_reports(reader: Reader, needs: Needs, owner: str, of_text: str, of_logprobs: str) -> None:
     """Raise CapabilityError unless a reader reports the log-probabilities or entropies that are needed.
 
-    ``owner`` names the gate or metric that needs them. The error's hint recommends ``of_text``, an option
+    ``owner`` names the gate or metric with this need. The error's hint recommends ``of_text``, an option
     that needs only the answer's text, or ``of_logprobs``, an option that needs only log-probabilities.
     """
     can = reader.capabilities
@@ -208,11 +208,11 @@ def check_threshold(threshold: Any, component: Any) -> None:
 
 
 def meaning_clusters(answers: Sequence[str]) -> list[int]:
-    """Group short answers by meaning, and return the number of each answer's cluster.
+    """Group short answers by meaning, and return the index of each answer's cluster.
 
     Two answers have the same meaning if the words of one answer occur in the other as one sequence. Each
-    answer joins the first cluster whose first member has the same meaning, or starts a new cluster. Clusters
-    are numbered from 0.
+    answer joins the first cluster whose first member has the same meaning, or starts a new cluster. Indices
+    count from 0.
 
     Example:
         >>> meaning_clusters(["Velm", "in Velm", "Orun"])
@@ -339,8 +339,8 @@ def yes_probability(reply: Generation) -> float | None:
     """Return the probability that a model says "yes", from its greedy reply to a yes-no question.
 
     The probability comes from the reply's first token that is "yes" or "no". Without log-probabilities it is
-    1 or 0. Greedy decoding chooses the likelier word, so the result is at least 1/2 for a "yes", and at most
-    1/2 for a "no". Return None if the reply contains neither word or both words.
+    1 or 0. Greedy decoding writes the likelier of both words, so if the written word has a probability below
+    1/2, return 1/2. Return None if the reply contains neither word or both words.
 
     Example:
         >>> from surerag.messages import TokenTrace

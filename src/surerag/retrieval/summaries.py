@@ -41,7 +41,7 @@ _LONGEST = 1000
 _SEARCHED_CHARACTERS = 1000
 """If a document has no summary, this number of its first characters is indexed in place of a summary."""
 _DECIDING_CHARACTERS = 4000
-"""Whether a paragraph is prose is decided from this number of its first characters."""
+"""Number of characters at the start of a paragraph that are searched for a sentence."""
 _LINK = re.compile(r"!?\[[^\[\]]*\]\([^()]*\)")
 _WORD = re.compile(rf"[{UNSPACED}]{{2}}|[^\W\d_{UNSPACED}]+")
 _END = re.compile(r"[.!?…。！？؟۔।]['\")\]*_»”’]*\Z")  # noqa: RUF001
@@ -227,8 +227,8 @@ def summarizer_of(
     """Return a function that summarises documents, for the option ``summarize`` of an integration.
 
     The function takes the documents twice: as ``Document`` objects, and as objects of the framework. ``how``
-    is a number of first sentences, a metadata key, a function of a framework's document, or a model. A model
-    is an object of a type in ``models``, and ``reader_of`` turns it into a reader.
+    is the number of sentences to take from the start, a metadata key, a function of a framework's document,
+    or a model. A model is an object of a type in ``models``, and ``reader_of`` turns it into a reader.
     """
     if isinstance(how, models):
         model_summaries = ModelSummaries(reader_of(how))

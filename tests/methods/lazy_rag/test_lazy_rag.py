@@ -113,7 +113,7 @@ def test_samples_that_agree_are_the_answer_and_nothing_more_is_asked() -> None:
         EntropyGate(aggregate="greatest_3"),
     ],
 )
-def test_an_answer_that_is_none_opens_the_gate_however_sure_the_reader_is(
+def test_an_answer_that_is_none_leads_to_a_search_however_sure_the_reader_is(
     first: Any, reason: str, gate: Any
 ) -> None:
     def answer(prompt: str) -> Any:
@@ -208,7 +208,7 @@ def test_the_largest_entropies_stop_the_answer_as_soon_as_they_are_above_the_thr
     assert (rag.run("Where?").answer, reader.open_handles) == (words, 0)
 
 
-def test_an_answer_that_turns_out_empty_opens_the_gate() -> None:
+def test_an_answer_that_turns_out_empty_leads_to_a_search() -> None:
     class Vanishing(BegunGeneration):
         def rest(self) -> Generation:
             return reply("")
@@ -293,7 +293,7 @@ def test_nothing_retrieved_leaves_the_summaries_with_a_warning_and_never_an_empt
     assert (found_none.answer, found_none.decision.reason) == ("Velm", "no summary was found")
 
 
-def test_one_dissenting_sample_opens_the_gate_by_default() -> None:
+def test_one_dissenting_sample_leads_to_a_search_by_default() -> None:
     rag, corpus, _ = pipeline(FakeReader(["Orun", *["Velm"] * 5], logprob=None), gate="semantic_entropy")
     assert rag.run("Where?").decision.retrieve
     assert len(corpus.queries) == 1

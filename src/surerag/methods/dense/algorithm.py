@@ -172,7 +172,7 @@ class DenseSession:
     def rephrase(self, passages: Sequence[Passage]) -> Program[list[tuple[str, Rephrasing]]]:
         """Rephrase each chunk without the other chunks (Eq. 3).
 
-        Return each text with ``"rephrased"``, or the chunk's own text with the reason, such as ``"empty"``.
+        For each chunk, return the new text and ``"rephrased"``, or the old text and why (``"empty"``, …).
         """
         texts = list(dict.fromkeys(passage.text for passage in passages if passage.text.strip()))
         rephrased = {text: self.rephrasings.get(self._key(text)) for text in texts}
@@ -203,9 +203,10 @@ class DenseSession:
         return [self._answers[prompt] for prompt in prompts]
 
     def link(self, pairs: Sequence[tuple[str, str]]) -> Program[list[float]]:
-        """Return the link w of each pair of answers: 1 if they entail each other, ½ if one entails, else 0.
+        """Return the link w of each pair of answers (Eq. 5).
 
-        This is Eq. 5. Equal answers have the link 1, and an empty and a non-empty answer the link 0.
+        The link is 1 if the answers are equal or each entails the other, ½ if only one entails the other, and
+        0 if neither does, or if only one is empty.
         """
         ordered = [both for a, b in pairs if a != b and a and b for both in ((a, b), (b, a))]
         new = [pair for pair in dict.fromkeys(ordered) if pair not in self._entails]

@@ -212,7 +212,7 @@ class DenseRefiner(DenseRefinerOptions, Component[DenseRefinerResult]):
         super().__init__(**{**services, **options})
 
     def _connect(self) -> Services:
-        hint = "pass the attribute core of a text splitter or node parser"
+        hint = "pass splitter.core, the SemanticChunker inside a text splitter or node parser"
         check_kind(SemanticChunker | None, "a SemanticChunker of surerag", hint=hint, chunker=self.chunker)
         chunkers = None if self.chunker is None else self.chunker.encoder
         encoder = self.encoder or chunkers

@@ -193,7 +193,7 @@ class Pool:
         return self._passages[:count]
 
     def nearest(self, anchors: Sequence[Passage]) -> Program[list[Passage]]:
-        """Return the unused passage that is most similar to each anchor, and mark the passages as used."""
+        """Return, for each anchor, the unused passage that is most similar, and mark this passage as used."""
         if not anchors:
             return []
         if not self._candidates() and self._more:
@@ -220,7 +220,8 @@ class Pool:
         query = (yield from embed_unit([self._question], "query"))[0]
         if len(query) != vectors.shape[1]:
             raise ServiceError(
-                f"passages have vectors of {vectors.shape[1]} dimensions, the question of {len(query)}",
+                f"the passages' vectors have {vectors.shape[1]} dimensions, but the question's vector has "
+                f"{len(query)}",
                 hint="embed all passages and the question with the same encoder",
             )
         order = np.argsort(-np.round(vectors @ query, _DECIMALS), kind="stable")

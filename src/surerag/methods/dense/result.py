@@ -45,7 +45,7 @@ class ChunkResult:
         rephrased: The rephrased text, or the chunk's own text if ``outcome`` is not ``"rephrased"``.
         outcome: Whether the chunk was ``"rephrased"``, or why the rephrased text was not used:
             ``"unchanged"`` (equal except for case and white space), ``"empty"``, ``"cut"`` (truncated), or
-            ``"untested"``.
+            ``"untested"`` (no calls were left).
         answer: The answer with the chunk rephrased (r_i in the paper).
         link: Link between this answer and the original answer (w_i0 in Eq. 5): 1 if they entail each other,
             ½ if only one entails the other, and 0 if neither does.

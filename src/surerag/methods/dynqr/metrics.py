@@ -77,7 +77,7 @@ def uncertainty_of(metric: Metric, answer: Generation, samples: Sequence[Generat
     Args:
         metric: ``"perplexity"`` (the paper's choice); ``"lowest_probability"``, −log of the probability of
             the least likely token, in nats; ``"energy"``, the mean of −logsumexp of the logits;
-            ``"token_entropy"``, the tokens' mean entropy in nats, or the middle of its bounds;
+            ``"token_entropy"``, the tokens' mean entropy in nats (if only bounds are known, their middle);
             ``"ln_entropy"``, the length-normalised entropy of samples, in nats per token;
             ``"semantic_entropy"``, the discrete semantic entropy of samples, in nats; or a function of the
             answer.

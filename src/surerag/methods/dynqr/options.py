@@ -18,8 +18,8 @@ from surerag.options import Options, PromptsOption, prompts_field
 from surerag.prompts import CLOSED_BOOK, FROM_PASSAGES, REWRITE, REWRITE_IN_CONVERSATION, PromptSet
 
 _THRESHOLDS = {"perplexity": 1.2, "semantic_entropy": 0.65}
-"""Default thresholds by metric. For perplexity, the best value in the paper's Table 3 is near 1.2. A semantic
-entropy is at most 0.65 nats if about two thirds of the samples agree."""
+"""Default thresholds by metric. For perplexity, the best value in the paper's Table 3 is near 1.2. The
+semantic entropy of two meanings, with 2/3 and 1/3 of the samples, is just below 0.65 nats."""
 
 
 class DynQROptions(Options):
@@ -87,7 +87,7 @@ class DynQROptions(Options):
     def _check_samples(self) -> Self:
         if self.n_samples != type(self).model_fields["n_samples"].default and self.metric not in SAMPLED:
             raise ConfigurationError(
-                f"n_samples is for the metric {' or '.join(SAMPLED)}, but the metric is "
+                f"the option n_samples is for the metric {' or '.join(SAMPLED)}, but the metric is "
                 f"{metric_name(self.metric)}",
                 hint="leave n_samples out, or set one of these metrics",
             )

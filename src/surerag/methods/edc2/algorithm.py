@@ -286,7 +286,7 @@ def _candidates(reports: Sequence[ClusterReport], passages: Sequence[Passage]) -
 def _fill_context(
     reports: Sequence[ClusterReport], passages: Sequence[Passage], limit: int | None, measure: Measure
 ) -> tuple[list[Passage], list[ClusterReport]]:
-    """Return the new context within a token limit, and reports with the number of tokens in the context.
+    """Return the new context within a token limit, and the reports, each with its tokens in the context.
 
     A compression that does not fit is shortened to its first sentences. If nothing fits, the context is the
     beginning of the best passage.
@@ -314,7 +314,7 @@ def _fill_context(
 
 
 def _first_words(candidates: Sequence[_Candidate], limit: int, measure: Measure) -> tuple[int, Passage]:
-    """Return the number of the best passage's cluster, and the passage cut so that it fits."""
+    """Return the index of the best passage's cluster, and the passage, cut to at most ``limit`` tokens."""
     for unit_end in (_WORD_END, _CHARACTER):
         for _, at, (passage, *_) in candidates:
             ends = [match.end() for match in unit_end.finditer(passage.text)]

@@ -141,7 +141,7 @@ def quotations(sentence: str) -> list[str]:
 def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
     """Return the whole sentences of ``texts`` that contain ``piece``.
 
-    If no sentence contains it, return the sentences that contain its quotations, or else ``piece`` itself.
+    If no sentence contains ``piece``, return the sentences that contain its quotations, or else ``piece``.
     Models that are told to copy sentences often copy only a part of a sentence, such as a name.
 
     Example:
@@ -161,10 +161,10 @@ def whole_sentences(piece: str, texts: Sequence[str]) -> list[str]:
 
 
 def nearest_sentence(piece: str, texts: Sequence[str], least: float = 0.5) -> tuple[int, str] | None:
-    """Return the position of a text, and its sentence that contains the most words of ``piece``.
+    """Find the sentence with the most words of ``piece``; return the position of its text, and the sentence.
 
     If several sentences contain equally many of these words, the sentence with the fewest other words is
-    returned. Return None if no sentence contains at least the share ``least`` of the words.
+    returned. Return None if each sentence contains less than the share ``least`` of the words.
 
     Example:
         >>> texts = ["She painted.", "Ada, a painter, was born in Velm. She left Velm."]

@@ -147,16 +147,18 @@ class EDC2Options(Options):
             )
         if self.person is not None and self.task != "verify":
             raise ConfigurationError(
-                f'person is for task="verify", but the task is {self.task!r}', hint="leave person out"
+                f'the option person is for task="verify", but the task is {self.task!r}',
+                hint="leave person out",
             )
         return self
 
     def _set_for_compressions(self) -> str:
-        """Return the name of a changed option that only compressions use; empty if there is none."""
+        """Name an option or prompt that only compressions use, if it differs from its default."""
         fields = EDC2Options.model_fields
         changed = [name for name in _OF_COMPRESSIONS if getattr(self, name) != fields[name].default]
         prompts = [name for name in _CLUSTER_PROMPTS if self.prompts[name] != self.PROMPTS[name]]
-        return next(iter([*changed, *(f"the prompt {name}" for name in prompts)]), "")
+        named = [f"the option {name}" for name in changed] + [f"the prompt {name}" for name in prompts]
+        return next(iter(named), "")
 
     @property
     def compresses(self) -> bool:

@@ -54,8 +54,8 @@ def overlap_support(sentence: str, source: str, names: Collection[str] = ()) -> 
 
     The source supports the sentence if it contains all names and numbers and more than half of the other
     content words, each name or number follows the same word in both, and both negate the same words. A name
-    is a word with a capital letter; the first word of a sentence only counts if it never occurs in lower
-    case. 1,200 and 1200 are the same number.
+    is a word with a capital letter; the first word of a sentence is a name only if neither text has it in
+    lower case. 1,200 and 1200 are the same number.
 
     Args:
         sentence: The sentence.
@@ -259,9 +259,9 @@ def _names_after(unit: Sequence[_Token], place: int, kind: Kind) -> set[str]:
 
 
 def _follows(claim: Sequence[_Token], at: int, unit: Sequence[_Token]) -> bool:
-    """Return whether the name before ``claim[at]`` also precedes ``claim[at]`` in a source.
+    """Return whether the name before the name ``claim[at]`` also precedes this name in a source.
 
-    No word may stand between the two names. The same holds for two numbers.
+    Only words such as "and" may stand between the names. Numbers are compared in the same way.
     """
 
     def before(tokens: Sequence[_Token], place: int) -> str:

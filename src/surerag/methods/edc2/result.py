@@ -34,7 +34,7 @@ class ClusterReport:
     form another cluster.
 
     Attributes:
-        members: Positions of the cluster's passages in the input, the root first.
+        members: Positions of the cluster's passages in the input; first the passage that began the cluster.
         sources: Ids of the cluster's passages.
         outcome: ``"compressed"``, ``"passed"`` (the passages are returned unchanged) or ``"dropped"``.
         reason: The reason for the outcome, in words.

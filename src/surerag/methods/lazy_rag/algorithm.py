@@ -54,8 +54,8 @@ _LAST_TRACE: dict[Needs, TraceKind] = {
     "logprobs": "optional",
     "entropy": "optional_entropy",
 }
-"""The trace to request for an answer from passages, by the gate's needs. It allows the same measure of
-certainty as an answer from summaries."""
+"""For each kind of output that a gate needs, the trace to request with the answer from passages, so that its
+certainty is measured like the certainty of an answer from summaries."""
 
 
 def lazy_rag(
@@ -66,10 +66,10 @@ def lazy_rag(
     1. First pass: the reader begins to answer from the summaries (Eq. 1), or abstains if they lack the
        answer.
     2. If the gate's score (Eq. 2 and 3) is at most the threshold τ (Eq. 4), the first answer is completed.
-    3. Otherwise the gate opens: the first answer is cancelled, passages are retrieved (Eq. 5), and the reader
+    3. Otherwise L-RAG searches: the first answer is cancelled, passages are retrieved (Eq. 5), and the reader
        answers from summaries and passages (Eq. 6 and 7).
 
-    The gate also opens if the first answer abstains, is empty or was truncated at ``max_tokens``, if the
+    L-RAG also searches if the first answer abstains, is empty or was truncated at ``max_tokens``, if the
     first pass fails with a temporary error, if no summary is found, or if the nearest document has no
     summary. If no passage is retrieved, the reader answers from the summaries alone. If the first answer
     lacks the log-probabilities that the gate needs, :class:`AbstentionGate` decides. Errors are those of

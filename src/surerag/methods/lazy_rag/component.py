@@ -117,7 +117,7 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         return result
 
     def _watch_gate(self, result: LazyRAGResult) -> None:
-        """Warn once if the abstention gate decided because the reader returned no log-probabilities."""
+        """Warn once if the abstention gate replaced another gate, for lack of log-probabilities."""
         reader, gate = self.services.reader, self.resolved_gate.name
         if result.decision.gate == gate or not self._learned_of(reader).note(_BY_TEXT):
             return
@@ -139,8 +139,8 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         self._equal_samples = self._equal_samples + 1 if result.decision.score == 0 else -1
         if self._equal_samples == _AGREEMENTS:
             warnings.warn(
-                f"the sampled answers to {_AGREEMENTS} questions in a row agree; samples of a model that "
-                "ignores the temperature do not measure its certainty",
+                f"the sampled answers to {_AGREEMENTS} questions in a row agree; if the model ignores "
+                "the temperature, samples do not measure its certainty: choose another gate",
                 UserWarning,
                 stacklevel=2,
             )

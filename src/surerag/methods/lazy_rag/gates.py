@@ -23,7 +23,7 @@ Interval = tuple[float, float]
 _OF_TEXT = 'gate="abstention"'
 
 N_TOKENS = 8
-"""Default number of tokens of the first answer from which a gate is computed; the paper states no number."""
+"""Default number of tokens, from the answer's start, for a gate's score; the paper states no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class FirstPass:
         answer: The greedy answer or its beginning. If answers were sampled, a sample with the most frequent
             meaning.
         samples: Sampled answers; empty for a gate that uses the greedy answer.
-        clusters: Number of the meaning cluster of each sample, from 0.
+        clusters: Index of each sample's meaning cluster, from 0.
     """
 
     answer: Generation
@@ -73,8 +73,7 @@ class GateDecision:
 class Gate(ABC):
     """Base of all gates: passages are retrieved if the score of the first pass exceeds a threshold (Eq. 4).
 
-    To write a gate of your own, derive a frozen dataclass from this class. A gate that decides to retrieve is
-    called open.
+    To write a gate of your own, derive a frozen dataclass from this class.
 
     Attributes:
         name: Name of the gate in decisions.
@@ -83,7 +82,7 @@ class Gate(ABC):
         n_tokens: Number of tokens of the greedy answer to generate before the score is computed; None means
             the whole answer. If these tokens may begin an abstention, the whole answer is generated.
         n_samples: Number of answers to sample at temperature 1 in place of the greedy answer; 0 for none. If
-            the gate stays closed, a sample with the most frequent meaning becomes the answer.
+            L-RAG does not search, a sample with the most frequent meaning becomes the answer.
 
     Example:
         >>> @dataclass(frozen=True, kw_only=True)
@@ -122,7 +121,7 @@ class Gate(ABC):
 
     @abstractmethod
     def score(self, first_pass: FirstPass) -> float | None:
-        """Return how uncertain the reader is; None if the first answer has no tokens, which opens the gate.
+        """Return how uncertain the reader is; None if the first answer has no tokens, so that L-RAG searches.
 
         Raises:
             LogprobsError: If the first answer lacks the log-probabilities or entropies that the gate needs.
@@ -139,16 +138,16 @@ class Gate(ABC):
         """Return the decision for a score (Eq. 4).
 
         Args:
-            score: The score; None opens the gate.
+            score: The score; None means that L-RAG searches.
             interval: Smallest and largest possible value of the score.
-            threshold: The gate opens if the score is above this number.
-            flaw: Why the first answer cannot be used; a non-empty text opens the gate.
+            threshold: L-RAG searches if the score is above this number.
+            flaw: Why the first answer cannot be used, so that L-RAG searches; empty if it can be used.
         """
         flaw = flaw or ("empty first answer" if score is None else "")
-        opens = bool(flaw) or (score is not None and score > threshold)
-        side = "above" if opens else "at or below"
+        searches = bool(flaw) or (score is not None and score > threshold)
+        side = "above" if searches else "at or below"
         reason = flaw or f"{self.name} {score:.3g} {side} threshold {threshold:g}"
-        return GateDecision(opens, reason, self.name, score, interval, threshold)
+        return GateDecision(searches, reason, self.name, score, interval, threshold)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the gate's name and settings as plain values."""
@@ -189,10 +188,10 @@ class EntropyGate(_BoundedGate):
             (Eq. 3). ``"first"``: the first token. ``"max"``: the greatest entropy of all tokens (section
             III-A). ``"greatest_3"``: the mean of the three greatest entropies of all tokens, as in
             :class:`surerag.Certainty`; the paper lacks it. ``"max"`` and ``"greatest_3"`` need the whole
-            answer, unless its first n tokens already open the gate.
+            answer, unless the score of its first n tokens is above the threshold.
         estimate: If an entropy is only known as an interval, the point of the interval that is compared with
             the threshold: ``"lower"``, ``"middle"`` or ``"upper"``.
-        threshold: Entropy in nats, above which the gate opens.
+        threshold: Entropy in nats, above which L-RAG searches.
         n_tokens: Number of tokens of the first answer (n of Eq. 3).
         n_samples: Leave it at 0, because the score needs a greedy answer.
     """
@@ -209,7 +208,7 @@ class EntropyGate(_BoundedGate):
         if self.aggregate == "first":
             object.__setattr__(self, "n_tokens", 1)
         elif self.aggregate == "greatest_3" and self.n_tokens is not None:
-            # Further tokens cannot lower a score of three or more tokens, so it can open the gate early.
+            # From three tokens on, the score cannot fall: L-RAG may search before the answer ends.
             object.__setattr__(self, "n_tokens", max(3, self.n_tokens))
 
     @property
@@ -256,7 +255,7 @@ class MarginGate(_BoundedGate):
     Attributes:
         estimate: The point of the interval that is compared with the threshold: ``"lower"`` (the mean of
             1 − p₁), ``"middle"`` or ``"upper"``.
-        threshold: Mean of 1 − margin, in [0, 1], above which the gate opens.
+        threshold: Mean of 1 − margin, in [0, 1], above which L-RAG searches.
         n_tokens: Number of tokens of the first answer over which the mean is taken.
         n_samples: Leave it at 0, because the score needs a greedy answer.
     """
@@ -282,11 +281,11 @@ class DisagreementGate(Gate):
 
     The reader samples ``n_samples`` answers to each question. They are grouped by meaning: two short answers
     have the same meaning if one contains the words of the other. The score is the entropy of the groups'
-    shares (Farquhar et al., Nature 630, 2024). With the default threshold and up to ten samples, the gate
-    stays closed only if all samples agree.
+    shares (Farquhar et al., Nature 630, 2024). With the default threshold and up to ten samples, L-RAG
+    answers without a search only if all samples agree.
 
     Attributes:
-        threshold: Semantic entropy in nats, above which the gate opens.
+        threshold: Semantic entropy in nats, above which L-RAG searches.
         n_tokens: Not used: samples are generated to their end.
         n_samples: Number of answers to sample at temperature 1.
     """
@@ -307,7 +306,7 @@ class DisagreementGate(Gate):
 
 @dataclass(frozen=True, kw_only=True)
 class AbstentionGate(Gate):
-    """A gate that opens only if the first answer cannot be used, above all because the reader abstains.
+    """A gate with which L-RAG searches only if the first answer cannot be used, such as an abstention.
 
     The prompt tells the reader to abstain if the summaries lack the answer (the option ``abstention``). The
     gate needs only the text of one answer. Leave ``threshold`` and ``n_tokens`` at their defaults;
@@ -323,15 +322,15 @@ class AbstentionGate(Gate):
         _check_samples_nothing(self)
 
     def score(self, first_pass: FirstPass) -> float | None:
-        """Return 0: only an unusable first answer opens this gate, unless the threshold is negative."""
+        """Return 0: at a threshold of 0 or more, L-RAG searches only if the first answer cannot be used."""
         return 0.0
 
     def decide(
         self, score: float | None, interval: Interval | None, threshold: float, flaw: str = ""
     ) -> GateDecision:
-        """Return the decision of :meth:`Gate.decide`, but with a reason of its own if the gate stays closed.
+        """Return the decision of :meth:`Gate.decide`.
 
-        The reason is that the first answer does not abstain.
+        If L-RAG does not search, the reason is that the first answer does not abstain.
         """
         decision = super().decide(score, interval, threshold, flaw)
         return (

@@ -43,8 +43,8 @@ class LazyRAGOptions(Options):
     was calibrated for another reader, gate, retriever or prompt."""
 
     n_tokens: int = Field(default=N_TOKENS, ge=1)
-    """Number of the first answer's tokens from which the gates ``"entropy"`` and ``"margin"`` compute their
-    score (n of Eq. 3)."""
+    """Number of tokens at the start of the first answer from which the gates ``"entropy"`` and ``"margin"``
+    compute their score (n of Eq. 3)."""
 
     n_samples: int = Field(default=N_SAMPLES, ge=2)
     """Number of answers to sample for the gate ``"semantic_entropy"``."""
@@ -106,7 +106,7 @@ class LazyRAGOptions(Options):
             if changed and self.gate not in gates:
                 named = self.gate.name if isinstance(self.gate, Gate) else self.gate
                 raise ConfigurationError(
-                    f"{name} is for the gate {' or '.join(gates)}, but the gate is {named}",
+                    f"the option {name} is for the gate {' or '.join(gates)}, but the gate is {named}",
                     hint=f"leave {name} out, or set it in your own gate, such as EntropyGate({name}=…)",
                 )
         if self.first_abstention is None and (

@@ -17,7 +17,7 @@ class LazyRAGPlan:
 
     Attributes:
         decision: The gate's decision, with its score and reason.
-        passages: Retrieved passages; empty if the gate stays closed.
+        passages: Retrieved passages; empty if L-RAG does not search.
         summaries: Summaries in the prompt.
     """
 
@@ -34,7 +34,7 @@ class LazyRAGResult(Result):
         question: The question.
         answer: The text of the answer.
         decision: The gate's decision, with its score and reason.
-        passages: Retrieved passages; empty if the gate stayed closed.
+        passages: Retrieved passages; empty if L-RAG did not search.
         summaries: Summaries in the prompt.
         generation: The answer with its tokens and log-probabilities, as the reader returned it.
         abstained: Whether the answer is an abstention.

@@ -62,7 +62,7 @@ class _Measured(NamedTuple):
 def _measure(
     question: str, references: Sequence[str], contexts: Sequence[Sequence[Passage]], options: SePerOptions
 ) -> Program[_Measured]:
-    """Measure the belief in each context; the first context must be empty, the second all passages."""
+    """Measure the belief with each context: the first must be empty, the second must have all passages."""
     check_question(question)
     check_passages(contexts[1])
     _check_references(references)
@@ -187,7 +187,7 @@ def _answers_of(samples: Sequence[Generation]) -> list[Hashable]:
 
 def _can_weigh(samples: Sequence[Generation], weights: Weights) -> bool:
     """Return whether every answer has a probability, and the probabilities sum to at most 1."""
-    # A sum above 1 means that the server reports probabilities after applying temperature or top-p.
+    # If probabilities sum to more than 1, the server computed them after applying temperature or top-p.
     logs = [log_likelihood(sample, weights) for sample in samples]
     if any(log is None for log in logs):
         return False
@@ -281,8 +281,8 @@ def belief_interval(
 ) -> Interval:
     """Return the 95 % interval of SePer: a bootstrap over samples, or an exact interval if all samples agree.
 
-    Equal samples share the weight of their answer. So an answer weighs less in a resample that contains
-    fewer of its samples.
+    The weight of a distinct answer is divided equally among the samples with this answer. So the answer
+    weighs less in a resample that contains fewer of these samples.
     """
     same = np.array([[answer == other for other in answers] for answer in answers])
     resampled = resample_counts(len(answers), (options.seed, place)) * (same @ shares / same.sum(axis=1))

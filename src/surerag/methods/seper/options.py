@@ -91,7 +91,7 @@ class SePerOptions(Options):
     def _check_threshold(self) -> Any:
         if self.threshold is not None and self.kernel == "soft":
             raise ConfigurationError(
-                "threshold is for the hard kernel, but kernel is 'soft'",
+                "the option threshold is for kernel='hard', but kernel is 'soft'",
                 hint="set kernel='hard', or leave threshold out",
             )
         return self
