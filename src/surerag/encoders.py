@@ -314,7 +314,6 @@ def packaged_minilm(**settings: Any) -> SentenceTransformerEncoder:
 
 
 def _gains_by_bfloat16(model: Any) -> bool:
-    """Whether the model runs on a CPU that has instructions for bfloat16."""
     from surerag.readers.local.model import has_native_bfloat16
 
     return model.device.type == "cpu" and has_native_bfloat16()

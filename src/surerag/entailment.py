@@ -323,7 +323,6 @@ class NLIEntailer:
 
 
 def _columns(id2label: Mapping[Any, str] | None) -> list[int]:
-    """Return the model's column for each of :data:`LABELS`."""
     columns = {label.lower(): int(column) for column, label in (id2label or {}).items()}
     if set(columns) != set(LABELS):
         raise ConfigurationError(

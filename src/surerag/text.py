@@ -136,7 +136,6 @@ def _guess(data: bytes) -> DecodedText:
 
 
 def _likely_encodings(data: bytes) -> list[str]:
-    """Return encodings in which a text makes sense, the likeliest first."""
     if b"\0" in data:
         return _by_plausibility(data[:_SAMPLE], _WIDE_ENCODINGS)
     order: tuple[str, ...] = (*_LEGACY, *_WIDE_ENCODINGS[:2])

@@ -392,7 +392,6 @@ class _YAMLLoader(yaml.BaseLoader):  # type: ignore[misc]  # untyped
 
 
 def _yaml_values(block: str) -> dict[str, str | int | float | bool] | None:
-    """Parse a block of YAML as front matter; return None if it is not front matter."""
     try:
         value = yaml.load(block, _YAMLLoader)  # noqa: S506  # the loader only builds texts
     except (yaml.YAMLError, RecursionError, ValueError):  # often because of a colon in a value

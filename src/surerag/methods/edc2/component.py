@@ -98,7 +98,6 @@ class ClusterCompressor(EDC2Options, Component[EDC2Result]):
 
 
 def _once(measure: Callable[[Passage], int]) -> Callable[[Passage], int]:
-    """Return ``measure`` with a cache, so that each passage is measured once."""
     # The cache holds the passage, so that no other object gets the same id.
     cache: dict[int, tuple[Passage, int]] = {}
 

@@ -117,7 +117,6 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         return result
 
     def _watch_gate(self, result: LazyRAGResult) -> None:
-        """Warn once if the abstention gate replaced another gate, for lack of log-probabilities."""
         reader, gate = self.services.reader, self.resolved_gate.name
         if result.decision.gate == gate or not self._learned_of(reader).note(_BY_TEXT):
             return
@@ -133,7 +132,6 @@ class LazyRAG(LazyRAGOptions, AnsweringComponent[LazyRAGResult]):
         return learned
 
     def _watch_samples(self, result: LazyRAGResult) -> None:
-        """Warn once if all samples agree for the first ``_AGREEMENTS`` questions."""
         if not self.resolved_gate.n_samples or self._equal_samples < 0:
             return
         self._equal_samples = self._equal_samples + 1 if result.decision.score == 0 else -1
