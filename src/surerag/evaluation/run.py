@@ -454,7 +454,7 @@ class Run:
         before = {question.key for question in self.questions}
         keys = {question.key for question in questions}
         stored_keys = {key for (key,) in self._select("SELECT key FROM questions")}
-        # A subset or superset of the stored questions belongs to the same run: a trial before the whole run.
+        # A subset or superset of the stored questions uses the same run: users try a few questions first.
         other = not keys >= before and not keys <= stored_keys
         if on_change == "refuse" and (changed or other):
             what = (

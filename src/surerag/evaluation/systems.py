@@ -206,7 +206,7 @@ def _certainty(value: Any) -> Certainty | None:
         if isinstance(certainty, Certainty):
             return certainty
         if isinstance(certainty, Mapping):
-            with suppress(InputError):  # the mapping may be of another library and only have the same name
+            with suppress(InputError):  # another library may use the key ``certainty`` for something else
                 return Certainty.from_dict(certainty)
     return None
 
