@@ -903,10 +903,7 @@ def _common_scope(rows: Sequence[CalibrationRow]) -> dict[str, str]:
 def _probabilities(
     uncertainty: Floats, right: NDArray[np.bool_], groups: NDArray[np.intp], area: Estimate | None
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return uncertainties (``knots``) and the probability of a right answer at each of them.
-
-    Both are empty if the interval of the AUROC reaches down to 0.5.
-    """
+    """Return ``knots`` and ``probabilities`` of a policy; empty if the AUROC may be 0.5 (chance)."""
     if area is not None and (area.interval is None or area.interval.lower <= 0.5):
         return (), ()
     n, share = len(right), float(right.mean())

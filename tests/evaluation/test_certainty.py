@@ -319,6 +319,11 @@ def test_a_time_is_stated_only_if_the_difference_is_no_chance() -> None:
             for place, (key, value) in enumerate(times.items())
         }
         assert re.findall("b takes.*", findings(run)[1]) == text
+    unscored = evaluate({"a": lambda q: "x", "b": lambda q: "x"}, list("12345678"))
+    for name, factor in (("a", 1.0), ("b", 2.0)):
+        keys = enumerate(unscored.values(name, "errors"))
+        unscored._values[name, "seconds"] = {key: factor * (1 + place % 4) for place, key in keys}
+    assert "Compared with a, b takes 100 % more time." in findings(unscored)
 
 
 def plain_with(n: int, **rights: Callable[[int], bool]) -> EvaluationRun:

@@ -56,8 +56,6 @@ Model = Annotated[
 Documents = Annotated[
     Path, typer.Option(exists=True, file_okay=False, help="Folder of documents to retrieve from.")
 ]
-
-
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16", "float16"],
     typer.Option(
@@ -65,7 +63,6 @@ Dtype = Annotated[
         "is bfloat16 if the stored weights have 16 bits and the CPU supports bfloat16, else float32."
     ),
 ]
-
 Language = Annotated[
     str,
     typer.Option(
@@ -163,8 +160,6 @@ DEMO = "demo"
 CONNECT_SECONDS = 5.0
 INTERRUPTED = 130
 """Exit code after Ctrl-C."""
-
-
 LIKELY = 200
 """Maximum number of passages that a dry run encodes for each question."""
 WITHOUT_CHOICE = 2_000

@@ -105,8 +105,12 @@ def comparisons(run: Run, baseline: str, names: Mapping[str, str], margin: float
         others.sort(key=lambda name: -compared[name].difference.value if name in compared else math.inf)
     for system in others:
         one = compared.get(system)
-        difference = "" if one is None else _difference(run, run.measures[0], one, baseline, names, margin)
-        sentences.append(f"{difference} {_costs(run, system, baseline, names[system])}".strip())
+        costs = _costs(run, system, baseline, names[system])
+        if one is not None:
+            difference = _difference(run, run.measures[0], one, baseline, names, margin)
+            sentences.append(f"{difference} {costs}".strip())
+        elif costs:
+            sentences.append(f"Compared with {names[baseline]}, {costs}")
     return list(filter(None, sentences))
 
 

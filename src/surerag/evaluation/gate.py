@@ -133,11 +133,7 @@ class Requirement:
         self._check_form(is_bounded)
 
     def _check_form(self, is_bounded: bool) -> None:
-        """Check the share of questions and the cap.
-
-        If the measure is unbounded, such as a cost, the requirement must name a share of questions or a cap.
-        If the measure is bounded, the requirement must name neither.
-        """
+        """Check that only an unbounded measure has a share of questions or a cap, and has one of them."""
         has_bound = self.share is not None or self.cap is not None
         if is_bounded and has_bound:
             raise ConfigurationError(

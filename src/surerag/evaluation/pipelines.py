@@ -161,10 +161,7 @@ def needs_summaries(name: str) -> bool:
 
 _CANDIDATES_PER_PASSAGE = 3
 """Number of candidates that ``selected`` retrieves for each passage in the prompt."""
-
-
 _NUMBER = re.compile(r"-?([0-9]+(\.[0-9]+)?(e-?[0-9]+)?|inf)")
-
 _MAX_PASSAGES = 10_000
 """Largest number of passages in a name such as ``plain@4``; a larger number is refused as a typo."""
 

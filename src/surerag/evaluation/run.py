@@ -86,8 +86,8 @@ class Row:
         question: The question.
         answer: The answer; None if the system failed.
         error: Class and message of the error; empty if there is an answer.
-        seconds: Wall time of the question. If several questions were asked at the same time, it is their wall
-            time divided by their number; None if the process ended before all of them were answered.
+        seconds: Wall time of the question. If several questions were asked at the same time, the wall time of
+            all these questions, divided by their number; None if the process ended before all were answered.
         at_a_time: Number of questions that were asked at the same time.
     """
 

@@ -235,10 +235,7 @@ def reward_documents(query: Query, text: str, options: RewriterTraining) -> Prog
 
 
 def reward_relevance(query: Query, text: str, options: RewriterTraining) -> Program[float]:
-    """Return the mean cosine of the retrieved documents and the query: the reward "relevance" (RaFe).
-
-    Return −1 if no document is retrieved.
-    """
+    """Return the mean cosine of documents and query, −1 without documents: the reward "relevance" (RaFe)."""
     passages = yield from perform(Retrieve(text, options.top_n))
     if not passages:
         return -1.0
