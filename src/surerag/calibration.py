@@ -209,7 +209,7 @@ class _Policy:
         """Rebuild a policy from the result of :meth:`to_dict`.
 
         Raises:
-            InputError: If the values are not those of a policy of this class.
+            InputError: If the values do not describe a policy of this class.
         """
         try:
             policy = TypeAdapter(cls).validate_python(values)
